@@ -162,7 +162,7 @@ def make_recipe(
     else:
         if tokenizer is None:
             raise RecipeError(
-                "no tokenizer", hint="name one with --tokenizer: a tokenizer.json, a hub id, ..."
+                "no tokenizer", hint="name one with --tokenizer: gpt2, a hub id, a tokenizer.json, ..."
             )
         paths = [str(inputs)] if isinstance(inputs, str | Path) else [str(path) for path in inputs]  # type: ignore[union-attr]
         source = convert_setting({"inputs": paths, **of_source}, Source)

@@ -278,8 +278,25 @@ class Hub(http.server.BaseHTTPRequestHandler):
     }
     asked: ClassVar[list[str]] = []
 
+    def about(self) -> None:
+        """Answer the question about a repository."""
+        repository, _, revision = self.path.removeprefix("/api/models/").partition("/revision/")
+        known = repository == "some/repository" and revision in ("", "main", "v2", COMMIT)
+        files = [{"rfilename": name} for name in self.files]
+        answer = {"id": repository, "sha": COMMIT, "siblings": files} if known else {"error": "not found"}
+        data = json.dumps(answer).encode()
+        self.send_response(200 if known else 404)
+        if not known:
+            self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
     def do_HEAD(self) -> None:
         self.asked.append(self.path)
+        if self.path.startswith("/api/models/"):
+            return self.about()
         repository, _, file = self.path.removeprefix("/").partition("/resolve/")
         revision, _, file = file.partition("/")
         data = self.files.get(file)
@@ -361,6 +378,11 @@ def test_a_hub_id_is_fetched_pinned_and_found_again_offline(tmp_path: Path, fold
     at = ["some/repository@v2", *expected[1:]]
     assert load_elsewhere("some/repository@v2", tmp_path / "home", HF_ENDPOINT=hub) == {"tokenizer": at}
     Hub.asked.clear()
+    assert load_elsewhere("some/repository", tmp_path / "home", HF_ENDPOINT=hub) == {"tokenizer": expected}
+    assert [each for each in Hub.asked if "some/" in each] == [
+        "/api/models/some/repository"
+    ]  # one question; all files are in the cache
+    Hub.asked.clear()
     offline = load_elsewhere("some/repository", tmp_path / "home", HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
     assert offline == {"tokenizer": expected} and not Hub.asked
 
@@ -368,11 +390,11 @@ def test_a_hub_id_is_fetched_pinned_and_found_again_offline(tmp_path: Path, fold
 def test_a_hub_id_that_cannot_be_reached_says_so(tmp_path: Path, hub: str) -> None:
     found = load_elsewhere("no/such", tmp_path, HF_ENDPOINT=hub)
     assert (
-        "cannot load the tokenizer no/such: no such path here, and from the hub RepositoryNotFound"
-        in found["error"]
+        "cannot load the tokenizer no/such: no file or folder of that name here, "
+        "and from the hub RepositoryNotFound" in found["error"]
     )
     offline = load_elsewhere("no/such", tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
-    assert "no tokenizer no/such in the cache of the hub (HF_HUB_OFFLINE is set)" in offline["error"]
+    assert "none in the cache of the hub, and HF_HUB_OFFLINE is set" in offline["error"]
 
 
 def test_a_hub_repository_without_a_tokenizer_is_refused(

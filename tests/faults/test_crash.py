@@ -74,6 +74,7 @@ def test_a_crash_at_every_rename_and_removal_leaves_no_trace(
     write_corpus(tmp_path / "in", CORPUS)
     set_sizes(monkeypatch, 1000, 200)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    build(tmp_path / "first", tmp_path / "in", tokenizer_json)  # it fills the caches
     breaker = Breaker(monkeypatch, ["link", "replace", "unlink"], Crash)
     build(tmp_path / "clean", tmp_path / "in", tokenizer_json, **RECIPES[recipe])
     expected, calls = digests(tmp_path / "clean"), breaker.calls

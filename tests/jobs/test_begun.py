@@ -15,6 +15,8 @@ from packline.facade import Store
 from packline.jobs import store_job
 from packline.jobs.begun import PLAN, BegunBuild, read_begun, record_begun
 from packline.loading.units_read import build_identity
+from packline.storage.local import LocalFolder
+from packline.storage.protocol import Storage
 from packline.store.manifest import WORK
 from packline.store.unit_names import STREAM, planned_name
 
@@ -24,11 +26,12 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[BegunBuild]:
     """Records of the builds of a test, as they were read back."""
     found: list[BegunBuild] = []
 
-    def record(folder: Path, value: BegunBuild) -> None:
-        record_begun(folder, value)
-        again = read_begun(folder)
-        assert again is not None
-        found.append(again)
+    def record(storage: Storage, value: BegunBuild) -> BegunBuild:
+        assert record_begun(storage, value) == value
+        again = read_begun(storage)
+        assert again == value
+        found.append(value)
+        return value
 
     monkeypatch.setattr(store_job, "record_begun", record)
     return found
@@ -40,13 +43,13 @@ def check(record: BegunBuild, store: Store) -> None:
     assert record.dtype == manifest.dtype and record.recipe == manifest.recipe
     assert record.tokenizer == msgspec.structs.replace(manifest.tokenizer, round_trip="")
     units = dict(zip(manifest.units.names("unit"), manifest.units.names("source"), strict=True))
-    planned = {unit.name: unit for unit in record.units}
+    planned = {unit.name: unit for unit in record.planned()}
     assert {planned_name(unit.removesuffix(STREAM)) for unit in units} <= set(planned)
     for unit, source in units.items():
         assert planned[planned_name(unit.removesuffix(STREAM))].source == source
     streams = {unit.removesuffix(STREAM) for unit in units if unit.endswith(STREAM)}
-    assert streams == {unit.name for unit in record.units if unit.is_stream}
-    assert read_begun(store.path) is None  # it ends with the build
+    assert streams == {unit.name for unit in record.planned() if unit.is_stream}
+    assert read_begun(LocalFolder(store.path)) is None  # it ends with the build
 
 
 def test_a_build_and_an_import(
@@ -72,4 +75,4 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     (tmp_path / WORK).mkdir()
     (tmp_path / WORK / PLAN).write_text("{")
     with pytest.raises(CorruptStore, match=PLAN):
-        read_begun(tmp_path)
+        read_begun(LocalFolder(tmp_path))

@@ -17,23 +17,23 @@ from tests.storage.steps import failing_at
 
 from packline.errors import ResumeMismatch, StoreBusy
 from packline.fingerprint import hash_bytes
-from packline.jobs import folder as folder_module
+from packline.jobs import work as work_module
 from packline.jobs.folder import (
-    COMMAND,
     BuildIdentity,
-    Command,
     StoreFolder,
+    digest_inputs,
     input_differences,
-    read_command,
-    remember_command,
 )
+from packline.jobs.work import COMMAND, Command, read_command, remember_command
 from packline.recipe import Recipe, Source
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger
 from packline.store.manifest import Receipt
 from packline.store.tables import ShardEntry
 
-IDENTITY = BuildIdentity(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t"), "f" * 32, {}, [])
+IDENTITY = BuildIdentity(
+    Recipe(sources=(Source(inputs=("a",)),), tokenizer="t"), "f" * 32, {}, digest_inputs([])
+)
 OTHER = msgspec.structs.replace(IDENTITY, tokenizer="0" * 32)
 FILES = st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(0, 1)), max_size=4)
 
@@ -54,7 +54,7 @@ def files_of(folder: StoreFolder) -> set[str]:
 
 
 def listed(folder: StoreFolder) -> set[str]:
-    receipts = folder.committed().values()
+    receipts = folder.read_receipts().receipts.values()
     shards = {entry.name for receipt in receipts for shard in receipt.shards for entry in shard.files}
     return shards | {entry.name for receipt in receipts for entry in receipt.rejects}
 
@@ -82,7 +82,9 @@ def test_a_receipt_has_all_its_files_whatever_step_fails(tmp_path: Path, step: s
                 pass
         with StoreFolder(out) as folder:
             assert listed(folder) <= files_of(folder)
-            assert folder.identity() is not None or not folder.committed(), "of no build, of no other build"
+            assert folder.identity() is not None or not folder.read_receipts().receipts, (
+                "of no build, of no other build"
+            )
             folder.begin(folder.identity() or OTHER, "{}")
             assert files_of(folder) == listed(folder), "the others are deleted"
         if ended:
@@ -111,7 +113,7 @@ def test_a_lock_is_of_the_file_in_the_folder_and_not_of_a_deleted_one(
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", ends_meanwhile)
-    monkeypatch.setattr(folder_module, "ENDING_SECONDS", 0)
+    monkeypatch.setattr(work_module, "ENDING_SECONDS", 0)
     with StoreFolder(tmp_path / "out") as folder:
         assert len(calls) == 2
         assert os.path.samestat(os.fstat(folder.descriptor), (folder.work / "lock").stat())

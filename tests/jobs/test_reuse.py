@@ -369,8 +369,12 @@ def test_a_store_that_disappears_meanwhile_costs_time_only(tmp_path: Path, corpu
 def test_another_file_system_is_copied_from(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError(errno.EXDEV, "another file system")
+    link = os.link
+
+    def refuse(source: Any, target: Any, **options: Any) -> None:
+        if Path(source).is_relative_to(tmp_path / "old"):
+            raise OSError(errno.EXDEV, "another file system")
+        link(source, target, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "link", refuse)
@@ -463,16 +467,17 @@ def test_evidence_is_of_files_at_rest_when_the_build_was_planned(
 ) -> None:
     from packline.sources.files import list_files
 
-    checksum = read_manifest(tmp_path / "old").checksum
+    manifest = read_manifest(tmp_path / "old")
+    checksum = manifest.checksum
     assert set(read_evidence(checksum)) == {str(path) for path in corpus.files()}
     inputs = [("plain", file) for file in list_files(corpus.as_recipe())]
     monkeypatch.setattr("packline.jobs.input_evidence.RESOLUTION_NS", 2_000_000_000)
-    keep_evidence(tmp_path / "old", inputs, time.time_ns())
+    keep_evidence(manifest, inputs, time.time_ns())
     assert read_evidence(checksum) == {}
-    keep_evidence(tmp_path / "old", inputs, time.time_ns() + 3_000_000_000)
+    keep_evidence(manifest, inputs, time.time_ns() + 3_000_000_000)
     assert len(read_evidence(checksum)) == len(inputs)
     corpus.files()[0].write_bytes(b"")
-    keep_evidence(tmp_path / "old", inputs, time.time_ns() + 3_000_000_000)
+    keep_evidence(manifest, inputs, time.time_ns() + 3_000_000_000)
     assert len(read_evidence(checksum)) == len(inputs) - 1
 
 

@@ -13,9 +13,12 @@ import msgspec
 
 from packline.facade import Store
 from packline.jobs.begun import BegunBuild, PlannedUnit, record_begun
+from packline.jobs.unit_table import UnitTable
+from packline.jobs.units import Stream, Unit
 from packline.loading.units_read import build_identity
+from packline.storage.local import LocalFolder
 from packline.store.manifest import MANIFEST, WORK, Receipt
-from packline.store.unit_names import STREAM, parse_unit, planned_name
+from packline.store.unit_names import STREAM, parse_unit, planned_name, source_slugs
 
 
 class Replay:
@@ -43,6 +46,7 @@ class Replay:
             if unit.endswith(STREAM):
                 planned[unit.removesuffix(STREAM)] = (source, True)
         self.plan = tuple(PlannedUnit(name, source, stream) for name, (source, stream) in planned.items())
+        self.table = table_of(self.plan, list(store.manifest.sources))
         self._lock = -1
 
     def begin(self) -> None:
@@ -55,9 +59,9 @@ class Replay:
             recipe=manifest.recipe,
             tokenizer=msgspec.structs.replace(manifest.tokenizer, round_trip=""),
             dtype=manifest.dtype,
-            units=self.plan,
+            units=self.table,
         )
-        record_begun(self.folder, begun)
+        record_begun(LocalFolder(self.folder), begun)
         self.resume()
 
     def resume(self) -> None:
@@ -110,3 +114,14 @@ class Replay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def table_of(plan: Iterable[PlannedUnit], sources: list[str]) -> UnitTable:
+    """The planned units as a plan has them; their spans are not needed."""
+    units = [
+        Stream(unit.name, sources.index(unit.source), 0, 1, 0)
+        if unit.is_stream
+        else Unit(unit.name, sources.index(unit.source), (), 0)
+        for unit in plan
+    ]
+    return UnitTable.of(source_slugs(sources), units)

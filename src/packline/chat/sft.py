@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -50,9 +49,10 @@ from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.jobs.units import number_units
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import Reason
+from packline.storage.protocol import Storage
 from packline.store.ledger import source_names
 from packline.store.manifest import ImportEntry, Manifest, Receipt
-from packline.store.tables import REJECTS, TOKENIZER
+from packline.store.tables import REJECTS
 from packline.store.writer import RejectEntry
 
 UNTOLD: frozenset[Reason] = frozenset(("template", "mask"))
@@ -149,8 +149,7 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
         """Settings of the units."""
         return SftSettings(
             self._options,
-            str(self.folder.path / TOKENIZER / "tokenizer.json"),
-            self.tokenizer.kind,
+            self.tokenizer,
             self.boundary,
             self.tokenizer.vocab_size,
             self.dtype,
@@ -161,7 +160,7 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
             self._request.val_fraction,
             self._request.test_fraction,
             self._request.val_documents or 0,
-            str(self.folder.path),
+            self.folder.place,
         )
 
     def settle(self, session: Session, todo: Sequence[Numbered]) -> Sequence[Numbered]:
@@ -205,7 +204,7 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
         if ledger.documents or not ledger.documents_in:
             return
         message = f"none of {ledger.documents_in:,} records could be used: {_counted(ledger.rejected)}"
-        message += f"; the first: {_first_reject(self.folder.path)}"
+        message += f"; the first: {_first_reject(self.folder.storage)}"
         if ledger.rejected.keys() & UNTOLD and self._is_own():
             hint = self._hint() or f"choose a template by name: --chat-template {', '.join(TEMPLATES)}"
             raise RecipeError(message, hint=hint)
@@ -227,10 +226,10 @@ def _counted(rejected: Mapping[str, int]) -> str:
     return ", ".join(f"{reason} {count:,}" for reason, count in rejected.items())
 
 
-def _first_reject(out: Path) -> str:
+def _first_reject(storage: Storage) -> str:
     """Location of the first bad record and its problem."""
-    with min((out / REJECTS).glob("*.jsonl")).open("rb") as lines:
-        first = msgspec.json.decode(lines.readline(), type=RejectEntry)
+    name = min(name for name in storage.list(REJECTS) if name.endswith(".jsonl"))
+    first = msgspec.json.decode(storage.read(name).partition(b"\n")[0], type=RejectEntry)
     return f"{first.file} at {first.position:,}: {first.detail}"
 
 

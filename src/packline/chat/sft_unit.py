@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -25,7 +24,7 @@ from packline.chat.tasks import GENERATORS, adapter_of, read_words
 from packline.encoders.parity import audited
 from packline.encoders.special_tokens import Boundary, SpecialTokenCounter
 from packline.encoders.token_bytes import TextBytes
-from packline.encoders.tokenizer import load_tokenizer
+from packline.encoders.tokenizer import Tokenizer
 from packline.fingerprint import hash_text, share_of, split_of
 from packline.jobs.folder import StoreFolder
 from packline.jobs.job import Numbered, ReportProgress, Runner
@@ -85,9 +84,7 @@ class SftSettings(msgspec.Struct, frozen=True):
     """Settings common to all units."""
 
     options: SftOptions
-    tokenizer: str
-    """The tokenizer.json stored with the store."""
-    kind: str
+    tokenizer: Tokenizer
     boundary: Boundary
     vocab_size: int
     dtype: str
@@ -115,8 +112,8 @@ class ConversationRunner(Runner[ChatUnit, ChatResult]):
 
     def __init__(self, job: SftSettings) -> None:
         self.job = job
-        self.folder = StoreFolder(Path(job.out))
-        tokenizer = msgspec.structs.replace(load_tokenizer(job.tokenizer), kind=job.kind)
+        self.folder = StoreFolder(job.out)
+        tokenizer = job.tokenizer
         self.encoder = PieceEncoder(tokenizer, job.boundary)
         self.text_bytes = TextBytes(tokenizer)
         self.special = SpecialTokenCounter(tokenizer.special_tokens)
@@ -130,7 +127,7 @@ class ConversationRunner(Runner[ChatUnit, ChatResult]):
             InputChanged: a file has changed since the build began.
             OutOfSpace: the disk is full.
         """
-        with disk_errors(self.folder.path):
+        with disk_errors(self.folder.parent):
             if unit.is_scan:
                 return Shares(_Scan(self, unit, report).scan())
             return Written(_Unit(self, unit, report).run())

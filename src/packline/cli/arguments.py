@@ -77,7 +77,7 @@ class Settings:
 
     tokenizer: Annotated[
         str | None,
-        option("A tokenizer.json, a folder with one, a hub id, a .tiktoken or SentencePiece file.", MAIN),
+        option("gpt2, a hub id, a tokenizer.json, a folder with one, a .tiktoken or .model file.", MAIN),
     ] = None
     encoding: Annotated[
         str | None, option("Encoding of a .tiktoken file whose name does not reveal it.", TOKENS)

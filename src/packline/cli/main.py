@@ -142,9 +142,9 @@ def interrupted(error: KeyboardInterrupt, kept: str) -> int:
 
 def note_command(out: str, units: int) -> None:
     """Record in the work folder of a job how to resume it, for `packline status`."""
-    from packline.jobs.folder import Command, remember_command, work_folder
+    from packline.jobs.work import Command, remember_command, work_folder
 
-    remember_command(work_folder(Path(out)), Command(command_line(), os.getcwd(), units))
+    remember_command(work_folder(out), Command(command_line(), os.getcwd(), units))
 
 
 def command_line() -> str:

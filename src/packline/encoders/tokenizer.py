@@ -126,12 +126,13 @@ def merge_pairs(merges: list[Any]) -> list[list[str]]:
 def load_tokenizer(name: str, encoding: str | None = None) -> Tokenizer:
     """Read a tokenizer in any supported format and convert it to one tokenizer.json.
 
-    An existing path is read; anything else is looked up on the hub, where `HF_HOME`, `HF_TOKEN`,
-    `HF_ENDPOINT` and `HF_HUB_OFFLINE` apply. The format of a file is detected from its content.
+    An existing path is read; anything else is looked up on the hub, or in its cache (see `encoders.hub`). The
+    format of a file is detected from its content.
 
     Args:
         name: a tokenizer.json, a folder with one (or with one `.model` or `.tiktoken` file), a hub id
-            (`owner/name`, or `owner/name@revision`), a rank file, a SentencePiece model.
+            (`owner/name`, or `owner/name@revision`), a well-known name such as `gpt2` or `cl100k_base`, a
+            rank file, a SentencePiece model.
         encoding: the encoding of a rank file, if it cannot be derived from the file name.
 
     Raises:
@@ -288,44 +289,13 @@ def _read_neighbors(file: Path) -> dict[str, Any]:
 
 def _from_hub(name: str) -> tuple[Path, str | None]:
     """Fetch a tokenizer and the small files next to it, all of one commit; return its file and the commit."""
-    repository, _, revision = name.partition("@")
-    looks_like_path = name.startswith(("/", ".", "~")) or name.endswith((".json", ".model", ".tiktoken"))
-    if looks_like_path or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", repository):
+    from packline.encoders.hub import fetch_files, hub_id
+
+    if hub_id(name) is None:
         raise TokenizerError(
             f"no tokenizer at {name}: expected a file or folder, found nothing", hint=f"give {ACCEPTED}"
         )
-    from huggingface_hub import constants, hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-    def fetch(file: str, commit: str | None) -> Path | None:
-        try:
-            return Path(hf_hub_download(repository, file, revision=commit))
-        except LocalEntryNotFoundError:
-            if constants.HF_HUB_OFFLINE:  # it may not exist: try the next one
-                return None
-            raise  # no network: the next one would take as long
-        except EntryNotFoundError:
-            return None
-
-    try:
-        for wanted in (JSON, *MODELS):
-            if file := fetch(wanted, revision or None):
-                commit = file.parent.name  # the cache has one folder per commit
-                for small in (CONFIG, SPECIAL_TOKENS_MAP, CHAT_TEMPLATE):
-                    fetch(small, commit)
-                return file, commit
-    except Exception as error:  # errors of the hub or its HTTP client, a full disk
-        reason = str(error).strip().partition("\n")[0]
-        raise TokenizerError(
-            f"cannot load the tokenizer {name}: no such path here, and from the hub"
-            f" {type(error).__name__}: {reason}",
-            hint=f"give {ACCEPTED}; a private or gated repository needs HF_TOKEN",
-        ) from error
-    where = "the cache of the hub (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else "the hub"
-    raise TokenizerError(
-        f"no tokenizer {name} in {where}: expected {JSON} or one of {', '.join(MODELS)}, found neither",
-        hint="a tokenizer that needs its own code is not read; save it as a tokenizer.json first",
-    )
+    return fetch_files(name, (JSON, *MODELS), (CONFIG, SPECIAL_TOKENS_MAP, CHAT_TEMPLATE))
 
 
 class AddedToken(msgspec.Struct, frozen=True):

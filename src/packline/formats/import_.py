@@ -20,7 +20,7 @@ or filter, and cannot tell ids of one tokenizer from valid ids of another unless
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ import numpy as np
 
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.token_bytes import TextBytes
-from packline.encoders.tokenizer import load_tokenizer
+from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, InputChanged, InputError, RecipeError
 from packline.formats.boundaries import BoundaryPolicy, BoundaryProblem
 from packline.formats.format import DatasetReader, convert_options
@@ -57,7 +57,6 @@ from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import ImportEntry, InputPiece, Manifest, Receipt
 from packline.store.report import Findings
-from packline.store.tables import TOKENIZER, InputEntry
 from packline.store.writer import ShardWriter
 
 
@@ -67,10 +66,7 @@ class ImportSettings(msgspec.Struct, frozen=True):
     path: str
     format: str
     options: dict[str, Any]
-    tokenizer: str
-    """The tokenizer.json stored with the store."""
-    kind: str
-    """Original kind of the tokenizer; part of its name for some ids."""
+    tokenizer: Tokenizer
     boundary: Boundary
     vocab_size: int
     dtype: str
@@ -109,7 +105,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
 
     def __init__(self, job: ImportSettings) -> None:
         self._job = job
-        self._folder = StoreFolder(Path(job.out))
+        self._folder = StoreFolder(job.out)
         format = document_format(Path(job.path), job.format)
         findings = Findings()
         options = convert_options(format, job.options)
@@ -120,8 +116,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
                 f"{job.path} changed while it was read: expected {len(job.files)} files as of the start",
                 hint="wait until it no longer changes, then import into a new folder",
             )
-        tokenizer = msgspec.structs.replace(load_tokenizer(job.tokenizer), kind=job.kind)
-        self._text_bytes = TextBytes(tokenizer)
+        self._text_bytes = TextBytes(job.tokenizer)
         boundary = job.boundary
         self._policy = BoundaryPolicy(self._reader.edges, boundary.eod_id, boundary.bos_id, job.vocab_size)
 
@@ -145,7 +140,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
         job, part = self._job, self._reader.units[number]
         writer: ShardWriter | None = None
         ledger, unfinished = Ledger(), 0
-        with disk_errors(self._folder.path):
+        with disk_errors(self._folder.parent):
             try:
                 for block, next_loss in self._blocks(number):
                     ragged, loss = self._restore(part, block, next_loss)
@@ -334,6 +329,7 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
             documents=reader.documents,
             tokens=reader.tokens,
         )
+        self.input_format = data.format.name
         _ = data.policy  # raises for edges that the boundary tokens cannot make
         self._unfinished = 0
 
@@ -347,8 +343,7 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
             self._request.path,
             data.format.name,
             self.entry.options,
-            str(folder.path / TOKENIZER / "tokenizer.json"),
-            data.tokenizer.kind,
+            data.tokenizer,
             data.boundary,
             data.tokenizer.vocab_size,
             self.dtype,
@@ -356,7 +351,7 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
             self.files,
             [listed.get(file.name, "") for file in self.files],
             [part.pieces for part in self._parts],
-            str(folder.path),
+            folder.place,
         )
 
     def finished(self) -> Imported | None:
@@ -364,14 +359,6 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
         for note in self._data.notes:
             self.tell(Note(note))
         return super().finished()
-
-    def inputs(self) -> Iterable[InputEntry]:
-        """Files of the data set, for the manifest."""
-        (source,) = source_names(self.recipe)
-        return (
-            InputEntry(source, file.name, file.size, self._data.format.name, "", "", "")
-            for file in self.files
-        )
 
     def receipt(self, result: ImportedUnit) -> Receipt:
         """Receipt of a unit; counts truncated documents."""

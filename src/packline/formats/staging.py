@@ -28,9 +28,10 @@ from packline.formats.export_record import (
     record_bytes,
 )
 from packline.formats.types import ExportPart
-from packline.jobs.folder import PARTS, WorkFolder, refuse_differences, staging_folder
+from packline.jobs.folder import refuse_differences
+from packline.jobs.work import PARTS, WorkFolder, staging_folder
 from packline.recipe import recipe_difference
-from packline.storage.local import disk_errors, publish_bytes, publish_folder
+from packline.storage.local import LocalFolder, disk_errors, publish_bytes, publish_folder
 from packline.store.files import FileEntry
 from packline.store.manifest import to_json
 from packline.store.report import Findings
@@ -132,15 +133,15 @@ class Staging(WorkFolder[ExportIdentity]):
 
     def __init__(self, out: Path) -> None:
         folder = staging_folder(out)
-        super().__init__(folder, ExportIdentity, record="export.json", receipts=PARTS, lock="lock")
+        super().__init__(LocalFolder(folder), folder, ExportIdentity, record="export.json", receipts=PARTS)
         self.out, self.folder, self.files = out, folder, folder / "files"
         self._parts = folder / PARTS
         self._began = False
 
     @property
-    def place(self) -> Path:
+    def place(self) -> str:
         """Path of the export."""
-        return self.out
+        return str(self.out)
 
     @property
     def parent(self) -> Path:

@@ -1,29 +1,35 @@
-"""Record of a build that has begun: what a reader needs to know before there is a manifest.
+"""Plan of a build that has begun: all that is needed to go on with it, or to read it, before it is finished.
 
-    DIR/.packline/plan.json     recipe, tokenizer, dtype, and the planned units in the order of the documents
+    .packline/plan.zst     recipe, tokenizer, inputs with their states, planned units (msgpack, zstd)
 
-Like the units, it is a function of the inputs alone: a resumed build writes the same record. Together with
-the receipts it describes the part of the store that exists.
+It is written once, by whoever plans first, and read by everybody else: processes that join the build, readers
+that follow it, and `finish`, which therefore needs no input. Together with the receipts it describes the part
+of the store that exists. A million units take a few megabytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import msgspec
 
-from packline.errors import CorruptStore
+from packline.errors import CorruptStore, StoreError
 from packline.fingerprint import hash_value
+from packline.jobs.unit_table import UnitTable
 from packline.recipe import Recipe
-from packline.storage.local import publish_bytes
-from packline.store.manifest import WORK, TokenizerEntry, to_json
+from packline.sources.files import InputFile
+from packline.storage.protocol import Storage
+from packline.store.ledger import source_names
+from packline.store.manifest import WORK, ImportEntry, TokenizerEntry
+from packline.store.tables import InputEntry
 
-PLAN = "plan.json"
+PLAN = "plan.zst"
 DIGITS = 12
+LEVEL = 3
 
 
-class PlannedUnit(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class PlannedUnit(msgspec.Struct, frozen=True, gc=False):
     """A unit, or a stream, whose slices are units."""
 
     name: str
@@ -41,7 +47,40 @@ class BegunBuild(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: TokenizerEntry
     """The tokenizer; `round_trip` is empty, since it is measured later."""
     dtype: str
-    units: tuple[PlannedUnit, ...]
+    units: UnitTable
+    files: list[InputFile] = []
+    """Inputs, in the state in which the first run found them."""
+    imported: ImportEntry | None = None
+    """Format and options of an import; None for a build of text."""
+    input_format: str = ""
+    """Format of the inputs in the manifest, if it is not the files' own."""
+
+    def planned(self) -> Iterator[PlannedUnit]:
+        """Units and streams, in the order of the documents."""
+        names, sources = source_names(self.recipe), self.units.columns["source"].tolist()
+        for name, source, stream in zip(
+            self.units.names(), sources, self.units.is_stream.tolist(), strict=True
+        ):
+            yield PlannedUnit(name, names[source], stream)
+
+    def inputs(self) -> Iterator[InputEntry]:
+        """Inputs for the manifest, without checksums."""
+        return input_entries(self.recipe, self.files, self.input_format)
+
+
+def input_entries(recipe: Recipe, files: Iterable[InputFile], format: str) -> Iterator[InputEntry]:
+    """Inputs for the manifest, without checksums.
+
+    Args:
+        format: format of all of them, if it is not the files' own.
+    """
+    names = source_names(recipe)
+    for file in files:
+        name = names[file.source]
+        if format:
+            yield InputEntry(name, file.name, file.size, format, "", "", "")
+        else:
+            yield InputEntry(name, file.name, file.size, file.format, file.compression, file.text, "")
 
 
 def build_mark(recipe: Recipe, tokenizer: str, inputs: Iterable[tuple[str, str, int]]) -> str:
@@ -55,21 +94,47 @@ def build_mark(recipe: Recipe, tokenizer: str, inputs: Iterable[tuple[str, str, 
     return hash_value([recipe, tokenizer, sorted(inputs)])[:DIGITS]
 
 
-def record_begun(folder: Path, begun: BegunBuild) -> None:
-    """Write the record of a build into the folder of its store."""
-    publish_bytes(folder / WORK / PLAN, to_json(begun))
+def record_begun(storage: Storage, begun: BegunBuild) -> BegunBuild:
+    """Record the plan of a build; the recorded one, if another process was first."""
+    import zstandard
+
+    if (there := read_begun(storage)) is not None:
+        return there
+    data = zstandard.ZstdCompressor(LEVEL).compress(msgspec.msgpack.encode(begun, enc_hook=_pack))
+    try:
+        storage.put_new(f"{WORK}/{PLAN}", data)
+    except StoreError:
+        if (there := read_begun(storage)) is None:
+            raise
+        return there
+    return begun
 
 
-def read_begun(folder: Path) -> BegunBuild | None:
-    """Record of the build in a folder; None if none has begun, or it has ended.
+def read_begun(storage: Storage) -> BegunBuild | None:
+    """Plan of the build in a storage; None if none has begun, or it has ended.
 
     Raises:
         CorruptStore: the record is damaged.
     """
-    path = folder / WORK / PLAN
+    import zstandard
+
     try:
-        return msgspec.json.decode(path.read_bytes(), type=BegunBuild)
+        data = storage.read(f"{WORK}/{PLAN}")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptStore(f"{path} is damaged: {error}", hint=f"remove {folder} and build again") from error
+    try:
+        packed = zstandard.ZstdDecompressor().decompress(data)
+        return msgspec.msgpack.decode(packed, type=BegunBuild, dec_hook=_unpack)
+    except (msgspec.MsgspecError, zstandard.ZstdError, UnicodeDecodeError, ValueError) as error:
+        raise CorruptStore(
+            f"{storage.place}: {WORK}/{PLAN} is damaged: {error}",
+            hint=f"remove {storage.place} and build again",
+        ) from error
+
+
+def _pack(table: UnitTable) -> dict[str, Any]:
+    return table.packed()
+
+
+def _unpack(kind: type[UnitTable], values: dict[str, Any]) -> UnitTable:
+    return kind.unpacked(values)

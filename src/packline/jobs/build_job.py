@@ -12,7 +12,7 @@ folder.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,11 @@ from packline.errors import PacklineError
 from packline.fingerprint import Hasher
 from packline.jobs.build_runner import BuildInfo, BuildResult, Built, StreamRead, TokenizeSettings
 from packline.jobs.events import BuildPlanned, EnginesTried, Event, Finished, Note, Progress, UnitDone
-from packline.jobs.folder import BuildIdentity
+from packline.jobs.folder import BuildIdentity, digest_inputs
 from packline.jobs.input_evidence import keep_evidence, now_ns
 from packline.jobs.job import Session
 from packline.jobs.limits import (
     VAL_NOTE,
-    InOrder,
     LimitWatch,
     apply_limits,
     run_scans,
@@ -42,6 +41,7 @@ from packline.jobs.resources import (
 from packline.jobs.reuse import Reuse
 from packline.jobs.store_job import StoreJob
 from packline.jobs.unit import Task
+from packline.jobs.unit_table import UnitTable
 from packline.jobs.units import Stream, Unit, prepare
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile, not_text_notes
@@ -99,7 +99,12 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
     def identity(self) -> BuildIdentity:
         """Values that must be equal to resume."""
         boundary: dict[str, Any] = msgspec.to_builtins(self.boundary)
-        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, self.files, self._planned_ns)
+        inputs = digest_inputs(self.files)
+        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs, self._planned_ns)
+
+    def unit_table(self, slugs: Sequence[str]) -> UnitTable:
+        """Planned units."""
+        return UnitTable.of(slugs, self.units)
 
     def begin(self) -> Sequence[Task]:
         """Start or resume, and take over what an earlier store has."""
@@ -210,7 +215,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             self.tell(Note(line))
         itemsize, left = 2 if self.dtype == "uint16" else 4, {task.name for task in todo}
         text_bytes = sum(unit.text_bytes for unit in self.units if unit.name in left)
-        needed, free = int(text_bytes / BYTES_A_TOKEN * itemsize), free_disk(self.folder.path)
+        needed, free = int(text_bytes / BYTES_A_TOKEN * itemsize), free_disk(self.folder.parent)
         if needed > free and not self._limit.given:
             self.tell(
                 Note(f"the store may need {needed / 1e9:.1f} GB, and the disk has {free / 1e9:.1f} GB free")
@@ -225,7 +230,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             self.tokenizer,
             self.boundary,
             self.tokenizer.fingerprint,
-            str(self.folder.path),
+            self.folder.place,
         )
 
     def settle(self, session: Session, todo: Sequence[Task]) -> Sequence[Task]:
@@ -276,10 +281,6 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         """True when the committed units, in order and without a gap, reach the recipe's limits."""
         return self._limit.reached if self._limit.given else None
 
-    def ordered(self) -> Iterable[str]:
-        """Names of the committed units, in document order."""
-        return InOrder(self, self.receipts, self.streams).advance()
-
     def round_trip(self, session: Session) -> RoundTrip:
         """Exactness with which ids of the tokenizer decode to the text."""
         assert self._info is not None
@@ -293,12 +294,9 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             def run_again(name: str, documents: int | None, tokens: int | None) -> Receipt:
                 return self._run_again(session, name, documents, tokens)
 
-            self.receipts = apply_limits(self, folder, folder.committed(), folder.streams(), run_again)
-            self.streams = folder.streams()
-        finished = super().finish(session)
-        inputs = ((self.work.names[file.source], file) for file in self.files)
-        keep_evidence(self.folder.path, inputs, self._planned_ns)
-        return finished
+            committed = folder.read_receipts()
+            apply_limits(self, folder, committed.receipts, committed.streams, run_again)
+        return super().finish(session)
 
     def _run_again(self, session: Session, name: str, documents: int | None, tokens: int | None) -> Receipt:
         """Run one unit by name, with other limits."""
@@ -327,6 +325,9 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
 
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> Finished:
         """Summary of the build."""
+        if not nothing_to_do:
+            inputs = ((self.work.names[file.source], file) for file in self.files)
+            keep_evidence(manifest, inputs, self._planned_ns)
         if undecoded := sum(self._undecoded.values()):
             self.tell(Note(UNDECODED.format(undecoded)))
         engine_bytes: dict[str, int] = {}

@@ -1,92 +1,79 @@
-"""Output folder of a build: locking, committed units, publication.
+"""Output of a build: its records, committed units and publication, on any storage.
 
-    DIR/.packline/lock        locked by the processes of one build
-    DIR/.packline/build.json  identity of the build: recipe, tokenizer, state of the inputs
-    DIR/.packline/command.json  the command that resumes it, for `status`
-    DIR/.packline/tmp/        unfinished files of units; DIR/.packline/spool/ slices of streams
-    DIR/.packline/reuse/      files of another store, on their way into this one
-    DIR/train-....bin ...     shards of committed units
-    DIR/receipts/UNIT.json    commit record of a unit, written after its files
-    DIR/manifest.json         commit record of the store, written last of all
+    .packline/build.json      identity of the build: recipe, tokenizer, inputs, versions
+    .packline/plan.zst        all planned units and inputs (`begun`)
+    train-....bin ...         shards of committed units
+    receipts/UNIT.json        commit record of a unit, written after its files
+    manifest.json             commit record of the store, written last of all
+    .packline/differs/        files of a unit that was made twice, with other bytes the second time
 
-A crash leaves either a receipt with all its files, or no receipt and files that the next run deletes. A
-finished store has no work folder.
+All of them are created and never changed. So a unit that is run twice, by any two processes, does no harm:
+the second commit finds the same bytes. Other bytes stop the build, since one of the two machines is damaged
+or has other versions. A crash leaves either a receipt with all its files, or no receipt and files that the
+next run compares with its own. Unfinished files are in the work folder (`work`), which is always local. A
+finished store has no `.packline`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import os
-import shutil
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from packline.errors import PacklineError, ResumeMismatch, StoreBusy, StoreError
-from packline.fingerprint import hash_bytes
+from packline.errors import ResumeMismatch, StoreError
+from packline.fingerprint import Hasher, hash_bytes
+from packline.jobs.begun import PLAN, read_begun
+from packline.jobs.work import WorkFolder, process_name, store_work_folder
 from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import refuse_name
-from packline.storage.local import LocalFolder, disk_errors, publish_bytes, sync_folder
+from packline.storage.local import disk_errors
+from packline.storage.places import is_remote, open_storage
 from packline.store.files import FileEntry
-from packline.store.manifest import MANIFEST, WORK, Manifest, Receipt, StreamReceipt, manifest_files, to_json
+from packline.store.manifest import (
+    FORMAT_VERSION,
+    MANIFEST,
+    WORK,
+    Manifest,
+    Receipt,
+    StreamReceipt,
+    manifest_files,
+    to_json,
+)
 from packline.store.manifest_reader import read_manifest
-from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER
-from packline.store.unit_names import STREAM
+from packline.store.tables import RECEIPTS, REJECTS, SHARD_FILES, TOKENIZER, UNIT_FILES
+from packline.store.unit_names import STREAM, parse_unit
+from packline.version import __version__
 
-ENDING_SECONDS = 2
-"""Time to wait for a lock: the workers of a process that was just killed hold it until they have ended."""
-PARTS = "parts"
-"""Folder of the receipts of an export."""
-COMMAND = "command.json"
-"""File in the work folder with the command that resumes the build, for users; nothing depends on it."""
+DIFFERS = f"{WORK}/differs"
+TOKENIZER_FILE = f"{TOKENIZER}/tokenizer.json"
 
 
-Identity = TypeVar("Identity", bound=msgspec.Struct)
+def versions() -> dict[str, str]:
+    """Versions that decide the bytes of a store."""
+    return {"packline": __version__, "store format": str(FORMAT_VERSION), "pyarrow": version("pyarrow")}
 
 
-class Command(msgspec.Struct, frozen=True):
-    """A command line and its working directory."""
+class InputsDigest(msgspec.Struct, frozen=True):
+    """Checksums of the list of inputs; the list itself is in the plan."""
 
-    line: str
-    folder: str
-    units: int = 0
-    """Number of units of the job, as planned."""
-
-
-def remember_command(work: Path, command: Command) -> None:
-    """Record the command that resumes an unfinished job in its work folder; ignore failures."""
-    with contextlib.suppress(OSError):
-        publish_bytes(work / COMMAND, to_json(command))
+    names: str
+    """Of the paths and sizes."""
+    states: str
+    """Of the times of modification."""
 
 
-def read_command(work: Path) -> Command | None:
-    """Command that resumes a job; None if not recorded."""
-    try:
-        return msgspec.json.decode((work / COMMAND).read_bytes(), type=Command)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
-
-
-def staging_folder(out: Path) -> Path:
-    """Work folder of a job whose result appears at `out` by one rename.
-
-    >>> staging_folder(Path("data/rows")).as_posix()
-    'data/.rows.packline'
-    """
-    return out.with_name(f".{out.name}.packline")
-
-
-def work_folder(out: Path) -> Path:
-    """Work folder of an unfinished job: that of an export if there is one, else that of a store."""
-    staging = staging_folder(Path(os.path.abspath(out)))
-    return staging if staging.is_dir() and not out.exists() else out / WORK
+def digest_inputs(files: Iterable[InputFile]) -> InputsDigest:
+    """Checksums of a list of inputs."""
+    names, states = Hasher(), Hasher()
+    for file in files:
+        names.update(msgspec.msgpack.encode((file.path, file.size)))
+        states.update(msgspec.msgpack.encode(file.modified))
+    return InputsDigest(names.hexdigest(), states.hexdigest())
 
 
 class BuildIdentity(msgspec.Struct, frozen=True):
@@ -96,110 +83,26 @@ class BuildIdentity(msgspec.Struct, frozen=True):
     tokenizer: str
     """Fingerprint of the tokenizer."""
     boundary: dict[str, Any]
-    files: list[InputFile]
+    inputs: InputsDigest
     planned_ns: int = 0
     """Time before the inputs were looked at by the first run."""
+    versions: dict[str, str] = msgspec.field(default_factory=versions)
 
 
-class WorkFolder(ABC, Generic[Identity]):
-    """Folder of a running job; entering it takes its lock, so that only one process runs the job.
+class Committed(NamedTuple):
+    """All receipts of a build."""
 
-    Args:
-        folder: folder that the lock and the records are in.
-        kind: type of the identity.
-        record: name of the file with the identity.
-        receipts: name of the folder of receipts.
-
-    Raises:
-        StoreBusy: another process has locked it.
-        StoreError: it cannot be written.
-    """
-
-    busy: ClassVar[str]
-    """Message for a folder that is locked."""
-
-    def __init__(self, folder: Path, kind: type[Identity], *, record: str, receipts: str, lock: str) -> None:
-        self._kind, self._record, self._receipts, self._lock_name = kind, record, receipts, lock
-        self.storage = LocalFolder(folder)
-        self.descriptor = -1
-        """File descriptor of the lock."""
-
-    def __enter__(self) -> Self:
-        root = self.storage.path
-        try:
-            with disk_errors(self.parent):
-                self.descriptor = self._take_lock(root / self._lock_name)
-        except OSError as error:
-            if isinstance(error, PacklineError):
-                raise
-            raise StoreError(
-                f"cannot write into {self.parent}: {error.strerror}",
-                hint="check its permissions, or choose another --out",
-            ) from error
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _take_lock(self, path: Path) -> int:
-        end = time.monotonic() + ENDING_SECONDS
-        while True:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            except FileNotFoundError:
-                continue  # another job has just ended and removed its folder
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(descriptor)
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise StoreError(f"cannot lock {self.place}: {error.strerror}") from error
-                if time.monotonic() < end:
-                    time.sleep(0.02)
-                    continue
-                raise StoreBusy(
-                    f"{self.busy} {self.place}", hint="wait for it to end, or choose another --out"
-                ) from None
-            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-            os.close(descriptor)
-
-    @property
-    @abstractmethod
-    def place(self) -> Path:
-        """Place of the result, for messages."""
-
-    @property
-    def parent(self) -> Path:
-        """Folder that must be writable."""
-        return self.place
-
-    def identity(self) -> Identity | None:
-        """Identity of the job that was begun here; None if there is none."""
-        try:
-            return msgspec.json.decode(self.storage.read(self._record), type=self._kind)
-        except FileNotFoundError:
-            return None
-
-    def receipt_names(self) -> list[str]:
-        """Names of the committed receipts."""
-        start = len(self._receipts) + 1
-        return [name[start:].removesuffix(".json") for name in self.storage.list(self._receipts)]
-
-    def commit_record(self, name: str, receipt: msgspec.Struct) -> None:
-        """Record that a unit is committed; its files are durable already."""
-        self.storage.put_new(f"{self._receipts}/{name}.json", to_json(receipt))
-
-    def close(self) -> None:
-        """Release the lock."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+    receipts: dict[str, Receipt]
+    streams: dict[str, StreamReceipt]
+    files: list[FileEntry]
+    """Entries of the receipts' own files."""
 
 
 class StoreFolder(WorkFolder[BuildIdentity]):
-    """Folder of a store that is being built.
+    """A store that is being built.
+
+    Args:
+        place: local folder, or URI.
 
     Raises:
         StoreBusy: another build has locked it.
@@ -209,94 +112,165 @@ class StoreFolder(WorkFolder[BuildIdentity]):
 
     busy = "another build is writing into"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, place: str | Path) -> None:
+        self._place = str(place)
         super().__init__(
-            path, BuildIdentity, record=f"{WORK}/build.json", receipts=RECEIPTS, lock=f"{WORK}/lock"
+            open_storage(self._place),
+            store_work_folder(self._place),
+            BuildIdentity,
+            record=f"{WORK}/build.json",
+            receipts=RECEIPTS,
         )
-        self.path = path
-        self.work = path / WORK
-        self.tmp = self.work / "tmp"
-        self.spool = self.work / "spool"
-        self.reuse = self.work / "reuse"
-        self.receipts = path / RECEIPTS
-        self.rejects = path / REJECTS
+        self.is_remote = is_remote(self._place)
 
     @property
-    def place(self) -> Path:
-        """Path of the store."""
-        return self.path
+    def place(self) -> str:
+        """Path or URI of the store."""
+        return self.storage.place
+
+    @property
+    def path(self) -> Path:
+        """Path of a local store.
+
+        Raises:
+            StoreError: the store is elsewhere.
+        """
+        if self.is_remote:
+            raise StoreError(f"{self.place} is not a local folder", hint="choose a local --out for this")
+        return Path(self._place)
+
+    @property
+    def parent(self) -> Path:
+        """Local folder that must be writable."""
+        return self.work if self.is_remote else self.path
+
+    @property
+    def reuse(self) -> Path:
+        """Folder for files of another store, on their way into this one."""
+        return self._own_folder("reuse")
 
     def __enter__(self) -> Self:
-        path = self.path
-        refuse_name(str(path))
-        if path.exists() and not path.is_dir():
+        if not self.is_remote:
+            path = self.path
+            refuse_name(str(path))
+            if path.exists() and not path.is_dir():
+                raise StoreError(
+                    f"{path} is a file: expected a folder to build into", hint="choose another --out"
+                )
+        if first := self._foreign():
             raise StoreError(
-                f"{path} is a file: expected a folder to build into", hint="choose another --out"
-            )
-        if (
-            path.is_dir()
-            and not self.work.exists()
-            and not (path / MANIFEST).exists()
-            and any(path.iterdir())
-        ):
-            raise StoreError(
-                f"{path} is not empty and holds no packline build: found {min(path.iterdir()).name}",
+                f"{self.place} is not empty and holds no packline build: found {first}",
                 hint="choose a new or empty folder for --out",
             )
         return super().__enter__()
 
+    def exists(self) -> bool:
+        """True if a build has begun here, or is finished."""
+        return self.storage.facts(self._record) is not None or self.storage.facts(MANIFEST) is not None
+
+    def _foreign(self) -> str:
+        """Name of something in a folder that is not that of a store; empty if there is none."""
+        if self.is_remote:
+            if self.exists():
+                return ""
+            return next((one.name for one in self.storage.walk() if not one.name.startswith(WORK)), "")
+        path = self.path
+        if not path.is_dir() or self.work.exists() or (path / MANIFEST).exists():
+            return ""
+        return min((found.name for found in path.iterdir()), default="")
+
     def finished(self) -> Manifest | None:
         """Manifest, if the store is complete."""
-        return read_manifest(self.path) if (self.path / MANIFEST).exists() else None
+        if not self.is_remote:
+            return read_manifest(self.path) if (self.path / MANIFEST).exists() else None
+        if self.storage.facts(MANIFEST) is None:
+            return None
+        copy = self.tmp / "finished"
+        copy.mkdir(exist_ok=True)
+        for name in (MANIFEST, *(f"{table}.parquet" for table in ("shards", "inputs", "units"))):
+            (copy / name).write_bytes(self.storage.read(name))
+        return read_manifest(copy)
 
-    def begin(self, identity: BuildIdentity, tokenizer_json: str) -> BuildIdentity | None:
+    def begin(
+        self, identity: BuildIdentity, tokenizer_json: str, files: Sequence[InputFile] = ()
+    ) -> BuildIdentity | None:
         """Start a build, or resume from the units committed by an earlier run.
+
+        Args:
+            files: inputs, for the message of a refusal.
 
         Returns:
             Identity of the earlier run, or None for a new build.
         """
-        with disk_errors(self.path):
-            for folder in (self.tmp, self.spool, self.reuse):
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir()
-            for folder in (self.receipts, self.path / TOKENIZER):
-                folder.mkdir(exist_ok=True)
-            if (earlier := self.identity()) is not None:
-                self._refuse_another(earlier, identity)
-            publish_bytes(self.path / TOKENIZER / "tokenizer.json", tokenizer_json.encode())
-            if earlier is None:  # else keep it: inputs are compared with their state at the first run
-                self.storage.put_new(self._record, to_json(identity))
-            self._drop_uncommitted()
+        with disk_errors(self.parent):
+            earlier = self.identity() or self._create(identity)
+            if earlier is not None:  # keep it: inputs are compared with their state at the first run
+                self._refuse_another(earlier, identity, files)
+            if self.storage.facts(TOKENIZER_FILE) is None:
+                self.storage.put_new(TOKENIZER_FILE, tokenizer_json.encode())
+            if not self.is_remote:
+                (self.path / RECEIPTS).mkdir(exist_ok=True)
+            if self.alone():
+                self.clear_unfinished()
+                self.drop_uncommitted()
+                self.admit_others()
         return earlier
 
-    def _refuse_another(self, old: BuildIdentity, new: BuildIdentity) -> None:
+    def _create(self, identity: BuildIdentity) -> BuildIdentity | None:
+        """Record the identity; that of another process, if it was first."""
+        try:
+            self.storage.put_new(self._record, to_json(identity))
+        except StoreError:
+            if (other := self.identity()) is None:
+                raise
+            return other
+        return None
+
+    def _refuse_another(self, old: BuildIdentity, new: BuildIdentity, files: Sequence[InputFile]) -> None:
         differences = recipe_difference(msgspec.to_builtins(old.recipe), msgspec.to_builtins(new.recipe))
         if old.tokenizer != new.tokenizer:
             differences.append(f"the tokenizer's content: {old.tokenizer[:12]} -> {new.tokenizer[:12]}")
         differences += recipe_difference(old.boundary, new.boundary)
-        differences += input_differences(
-            [(file.path, file.size) for file in old.files], [(file.path, file.size) for file in new.files]
-        )
-        refuse_differences(self.path, differences)
+        if old.inputs.names != new.inputs.names:
+            begun = read_begun(self.storage)
+            before = [] if begun is None else [(file.path, file.size) for file in begun.files]
+            differences += input_differences(before, [(file.path, file.size) for file in files])
+        refuse_differences(self.place, differences)
+        if others := recipe_difference(old.versions, new.versions):
+            raise ResumeMismatch(
+                f"{self.place} holds an unfinished build by other versions: {'; '.join(others)}; its files "
+                "may have other bytes",
+                hint="install the earlier versions to resume it, or choose another --out",
+            )
 
-    def _drop_uncommitted(self) -> None:
-        """Delete files of units without a receipt."""
-        known = {MANIFEST, WORK, RECEIPTS, REJECTS, TOKENIZER}
-        for receipt in self.committed().values():
-            known.update(entry.name for shard in receipt.shards for entry in shard.files)
-            known.update(entry.name for entry in receipt.rejects)
-        for folder, prefix in ((self.path, ""), (self.rejects, f"{REJECTS}/")):
-            if not folder.is_dir():
-                continue
-            for path in folder.iterdir():
-                if prefix + path.name not in known and path.is_file():
-                    path.unlink()
-        for path in self.receipts.glob(".*.tmp"):
+    def drop_uncommitted(self) -> None:
+        """Delete files of units without a receipt from a local folder; no other process may run the job."""
+        if self.is_remote:
+            return
+        known = {MANIFEST}
+        for receipt in self.read_receipts().receipts.values():
+            known.update(names_of(receipt))
+        for folder in ("", REJECTS):
+            self.storage.delete([name for name in self.storage.list(folder) if name not in known])
+        for path in (self.path / RECEIPTS).glob(".*.tmp"):
             path.unlink()
 
     def committed(self) -> dict[str, Receipt]:
         """Receipts of all committed units, by unit."""
         return {name: self.receipt(name) for name in self.receipt_names() if not name.endswith(STREAM)}
+
+    def read_receipts(self) -> Committed:
+        """All receipts, of units and of streams."""
+        committed = Committed({}, {}, [])
+        for name in self.storage.list(RECEIPTS):
+            data, unit = self.storage.read(name), Path(name).stem
+            committed.files.append(FileEntry(name, len(data), hash_bytes(data)))
+            if unit.endswith(STREAM):
+                stream = msgspec.json.decode(data, type=StreamReceipt)
+                committed.streams[unit.removesuffix(STREAM)] = stream
+            else:
+                committed.receipts[unit] = msgspec.json.decode(data, type=Receipt)
+        return committed
 
     def receipt(self, unit: str) -> Receipt:
         """Receipt of a committed unit."""
@@ -313,22 +287,42 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         }
 
     def commit(self, receipt: Receipt) -> None:
-        """Publish a unit: first its files, then its receipt, each durable before the next."""
-        entries = [entry for shard in receipt.shards for entry in shard.files]
-        names = [entry.name for entry in (*entries, *receipt.rejects)]
-        self.storage.put_files({name: self.tmp / Path(name).name for name in names})
+        """Publish a unit: first its files, then its receipt, each durable before the next.
+
+        Raises:
+            StoreError: the unit was committed before, with other bytes; ours are kept in `.packline/differs`.
+        """
+        files = {name: self.tmp / Path(name).name for name in names_of(receipt)}
+        try:
+            self.storage.put_files(files)
+        except StoreError:
+            self._keep_differing(files)
+            raise
         self.commit_record(receipt.unit, receipt)
+
+    def _keep_differing(self, files: Mapping[str, Path]) -> None:
+        """Keep files of which others exist with other bytes."""
+        with contextlib.suppress(OSError):
+            kept = {
+                f"{DIFFERS}/{process_name()}/{name}": path
+                for name, path in files.items()
+                if path.exists() and (found := self.storage.facts(name)) is not None
+                if found.size != path.stat().st_size or self.storage.read(name) != path.read_bytes()
+            }
+            if kept:
+                self.storage.put_files(kept)
 
     def commit_all(self, receipts: Sequence[Receipt], streams: Mapping[str, StreamReceipt]) -> None:
         """Publish units whose files are in `reuse`: first all files, then all receipts."""
-        entries = [entry for receipt in receipts for shard in receipt.shards for entry in shard.files]
-        entries += [entry for receipt in receipts for entry in receipt.rejects]
-        self.storage.put_files({entry.name: self.reuse / Path(entry.name).name for entry in entries})
+        reuse = self.reuse
+        self.storage.put_files(
+            {name: reuse / Path(name).name for receipt in receipts for name in names_of(receipt)}
+        )
         records: dict[str, msgspec.Struct] = {receipt.unit: receipt for receipt in receipts}
         records |= {f"{name}{STREAM}": receipt for name, receipt in streams.items()}
         waiting: dict[str, Path] = {}
         for name, record in records.items():
-            path = waiting[f"{RECEIPTS}/{name}.json"] = self.reuse / f"{name}.json"
+            path = waiting[f"{RECEIPTS}/{name}.json"] = reuse / f"{name}.json"
             path.write_bytes(to_json(record))
         self.storage.put_files(waiting)
 
@@ -340,8 +334,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         """Withdraw a unit: delete its receipt first, then its files."""
         self.storage.delete([f"{RECEIPTS}/{receipt.unit}.json"])
         self.storage.sync(RECEIPTS)
-        entries = [entry for shard in receipt.shards for entry in shard.files]
-        self.storage.delete([entry.name for entry in (*entries, *receipt.rejects)])
+        self.storage.delete(names_of(receipt))
 
     def withdraw_stream(self, name: str) -> None:
         """Withdraw the record that a stream was read to its end."""
@@ -355,6 +348,8 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         """
         self.storage.delete([f"{RECEIPTS}/{name}.json" for name in self.receipt_names()])
         self.storage.sync(RECEIPTS)
+        self.storage.delete(self.storage.list(TOKENIZER))
+        self.storage.delete([f"{WORK}/{PLAN}"])
         self.storage.delete([self._record])
 
     def publish(self, manifest: Manifest) -> None:
@@ -362,43 +357,65 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         for name, data in manifest_files(manifest).items():
             self.storage.put_new(name, data)
 
+    def drop_unlisted(self, manifest: Manifest) -> None:
+        """Delete files of units that a published store does not list, such as those of withdrawn units."""
+        if self.is_remote or self.shared:
+            shards, units = set(manifest.shards.names("name")), set(manifest.units.names("unit"))
+            names = [*self.storage.list(""), *self.storage.list(REJECTS), *self.storage.list(RECEIPTS)]
+            self.storage.delete([name for name in names if not _is_listed(name, shards, units)])
+
     def discard(self, manifest: Manifest) -> None:
         """Delete the contents of a finished store, so that another can be built in its folder.
 
         The manifest is deleted after the files that it lists: if the run is killed before, the next one finds
         a store and discards it. The tables are deleted after the manifest, which cannot be read without them.
         """
-        with disk_errors(self.path):
-            (self.work / "build.json").unlink(missing_ok=True)
-            for folder in (self.receipts, self.rejects, self.path / TOKENIZER):
-                shutil.rmtree(folder, ignore_errors=True)
-            self.storage.delete([entry.name for shard in manifest.shards for entry in shard.files])
-            sync_folder(self.path)
-            (self.path / MANIFEST).unlink()
-            sync_folder(self.path)
-            self.storage.delete([entry.name for entry in manifest.tables])
+        storage = self.storage
+        with disk_errors(self.parent):
+            storage.delete([self._record, f"{WORK}/{PLAN}"])
+            for folder in (RECEIPTS, REJECTS, TOKENIZER):
+                storage.delete(storage.list(folder))
+            storage.delete([entry.name for shard in manifest.shards for entry in shard.files])
+            storage.sync()
+            storage.delete([MANIFEST])
+            storage.sync()
+            storage.delete([entry.name for entry in manifest.tables])
 
     def clean(self) -> str:
-        """Remove the work folder of a finished store.
+        """Remove the work folder of a finished store, unless another process still has it open.
 
         Returns:
             The files left and the reason; empty if none are left.
         """
-        if (self.path / MANIFEST).exists():
-            shutil.rmtree(self.work, ignore_errors=True)
-            try:
-                if self.work.exists():  # once more, to get the reason
-                    shutil.rmtree(self.work)
-            except OSError as error:
-                place = error.filename or self.work
-                reason = f"{place}: {error.strerror}"
-                return f"{self.work} was not removed ({reason}); the store is complete without it"
-        return ""
+        if self.storage.facts(MANIFEST) is None:
+            return ""
+        if self.is_remote:
+            self.storage.delete([one.name for one in self.storage.walk(WORK)])
+        return self.leave()
 
     def entry(self, name: str) -> FileEntry:
         """Manifest entry of a small file of the store."""
         data = self.storage.read(name)
         return FileEntry(name, len(data), hash_bytes(data))
+
+
+def _is_listed(name: str, shards: Container[str], units: Container[str]) -> bool:
+    """False for a file of a shard or unit that is not among these; True for all others."""
+    for begin, ending in UNIT_FILES.values():
+        if name.startswith(begin):
+            unit = name.removeprefix(begin).removesuffix(ending)
+            return not name.endswith(ending) or unit in units
+    for ending in SHARD_FILES.values():
+        if name.endswith(ending):
+            shard = name.removesuffix(ending)
+            return shard in shards or parse_unit(shard.partition("-")[2]) is None
+    return True
+
+
+def names_of(receipt: Receipt) -> list[str]:
+    """Names of the files of a unit."""
+    entries = [entry for shard in receipt.shards for entry in shard.files]
+    return [entry.name for entry in (*entries, *receipt.rejects)]
 
 
 def input_differences(old: list[tuple[str, int]], new: list[tuple[str, int]]) -> list[str]:

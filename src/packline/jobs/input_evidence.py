@@ -24,7 +24,7 @@ import msgspec
 from packline.sources.files import InputFile
 from packline.storage.local import publish_bytes, user_cache
 from packline.storage.places import is_remote
-from packline.store.manifest import MANIFEST
+from packline.store.manifest import Manifest, to_json
 
 RESOLUTION_NS = 2_000_000_000
 """Nanoseconds within which two changes may have equal times."""
@@ -77,17 +77,17 @@ def evidence_path(checksum: str) -> Path:
     return user_cache() / INPUTS / f"{checksum}.json"
 
 
-class _Manifest(msgspec.Struct):
+class _Sealed(msgspec.Struct):
     """The field of a manifest that is needed."""
 
     checksum: str
 
 
-def keep_evidence(store: Path, files: Iterable[tuple[str, InputFile]], planned_ns: int) -> None:
+def keep_evidence(manifest: Manifest, files: Iterable[tuple[str, InputFile]], planned_ns: int) -> None:
     """Record the state of the inputs of a store that was just published; failures are ignored.
 
     Args:
-        store: folder of the store.
+        manifest: its manifest.
         files: inputs, each with the name of its source.
         planned_ns: time before the inputs were first looked at, in nanoseconds.
     """
@@ -99,8 +99,7 @@ def keep_evidence(store: Path, files: Iterable[tuple[str, InputFile]], planned_n
         and (state.size, str(state.modified_ns)) == (file.size, file.modified)
     ]
     with suppress(OSError, RuntimeError, msgspec.MsgspecError):  # no home, no room, not writable
-        manifest = msgspec.json.decode((store / MANIFEST).read_bytes(), type=_Manifest)
-        path = evidence_path(manifest.checksum)
+        path = evidence_path(msgspec.json.decode(to_json(manifest), type=_Sealed).checksum)
         path.parent.mkdir(parents=True, exist_ok=True)
         publish_bytes(path, msgspec.json.encode(states))
         others = sorted(path.parent.glob("*.json"), key=lambda one: one.stat().st_mtime_ns)

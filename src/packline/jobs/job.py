@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import msgspec
 
 from packline.jobs.events import Event, OnEvent
-from packline.jobs.folder import WorkFolder
+from packline.jobs.work import WorkFolder
 
 
 class WorkUnit(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,13 +26,12 @@ import msgspec
 import numpy as np
 
 from packline.errors import RecipeError, ResumeMismatch
-from packline.jobs.folder import StoreFolder
+from packline.jobs.folder import StoreFolder, digest_inputs
 from packline.jobs.job import Session, WorkUnit
 from packline.jobs.units import Stream, Unit
 from packline.recipe import Recipe
 from packline.sources.files import InputFile
-from packline.storage.local import publish_bytes
-from packline.store.manifest import Receipt, StreamReceipt, to_json
+from packline.store.manifest import WORK, Receipt, StreamReceipt, to_json
 from packline.store.unit_names import planned_name
 
 
@@ -183,14 +182,14 @@ def apply_limits(
     return kept
 
 
-RECORD = "val_share.json"
+RECORD = f"{WORK}/val_share.json"
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The share, and the state of the inputs from which it was computed."""
+    """The share, and the checksum of the state of the inputs from which it was computed."""
 
     share: float
-    modified: tuple[str, ...]
+    states: str
 
 
 VAL_NOTE = "all inputs are read once to choose the validation documents"
@@ -280,16 +279,31 @@ def settle_share(
     Raises:
         ResumeMismatch: inputs have changed, and with them the share that committed units were built with.
     """
-    record, modified = folder.work / RECORD, tuple(file.modified for file in files)
-    earlier = msgspec.json.decode(record.read_bytes(), type=Settled) if record.exists() else None
-    if earlier is not None and earlier.modified == modified:
+    states, storage = digest_inputs(files).states, folder.storage
+    earlier = _read_settled(folder)
+    if earlier is not None and earlier.states == states:
         return earlier.share
     share = compute()
     if begun and earlier is not None and earlier.share != share:
         raise ResumeMismatch(
-            f"{folder.path} was begun with another state of the inputs: expected the same validation "
+            f"{folder.place} was begun with another state of the inputs: expected the same validation "
             "documents, found others",
             hint="put the earlier files back to resume, or choose another --out",
         )
-    publish_bytes(record, to_json(Settled(share, modified)))
+    if earlier is not None:
+        storage.delete([RECORD])
+    storage.put_new(RECORD, to_json(Settled(share, states)))
     return share
+
+
+def read_share(folder: StoreFolder) -> float | msgspec.UnsetType:
+    """Share that was settled for a build; UNSET if it needs none."""
+    earlier = _read_settled(folder)
+    return msgspec.UNSET if earlier is None else earlier.share
+
+
+def _read_settled(folder: StoreFolder) -> Settled | None:
+    try:
+        return msgspec.json.decode(folder.storage.read(RECORD), type=Settled)
+    except FileNotFoundError:
+        return None

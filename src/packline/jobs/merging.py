@@ -22,7 +22,13 @@ import msgspec
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.jobs.events import Note, OnEvent, Planned
-from packline.jobs.folder import BuildIdentity, StoreFolder, input_differences, refuse_differences
+from packline.jobs.folder import (
+    BuildIdentity,
+    StoreFolder,
+    digest_inputs,
+    input_differences,
+    refuse_differences,
+)
 from packline.jobs.resources import require_disk
 from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors, sync_file, sync_folder
@@ -166,7 +172,7 @@ class _Merge:
         merged = {
             f"the store of {', '.join(part.manifest.sources)}": part.manifest.checksum for part in self._parts
         }
-        return BuildIdentity(manifest.recipe, manifest.tokenizer.fingerprint, merged, [])
+        return BuildIdentity(manifest.recipe, manifest.tokenizer.fingerprint, merged, digest_inputs([]))
 
     def _refuse_other(self, found: Manifest) -> None:
         """Refuse a finished store that is not the merged one."""

@@ -325,7 +325,7 @@ class Reuse:
         """
         taken = Taken()
         have = set(folder.receipt_names())
-        with disk_errors(folder.path):
+        with disk_errors(folder.parent):
             for start in range(0, len(plan.matches), BATCH):
                 receipts: list[Receipt] = []
                 streams: dict[str, StreamReceipt] = {}

@@ -11,8 +11,6 @@ per unit. See `verify` to check the store and `estimate` to predict a time.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 from collections import Counter
 from pathlib import Path
@@ -20,9 +18,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from packline.errors import CorruptStore, PacklineError
-from packline.jobs.folder import PARTS, BuildIdentity, read_command, staging_folder
-from packline.jobs.units import Stream, plan_units
+from packline.errors import CorruptStore
+from packline.jobs.begun import BegunBuild, read_begun
+from packline.jobs.folder import BuildIdentity
+from packline.jobs.limits import Limit
+from packline.jobs.units import Stream
+from packline.jobs.work import PARTS, is_running, read_command, staging_folder
 from packline.recipe import Recipe
 from packline.storage.local import LocalFolder
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
@@ -44,7 +45,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["store", "export"] = "store"
     units_done: int
     units_total: int | None
-    """Number of units; None if unknown, because the inputs cannot be reached."""
+    """Number of units; None if unknown, because they are not planned yet."""
     total_is_exact: bool
     """False while a stream has not been read to its end, and if a limit may end the build early."""
     documents: int
@@ -86,7 +87,7 @@ def status(path: str | Path) -> Status:
         return found
     if (folder / MANIFEST).exists() or not (folder / WORK).is_dir():
         return _finished(folder)  # or an error that names what is there
-    state: State = "running" if is_locked(folder / WORK / "lock") else "interrupted"
+    state: State = "running" if is_running(folder / WORK) else "interrupted"
     identity = _identity(folder)
     if identity is None:
         if (folder / MANIFEST).exists():  # it has finished in the meantime
@@ -96,7 +97,7 @@ def status(path: str | Path) -> Status:
     command = read_command(folder / WORK)
     names = source_names(identity.recipe)
     ledger = total(receipt.ledger for receipt in receipts)
-    units_total, exact = _units_in_all(identity, receipts, streams)
+    units_total, exact = _units_in_all(read_begun(LocalFolder(folder)), receipts, streams)
     return Status(
         path=str(folder),
         state=state,
@@ -146,7 +147,7 @@ def _export(out: Path) -> Status | None:
     command = read_command(work)
     return _without_recipe(
         out,
-        "running" if is_locked(work / "lock") else "interrupted",
+        "running" if is_running(work) else "interrupted",
         kind="export",
         units_done=len(LocalFolder(work).list(PARTS)),
         units_total=command.units if command else None,
@@ -175,21 +176,6 @@ def _finished(folder: Path) -> Status:
         eod=manifest.tokenizer.eod,
         eod_id=manifest.tokenizer.eod_id,
     )
-
-
-def is_locked(lock: Path) -> bool:
-    """True if a job holds a lock. Tried shared and briefly, so that readers do not block each other."""
-    try:
-        descriptor = os.open(lock, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except OSError as error:
-        return error.errno in (errno.EAGAIN, errno.EACCES)
-    finally:
-        os.close(descriptor)
 
 
 def _identity(folder: Path) -> BuildIdentity | None:
@@ -225,22 +211,18 @@ def _receipts(folder: Path) -> tuple[list[Receipt], dict[str, StreamReceipt]]:
 
 
 def _units_in_all(
-    identity: BuildIdentity, receipts: list[Receipt], streams: dict[str, StreamReceipt]
+    begun: BegunBuild | None, receipts: list[Receipt], streams: dict[str, StreamReceipt]
 ) -> tuple[int | None, bool]:
     """Number of units, and whether it is exact: the units of a stream are known only at its end."""
-    recipe = identity.recipe
-    if isinstance(imported := identity.boundary.get("import"), dict):
-        return imported.get("units"), True  # planned by the format, which is not known here
-    try:
-        work = plan_units(recipe, identity.files)
-    except (PacklineError, OSError):
+    if begun is None:
         return None, False
-    count, exact = 0, recipe.limit_documents is None and recipe.limit_tokens is None
+    is_stream = begun.units.is_stream
+    count, exact = int((~is_stream).sum()), not Limit(begun.recipe).given
     slices = Counter(planned_name(receipt.unit) for receipt in receipts)
-    for unit in work:
-        if not isinstance(unit, Stream):
-            count += 1
-        elif unit.name in streams:
+    for place in is_stream.nonzero()[0].tolist():
+        unit = begun.units[place]
+        assert isinstance(unit, Stream)
+        if unit.name in streams:
             count += streams[unit.name].units
         else:
             count += max(unit.slices(), slices[unit.name])

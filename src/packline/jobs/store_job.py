@@ -1,6 +1,7 @@
 """A job whose result is a store: a build of text, an import, a build of conversations.
 
     .packline/build.json   identity: recipe, tokenizer, boundary, inputs; format and options of an import
+    .packline/plan.zst     planned units and inputs (`begun`)
     receipts/UNIT.json     commit record of a unit, written after its files
     manifest.json          the sum of the receipts, written last; until then there is no store
 
@@ -9,10 +10,10 @@ What a unit does is up to the subclass.
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,12 +21,22 @@ import msgspec
 from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special_tokens import Boundary, without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
-from packline.errors import PacklineError, ResumeMismatch, TokenizerError
-from packline.jobs.begun import BegunBuild, PlannedUnit, build_mark, record_begun
+from packline.errors import PacklineError, RecipeError, ResumeMismatch, TokenizerError
+from packline.jobs.begun import BegunBuild, build_mark, input_entries, record_begun
 from packline.jobs.events import ImportPlanned, Note, UnitDone
-from packline.jobs.folder import BuildIdentity, StoreFolder, input_differences, refuse_differences
+from packline.jobs.finish import make_manifest, publish_store
+from packline.jobs.folder import (
+    BuildIdentity,
+    StoreFolder,
+    digest_inputs,
+    input_differences,
+    refuse_differences,
+)
+from packline.jobs.input_evidence import read_evidence
 from packline.jobs.job import Job, Numbered, Session, WorkUnit
+from packline.jobs.limits import Limit
 from packline.jobs.resources import require_disk, usable_cores
+from packline.jobs.unit_table import UnitTable
 from packline.jobs.units import Stream, Unit
 from packline.ragged import dtype_for
 from packline.recipe import Recipe, recipe_difference
@@ -39,13 +50,11 @@ from packline.store.manifest import (
     Manifest,
     Receipt,
     StreamReceipt,
-    from_receipts,
-    join_checksums,
     refuse_empty,
     tokenizer_entry,
 )
-from packline.store.tables import RECEIPTS, TOKENIZER, InputEntry
-from packline.store.unit_names import parse_unit, source_slugs
+from packline.store.tables import InputEntry
+from packline.store.unit_names import source_slugs
 
 U = TypeVar("U", bound=WorkUnit)
 R = TypeVar("R")
@@ -72,7 +81,9 @@ class StoreJob(Job[U, R, S]):
         files: Sequence[InputFile],
         entry: ImportEntry | None = None,
     ) -> None:
-        self.folder = StoreFolder(Path(out))
+        self.folder = StoreFolder(out)
+        self.plan: BegunBuild
+        """Plan, set by `begin`."""
         self.recipe, self.entry = recipe, entry
         self.tokenizer, self.boundary, self.files = tokenizer, boundary, list(files)
         names = source_names(recipe)
@@ -100,13 +111,12 @@ class StoreJob(Job[U, R, S]):
     def units(self) -> Sequence[Unit | Stream | Numbered]:
         """Planned units, in document order."""
 
+    input_format = ""
+    """Format of the inputs in the manifest, if it is not the files' own."""
+
     @abstractmethod
     def todo(self) -> Sequence[U]:
         """Units without a receipt, in the order of the documents."""
-
-    @abstractmethod
-    def ordered(self) -> Iterable[str]:
-        """Names of the committed units in the order of the documents."""
 
     @abstractmethod
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> S:
@@ -145,7 +155,7 @@ class StoreJob(Job[U, R, S]):
                 self._clean()
         if discarded:
             return None
-        refuse_empty(folder.path, manifest)
+        refuse_empty(folder.place, manifest)
         return self.done(manifest, nothing_to_do=True)
 
     def _refuse_other_store(self, manifest: Manifest) -> None:
@@ -159,48 +169,68 @@ class StoreJob(Job[U, R, S]):
             [(one.name, one.bytes) for one in manifest.inputs],
             [(file.name, file.size) for file in self.files],
         )
-        published = (self.folder.path / MANIFEST).stat().st_mtime_ns
         differences += [
-            f"input {file.path} was modified after the store was built"
-            for file in self.files
-            if file.modified.isdigit() and int(file.modified) > published
+            f"input {file.path} was modified after the store was built" for file in self._newer(manifest)
         ]
-        refuse_differences(self.folder.path, differences)
+        refuse_differences(self.folder.place, differences)
+
+    def _newer(self, manifest: Manifest) -> Iterator[InputFile]:
+        """Inputs that were modified after a finished store was built from them, as far as is known."""
+        if self.folder.is_remote:
+            known = read_evidence(manifest.checksum)
+            for file in self.files:
+                before = known.get(os.path.abspath(file.path))
+                if before is not None and str(before.modified_ns) != file.modified:
+                    yield file
+            return
+        published = (self.folder.path / MANIFEST).stat().st_mtime_ns
+        for file in self.files:
+            if file.modified.isdigit() and int(file.modified) > published:
+                yield file
 
     def begin(self) -> Sequence[U]:
         """Start, or resume from the units committed by an earlier run."""
-        earlier = self.folder.begin(self.identity(), self.tokenizer.json)
-        record_begun(self.folder.path, self._begun())
-        self.receipts, self.streams = self.folder.committed(), self.folder.streams()
-        if earlier is not None:
-            before = {file.index: file.modified for file in earlier.files}
+        folder = self.folder
+        if folder.shared and Limit(self.recipe).given:
+            raise RecipeError(
+                "a limit of documents or tokens needs one driver that sees all units: expected one, found "
+                "several",
+                hint="build without a limit, or without --slice",
+            )
+        earlier = folder.begin(self.identity(), self.tokenizer.json, self.files)
+        self.plan = plan = record_begun(folder.storage, self._begun())
+        committed = folder.read_receipts()
+        self.receipts, self.streams = committed.receipts, committed.streams
+        if earlier is not None and earlier.inputs.states != digest_inputs(self.files).states:
+            before = {file.index: file.modified for file in plan.files}
             suspects = {file.index for file in self.files if before.get(file.index) != file.modified}
             if changed := self.changed(suspects) if suspects else set():
                 paths = ", ".join(self.files[file].path for file in sorted(changed)[:5])
                 raise ResumeMismatch(
-                    f"{self.folder.path} was begun with another state of {paths}: expected the content that "
+                    f"{folder.place} was begun with another state of {paths}: expected the content that "
                     "it has read, found other content, or a compressed file that was modified",
                     hint="put the earlier files back to resume, or choose another --out",
                 )
         return self.todo()
 
     def _begun(self) -> BegunBuild:
-        """Record for readers of the unfinished store."""
-        names = source_names(self.recipe)
-        by_slug = dict(zip(source_slugs(names), names, strict=True))
-        units = [(parse_unit(unit.name), unit) for unit in self.units]
+        """Plan, for whoever joins, reads or finishes the build."""
         inputs = [(entry.source, entry.name, entry.bytes) for entry in self.inputs()]
+        slugs = source_slugs(source_names(self.recipe))
         return BegunBuild(
             build=build_mark(self.recipe, self.tokenizer.fingerprint, inputs),
             recipe=self.recipe,
             tokenizer=tokenizer_entry(self.tokenizer, self.boundary),
             dtype=self.dtype,
-            units=tuple(
-                PlannedUnit(unit.name, by_slug[name.slug], isinstance(unit, Stream))
-                for name, unit in units
-                if name is not None
-            ),
+            units=self.unit_table(slugs),
+            files=self.files,
+            imported=self.entry,
+            input_format=self.input_format,
         )
+
+    @abstractmethod
+    def unit_table(self, slugs: Sequence[str]) -> UnitTable:
+        """Planned units, by the slugs of the sources."""
 
     def changed(self, suspects: set[int]) -> set[int]:
         """Files whose content is no longer that which committed units have read.
@@ -223,47 +253,21 @@ class StoreJob(Job[U, R, S]):
         return hash_range(self.numbered[receipt.source, piece.file].path, piece.start, piece.stop)
 
     def inputs(self) -> Iterable[InputEntry]:
-        """Inputs for the manifest; checksums are filled in."""
-        names = source_names(self.recipe)
-        return (
-            InputEntry(names[file.source], file.name, file.size, file.format, file.compression, file.text, "")
-            for file in self.files
-        )
+        """Inputs for the manifest, without checksums."""
+        return input_entries(self.recipe, self.files, self.input_format)
 
     def finish(self, session: Session) -> S:
         """Publish the manifest."""
         folder = self.folder
-        ordered = [self.receipts[name] for name in self.ordered()]
-        checksums: dict[int, list[str]] = {file.index: [] for file in self.files}
-        for receipt in ordered:
-            for piece in receipt.inputs:
-                checksums[self.numbered[receipt.source, piece.file].index].append(piece.checksum)
-        for stream in self.streams.values():
-            checksums[self.numbered[stream.source, stream.file].index].append(stream.checksum)
-        manifest = from_receipts(
-            ordered,
-            recipe=self.recipe,
-            tokenizer=self.tokenizer,
-            boundary=self.boundary,
-            round_trip=self.round_trip(session),
-            inputs=[
-                msgspec.structs.replace(entry, checksum=join_checksums(checksums[number]))
-                for number, entry in enumerate(self.inputs())
-            ],
-            receipt_files=[folder.entry(f"{RECEIPTS}/{name}.json") for name in folder.receipt_names()],
-            tokenizer_files=[folder.entry(name) for name in folder.storage.list(TOKENIZER)],
-            streams=self.streams,
-            imported=self.imported,
-            val_share=self.val_share,
-        )
+        manifest = make_manifest(folder, self.plan, self.round_trip(session), self.val_share)
         try:
             self.accept(manifest)
         except PacklineError:
             folder.release()
             raise
-        folder.publish(manifest)
+        publish_store(folder, manifest)
         self._clean()
-        refuse_empty(folder.path, manifest)
+        refuse_empty(folder.place, manifest)
         return self.done(manifest)
 
     def _clean(self) -> None:
@@ -321,7 +325,11 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         """Values that must be equal to resume."""
         imported = {**msgspec.to_builtins(self.entry), "units": len(self._units)}
         boundary = {**msgspec.to_builtins(self.boundary), "import": imported}
-        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, self.files)
+        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, digest_inputs(self.files))
+
+    def unit_table(self, slugs: Sequence[str]) -> UnitTable:
+        """Planned units, of which only names are known."""
+        return UnitTable.of_names(slugs, self._units)
 
     @property
     def units(self) -> list[Numbered]:
@@ -331,10 +339,6 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
     def todo(self) -> list[Numbered]:
         """Units without a receipt."""
         return [unit for unit in self.units if unit.name not in self.receipts]
-
-    def ordered(self) -> list[str]:
-        """Names of all units."""
-        return list(self._units)
 
     def workers(self, units: int) -> int:
         """Number of processes for this number of units; 0: this one."""
@@ -372,7 +376,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         """
         done = sum(receipt.ledger.tokens for receipt in self.receipts.values())
         left = max((self._tokens or 0) - done, 0)
-        require_disk(self.folder.path, left * dtype_for(self.tokenizer.vocab_size).itemsize, "the store")
+        require_disk(self.folder.parent, left * dtype_for(self.tokenizer.vocab_size).itemsize, "the store")
         try:
             self._round_trip = Reference(without_special_tokens(self.tokenizer)).round_trip
         except TokenizerError:

@@ -34,7 +34,7 @@ from typing import Any, Unpack, cast
 import msgspec
 
 from packline.errors import BuildStopped, PacklineError, RecipeError, StoreError, StoreNotFound, WaitedTooLong
-from packline.jobs.folder import read_command
+from packline.jobs.work import read_command
 from packline.loading.growing import GrowingBuild
 from packline.loading.loader import Batch, Keys, Loader, chosen_fields
 from packline.loading.mixture import Mixture, Stage, Weight

@@ -1,6 +1,6 @@
 """A store that is still being built, as far as its units are committed.
 
-    .packline/plan.json      recipe, tokenizer, planned units (`jobs.begun`)
+    .packline/plan.zst       recipe, tokenizer, planned units (`jobs.begun`)
     receipts/UNIT.json       read one after another, in the order of the documents of each source
 
 A unit counts if all units of its source before it are committed; what comes later may be committed earlier,
@@ -29,7 +29,7 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_bytes, hash_value
 from packline.jobs.begun import BegunBuild, PlannedUnit, read_begun
 from packline.jobs.limits import Limit
-from packline.jobs.status import is_locked
+from packline.jobs.work import is_running
 from packline.loading.units_read import build_identity, selected_names
 from packline.packing.batch import FIELDS
 from packline.packing.cache import PlanMemory
@@ -47,6 +47,7 @@ from packline.packing.rows import (
 )
 from packline.packing.windows import WindowedBestFit, window_of
 from packline.recipe import SPLITS, Recipe
+from packline.storage.local import LocalFolder
 from packline.store.files import FileEntry
 from packline.store.ledger import source_names
 from packline.store.lookup import check_names
@@ -152,6 +153,7 @@ class GrowingBuild:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._storage = LocalFolder(self.path)
         self.begun: BegunBuild | None = None
         """The build; None until it has begun, and if the store was finished before."""
         self.store: StoreReader | None = None
@@ -169,7 +171,7 @@ class GrowingBuild:
     @property
     def is_running(self) -> bool:
         """True if the store is finished, or a process is building it."""
-        if self.store is not None or is_locked(self.path / WORK / "lock"):
+        if self.store is not None or is_running(self.path / WORK):
             return True
         return (self.path / MANIFEST).exists()  # finished since the last look
 
@@ -187,7 +189,7 @@ class GrowingBuild:
         """
         if self.store is not None:
             return False
-        begun = read_begun(self.path)
+        begun = read_begun(self._storage)
         if (self.path / MANIFEST).exists():
             self.store = self._finished()
             return True
@@ -198,7 +200,7 @@ class GrowingBuild:
             self.begun = begun
             self._sources = {
                 name: SourceUnits(self.path, list(units))
-                for name, units in groupby(begun.units, lambda unit: unit.source)
+                for name, units in groupby(begun.planned(), lambda unit: unit.source)
             }
         elif begun.build != self.begun.build:
             raise self._other("was begun again, from another recipe, tokenizer or inputs")

@@ -390,7 +390,7 @@ def _other_number(manifest: Manifest, expected: int) -> list[str]:
     ]
 
 
-def refuse_empty(path: Path, manifest: Manifest) -> None:
+def refuse_empty(place: Path | str, manifest: Manifest) -> None:
     """Refuse a finished store without documents.
 
     Raises:
@@ -407,6 +407,6 @@ def refuse_empty(path: Path, manifest: Manifest) -> None:
     limited = recipe.limit_documents is not None or recipe.limit_tokens is not None
     first = "raise the limit, or " if limited else ""
     raise NoDocuments(
-        f"{path} has no documents ({sources})",
+        f"{place} has no documents ({sources})",
         hint=f"{first}correct the field of the text or the filters, and build into the same folder",
     )

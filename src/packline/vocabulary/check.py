@@ -120,7 +120,9 @@ def _read_config(tokenizer: Tokenizer) -> dict[str, Any]:
     if tokenizer.revision is not None:  # from the hub: already in the cache
         from huggingface_hub import try_to_load_from_cache
 
-        repository = tokenizer.name.partition("@")[0]
+        from packline.encoders.hub import hub_id
+
+        repository, _ = hub_id(tokenizer.name) or (tokenizer.name, None)
         cached = try_to_load_from_cache(repository, CONFIG, revision=tokenizer.revision)
         file = Path(cached) if isinstance(cached, str) else Path()
     if tokenizer.kind == "tiktoken" or not file.is_file():

@@ -1,4 +1,4 @@
-"""Baselines: from files as they are, from the hub by one question, and without a hub soon."""
+"""Tokenizers of the hub: by one question, and without a hub soon."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from typing import Any, ClassVar
 
 import pytest
 
+from packline.encoders import hub
+from packline.encoders.hub import ANSWER_SECONDS, CONNECT_SECONDS, KNOWN_NAMES, hub_id
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError
-from packline.vocabulary.evaluating import PATIENCE_SECONDS, load_baseline
 from packline.vocabulary.training import train_bpe
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CODE = """
 import json, sys
-from packline.vocabulary.evaluating import load_baseline
+from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError
 try:
-    print(json.dumps(load_baseline(sys.argv[1]).fingerprint))
+    print(json.dumps(load_tokenizer(sys.argv[1]).fingerprint))
 except TokenizerError as error:
     print(json.dumps("no: " + str(error)))
 """
@@ -48,7 +49,7 @@ def load_elsewhere(name: str, endpoint: str, home: Path, cwd: Path | None = None
         for key, value in os.environ.items()
         if not key.startswith("HF_") and "proxy" not in key.lower()
     }
-    source = Path(load_baseline.__code__.co_filename).parents[2]
+    source = Path(load_tokenizer.__code__.co_filename).parents[2]
     hub = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "NO_PROXY": "127.0.0.1", "PYTHONPATH": str(source)}
     started = time.perf_counter()
     done = subprocess.run(
@@ -119,22 +120,36 @@ def cache(home: Path, repository: str, folder: Path) -> None:
 
 def test_a_hub_that_refuses_costs_no_wait(refusing: str, tmp_path: Path) -> None:
     said, seconds = load_elsewhere("gpt2", refusing, tmp_path)
-    assert said.startswith("no: ")
-    assert "openai-community/gpt2 is not in the cache of the hub" in said
+    assert "no tokenizer gpt2: no file or folder of that name here, none in the cache of the hub" in said
     assert f"{refusing} does not answer: ConnectError" in said
-    assert seconds < PATIENCE_SECONDS + 10  # the client by itself tries for 25
+    assert seconds < CONNECT_SECONDS + 10  # the client by itself tries for 25
 
 
 def test_a_hub_that_never_answers_is_not_waited_for(silent: str, tmp_path: Path) -> None:
     said, seconds = load_elsewhere("some/repository", silent, tmp_path)
     assert "does not answer: ReadTimeout" in said
-    assert PATIENCE_SECONDS <= seconds < PATIENCE_SECONDS + 20  # the client by itself: six minutes
+    assert ANSWER_SECONDS <= seconds < ANSWER_SECONDS + 20  # the client by itself: six minutes
+
+
+def test_a_host_without_an_address_is_no_network(tmp_path: Path) -> None:
+    said, seconds = load_elsewhere("gtp2", "http://no-such-host.invalid", tmp_path)
+    assert "http://no-such-host.invalid does not answer: no address of no-such-host.invalid" in said
+    assert seconds < CONNECT_SECONDS + 10
 
 
 def test_a_hub_that_is_down_is_asked_once(broken: str, tmp_path: Path) -> None:
     said, _ = load_elsewhere("some/repository", broken, tmp_path)
-    assert "does not answer: status 503" in said
-    assert Broken.asked == ["/some/repository/resolve/main/tokenizer.json"]
+    assert "does not answer: HfHubHTTPError" in said and "503" in said
+    assert [each for each in Broken.asked if "some/" in each] == ["/api/models/some/repository"]
+
+
+def test_well_known_names_are_hub_ids_in_any_case() -> None:
+    for name, repository in KNOWN_NAMES.items():
+        assert hub_id(name) == hub_id(name.upper()) == (repository, None) == hub_id(repository)
+        assert hub_id(f"{name}@v1") == (repository, "v1")
+    with pytest.raises(TokenizerError) as caught:
+        hub._absent("gtp2", ("tokenizer.json",), "")
+    assert "did you mean 'gpt2'?" in caught.value.hint
 
 
 def test_what_was_fetched_before_is_there_without_a_hub(refusing: str, folder: Path, tmp_path: Path) -> None:
@@ -153,7 +168,7 @@ def test_a_folder_of_that_name_goes_before_the_hub(broken: str, folder: Path, tm
 @pytest.mark.parametrize("name", ["none.json", "./none", "a/b/c", "two words", "none.tiktoken"])
 def test_what_is_no_hub_id_is_not_asked_for(broken: str, tmp_path: Path, name: str) -> None:
     with pytest.raises(TokenizerError, match="expected a file or folder, found nothing"):
-        load_baseline(name)
+        load_tokenizer(name)
     said, _ = load_elsewhere(name, broken, tmp_path)
     assert "expected a file or folder, found nothing" in said
     assert Broken.asked == []

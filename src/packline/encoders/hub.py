@@ -1,0 +1,169 @@
+"""Tokenizers of the Hugging Face hub: well-known names, one question, the cache where nobody answers.
+
+    gpt2, openai-community/gpt2, Qwen/Qwen3-8B@COMMIT      names
+    one question to the hub                                its commit and the names of its files
+    files of that commit that are not in the cache         fetched
+
+`HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT` and `HF_HUB_OFFLINE` apply. With `HF_HUB_OFFLINE`, and where the hub does
+not answer, the cache is used. No network is noticed in about two seconds; the hub's own client would try for
+25 seconds or longer.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from packline.errors import TokenizerError, did_you_mean
+
+KNOWN_NAMES = {
+    "cl100k_base": "Xenova/gpt-4",
+    "deepseek-v3": "deepseek-ai/DeepSeek-V3",
+    "gpt-neox": "EleutherAI/gpt-neox-20b",
+    "gpt2": "openai-community/gpt2",
+    "llama3": "meta-llama/Meta-Llama-3-8B",
+    "mistral": "mistralai/Mistral-7B-v0.1",
+    "o200k_base": "Xenova/gpt-4o",
+    "olmo2": "allenai/OLMo-2-1124-7B",
+    "phi-4": "microsoft/phi-4",
+    "qwen2.5": "Qwen/Qwen2.5-7B",
+    "qwen3": "Qwen/Qwen3-8B",
+    "r50k_base": "openai-community/gpt2",
+    "smollm2": "HuggingFaceTB/SmolLM2-1.7B",
+}
+"""Hub ids of well-known tokenizers; a local file or folder of the same name takes precedence."""
+CONNECT_SECONDS, ANSWER_SECONDS = 2.0, 5.0
+"""Patience with the hub: for a connection, and for its answer."""
+
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def hub_id(name: str) -> tuple[str, str | None] | None:
+    """Repository and revision that a name stands for; None if it looks like a path.
+
+    >>> hub_id("gpt2"), hub_id("owner/name@v2"), hub_id("./gpt2"), hub_id("a/b/c")
+    (('openai-community/gpt2', None), ('owner/name', 'v2'), None, None)
+    """
+    repository, _, revision = name.partition("@")
+    if name.startswith(("/", ".", "~")) or name.endswith((".json", ".model", ".tiktoken")):
+        return None
+    if not _NAME.fullmatch(repository):
+        return None
+    return KNOWN_NAMES.get(repository.lower(), repository), revision or None
+
+
+def fetch_files(name: str, wanted: tuple[str, ...], beside: tuple[str, ...]) -> tuple[Path, str]:
+    """Fetch the first wanted file of a repository that it has, and those beside it, all of one commit.
+
+    Args:
+        name: as given; `hub_id` accepts it.
+        wanted: names of files, best first.
+        beside: names of further files, each fetched if there is one.
+
+    Returns:
+        Path of the wanted file in the cache, and the commit.
+
+    Raises:
+        TokenizerError: the hub refuses, or does not answer and the cache has no such file.
+    """
+    from huggingface_hub import HfApi, constants, hf_hub_download
+
+    repository, revision = hub_id(name) or (name, None)
+    if constants.HF_HUB_OFFLINE:
+        return _cached(repository, revision, wanted) or _absent(name, wanted, "HF_HUB_OFFLINE is set")
+    if not (reason := _unreachable(constants.ENDPOINT)):
+        try:
+            # Both HTTP clients that the library has had take a pair; its signature has one number.
+            patience: Any = (CONNECT_SECONDS, ANSWER_SECONDS)
+            info = HfApi().model_info(repository, revision=revision, timeout=patience)
+            there = {file.rfilename for file in info.siblings or ()}
+            first = next((file for file in wanted if file in there), None)
+            if first is None or info.sha is None:
+                raise TokenizerError(
+                    f"no tokenizer {name} in the hub: expected {_either(wanted)}, found neither",
+                    hint="a tokenizer that needs its own code is not read; save it as a tokenizer.json first",
+                )
+            cached = _cached(repository, revision, (first,))
+            if cached is not None and cached[1] == info.sha:
+                path, commit = cached
+            else:  # by the revision's name, so that the cache finds the commit by that name later
+                path = Path(hf_hub_download(repository, first, revision=revision))
+                commit = path.parent.name
+            for file in beside:
+                if file in there:
+                    hf_hub_download(repository, file, revision=commit)
+            return path, commit
+        except TokenizerError:
+            raise
+        except Exception as error:  # errors of the hub or its HTTP client, a full disk
+            if _is_answer(error):
+                message = str(error).strip().partition("\n")[0]
+                raise TokenizerError(
+                    f"cannot load the tokenizer {name}: no file or folder of that name here, and from the hub"
+                    f" {type(error).__name__}: {message}",
+                    hint=f"{_suggestion(name)}a private or gated repository needs HF_TOKEN",
+                ) from error
+            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    silence = f"{constants.ENDPOINT} does not answer: {reason}"
+    return _cached(repository, revision, wanted) or _absent(name, wanted, silence)
+
+
+def _cached(repository: str, revision: str | None, wanted: tuple[str, ...]) -> tuple[Path, str] | None:
+    """A wanted file in the cache, and its commit."""
+    from huggingface_hub import try_to_load_from_cache
+
+    for file in wanted:
+        if isinstance(found := try_to_load_from_cache(repository, file, revision=revision), str):
+            return Path(found), Path(found).parent.name  # the cache has one folder per commit
+    return None
+
+
+def _absent(name: str, wanted: tuple[str, ...], why: str) -> tuple[Path, str]:
+    raise TokenizerError(
+        f"no tokenizer {name}: no file or folder of that name here, none in the cache of the hub, and {why}",
+        hint=f"{_suggestion(name)}give the path of a {wanted[0]}, or of a folder with one",
+    )
+
+
+def _suggestion(name: str) -> str:
+    return "" if "/" in name or name.lower() in KNOWN_NAMES else did_you_mean(name, KNOWN_NAMES)
+
+
+def _either(names: tuple[str, ...]) -> str:
+    return f"{names[0]} or one of {', '.join(names[1:])}" if names[1:] else names[0]
+
+
+def _is_answer(error: Exception) -> bool:
+    """True if the hub has answered: with a refusal, or with files that cannot be stored here."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return (status is not None and status < 500) or (status is None and isinstance(error, ValueError))
+
+
+def _unreachable(endpoint: str) -> str:
+    """Reason why the host of the hub has no address; empty if it has one, or a proxy would look it up.
+
+    The system's search for a name has no time limit of its own, so it runs in a thread that is left behind.
+    """
+    place = urlsplit(endpoint)
+    host = place.hostname or ""
+    proxies = urllib.request.getproxies()
+    if (place.scheme in proxies or "all" in proxies) and not urllib.request.proxy_bypass(host):
+        return ""
+    answer: list[str] = []
+
+    def look() -> None:
+        try:
+            socket.getaddrinfo(host, place.port or 443)
+            answer.append("")
+        except OSError as error:
+            answer.append(f"no address of {host} ({error.strerror})")
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    thread.join(CONNECT_SECONDS)
+    return answer[0] if answer else f"no address of {host} within {CONNECT_SECONDS:.0f} seconds"

@@ -1,0 +1,300 @@
+"""Local work folder of a job: the lock, unfinished files of each process, the command that resumes it.
+
+    WORK/lock             exclusive: one process runs the job; shared: several do (slices, node actors)
+    WORK/tmp/HOST-PID/    unfinished files of units, a folder for each process that runs any
+    WORK/spool/HOST-PID/  slices of streams
+    WORK/joined/HOST-PID  locked by a process that shares the job with others
+    WORK/command.json     the command that resumes the job, for `status`
+
+The work folder is always on a local disk, wherever the results are stored: inside a local output folder, and
+otherwise in a scratch folder, `$PACKLINE_SCRATCH` or the user's cache. It holds what can be made again, so
+losing it costs time only.
+
+No process deletes another's unfinished files. Those of processes that have ended are removed by whoever gets
+the exclusive lock: at the start of a job, and by the last process that leaves a finished one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import socket
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar, Generic, Self, TypeVar
+
+import msgspec
+
+from packline.errors import PacklineError, StoreBusy, StoreError
+from packline.fingerprint import hash_bytes
+from packline.storage.local import disk_errors, publish_bytes, user_cache
+from packline.storage.places import is_remote
+from packline.storage.protocol import Storage
+from packline.store.manifest import WORK, to_json
+
+ENDING_SECONDS = 2
+"""Time to wait for a lock: the workers of a process that was just killed hold it until they have ended."""
+PARTS = "parts"
+"""Folder of the receipts of an export."""
+JOINED = "joined"
+COMMAND = "command.json"
+"""File in the work folder with the command that resumes the build, for users; nothing depends on it."""
+SCRATCH = "PACKLINE_SCRATCH"
+"""Environment variable with the folder for unfinished files of jobs whose results are stored elsewhere."""
+
+Identity = TypeVar("Identity", bound=msgspec.Struct)
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A command line and its working directory."""
+
+    line: str
+    folder: str
+    units: int = 0
+    """Number of units of the job, as planned."""
+
+
+def remember_command(work: Path, command: Command) -> None:
+    """Record the command that resumes an unfinished job in its work folder; ignore failures."""
+    with contextlib.suppress(OSError):
+        publish_bytes(work / COMMAND, to_json(command))
+
+
+def read_command(work: Path) -> Command | None:
+    """Command that resumes a job; None if not recorded."""
+    try:
+        return msgspec.json.decode((work / COMMAND).read_bytes(), type=Command)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def staging_folder(out: Path) -> Path:
+    """Work folder of a job whose result appears at `out` by one rename.
+
+    >>> staging_folder(Path("data/rows")).as_posix()
+    'data/.rows.packline'
+    """
+    return out.with_name(f".{out.name}.packline")
+
+
+def store_work_folder(place: str) -> Path:
+    """Work folder of a job whose result is a store: in a local folder, or in the scratch folder.
+
+    >>> store_work_folder("data/store").as_posix()
+    'data/store/.packline'
+    """
+    if not is_remote(place):
+        return Path(place) / WORK
+    given = os.environ.get(SCRATCH)
+    root = Path(given) if given else user_cache() / "scratch"
+    return root / hash_bytes(place.rstrip("/").encode())[:16]
+
+
+def work_folder(place: str) -> Path:
+    """Work folder of an unfinished job: that of an export if there is one, else that of a store."""
+    if is_remote(place):
+        return store_work_folder(place)
+    out = Path(place)
+    staging = staging_folder(Path(os.path.abspath(out)))
+    return staging if staging.is_dir() and not out.exists() else store_work_folder(place)
+
+
+def process_name() -> str:
+    """Name of this process, for its own folders: host and process id."""
+    host = "".join(letter if letter.isalnum() else "_" for letter in socket.gethostname())
+    return f"{host[:40]}-{os.getpid()}"
+
+
+class WorkFolder(ABC, Generic[Identity]):
+    """Folder of a running job; entering it takes its lock.
+
+    Args:
+        storage: storage of the results, with the records of the job.
+        work: local folder for the lock and for unfinished files.
+        kind: type of the identity.
+        record: name of the file with the identity.
+        receipts: name of the folder of receipts.
+
+    Raises:
+        StoreBusy: another process has locked it.
+        StoreError: it cannot be written.
+    """
+
+    busy: ClassVar[str]
+    """Message for a folder that is locked."""
+    shared = False
+    """Set before entering: other processes may run units of the same job at the same time."""
+
+    def __init__(
+        self, storage: Storage, work: Path, kind: type[Identity], *, record: str, receipts: str
+    ) -> None:
+        self.storage, self.work = storage, work
+        self._kind, self._record, self._receipts = kind, record, receipts
+        self._own = ""
+        self._joined = -1
+        self.descriptor = -1
+        """File descriptor of the lock."""
+
+    def __enter__(self) -> Self:
+        try:
+            with disk_errors(self.parent):
+                self.descriptor = self._take_lock(self.work / "lock")
+                if self.shared:
+                    self._joined = _join(self.work / JOINED)
+        except OSError as error:
+            if isinstance(error, PacklineError):
+                raise
+            raise StoreError(
+                f"cannot write into {self.parent}: {error.strerror}",
+                hint="check its permissions, or choose another --out",
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take_lock(self, path: Path) -> int:
+        kind = fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX
+        end = time.monotonic() + ENDING_SECONDS
+        while True:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            except FileNotFoundError:
+                continue  # another job has just ended and removed its folder
+            try:
+                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(descriptor)
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise StoreError(f"cannot lock {self.work}: {error.strerror}") from error
+                if time.monotonic() < end:
+                    time.sleep(0.02)
+                    continue
+                raise StoreBusy(
+                    f"{self.busy} {self.place}", hint="wait for it to end, or choose another --out"
+                ) from None
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+            os.close(descriptor)
+
+    def alone(self) -> bool:
+        """Take the exclusive lock if no other process has the folder open; True if this one has it now."""
+        if not self.shared:
+            return True
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            fcntl.flock(self.descriptor, fcntl.LOCK_SH)
+            return False
+        return True
+
+    def admit_others(self) -> None:
+        """Give up the exclusive lock that `alone` has taken, if others may join."""
+        if self.shared:
+            fcntl.flock(self.descriptor, fcntl.LOCK_SH)
+
+    def clear_unfinished(self) -> None:
+        """Remove the unfinished files of processes that have ended, unless another process runs the job."""
+        if self.alone():
+            for name in ("tmp", "spool", "reuse"):
+                shutil.rmtree(self.work / name, ignore_errors=True)
+            self.admit_others()
+
+    def leave(self) -> str:
+        """Remove the work folder of a finished job, unless another process still has it open.
+
+        Returns:
+            The files left and the reason; empty if none are left.
+        """
+        if not self.alone():
+            return ""
+        shutil.rmtree(self.work, ignore_errors=True)
+        try:
+            if self.work.exists():  # once more, to get the reason
+                shutil.rmtree(self.work)
+        except OSError as error:
+            reason = f"{error.filename or self.work}: {error.strerror}"
+            return f"{self.work} was not removed ({reason}); the store is complete without it"
+        return ""
+
+    @property
+    def tmp(self) -> Path:
+        """Folder for the unfinished files of this process, and of those forked from it."""
+        return self._own_folder("tmp")
+
+    @property
+    def spool(self) -> Path:
+        """Folder for the slices of streams of this process, and of those forked from it."""
+        return self._own_folder("spool")
+
+    def _own_folder(self, name: str) -> Path:
+        self._own = self._own or process_name()
+        folder = self.work / name / self._own
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """Place of the result, for messages."""
+
+    @property
+    def parent(self) -> Path:
+        """Local folder that must be writable."""
+        return self.work
+
+    def identity(self) -> Identity | None:
+        """Identity of the job that was begun here; None if there is none."""
+        try:
+            return msgspec.json.decode(self.storage.read(self._record), type=self._kind)
+        except FileNotFoundError:
+            return None
+
+    def receipt_names(self) -> list[str]:
+        """Names of the committed receipts."""
+        start = len(self._receipts) + 1
+        return [name[start:].removesuffix(".json") for name in self.storage.list(self._receipts)]
+
+    def commit_record(self, name: str, receipt: msgspec.Struct) -> None:
+        """Record that a unit is committed; its files are durable already."""
+        self.storage.put_new(f"{self._receipts}/{name}.json", to_json(receipt))
+
+    def close(self) -> None:
+        """Release the lock."""
+        for descriptor in (self._joined, self.descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._joined = self.descriptor = -1
+
+
+def _join(folder: Path) -> int:
+    """Lock a file of this process, by which others see that it runs; its descriptor."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / process_name(), os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def is_locked(lock: Path) -> bool:
+    """True if a job holds a lock. Tried shared and briefly, so that readers do not block each other."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError as error:
+        return error.errno in (errno.EAGAIN, errno.EACCES)
+    finally:
+        os.close(descriptor)
+
+
+def is_running(work: Path) -> bool:
+    """True if a process of this machine runs the job of a work folder, alone or with others."""
+    return is_locked(work / "lock") or any(is_locked(path) for path in (work / JOINED).glob("*"))

@@ -1,0 +1,138 @@
+"""Several processes at one build: units made twice, other versions, and the finish without the inputs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.jobs.builds import build, digests, set_sizes
+from tests.jobs.test_folder import IDENTITY, receipt_of
+from tests.laws.reference import Contents, write_corpus
+
+from packline.errors import RecipeError, ResumeMismatch, StoreBusy, StoreError, StoreNotFound
+from packline.jobs import folder, store_job, work
+from packline.jobs.finish import finalize_store
+from packline.jobs.folder import StoreFolder
+from packline.jobs.unit_table import UnitTable
+from packline.jobs.units import Stream, Unit
+from packline.jobs.work import is_running
+from packline.sources.reader import Span
+from packline.store.manifest import MANIFEST, WORK
+
+NUMBERS = [f"{number} " * (number % 11 + 1) for number in range(60)]
+CORPUS: Contents = [("jsonl", NUMBERS[:25], True), ("jsonl.zst", NUMBERS[20:], True)]
+SPANS = st.lists(st.builds(Span, st.integers(0, 9), st.integers(0, 99), st.integers(0, 1 << 40)), max_size=3)
+
+
+def shared(place: Path) -> StoreFolder:
+    found = StoreFolder(place)
+    found.shared = True
+    return found
+
+
+def test_processes_share_a_build_and_leave_each_other_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "ENDING_SECONDS", 0)
+    names = iter(["host-1", "host-1", "host-2", "host-2"])
+    monkeypatch.setattr(work, "process_name", lambda: next(names))
+    out = tmp_path / "out"
+    with shared(out) as one:
+        assert one.begin(IDENTITY, "{}") is None
+        mine = one.tmp / "unfinished"
+        mine.touch()
+        with shared(out) as two:
+            assert two.begin(IDENTITY, "{}") is not None
+            assert one.tmp != two.tmp and mine.exists() and is_running(out / WORK)
+            with pytest.raises(StoreBusy):
+                StoreFolder(out).__enter__()
+            for process in (one, two):  # a unit that is made twice
+                process.commit(receipt_of(process, "made-000001"))
+            assert list(two.read_receipts().receipts) == ["made-000001"]
+        assert one.alone() and is_running(out / WORK)
+        one.admit_others()
+    assert not is_running(out / WORK)
+    with StoreFolder(out) as last:
+        last.begin(IDENTITY, "{}")
+        assert not mine.exists()
+
+
+def test_other_bytes_of_a_unit_are_kept_and_stop_the_build(tmp_path: Path) -> None:
+    with shared(tmp_path / "out") as process:
+        process.begin(IDENTITY, "{}")
+        process.commit(receipt_of(process, "made-000001"))
+        receipt = receipt_of(process, "made-000001")
+        (process.tmp / "train-made-000001.bin").write_bytes(b"other")
+        with pytest.raises(StoreError, match=r"train-made-000001\.bin"):
+            process.commit(receipt)
+    (kept,) = (tmp_path / "out" / folder.DIFFERS).rglob("*.*")
+    assert kept.name == "train-made-000001.bin" and kept.read_bytes() == b"other"
+
+
+def test_a_build_of_other_versions_is_refused(tmp_path: Path) -> None:
+    with StoreFolder(tmp_path / "out") as process:
+        process.begin(IDENTITY, "{}")
+        other = msgspec.structs.replace(IDENTITY, versions=IDENTITY.versions | {"pyarrow": "1.0"})
+        with pytest.raises(ResumeMismatch, match=r"other versions: pyarrow: '.*' -> '1\.0'") as caught:
+            process.begin(other, "{}")
+        assert "install" in caught.value.hint
+
+
+@pytest.mark.parametrize("settings", [{"val_fraction": 0.3}, {"val_documents": 7}], ids=str)
+def test_anyone_finishes_a_build_without_its_inputs(
+    settings: dict[str, Any], tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_sizes(monkeypatch, 1000, 200)
+    write_corpus(tmp_path / "in", CORPUS)
+    build(tmp_path / "clean", tmp_path / "in", tokenizer_json, **settings)
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store_job, "publish_store", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build(tmp_path / "out", tmp_path / "in", tokenizer_json, **settings)
+    shutil.copytree(tmp_path / "out", tmp_path / "short")
+    shutil.rmtree(tmp_path / "in")
+    for _ in range(2):
+        assert finalize_store(str(tmp_path / "out")).documents == 60 + 25 - 20
+        assert digests(tmp_path / "out") == digests(tmp_path / "clean")
+    min((tmp_path / "short" / "receipts").iterdir()).unlink()
+    with pytest.raises(StoreError, match="units are not committed"):
+        finalize_store(str(tmp_path / "short"))
+    assert not (tmp_path / "short" / MANIFEST).exists()
+    with pytest.raises(StoreNotFound):
+        finalize_store(str(tmp_path / "nothing"))
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_limit_needs_one_driver(
+    tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_corpus(tmp_path / "in", CORPUS)
+    monkeypatch.setattr(StoreFolder, "shared", True)
+    with pytest.raises(RecipeError, match="needs one driver"):
+        build(tmp_path / "out", tmp_path / "in", tokenizer_json, limit_tokens=100)
+
+
+@given(st.lists(st.one_of(SPANS, st.integers(1, 1 << 40)), max_size=8), st.integers(1, 3))
+def test_a_table_of_units_has_the_units(contents: list[list[Span] | int], block: int) -> None:
+    units: list[Unit | Stream] = []
+    for number, content in enumerate(contents):
+        source = min(number // 3, 2)
+        name = f"{'abc'[source]}-{number:06d}"
+        if isinstance(content, int):
+            units.append(Stream(name, source, number, content, 7))
+        else:
+            units.append(Unit(name, source, tuple(content), number))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("packline.jobs.unit_table.BLOCK", block)
+        table = UnitTable.of(["a", "b", "c"], units)
+    assert list(table) == units and [*table.names()] == [unit.name for unit in units]
+    assert UnitTable.unpacked(table.packed()) == table
