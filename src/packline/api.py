@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from packline.errors import CorruptStore, RecipeError, unknown_name
 from packline.settings import (
     BuildKeywords,
+    CachePlace,
     ExportKeywords,
     RowKeywords,
     convert_setting,
@@ -111,27 +112,20 @@ def estimate(
 
 
 def open(
-    path: str | Path,
-    *,
-    cache: str | Path | bool | None = None,
-    cache_bytes: int | str | None = None,
-    verify: bool = False,
+    path: str | Path, *, cache: CachePlace = None, cache_bytes: int | str | None = None, verify: bool = False
 ) -> Store:
     """Open a finished store for reading.
 
     Args:
         path: folder of the store, or its URI in an object store: `s3://bucket/store`, `gs://`, `az://`.
-        cache: for a remote store, the folder that keeps what was read of it, which several processes and
-            stores may share. None: `$PACKLINE_CACHE`, else packline's folder of the user's cache. False: no
-            folder, but the memory of this process.
-        cache_bytes: bytes of the cache, at most, as a number or text such as "100GB". None:
-            `$PACKLINE_CACHE_BYTES`, else 32 GiB, or 1 GiB in memory.
+        cache: folder for what is read of a remote store; None: `$PACKLINE_CACHE`, else in the user's cache.
+            False: the memory of this process.
+        cache_bytes: its size, such as "100GB"; None: `$PACKLINE_CACHE_BYTES`, else 32 GiB, 1 GiB in memory.
         verify: check every checksum first, which reads the whole store. Otherwise only sizes, indexes and
             formats are checked, in milliseconds whatever the size.
 
     Raises:
         StoreNotFound: no store there, or its build has not finished.
-        StoreError: a remote store cannot be reached, or the cache cannot be written to.
         CorruptStore: its files disagree; with `verify`, even a single flipped bit.
 
     >>> open("missing")
@@ -141,8 +135,7 @@ def open(
     from packline.facade import Store
     from packline.store.paths import CacheSettings
 
-    folder = str(cache) if isinstance(cache, Path) else cache
-    store = Store(path, CacheSettings(folder, cache_bytes))
+    store = Store(path, CacheSettings.of(cache, cache_bytes))
     if verify and not (report := store.verify()).ok:
         raise CorruptStore(
             f"{path} is damaged: {report.problems[0]}", hint="packline verify shows all that differs"
@@ -247,8 +240,7 @@ def convert(
 
         a store, or a dataset of any format ── import ──> OUT.store (kept) ── export ──> OUT
 
-    There is one path from each layout and one to each, so all pairs behave the same, and all checks of both
-    steps apply. The intermediate store is kept: it can be exported again, verified and trained on.
+    All checks of both steps apply. The store between them is kept: it can be exported again and trained on.
 
     Args:
         source: a store, or a file or folder of another format, which becomes a store at `OUT.store`.
@@ -336,9 +328,6 @@ def write_rows(
         workers: number of processes; None: one per usable core, 0: run in this process.
         on_event: called with every event while rows are written.
         **settings: rows and their order: `seq_len`, `packing`, ...; see `packline.settings.RowKeywords`.
-
-    Raises:
-        PacklineError: see `export`.
 
     >>> import tempfile, pathlib
     >>> rows = write_rows(store, out=pathlib.Path(tempfile.mkdtemp()) / "rows", seq_len=5, workers=0)
@@ -505,8 +494,6 @@ def import_dataset(
     from packline.facade import Store
     from packline.formats.import_ import ImportRequest, run_import
 
-    request = ImportRequest(
-        str(path), from_format, str(tokenizer), str(out), eod, bos, dict(options or {}), workers
-    )
-    run_import(request, on_event)
+    given = str(path), from_format, str(tokenizer), str(out), eod, bos, dict(options or {}), workers
+    run_import(ImportRequest(*given), on_event)
     return Store(out)

@@ -154,7 +154,7 @@ def test_processes_share_an_open_store(
 ) -> None:
     remote = packline.open(place, cache=str(tmp_path / "cache") if folder else False)
     assert np.array_equal(remote.documents[1], local.documents[1])  # the client was used here
-    context = multiprocessing.get_context(start)
+    context: Any = multiprocessing.get_context(start)
     answers = context.Queue()
     numbers = [[1, 3, 500], [2, 600, 1, 1100]]
     processes = [context.Process(target=_read, args=(remote, chosen, answers)) for chosen in numbers]

@@ -207,7 +207,7 @@ class CacheFolder:
 
 
 class TemporaryCache(CacheFolder):
-    """A cache in a folder of its own, which is deleted with it."""
+    """A cache in a new folder, which is deleted with it."""
 
     def __init__(self, most: int) -> None:
         folder = tempfile.mkdtemp(prefix="packline-")

@@ -3,9 +3,9 @@
     request(...)  ──> queue by time of use ──> 16 threads ──> bytes, or an error
                                                   └─ a request that takes too long is made again
 
-What is needed now goes before what is fetched ahead. A slow request is repeated by whoever waits for it, and
-the faster of the two counts. A process that was forked makes threads of its own; if the one it was forked
-from had used the object store's client, which does not survive a fork, requests go through a helper process.
+What is needed now goes before what is fetched ahead. A slow request is repeated by the reader that waits for
+it, and the faster of the two counts. A forked process makes new threads; if its parent had used the client of
+the object store, which does not survive a fork, requests go through a helper process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from packline.storage.relay import needs_relay, relayed
 Arrived = Callable[[bytes | None], None]
 THREADS = 16
 HEDGE_SECONDS = 2.0
-"""Seconds after which a request that somebody waits for is made again: p99.9 of S3's first byte."""
+"""Seconds after which a request that a reader waits for is made again: p99.9 of S3's first byte."""
 
 
 class Traffic(msgspec.Struct):

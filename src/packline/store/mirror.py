@@ -7,8 +7,8 @@ Whatever arrives is checked before anyone sees it, fetched again if it is damage
 the checksum of its content, so that a store that changes never reads old bytes. Opening reads the manifest
 and its tables; the sizes of the shards are in the tables, so there is no request for each shard.
 
-Requests are made by threads of the process that reads (`store.fetching`). A process forked from it has
-threads and clients of its own.
+Requests are made by threads of the process that reads (`store.fetching`). A forked
+process makes new threads and clients.
 """
 
 from __future__ import annotations

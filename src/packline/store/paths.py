@@ -92,7 +92,7 @@ StorePath = Path | RemotePath
 
 
 class CacheSettings(msgspec.Struct, frozen=True):
-    """Where pieces of remote stores are kept.
+    """Place and size of the cache of remote stores.
 
     Args:
         folder: a folder; None: `$PACKLINE_CACHE`, else `remote` in packline's folder of the user's cache;
@@ -103,6 +103,11 @@ class CacheSettings(msgspec.Struct, frozen=True):
 
     folder: str | bool | None = None
     bytes: int | str | None = None
+
+    @classmethod
+    def of(cls, cache: str | Path | bool | None, cache_bytes: int | str | None) -> CacheSettings:
+        """Settings from the arguments of `packline.open`."""
+        return cls(str(cache) if isinstance(cache, Path) else cache, cache_bytes)
 
     def open(self) -> Cache:
         """Open the cache.

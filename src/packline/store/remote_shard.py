@@ -5,7 +5,7 @@
     shard.document(i)                      read by pieces
 
 An index of up to 4 MiB (200,000 documents) is brought whole when its shard is first used. A larger one is
-read by pieces too, except by whoever takes the arrays of all its documents.
+read by pieces too, unless the arrays of all its documents are requested.
 """
 
 from __future__ import annotations
