@@ -11,6 +11,9 @@ import pytest
 # Its examples run where torch is; importing it elsewhere is an error on purpose.
 collect_ignore = [] if importlib.util.find_spec("torch") else ["src/packline/torch.py"]
 
+# Object stores on loopback, started by the first test that asks for one.
+pytest_plugins = ["tests.storage.servers"]
+
 # A shell starts background jobs deaf to Ctrl-C, and children inherit it: tests that interrupt would wait.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import packline
 from packline import testing
-from packline.errors import PacklineError
+from packline.errors import PacklineError, RecipeError
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.store.reader import StoreReader
@@ -56,3 +59,78 @@ def test_a_store_is_verified_from_its_files_as_they_are_now(tmp_path: Path, deep
     (store.path / "train-made-000000.idx").unlink()
     (problem,) = [one for one in store.verify(deep=deep).problems if one.file.endswith(".idx")]
     assert problem.what == "the file is missing"
+
+
+@settings(max_examples=15)
+@given(testing.store_shapes(), testing.row_options(), st.data())
+def test_a_slice_of_rows_is_the_list_of_these_rows(
+    shape: StoreShape, options: RowOptions, data: st.DataObject
+) -> None:
+    with shape.opened() as store:
+        try:
+            rows = Rows(store, 8, options)
+        except PacklineError:
+            return
+        chosen, again = data.draw(st.slices(len(rows))), data.draw(st.slices(len(rows)))
+        found, numbers = rows[chosen], list(range(len(rows)))[chosen]
+        assert [row.index for row in found] == numbers and len(found) == len(numbers)
+        assert [row.index for row in found[again]] == numbers[again]
+        read = found.read()
+        assert read["tokens"].shape == (len(numbers), 8)
+        for place, number in enumerate(numbers):
+            assert (read["targets"][place] == rows[number].targets).all()
+            assert (rows.read(number)["tokens"] == read["tokens"][place : place + 1]).all()
+        with pytest.raises(IndexError, match="row"):
+            found[len(numbers)]
+        assert repr(found).startswith(f"<{len(numbers):,} of <{len(rows):,} rows of 8 tokens")
+
+
+@settings(max_examples=15)
+@given(testing.store_shapes())
+def test_the_store_tells_its_sources_from_its_documents(shape: StoreShape) -> None:
+    with shape.opened() as reader:
+        store = packline.open(reader.path)
+        all_of = [store.provenance(number) for number in range(len(store))]
+        assert store and len(store) == len(store.documents) == len(all_of)
+        assert list(store.sources) == list(store.manifest.sources)
+        for name, found in store.sources.items():
+            own = [one for one in all_of if one.source == name]
+            assert (found.documents, found.tokens) == (len(own), sum(one.tokens for one in own))
+            assert found.splits == dict(Counter(one.split for one in own))
+            assert {one.label for one in own} <= {found.label}
+        labels = {store.sources[one.source].label for one in all_of}
+        assert set(store.labels) >= {label for label in labels if label is not None}
+
+
+def test_values_show_what_they_are(tmp_path: Path, tokenizer_json: Path) -> None:
+    (tmp_path / "a.txt").write_text("one two three four")
+    store = packline.build(tmp_path / "a.txt", tokenizer_json, out=tmp_path / "store", workers=0)
+    text = store.text(0)
+    assert text == "one two three four" and store.decode(store.documents[0][:-1]) == text
+    row = store.rows(len(store.documents[0]))[0]
+    assert row.text == text + store.manifest.tokenizer.eod
+    padded = store.rows(len(store.documents[0]) + 0, packing="pad")[0]
+    assert padded.text == row.text
+    assert repr(store.shards) == f"<1 shards of {store.path}>"
+    (shard,) = store.shards
+    name, tokens = shard.entry.name, len(store.documents[0])
+    assert repr(shard) == f"<Shard {name}: 1 documents, {tokens} tokens, train>"
+
+
+def test_public_functions_verify_and_trace(tmp_path: Path) -> None:
+    store = packline.open(make_store(tmp_path / "store", [[3, 4, 2], [9, 1]]).path)
+    assert packline.verify(store.path) == store.verify()
+    loader = packline.Loader(store.rows(4), batch_size=1)
+    steps = {use.step for document in range(len(store)) for use in packline.trace(loader, document=document)}
+    assert steps == set(range(len(loader)))
+    for step in steps:
+        (row,) = packline.trace(loader, step).rows
+        for span in row.spans:
+            uses = packline.trace(loader, document=span.document, store=store.path)
+            assert (step, span.column) in [(use.step, use.column) for use in uses]
+    for wrong in ({}, {"step": 0, "document": 0}):
+        with pytest.raises(RecipeError, match="expected a step or a document"):
+            packline.trace(loader, **wrong)
+    with pytest.raises(RecipeError, match="the run does not read"):
+        packline.trace(loader, document=0, store=tmp_path / "other")
+    assert issubclass(packline.errors.StoreNotFound, packline.PacklineError)

@@ -1,12 +1,20 @@
 #!/usr/bin/env bash
-# Install Chromium and npm where they are missing, as root or by sudo, with apt-get (Debian, Ubuntu).
-# Elsewhere it says what is missing: tests of the pages skip without Chromium.
+# Install Chromium, npm and fonts where they are missing, as root or by sudo, with apt-get (Debian, Ubuntu).
+# Elsewhere it says what is missing: tests of the pages skip without Chromium, and without the fonts of a
+# script its letters are boxes on the pictures.
 set -euo pipefail
 
 missing=()
 for program in chromium npm; do
   command -v "$program" >/dev/null || missing+=("$program")
 done
+if command -v fc-list >/dev/null; then
+  for needed in hi:fonts-noto-core zh:fonts-noto-cjk und-zsye:fonts-noto-color-emoji; do
+    [ -n "$(fc-list ":lang=${needed%%:*}")" ] || missing+=("${needed#*:}")
+  done
+elif command -v apt-get >/dev/null; then
+  missing+=(fontconfig fonts-noto-core fonts-noto-cjk fonts-noto-color-emoji)
+fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if ! command -v apt-get >/dev/null; then

@@ -23,46 +23,56 @@ from packline.version import __version__ as __version__
 _HOMES = {
     "Loader": "packline.loading.loader",
     "Mixture": "packline.loading.mixture",
+    "PacklineError": "packline.errors",
+    "Ray": "packline.jobs.on",
     "Recipe": "packline.recipe",
     "Rows": "packline.packing.rows",
+    "Slice": "packline.jobs.on",
     "Source": "packline.recipe",
     "Stage": "packline.loading.mixture",
     "Store": "packline.facade",
     "analyze": "packline.viewing.analysis",
     "build": "packline.api",
     "build_chat": "packline.api",
-    "convert": "packline.api",
+    "convert": "packline.exports",
     "diff": "packline.stores",
     "estimate": "packline.api",
-    "export": "packline.api",
+    "export": "packline.exports",
     "follow": "packline.loading.follow",
     "import_dataset": "packline.api",
     "merge": "packline.stores",
     "open": "packline.api",
     "report": "packline.viewing.report",
-    "write_rows": "packline.api",
+    "trace": "packline.loading.trace",
+    "verify": "packline.store.verify",
+    "write_rows": "packline.exports",
 }
 """Public names and the modules that define them, each loaded on first access."""
 
-__all__ = list(_HOMES)
+__all__ = [name for name in _HOMES if name != "open"]  # `from packline import *` keeps Python's open
 
 if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.api import build as build
     from packline.api import build_chat as build_chat
-    from packline.api import convert as convert
     from packline.api import estimate as estimate
-    from packline.api import export as export
     from packline.api import import_dataset as import_dataset
     from packline.api import open as open
-    from packline.api import write_rows as write_rows
+    from packline.errors import PacklineError as PacklineError
+    from packline.exports import convert as convert
+    from packline.exports import export as export
+    from packline.exports import write_rows as write_rows
     from packline.facade import Store as Store
+    from packline.jobs.on import Ray as Ray
+    from packline.jobs.on import Slice as Slice
     from packline.loading.follow import follow as follow
     from packline.loading.loader import Loader as Loader
     from packline.loading.mixture import Mixture as Mixture
     from packline.loading.mixture import Stage as Stage
+    from packline.loading.trace import trace as trace
     from packline.packing.rows import Rows as Rows
     from packline.recipe import Recipe as Recipe
     from packline.recipe import Source as Source
+    from packline.store.verify import verify as verify
     from packline.stores import diff as diff
     from packline.stores import merge as merge
     from packline.viewing.analysis import analyze as analyze
@@ -71,9 +81,11 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
 else:
 
     def __getattr__(name: str) -> object:
-        if name in _HOMES:
-            import importlib
+        import importlib
 
+        if name == "errors":
+            return importlib.import_module("packline.errors")
+        if name in _HOMES:
             return getattr(importlib.import_module(_HOMES[name]), name)
         raise AttributeError(f"module 'packline' has no attribute {name!r}")
 

@@ -5,9 +5,6 @@ estimate        the same arguments -> an estimate of the build
 open            a store for reading
 build_chat      conversations -> a store with a loss mask
 import_dataset  another project's dataset -> a store
-export          a store, a run or text -> the layout of another project
-convert         a dataset -> the layout of another project, through a store
-write_rows      rows in training order -> native shards
 """
 
 from __future__ import annotations
@@ -16,14 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from packline.errors import CorruptStore, RecipeError, unknown_name
+from packline.errors import CorruptStore, RecipeError
 from packline.settings import (
     BuildKeywords,
     CachePlace,
-    ExportKeywords,
-    RowKeywords,
     convert_setting,
-    is_recipe,
     make_recipe,
 )
 
@@ -31,13 +25,10 @@ if TYPE_CHECKING:
     from packline.chat.sft_unit import Overflow, Scheme
     from packline.chat.sources import ConversationSource
     from packline.facade import Store
-    from packline.formats.baked import BakedRows
-    from packline.formats.export import Exported
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
-    from packline.loading.loader import Loader
+    from packline.jobs.on import On
     from packline.recipe import Recipe, Split
-    from packline.storage.sharing import Link
 
 
 def build(
@@ -46,6 +37,7 @@ def build(
     *,
     out: str | Path,
     reuse: str | Path | None = None,
+    on: On = "local",
     on_event: Callable[[Event], None] | None = None,
     **settings: Unpack[BuildKeywords],
 ) -> Store:
@@ -56,6 +48,7 @@ def build(
         tokenizer: a tokenizer.json, a folder with one, a hub id, a `.tiktoken` or SentencePiece file.
         out: folder of the store: new, empty, or containing the same build.
         reuse: an earlier store: units that would come out the same are linked from it, only the others run.
+        on: where it runs: this machine, `"ray"` or `packline.Ray(address)`, or `packline.Slice(i, n)`.
         on_event: called with every event of `packline.jobs.events` while the build runs.
         **settings: see `packline.settings.BuildKeywords`; with a recipe they replace what it contains:
             `eod="<|endoftext|>"`, `val_fraction=0.01`, `engine="auto"`, `workers=2`, `memory="4GiB"`, ...
@@ -78,7 +71,7 @@ def build(
     from packline.jobs.build import run_build
 
     recipe, options = make_recipe(inputs, tokenizer, settings)
-    run_build(recipe, out, options, on_event, reuse=reuse)
+    run_build(recipe, out, options, on_event, reuse=reuse, on=on)
     return Store(out)
 
 
@@ -143,205 +136,6 @@ def open(
     return store
 
 
-def export(
-    source: str | Path | Store | Loader | Recipe | Sequence[str | Path],
-    *,
-    out: str | Path,
-    to_format: str,
-    tokenizer: str | Path | None = None,
-    options: Mapping[str, Any] | None = None,
-    link: Link = "auto",
-    workers: int | None = None,
-    on_event: Callable[[Event], None] | None = None,
-    **settings: Unpack[ExportKeywords],
-) -> Exported:
-    """Export a store, or rows of a store or run, to the layout of another project; or resume an export.
-
-    Args:
-        source: a store or its folder, a run file (`.toml`) or a `Loader`; or arguments of `build`: inputs
-            with a tokenizer, or a recipe. Their store is built next to the output, at `OUT.store`, and kept.
-        out: output folder: new, empty, or containing the same export.
-        to_format: name of the format; `packline formats` lists them.
-        tokenizer: tokenizer for text inputs.
-        options: options of the format, by name.
-        link: how files of the store are reused where the output has the same bytes: `hard` links,
-            `reflink` or `copy`; `auto` takes the first that works.
-        workers: number of processes; None: one per usable core, 0: run in this process.
-        on_event: called with every event while the export runs.
-        **settings: documents or rows to export, such as `split`, `labels`, `seq_len`, `packing`,
-            `batch_size`, `seed`, `stage`; see `packline.settings.RowKeywords`. For text, how to build its
-            store; see `packline.settings.TextKeywords`.
-
-    Raises:
-        RecipeError: invalid settings, or ids too large for the format.
-        StoreError: a damaged store, or an output folder with other contents.
-        OutOfSpace: not enough disk space. Finished parts are kept.
-
-    >>> import tempfile, pathlib
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> exported = export(store.place, out=folder / "data", to_format="nanogpt", workers=0)
-    >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
-    True
-    """
-    from packline.formats.choice import ExportChoice, make_choice, without_where
-    from packline.formats.export import run_export
-    from packline.formats.row_view import RowView
-    from packline.jobs.build import run_build
-    from packline.loading.loader import Loader
-    from packline.recipe import Recipe
-    from packline.store.reader import StoreReader
-
-    choice, rest = make_choice(dict(settings))
-    view: str | Path | RowView
-    if isinstance(source, Loader):
-        view = RowView.of_loader(source, choice.stage)
-    elif isinstance(source, StoreReader):
-        view = str(source.place)
-    elif isinstance(source, str | Path) and tokenizer is None and not is_recipe(source):
-        view = source
-    else:
-        view = Path(f"{Path(out)}.store")
-        if not isinstance(source, Recipe) and not str(source).endswith(".toml"):
-            choice, rest["where"] = without_where(choice)
-        recipe, running = make_recipe(source, tokenizer, {**rest, "workers": workers})
-        run_build(recipe, view, running, None)
-        rest = {}
-    if rest:
-        raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
-    return run_export(
-        view,
-        to=to_format,
-        out=out,
-        options=options,
-        choice=choice,
-        link=link,
-        workers=workers,
-        on_event=on_event,
-    )
-
-
-def convert(
-    source: str | Path,
-    *,
-    out: str | Path,
-    to_format: str,
-    from_format: str | None = None,
-    tokenizer: str | Path | None = None,
-    eod: str | int | None = None,
-    bos: str | int | None = None,
-    options: Mapping[str, Any] | None = None,
-    import_options: Mapping[str, Any] | None = None,
-    link: Link = "auto",
-    workers: int | None = None,
-    on_event: Callable[[Event], None] | None = None,
-    **settings: Unpack[RowKeywords],
-) -> Exported:
-    """Write a dataset in another layout, or resume an interrupted conversion.
-
-        a store, or a dataset of any format ── import ──> OUT.store (kept) ── export ──> OUT
-
-    All checks of both steps apply. The store between them is kept: it can be exported again and trained on.
-
-    Args:
-        source: a store, or a file or folder of another format, which becomes a store at `OUT.store`.
-        out: output folder: new, empty, or containing the same conversion.
-        to_format: the format to write.
-        from_format: the format to read; None: recognised, if unambiguous.
-        tokenizer: the tokenizer that made the ids; needed unless `source` is a store.
-        eod: end of document, as a string or an id; by default from the metadata or the tokenizer.
-        bos: begin of document, as a string or an id; by default from the metadata or the tokenizer.
-        options: options of the format to write.
-        import_options: options of the format to read.
-        link: how bytes of the store are shared; see `export`.
-        workers: number of processes; 0: run in this process.
-        on_event: called with every event of the import and of the export.
-        **settings: documents or rows to export; see `packline.settings.RowKeywords`.
-
-    Raises:
-        PacklineError: any error of the import or the export. Finished work is kept.
-
-    >>> import msgspec, tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
-    >>> _ = (folder / "tokenizer.json").write_bytes(msgspec.json.encode({"model": model}))
-    >>> _ = (folder / "train.bin").write_bytes(bytes([0, 0, 1, 0, 2, 0, 1, 0, 2, 0]))
-    >>> done = convert(
-    ...     folder / "train.bin",
-    ...     out=folder / "shards",
-    ...     from_format="nanogpt",
-    ...     to_format="llmc",
-    ...     tokenizer=folder / "tokenizer.json",
-    ...     eod="</s>",
-    ... )
-    >>> done.documents, (folder / "shards" / "fineweb_train_000000.bin").read_bytes()[1024:].hex()
-    (2, '02000000010002000100')
-    """
-    from packline.formats.choice import ExportChoice, is_store, make_choice
-    from packline.formats.export import run_export
-
-    choice, rest = make_choice(dict(settings))
-    if rest:
-        raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
-    store = str(source)
-    if not is_store(source, from_format):
-        if tokenizer is None:
-            raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
-        store = f"{Path(out)}.store"
-        import_dataset(
-            source,
-            tokenizer=tokenizer,
-            out=store,
-            from_format=from_format,
-            eod=eod,
-            bos=bos,
-            options=import_options,
-            workers=workers,
-            on_event=on_event,
-        )
-    return run_export(
-        store,
-        to=to_format,
-        out=out,
-        options=options,
-        choice=choice,
-        link=link,
-        workers=workers,
-        on_event=on_event,
-    )
-
-
-def write_rows(
-    source: str | Path | Store | Loader,
-    *,
-    out: str | Path,
-    options: Mapping[str, Any] | None = None,
-    workers: int | None = None,
-    on_event: Callable[[Event], None] | None = None,
-    **settings: Unpack[RowKeywords],
-) -> BakedRows:
-    """Write rows in training order as native shards, and open them.
-
-    Args:
-        source: a store or its folder, a run file or a `Loader`.
-        out: folder for the rows.
-        options: `file_rows`: rows per file.
-        workers: number of processes; None: one per usable core, 0: run in this process.
-        on_event: called with every event while rows are written.
-        **settings: rows and their order: `seq_len`, `packing`, ...; see `packline.settings.RowKeywords`.
-
-    >>> import tempfile, pathlib
-    >>> rows = write_rows(store, out=pathlib.Path(tempfile.mkdtemp()) / "rows", seq_len=5, workers=0)
-    >>> len(rows), rows.read([1], ["tokens"])["tokens"].tolist()
-    (5, [[0, 0, 1, 0, 0]])
-    """
-    from packline.formats.baked import BakedRows
-
-    export(
-        source, out=out, to_format="baked", options=options, workers=workers, on_event=on_event, **settings
-    )
-    return BakedRows(out)
-
-
 def build_chat(
     inputs: str | Path | ConversationSource | Sequence[str | Path | ConversationSource],
     tokenizer: str | Path,
@@ -362,6 +156,7 @@ def build_chat(
     columns: Sequence[str] = (),
     split: Split | None = None,
     workers: int | None = None,
+    on: On = "local",
     on_event: Callable[[Event], None] | None = None,
 ) -> Store:
     """Build a store with a loss mask from conversations, or resume an interrupted build.
@@ -385,6 +180,7 @@ def build_chat(
         columns: fields of the records to carry along, as in a recipe, for inputs given as paths.
         split: split of all inputs given as paths.
         workers: number of processes; None: one per usable core, 0: run in this process.
+        on: where it runs; see `build`.
         on_event: called with every event while the build runs.
 
     Raises:
@@ -442,7 +238,7 @@ def build_chat(
         "seed": seed,
         "workers": workers,
     }
-    run_sft(convert_setting(request, SftRequest), on_event)
+    run_sft(convert_setting(request, SftRequest), on_event, on)
     return Store(out)
 
 
@@ -456,6 +252,7 @@ def import_dataset(
     bos: str | int | None = None,
     options: Mapping[str, Any] | None = None,
     workers: int | None = None,
+    on: On = "local",
     on_event: Callable[[Event], None] | None = None,
 ) -> Store:
     """Import another project's dataset into a store, or resume an interrupted import.
@@ -469,6 +266,7 @@ def import_dataset(
         bos: begin of document, put before every document if given; required there if the format has it there.
         options: options of the format, by name.
         workers: number of processes; 0: run in this process. None: one per core, if the work is large enough.
+        on: where it runs; see `build`.
         on_event: called with every event while the import runs.
 
     Raises:
@@ -494,6 +292,8 @@ def import_dataset(
     from packline.facade import Store
     from packline.formats.import_ import ImportRequest, run_import
 
-    given = str(path), from_format, str(tokenizer), str(out), eod, bos, dict(options or {}), workers
-    run_import(ImportRequest(*given), on_event)
+    request = ImportRequest(
+        str(path), from_format, str(tokenizer), str(out), eod, bos, dict(options or {}), workers
+    )
+    run_import(request, on_event, on)
     return Store(out)

@@ -19,6 +19,7 @@
     ├── OutOfMemory        (MemoryError)        a document that does not fit into the memory of a worker
     ├── OutputError        (OSError)            standard output is closed or full
     ├── OutOfSpace         (OSError)            the disk is full
+    ├── UnitsLeft                               a slice is done, and other slices are not
     └── WorkerDied         (RuntimeError)       a worker process ended unexpectedly
 
 A message names, in this order: the failure; its location (file, unit, row or byte); the expected value
@@ -145,6 +146,10 @@ class OutputError(PacklineError, OSError):
     """Standard output is closed or cannot be written; the results of the command are complete."""
 
 
+class UnitsLeft(PacklineError):
+    """A slice of a job is done, and units of other slices are not; nothing failed, nothing is published."""
+
+
 class WorkerDied(PacklineError, RuntimeError):
     """A worker process ended unexpectedly, often because memory ran out."""
 
@@ -171,6 +176,7 @@ ERRORS: dict[str, type[PacklineError]] = {
         OutOfMemory,
         OutOfSpace,
         OutputError,
+        UnitsLeft,
         WorkerDied,
     )
 }

@@ -5,17 +5,31 @@ Modules below need one part each: `store.reader.StoreReader`, `packing.rows.Rows
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from packline.notebook import Notebook
-from packline.store.reader import StoreReader
+from packline.store.reader import StoreReader, shard_labels
 
 if TYPE_CHECKING:
     from packline.packing.packer import Overflow, Packing, SplitChoice
     from packline.packing.rows import Rows
     from packline.store.report import Report
+
+
+class SourceSummary(msgspec.Struct, frozen=True):
+    """Documents of one source of a store."""
+
+    documents: int
+    tokens: int
+    splits: dict[str, int]
+    """Number of documents per split."""
+    label: str | None = None
+    """Label of its documents."""
 
 
 class Store(StoreReader, Notebook):
@@ -28,6 +42,36 @@ class Store(StoreReader, Notebook):
     >>> len(store.documents), store.documents[0][:4].tolist(), store.verify().ok
     (1, [0, 1, 0, 0], True)
     """
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return len(self.documents)
+
+    def __bool__(self) -> bool:
+        """True, also for a store without documents."""
+        return True
+
+    @property
+    def sources(self) -> dict[str, SourceSummary]:
+        """Documents, tokens, splits and label of each source, by its name; in the order of the recipe.
+
+        >>> store.sources
+        {'words': SourceSummary(documents=1, tokens=25, splits={'train': 1}, label=None)}
+        """
+        sums = {name: SourceSummary(0, 0, {}) for name in self.manifest.sources}
+        for entry, origin in zip(self.manifest.shards, shard_labels(self), strict=True):
+            before = sums[origin.source]
+            splits = Counter(before.splits) + Counter({entry.split: entry.documents})
+            sums[origin.source] = SourceSummary(
+                before.documents + entry.documents, before.tokens + entry.tokens, dict(splits), origin.label
+            )
+        return sums
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the store's documents, sorted."""
+        labels = {source.label for source in self.sources.values()}
+        return tuple(sorted(label for label in labels if label is not None))
 
     def rows(
         self,

@@ -14,17 +14,10 @@ from hypothesis import strategies as st
 from packline.jobs import executor
 from packline.jobs.events import Failed, Progress
 from packline.jobs.executor import (
-    REPLIES,
-    REQUESTS,
-    Committed,
-    Drop,
-    Opened,
     Reporter,
-    Run,
     Serial,
-    Start,
-    encode,
 )
+from packline.jobs.host_process import REPLIES, REQUESTS, Committed, Drop, Opened, Run, Start, encode
 from packline.jobs.job import Job, ReportProgress, Runner, WorkUnit
 
 UNITS = st.lists(st.none() | st.integers(0, 3), max_size=5)

@@ -6,8 +6,8 @@ import gc
 
 import msgspec
 
-from packline.jobs.executor import Start, encode
 from packline.jobs.host import open_runner
+from packline.jobs.host_process import Start, encode
 from packline.jobs.job import ReportProgress, Runner, WorkUnit
 
 

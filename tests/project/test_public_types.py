@@ -44,6 +44,15 @@ packline.convert("shards", out="out", from_format="llmc", to_format="nanogpt", t
 packline.write_rows(loader, out="rows", on_event=print)
 packline.import_dataset("shards", out="back", tokenizer="tokenizer.json", options={"edges": "eod"})
 packline.build_chat("chat.jsonl", "tokenizer.json", out="chat", overflow="truncate", max_tokens=4096)
+for row in rows[10:20]:
+    print(row.text, rows.read(0)["tokens"].shape, rows[10:20].read()["targets"].shape)
+print(store.sources["web"].tokens, store.labels, len(store), store.decode([1, 2]))
+assert packline.verify("store").ok
+print(packline.trace(loader, 3).rows[0].spans, packline.trace("run.toml", document=7, store="store")[0].step)
+try:
+    packline.open("nowhere")
+except packline.PacklineError as error:
+    print(error.hint)
 packline.analyze(store, seq_len=512)
 packline.report(store, out="report.html")
 """
@@ -105,12 +114,14 @@ def test_a_type_checker_accepts_what_is_right_and_finds_what_is_wrong(tmp_path: 
 def public_callables() -> dict[str, Any]:
     """Public functions, classes and the public methods of those classes."""
     found: dict[str, Any] = {}
-    for name in packline.__all__:
+    for name in packline._HOMES:
         value = getattr(packline, name)
         found[name] = value
         if inspect.isclass(value):
             for inner, method in inspect.getmembers(value, inspect.isroutine):
-                if not inner.startswith("_") and (method.__module__ or "").startswith("packline"):
+                if not inner.startswith("_") and (getattr(method, "__module__", "") or "").startswith(
+                    "packline"
+                ):
                     found[f"{name}.{inner}"] = method
     return found
 
@@ -160,5 +171,5 @@ def test_the_table_for_type_checkers_is_the_table_of_names() -> None:
         for alias in node.names
     }
     assert listed == packline._HOMES
-    assert dir(packline) == sorted([*packline.__all__, "__version__"])
+    assert dir(packline) == sorted([*packline.__all__, "open", "__version__"])
     assert typing.TYPE_CHECKING is False

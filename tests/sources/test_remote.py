@@ -103,14 +103,14 @@ def test_memory_uris(in_memory: str, tmp_path: Path) -> None:
 
 
 def test_http_uris(server: str, tmp_path: Path) -> None:
-    pytest.importorskip("aiohttp", reason="http needs packline[remote]")
+    pytest.importorskip("obstore", reason="http needs packline[remote]")
     check_each(server, tmp_path)
     (file,) = files_of(source_of(f"{server}/a.jsonl"))
     assert file.name == "a.jsonl" and file.size > 0
 
 
 def test_what_is_not_there_is_told(server: str, in_memory: str) -> None:
-    pytest.importorskip("aiohttp", reason="http needs packline[remote]")
+    pytest.importorskip("obstore", reason="http needs packline[remote]")
     for missing in (f"{server}/gone.jsonl", f"{in_memory}/gone.jsonl", f"{in_memory}/*.nothing"):
         with pytest.raises(InputError, match=r"cannot find|no files in") as caught:
             files_of(source_of(missing))

@@ -1,8 +1,6 @@
 """Object stores for tests, on loopback: moto as S3, rclone as a store that ignores conditions.
 
-Import the fixtures where they are used:
-
-    from tests.storage.servers import Bucket, bucket, moto  # noqa: F401
+A plugin of pytest (named in conftest.py), so every test may ask for its fixtures:
 
     def test_it(bucket: Bucket) -> None:
         packline.storage.places.open_storage(bucket.place("store"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from tests.storage.servers import Bucket, bucket, moto  # noqa: F401
+from tests.storage.servers import Bucket
 
 from packline.errors import StoreError
 from packline.storage.places import open_storage
@@ -83,7 +85,7 @@ def test_only_the_first_replaces(storage: Storage) -> None:
     assert third and third != second
 
 
-def test_a_bucket_that_is_not_there(bucket: Bucket) -> None:  # noqa: F811
+def test_a_bucket_that_is_not_there(bucket: Bucket) -> None:
     storage = open_storage(f"s3://{bucket.name}-other/key")
     for use in (
         lambda: storage.read("a"),
@@ -93,3 +95,44 @@ def test_a_bucket_that_is_not_there(bucket: Bucket) -> None:  # noqa: F811
     ):
         with pytest.raises(StoreError, match="there is no such bucket or container"):
             use()
+
+
+FORKS = """
+import os, sys
+from packline.errors import StoreError
+from packline.storage import clients
+from packline.storage.places import open_storage
+
+storage = open_storage(sys.argv[1])
+if sys.argv[2] == "used":
+    storage.put_new("a", b"one")
+if os.fork() == 0:
+    try:
+        sys.stdout.write(f"{storage.read('a')} {storage.list('')}")
+    except StoreError as error:
+        sys.stdout.write(f"{error}; {error.hint}")
+    sys.stdout.flush()
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_after_a_fork_a_store_is_made_anew_or_refused_but_never_waits(bucket: Bucket) -> None:
+    """A client that is used in a forked child of a process that used it hangs for ever."""
+
+    def run(state: str) -> str:
+        words = [sys.executable, "-c", FORKS, bucket.place("forked"), state]
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    assert "was forked from one that used it; start workers by spawn or forkserver" in run("used")
+    assert run("unused") == "b'one' ['a']"
+
+
+def test_nothing_of_a_store_is_loaded_before_its_first_use() -> None:
+    code = (
+        "import sys, packline, packline.cli.main, packline.storage.local, packline.storage.objects\n"
+        "packline.storage.places.open_storage('s3://b/k')\n"
+        "print([name for name in ('obstore', 'boto3', 'ray', 'huggingface_hub') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

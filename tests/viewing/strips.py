@@ -25,6 +25,7 @@ from packline.viewing.page import (
     SideBySide,
     Table,
     TokenStrip,
+    WithFacts,
 )
 from packline.viewing.tokens import Vocabulary, cells_of
 
@@ -94,6 +95,7 @@ def a_page(text: str, strip: TokenStrip) -> Page:
             strip,
             Links(text, (Link(text, text), text)),
             Form(text, text, fields, text),
+            WithFacts((Note(text),), (KeyValues(((text, text),)),)),
             SideBySide(((Heading(text), Note(text)), (strip, Table(text, (text,), ((text,),), "l")))),
         ),
         warnings=(text, text),

@@ -44,11 +44,11 @@ def store(
 
 
 def facts_of(page: Page) -> dict[str, Any]:
-    return dict(next(block for block in page.blocks if isinstance(block, KeyValues)).rows)
+    return dict(next(block for block in page.flat_blocks() if isinstance(block, KeyValues)).rows)
 
 
 def strips_of(page: Page) -> list[TokenStrip]:
-    return [block for block in page.blocks if isinstance(block, TokenStrip)]
+    return [block for block in page.flat_blocks() if isinstance(block, TokenStrip)]
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit", "pad"])

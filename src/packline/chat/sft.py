@@ -45,10 +45,12 @@ from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.job import Numbered, Session
 from packline.jobs.limits import VAL_NOTE, run_scans, settle_share, share_below
+from packline.jobs.on import On
 from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.jobs.units import number_units
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import Reason
+from packline.sources.listing import pin_inputs
 from packline.storage.protocol import Storage
 from packline.store.ledger import source_names
 from packline.store.manifest import ImportEntry, Manifest, Receipt
@@ -82,9 +84,16 @@ class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
     workers: int | None = None
 
 
-def run_sft(request: SftRequest, on_event: OnEvent | None = None) -> Imported:
+def run_sft(request: SftRequest, on_event: OnEvent | None = None, on: On = "local") -> Imported:
     """Run the build; return its result."""
-    return run_job(_ChatBuild(request), on_event)
+    return run_job(_ChatBuild(request), on_event, on=on)
+
+
+def _pinned(request: SftRequest) -> SftRequest:
+    sources = tuple(
+        msgspec.structs.replace(source, inputs=pin_inputs(source.inputs)) for source in request.sources
+    )
+    return msgspec.structs.replace(request, sources=sources)
 
 
 class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
@@ -93,9 +102,9 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
     result = ChatResult
 
     def __init__(self, request: SftRequest) -> None:
-        self._request = request
         self._started = time.monotonic()
         _check_request(request)
+        self._request = request = _pinned(request)
         tokenizer = load_tokenizer(request.tokenizer)
         boundary = _boundary(request, tokenizer)
         self._options = _options(request, tokenizer)

@@ -136,6 +136,11 @@ class ConversationRunner(Runner[ChatUnit, ChatResult]):
         """One name for all."""
         return FORMAT
 
+    def found(self, unit: ChatUnit) -> ChatResult | None:
+        """Receipt that another process has written meanwhile."""
+        receipt = None if unit.is_scan else self.folder.find_receipt(unit.name)
+        return None if receipt is None else Written(receipt)
+
     def commit(self, unit: ChatUnit, result: ChatResult) -> None:
         """Move the unit's files into the store."""
         if isinstance(result, Written):

@@ -30,12 +30,14 @@ from packline.errors import InputError, RecipeError
 from packline.recipe import Split, parse_columns
 from packline.sources.carried import Column
 from packline.sources.column_types import resolve_columns
-from packline.sources.compression import Compression, DecompressedStream, detect_compression
+from packline.sources.compression import DecompressedStream, detect_compression
 from packline.sources.fields import LOOKED_FILES, Looked, refuse_strange
-from packline.sources.files import InputFile, expand, names_folder, plain_name
+from packline.sources.files import InputFile, plain_name
 from packline.sources.json_array import first_element, starts_array
+from packline.sources.listing import describe_inputs
 from packline.sources.records import MAX_RECORD_BYTES, Record, read_records
-from packline.storage.inputs import file_facts, open_input, read_fully
+from packline.storage.inputs import read_fully, read_start
+from packline.storage.remote_files import ListedFile
 
 UNIT_BYTES = 16 << 20
 """Bytes of JSONL per unit: rendering and encoding them takes a few seconds."""
@@ -110,13 +112,14 @@ def find_conversation_files(sources: tuple[ConversationSource, ...]) -> list[Inp
     """
     files: list[InputFile] = []
     for number, source in enumerate(sources):
-        paths = list(dict.fromkeys(path for given in source.inputs for path in expand(given)))
-        if not paths:
-            raise InputError(f"no files in {', '.join(source.inputs)}", hint="check the path or the glob")
-        root = names_folder(source.inputs, paths)
-        for path in paths:
-            name = path[len(root) :].lstrip("/") if root else path
-            files.append(_describe(len(files), number, name, path, source))
+
+        def describe(
+            name: str, file: ListedFile, number: int = number, source: ConversationSource = source
+        ) -> InputFile:
+            return _describe(number, name, file.path, source)
+
+        found = list(describe_inputs(source.inputs, describe))
+        files += [msgspec.structs.replace(file, index=index) for index, file in enumerate(found, len(files))]
         own = [file for file in files if file.source == number]
         _check_field(source, own)
         if source.columns:
@@ -158,28 +161,28 @@ def _check_field(source: ConversationSource, files: list[InputFile]) -> None:
     refuse_strange((), where, _look_at(files), [("the messages", source.field)])
 
 
-def _describe(index: int, number: int, name: str, path: str, source: ConversationSource) -> InputFile:
-    facts = file_facts(path)
-    with open_input(path) as file:
-        head = read_fully(file, HEAD_BYTES)
+def _describe(number: int, name: str, path: str, source: ConversationSource) -> InputFile:
+    state, head = read_start(path, HEAD_BYTES)
     compression = detect_compression(head)
     kind: Literal["jsonl", "parquet", "text"] = "parquet" if head.startswith(b"PAR1") else "jsonl"
     plain = plain_name(name)
     if kind == "jsonl":
         kind = file_kind(source.task, plain)
-    if kind == "jsonl" and plain.endswith(".json") and _is_array(path, compression):
-        kind = "text"
-    return InputFile(index, number, name, path, facts.size, facts.modified, kind, compression)
+    found = InputFile(0, number, name, path, state.size, state.modified, kind, compression)
+    if kind == "jsonl" and plain.endswith(".json") and _is_array(found):
+        return msgspec.structs.replace(found, format="text")
+    return found
 
 
-def _is_array(path: str, compression: Compression) -> bool:
+def _is_array(file: InputFile) -> bool:
     """True if a file named `.json` is one array of conversations, not JSON lines.
 
     Raises:
         InputError: it is an array of messages: one conversation, or lines that are conversations.
     """
-    with open_input(path) as file:
-        stream = DecompressedStream(file, compression) if compression else file
+    path = file.path
+    with file.open() as raw:
+        stream = DecompressedStream(raw, file.compression) if file.compression else raw
         head = read_fully(cast("BinaryIO", stream), ARRAY_HEAD_BYTES)
     if not starts_array(head):
         return False

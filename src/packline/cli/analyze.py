@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import Flags, Length, option
+from packline.cli.arguments import ClusterArguments, Flags, Length, option
 from packline.cli.import_ import Reading
 from packline.cli.main import DONE
 from packline.cli.output import Line, output
@@ -33,7 +33,7 @@ from packline.viewing.text import plural, scaled
 STORE = Group("For a store", sort_key=10)
 BATCH = Group("For a batch", sort_key=20)
 SHOWN = Group("Amount", sort_key=30)
-_FLAGS = Flags()
+_FLAGS, _PLACE = Flags(), ClusterArguments()
 TOP = 10
 
 
@@ -66,6 +66,7 @@ def analyze(
     ] = None,
     top: Annotated[int, option(f"Items of each kind to list. Default: {TOP}.", SHOWN)] = TOP,
     reading: Annotated[Reading | None, Parameter(name="*")] = None,
+    place: ClusterArguments = _PLACE,
     flags: Flags = _FLAGS,
 ) -> int:
     """Analyze the tokens of a store, data set or batch; see `help_texts`."""
@@ -93,6 +94,7 @@ def analyze(
                 packing=packing,
                 top=top,
                 workers=workers,
+                on=place.place(),
                 on_event=on_progress,
             )
         else:

@@ -16,6 +16,7 @@ import msgspec
 from cyclopts import Group, Parameter, Token
 
 from packline.errors import RecipeError
+from packline.jobs.on import On, Ray, parse_slice
 from packline.quantities import parse_bytes, parse_count, parse_length
 from packline.recipe import Recipe, RunOptions
 from packline.settings import make_recipe
@@ -184,6 +185,56 @@ class Settings:
         if "max_document_size" in given:
             given["max_document_bytes"] = parse_bytes(given.pop("max_document_size"))
         return given
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ClusterArguments:
+    """Place of a job; None for options that are not given."""
+
+    on: Annotated[
+        Literal["local", "ray"] | None,
+        option(
+            "Run on this machine (default), or on all nodes of a Ray cluster; --workers per node.", RUNNING
+        ),
+    ] = None
+    address: Annotated[
+        str | None, option("Address of the Ray cluster. Default: $RAY_ADDRESS, or this machine.", RUNNING)
+    ] = None
+
+    def place(self) -> On:
+        """Place of the job.
+
+        Raises:
+            RecipeError: an address without Ray.
+        """
+        if self.on != "ray":
+            if self.address is not None:
+                raise RecipeError("--address is that of a Ray cluster", hint="add --on ray")
+            return "local"
+        return Ray(self.address)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class PlaceArguments(ClusterArguments):
+    """Place of a job that keeps receipts."""
+
+    slice: Annotated[
+        str | None, option("Run part i of n; other machines run the others: --slice 3/8.", RUNNING)
+    ] = None
+
+    def place(self) -> On:
+        """Place of the job.
+
+        Raises:
+            RecipeError: a slice that does not exist, or a slice of a cluster.
+        """
+        if self.slice is None:
+            return super().place()
+        if self.on == "ray":
+            raise RecipeError("--slice divides a job among machines, and --on ray does so itself")
+        return parse_slice(self.slice)
 
 
 def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunOptions]:

@@ -6,11 +6,19 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, RUNNING, DocumentArguments, Flags, RowArguments, option
+from packline.cli.arguments import (
+    MAIN,
+    RUNNING,
+    DocumentArguments,
+    Flags,
+    PlaceArguments,
+    RowArguments,
+    option,
+)
 from packline.cli.export import write_export
 from packline.cli.exporting import options_of
 
-_FLAGS, _ROWS, _DOCUMENTS = Flags(), RowArguments(), DocumentArguments()
+_FLAGS, _PLACE, _ROWS, _DOCUMENTS = Flags(), PlaceArguments(), RowArguments(), DocumentArguments()
 
 
 def bake(
@@ -24,6 +32,7 @@ def bake(
     workers: Annotated[
         int | None, option("Number of processes. Default: one per usable core.", RUNNING)
     ] = None,
+    place: PlaceArguments = _PLACE,
     flags: Flags = _FLAGS,
 ) -> int:
     """Write rows in training order; see `help_texts`."""
@@ -36,4 +45,5 @@ def bake(
         settings={**documents.settings(), **rows.settings()},
         link="auto",
         workers=workers,
+        on=place.place(),
     )

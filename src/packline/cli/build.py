@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, Flags, Inputs, Settings, option, recipe_of
+from packline.cli.arguments import MAIN, Flags, Inputs, PlaceArguments, Settings, option, recipe_of
 from packline.cli.main import DONE, TOO_MANY_BAD, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, engine_shares, show_finished, too_many_bad, warn_of_splits, watch
 from packline.jobs.events import Finished
 from packline.viewing.text import plural
 
-_FLAGS, _SETTINGS = Flags(), Settings()
+_FLAGS, _PLACE, _SETTINGS = Flags(), PlaceArguments(), Settings()
 NOTHING_KEPT = "before the first unit"
 
 
@@ -27,6 +27,7 @@ def build(
         option("Earlier store whose units are taken over where nothing has changed, by hard link.", MAIN),
     ] = None,
     settings: Settings = _SETTINGS,
+    place: PlaceArguments = _PLACE,
     flags: Flags = _FLAGS,
 ) -> int:
     """Build a token store from text; see `help_texts`."""
@@ -38,7 +39,7 @@ def build(
     try:
         with watch(tally, out) as hear:
             started = time.monotonic() - process_age()
-            finished = run_build(recipe, out, options, hear, started, reuse)
+            finished = run_build(recipe, out, options, hear, started, reuse, place.place())
     except KeyboardInterrupt as error:
         return interrupted(error, kept(tally))
     limit = options.max_bad_fraction

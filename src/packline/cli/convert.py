@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, RUNNING, Flags, RowShape, option
+from packline.cli.arguments import MAIN, RUNNING, Flags, PlaceArguments, RowShape, option
 from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
 from packline.cli.import_ import Reading
 from packline.cli.main import DONE, interrupted
@@ -18,7 +18,7 @@ from packline.formats.export import ExportPlanned
 from packline.jobs.events import Event
 from packline.storage.sharing import Link
 
-_FLAGS, _READING, _ROWS = Flags(), Reading(), RowShape()
+_FLAGS, _PLACE, _READING, _ROWS = Flags(), PlaceArguments(), Reading(), RowShape()
 
 
 def convert(
@@ -37,10 +37,11 @@ def convert(
     workers: Annotated[
         int | None, option("Number of processes. Default: one per usable core.", RUNNING)
     ] = None,
+    place: PlaceArguments = _PLACE,
     flags: Flags = _FLAGS,
 ) -> int:
     """Convert a data set to another layout; see `help_texts`."""
-    from packline.api import convert as convert_dataset
+    from packline.exports import convert as convert_dataset
 
     stored, tally = is_store(source, reading.from_), Tally()
     store = source if stored else f"{out.rstrip('/')}.store"
@@ -68,6 +69,7 @@ def convert(
                 import_options=reading.options(),
                 link=link,
                 workers=workers,
+                on=place.place(),
                 on_event=on_event,
                 **settings,
             )

@@ -14,6 +14,7 @@ from packline.cli.arguments import (
     Count,
     DocumentArguments,
     Flags,
+    PlaceArguments,
     RowArguments,
     _token,
     option,
@@ -25,11 +26,12 @@ from packline.cli.progress import Tally, watch
 from packline.errors import InputError
 from packline.formats.choice import make_choice
 from packline.formats.export import run_export
+from packline.jobs.on import On
 from packline.settings import is_recipe, make_recipe
 from packline.storage.sharing import Link
 
 TEXT = Group("Text", sort_key=10)
-_FLAGS, _ROWS, _DOCUMENTS = Flags(), RowArguments(), DocumentArguments()
+_FLAGS, _PLACE, _ROWS, _DOCUMENTS = Flags(), PlaceArguments(), RowArguments(), DocumentArguments()
 
 
 def export(
@@ -59,6 +61,7 @@ def export(
     val_documents: Annotated[Count | None, option("Number of documents for validation.", TEXT)] = None,
     rows: RowArguments = _ROWS,
     documents: DocumentArguments = _DOCUMENTS,
+    place: PlaceArguments = _PLACE,
     flags: Flags = _FLAGS,
 ) -> int:
     """Export a store, a run or text in another layout; see `help_texts`."""
@@ -78,6 +81,7 @@ def export(
         settings={**documents.settings(), **rows.settings()},
         link=link,
         workers=workers,
+        on=place.place(),
         tokenizer=tokenizer,
         of_text=of_text,
     )
@@ -93,13 +97,14 @@ def write_export(
     settings: dict[str, Any],
     link: Link,
     workers: int | None,
+    on: On,
     tokenizer: str | None = None,
     of_text: dict[str, Any] | None = None,
 ) -> int:
     """Run an export, show its progress and result, and return the exit code."""
     choice, _ = make_choice(settings)
     try:
-        place = _store_of(sources, tokenizer, out, workers, of_text or {})
+        place = _store_of(sources, tokenizer, out, workers, on, of_text or {})
         with watch_export(out) as hear:
             exported = run_export(
                 place,
@@ -109,6 +114,7 @@ def write_export(
                 choice=choice,
                 link=link,
                 workers=workers,
+                on=on,
                 on_event=hear,
             )
     except KeyboardInterrupt as error:
@@ -119,7 +125,12 @@ def write_export(
 
 
 def _store_of(
-    sources: list[str], tokenizer: str | None, out: str, workers: int | None, of_text: dict[str, Any]
+    sources: list[str],
+    tokenizer: str | None,
+    out: str,
+    workers: int | None,
+    on: On,
+    of_text: dict[str, Any],
 ) -> str:
     """Store or run to export; for text, a store that is built next to the output.
 
@@ -141,7 +152,7 @@ def _store_of(
     from packline.jobs.resources import process_age
 
     with watch(Tally(), store) as hear:
-        finished = run_build(recipe, store, running, hear, started=time.monotonic() - process_age())
+        finished = run_build(recipe, store, running, hear, time.monotonic() - process_age(), on=on)
     if not finished.nothing_to_do:
         output.note(f"built {store}; it is kept: it can be exported again, read and traced")
     return store

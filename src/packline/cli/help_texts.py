@@ -35,6 +35,8 @@ the same command resumes it, and the result is the same, byte for byte.""",
       --columns 'url,score: float' --where "score >= 3"
   packline build recipe.toml --out store --workers 8 --memory 12GiB
   packline build recipe.toml --out tuesday --reuse monday
+  packline build recipe.toml --out store --on ray --address auto
+  packline build recipe.toml --out store --slice 3/8
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
 --max-bad-fraction, 129, 130 or 143 interrupted by a signal.""",
@@ -118,6 +120,38 @@ that --exclude leaves out.""",
 
 Exit codes: 0 no problem, 1 problems or questions found, 4 no question found
 but some could not be checked.""",
+    ),
+    "finalize": (
+        """Publish a store whose units are all committed.
+
+For builds divided by --slice, when every slice has ended and none has
+published. Reads the plan and the receipts, not the inputs. Anyone may run it,
+any number of times; if units are missing, it reports how many.""",
+        """Examples:
+
+  packline finalize store
+  packline finalize s3://bucket/store""",
+    ),
+    "slurm": (
+        """Write a script that divides a command among the nodes of a Slurm cluster.
+
+COMMAND is a build, sft or import. The script is an array job of --nodes tasks,
+at most 1,000. Each task has a node of its own and runs one slice of the job;
+slices that are done help others, and the last one publishes. Tasks that are
+preempted are queued again and resume. Comments in the script say how to watch
+the job and what to do afterwards.""",
+        """Examples:
+
+  packline slurm --nodes 16 -- build corpus/ --tokenizer gpt2 --out store
+  packline slurm --nodes 64 --sbatch time=04:00:00 --sbatch partition=cpu \
+      -- build recipe.toml --out s3://bucket/store
+  sbatch packline.slurm
+
+The same slices elsewhere, with the number and count that a scheduler gives:
+
+  Kubernetes, indexed job:  --slice "$JOB_COMPLETION_INDEX/16"
+  AWS Batch, array job:     --slice "$AWS_BATCH_JOB_ARRAY_INDEX/16"
+  SkyPilot, several nodes:  --slice $SKYPILOT_NODE_RANK/$SKYPILOT_NUM_NODES""",
     ),
     "merge": (
         """Combine several stores into one, by hard links.
@@ -371,6 +405,7 @@ demo trains a tokenizer on it, builds a store, verifies it and shows it.""",
 TOPICS = {
     "Start": ("demo", "init"),
     "Make a store": ("build", "plan", "status", "sft", "merge"),
+    "Use many machines": ("slurm", "finalize"),
     "Look at it": ("info", "view", "serve", "report"),
     "Check it": ("verify", "analyze", "diff"),
     "Train": ("pack", "trace", "export", "bake"),
@@ -379,7 +414,20 @@ TOPICS = {
 }
 """Commands by topic, in the order of `packline --help`."""
 
-WRITING = ("build", "sft", "merge", "init", "export", "bake", "import", "convert", "evals", "demo")
+WRITING = (
+    "build",
+    "sft",
+    "merge",
+    "finalize",
+    "slurm",
+    "init",
+    "export",
+    "bake",
+    "import",
+    "convert",
+    "evals",
+    "demo",
+)
 """Commands whose result is files; with --quiet they print nothing."""
 
 GROUPS = ("tokenizer",)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, RUNNING, TOKENS, Flags, _token, option
+from packline.cli.arguments import MAIN, RUNNING, TOKENS, Flags, PlaceArguments, _token, option
 from packline.cli.exporting import options_of
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
@@ -68,7 +68,7 @@ class Reading:
         return ImportRequest(path, self.from_, self.tokenizer, out, eod, bos, self.options(), workers)
 
 
-_FLAGS, _READING = Flags(), Reading()
+_FLAGS, _PLACE, _READING = Flags(), PlaceArguments(), Reading()
 
 
 def import_(
@@ -80,6 +80,7 @@ def import_(
     workers: Annotated[
         int | None, option("Number of processes. Default: one per usable core; 0 for little data.", RUNNING)
     ] = None,
+    place: PlaceArguments = _PLACE,
     flags: Flags = _FLAGS,
 ) -> int:
     """Import a data set of another project into a store; see `help_texts`."""
@@ -87,7 +88,7 @@ def import_(
     tally = Tally()
     try:
         with watch(tally, out) as hear:
-            imported = run_import(request, hear)
+            imported = run_import(request, hear, place.place())
     except KeyboardInterrupt as error:
         return import_interrupted(error, tally)
     output.lines(finished_lines(imported, out))

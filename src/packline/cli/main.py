@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import packline
 from packline.cli.help_texts import GROUPS, PAGES, SUMMARY, SUMMARY_END, TOPICS, WRITING
 from packline.cli.output import discard, output
-from packline.errors import OutputError, PacklineError, RecipeError
+from packline.errors import OutputError, PacklineError, RecipeError, UnitsLeft
 from packline.jobs.signals import interrupt_on_signals, signal_of
 
 if TYPE_CHECKING:
@@ -87,6 +87,12 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ["PACKLINE_DEBUG"] = "1"
     try:
         return _run(arguments)
+    except UnitsLeft as left:
+        output.note(f"{left.message}: {left.hint}")
+        output.result(
+            {"command": arguments[0], "exit_code": DONE, "published": False, "message": left.message}
+        )
+        return DONE
     except PacklineError as error:
         if debug:
             raise

@@ -20,6 +20,7 @@ from packline.cli.arguments import (
     Count,
     Flags,
     Length,
+    PlaceArguments,
     _token,
     option,
     split_columns,
@@ -29,11 +30,12 @@ from packline.cli.main import DONE, TOO_MANY_BAD
 from packline.cli.output import output
 from packline.cli.progress import Tally, too_many_bad, warn_of_splits, watch
 from packline.errors import RecipeError, unknown_name
+from packline.jobs.on import On
 from packline.jobs.store_job import Imported
 from packline.store.manifest import split_warnings
 from packline.viewing.text import percent, plural
 
-_FLAGS = Flags()
+_FLAGS, _PLACE = Flags(), PlaceArguments()
 
 
 def sft(
@@ -98,6 +100,7 @@ def sft(
     workers: Annotated[
         int | None, option("Number of processes. Default: one per usable core; 0 for little data.", RUNNING)
     ] = None,
+    place: PlaceArguments = _PLACE,
     flags: Flags = _FLAGS,
 ) -> int:
     """Build a store from conversations; see `help_texts`."""
@@ -126,15 +129,15 @@ def sft(
         seed=seed,
         workers=workers,
     )
-    return run(request, max_bad_fraction)
+    return run(request, max_bad_fraction, place.place())
 
 
-def run(request: SftRequest, max_bad_fraction: float) -> int:
+def run(request: SftRequest, max_bad_fraction: float, on: On) -> int:
     """Build, show progress and print the result."""
     tally = Tally()
     try:
         with watch(tally, request.out) as hear:
-            done = run_sft(request, hear)
+            done = run_sft(request, hear, on)
     except KeyboardInterrupt as error:
         return import_interrupted(error, tally)
     output.lines(finished_lines(done, request.out))

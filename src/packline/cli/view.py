@@ -248,17 +248,17 @@ def _as_json(page: Page) -> dict[str, Any]:
         "warnings": list(page.warnings),
         "facts": {
             name: value
-            for block in page.blocks
+            for block in page.flat_blocks()
             if isinstance(block, KeyValues)
             for name, value in block.rows
             if isinstance(value, str)
         },
         "tables": [
             {"caption": block.caption, "head": block.head, "rows": block.rows}
-            for block in page.blocks
+            for block in page.flat_blocks()
             if isinstance(block, Table)
         ],
-        "strips": [_strip(block) for block in page.blocks if isinstance(block, TokenStrip)],
+        "strips": [_strip(block) for block in page.flat_blocks() if isinstance(block, TokenStrip)],
     }
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers of the Hugging Face hub: well-known names, one question, the cache where nobody answers.
+"""Tokenizers of the Hugging Face hub: well-known names, one question, and the cache without an answer.
 
     gpt2, openai-community/gpt2, Qwen/Qwen3-8B@COMMIT      names
     one question to the hub                                its commit and the names of its files
@@ -57,13 +57,13 @@ def hub_id(name: str) -> tuple[str, str | None] | None:
     return KNOWN_NAMES.get(repository.lower(), repository), revision or None
 
 
-def fetch_files(name: str, wanted: tuple[str, ...], beside: tuple[str, ...]) -> tuple[Path, str]:
-    """Fetch the first wanted file of a repository that it has, and those beside it, all of one commit.
+def fetch_files(name: str, wanted: tuple[str, ...], neighbors: tuple[str, ...]) -> tuple[Path, str]:
+    """Fetch the first wanted file of a repository that it has, and its neighbors, all of one commit.
 
     Args:
         name: as given; `hub_id` accepts it.
         wanted: names of files, best first.
-        beside: names of further files, each fetched if there is one.
+        neighbors: names of further files, each fetched if there is one.
 
     Returns:
         Path of the wanted file in the cache, and the commit.
@@ -94,7 +94,7 @@ def fetch_files(name: str, wanted: tuple[str, ...], beside: tuple[str, ...]) -> 
             else:  # by the revision's name, so that the cache finds the commit by that name later
                 path = Path(hf_hub_download(repository, first, revision=revision))
                 commit = path.parent.name
-            for file in beside:
+            for file in neighbors:
                 if file in there:
                     hf_hub_download(repository, file, revision=commit)
             return path, commit
@@ -147,7 +147,7 @@ def _is_answer(error: Exception) -> bool:
 def _unreachable(endpoint: str) -> str:
     """Reason why the host of the hub has no address; empty if it has one, or a proxy would look it up.
 
-    The system's search for a name has no time limit of its own, so it runs in a thread that is left behind.
+    The system's search for a name has no time limit, so it runs in a thread that is left behind.
     """
     place = urlsplit(endpoint)
     host = place.hostname or ""

@@ -21,7 +21,6 @@ of text per core.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from heapq import nsmallest
@@ -49,6 +48,7 @@ from packline.evals.task import EvaluationText, text_encoder
 from packline.evals.words import LOWER, spelled, split_words
 from packline.jobs.engine import run_units
 from packline.jobs.job import Numbered, ReportProgress, Runner
+from packline.jobs.on import On, temporary_folder
 from packline.jobs.resources import usable_cores
 from packline.packing.exclusions import check_list_path, write_list
 from packline.storage.local import disk_errors
@@ -134,6 +134,7 @@ def find_questions(
     gram_of: GramOf = "words",
     most_texts: int = MOST_TEXTS,
     workers: int | None = None,
+    on: On = "local",
     on_progress: OnProgress | None = None,
     write: str | Path | None = None,
 ) -> ContaminationReport:
@@ -146,6 +147,7 @@ def find_questions(
         gram_of: compare words or tokens.
         most_texts: a gram shared by more questions than this is left out.
         workers: number of processes; None: one per usable core if worthwhile, 0: run in this process.
+        on: where to search: this machine, or `"ray"`; several machines need a common `$PACKLINE_SCRATCH`.
         on_progress: called with the number of bytes read and the total.
         write: file for the list of documents with an overlap, `.parquet`.
 
@@ -161,13 +163,12 @@ def find_questions(
     if workers is None:
         workers = min(usable_cores(), store.manifest.tokens // ALONE_TOKENS)
     texts = _read(against)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with temporary_folder(on) as folder:
         with disk_errors(folder):
             questions = _prepare(folder, store, texts, gram_of, n, most_texts)
-        job = ScanSettings(str(store.place), name, n, gram_of, CHUNK_TOKENS)
+        job = ScanSettings(str(store.place), str(folder), n, gram_of, CHUNK_TOKENS)
         started = time.perf_counter()
-        found = _look(store, job, workers, on_progress)
+        found = _look(store, job, workers, on_progress, on)
         if write is not None:
             _write_found(write, store, job, questions, found)
         return _sum_up(store, job, questions, QuestionGrams(folder), found, time.perf_counter() - started)
@@ -217,7 +218,7 @@ def _prepare(
 
 
 def _look(
-    store: StoreReader, job: ScanSettings, workers: int, on_progress: OnProgress | None
+    store: StoreReader, job: ScanSettings, workers: int, on_progress: OnProgress | None, on: On
 ) -> list[ShardFound]:
     """Search all shards; return the overlaps of each."""
     whole = store.manifest.tokens * store.dtype.itemsize
@@ -230,7 +231,7 @@ def _look(
             on_progress(read, whole)
 
     shards = [Numbered.of(number) for number in range(len(store.shards))]
-    return run_units(job, shards, ShardFound, workers=workers, on_tokens=hear)
+    return run_units(job, shards, ShardFound, workers=workers, on_tokens=hear, on=on)
 
 
 def _write_found(

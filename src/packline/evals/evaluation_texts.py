@@ -34,7 +34,7 @@ from packline.evals.core import (
 )
 from packline.evals.hellaswag import _Published
 from packline.evals.task import CONFIG, QUESTIONS, EvaluationText
-from packline.sources.files import expand
+from packline.sources.listing import expand
 from packline.sources.records import files_of, lines_of, records_of
 from packline.storage.places import is_remote
 
@@ -79,7 +79,9 @@ def read_evaluations(path: str) -> Iterator[EvaluationText]:
             f"{path} holds ids with few-shot prompts, and no {QUESTIONS} with the questions themselves",
             hint="make it again with packline evals, or give what it was made of: the bundle, or files",
         )
-    inner = sorted({PurePosixPath(file).parent for file in expand(path) if file.endswith(f"/{BUNDLE}")})
+    inner = sorted(
+        {PurePosixPath(file.path).parent for file in expand(path) if file.path.endswith(f"/{BUNDLE}")}
+    )
     if inner:
         raise InputError(
             f"{path} is not one evaluation set: {inner[0]} is a bundle of CORE",

@@ -35,6 +35,7 @@ from packline.formats.types import ExportPart, NotPreserved, WrittenPart
 from packline.jobs.engine import run_job
 from packline.jobs.events import OnEvent, Planned, UnitDone
 from packline.jobs.job import Job, ReportProgress, Runner, Session, WorkUnit
+from packline.jobs.on import On
 from packline.jobs.resources import require_disk, usable_cores
 from packline.storage.local import disk_errors
 from packline.storage.sharing import Link, sync_files
@@ -91,9 +92,13 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
         facts = self._format.write(self._view, unit.part, target, self._options)
         return PartReceipt(unit.part, facts or {}, tuple(target.files), dict(target.shared))
 
+    def found(self, unit: PartUnit) -> PartReceipt | None:
+        """Receipt that another process has written meanwhile."""
+        return self._staging.find_receipt(unit.number, unit.part)
+
     def commit(self, unit: PartUnit, result: PartReceipt) -> None:
-        """Wait until the files are on the disk, and record that they are; not for quick parts."""
-        if not result.is_quick:
+        """Wait until the files are on the disk, and record that they are; quick parts only for others."""
+        if self.is_shared or not result.is_quick:
             sync_files(self._staging.files, [entry.name for entry in result.files])
             self._staging.commit(unit.number, result)
 
@@ -153,6 +158,7 @@ def run_export(
     link: Link = "auto",
     workers: int | None = None,
     with_tokenizer: bool = True,
+    on: On = "local",
     on_event: OnEvent | None = None,
 ) -> Exported:
     """Write a store, or rows of a store or run, in another layout.
@@ -166,6 +172,7 @@ def run_export(
         link: how bytes of the store are shared where the layout keeps them unchanged.
         workers: number of processes; None: one per core, 0: this process only.
         with_tokenizer: write the tokenizer next to the files.
+        on: where the parts are written.
         on_event: called with every event, in this thread.
 
     Raises:
@@ -175,6 +182,11 @@ def run_export(
     """
     if workers is not None and workers < 0:
         raise RecipeError(f"workers is {workers}: expected 0 or more")
+    if on != "local" and isinstance(source, RowView):
+        raise RecipeError(
+            "rows that are open in this process cannot be written by another one",
+            hint="export the store or run file that they are of, or leave out on",
+        )
     began = time.monotonic()
     format = get_format(to)
     chosen = convert_options(format, dict(options or {}))
@@ -202,7 +214,7 @@ def run_export(
         link=link,
     )
     return run_job(
-        ExportJob(settings, identity, format, chosen, view, workers, with_tokenizer, began), on_event
+        ExportJob(settings, identity, format, chosen, view, workers, with_tokenizer, began), on_event, on=on
     )
 
 
@@ -244,11 +256,29 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         plan = self._plan
         self._receipts = self.folder.begin(self._identity, plan.parts)
         self._kept = len(self._receipts)
+        return self._todo()
+
+    def _todo(self) -> list[PartUnit]:
         return [
             PartUnit(name=part.name, number=number, part=part)
-            for number, part in enumerate(plan.parts)
+            for number, part in enumerate(self._plan.parts)
             if part.name not in self._receipts
         ]
+
+    def refuse_slices(self) -> None:
+        """Refuse slices: the folder of an export is renamed once, by the process that has made it.
+
+        Raises:
+            RecipeError: always.
+        """
+        raise RecipeError(
+            "an export is published by renaming one folder, so slices cannot share it",
+            hint="export on one machine, or with --on ray",
+        )
+
+    def node_workers(self) -> int | None:
+        """Number of workers on each node of a cluster, if given."""
+        return self._processes
 
     def workers(self, units: int) -> int:
         """Number of processes; small exports, and those of open rows, are written in this one."""

@@ -46,13 +46,14 @@ from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.folder import StoreFolder
 from packline.jobs.job import Numbered, ReportProgress, Runner
+from packline.jobs.on import On
 from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.jobs.unit import check_unchanged
 from packline.jobs.units import number_units
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
 from packline.sources.files import InputFile
-from packline.storage.inputs import file_facts, hash_range
+from packline.storage.inputs import hash_range, input_state
 from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import ImportEntry, InputPiece, Manifest, Receipt
@@ -123,6 +124,11 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
     def source_of(self, unit: Numbered) -> str:
         """Name of the data set."""
         return self._job.source
+
+    def found(self, unit: Numbered) -> ImportedUnit | None:
+        """Receipt that another process has written meanwhile."""
+        receipt = self._folder.find_receipt(unit.name)
+        return None if receipt is None else ImportedUnit(receipt, 0)
 
     def commit(self, unit: Numbered, result: ImportedUnit) -> None:
         """Move the unit's files into the store."""
@@ -265,11 +271,11 @@ class ImportRequest:
     workers: int | None = None
 
 
-def run_import(request: ImportRequest, on_event: OnEvent | None = None) -> Imported:
+def run_import(request: ImportRequest, on_event: OnEvent | None = None, on: On = "local") -> Imported:
     """Run an import and return its result."""
     if request.workers is not None and request.workers < 0:
         raise RecipeError(f"workers is {request.workers}: expected 0 or more")
-    return run_job(_Import(request), on_event)
+    return run_job(_Import(request), on_event, on=on)
 
 
 class _Import(NumberedStoreJob[ImportedUnit, Imported]):
@@ -309,7 +315,9 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
             Recipe(sources=(source,), tokenizer=request.tokenizer, eod=request.eod, bos=request.bos)
         )
         files = [
-            InputFile(number, 0, file.name, file.path, file.bytes, file_facts(file.path).modified, "text", "")
+            InputFile(
+                number, 0, file.name, file.path, file.bytes, input_state(file.path).modified, "text", ""
+            )
             for number, file in enumerate(reader.files)
         ]
         super().__init__(

@@ -182,6 +182,14 @@ class Staging(WorkFolder[ExportIdentity]):
         self._delete_all_but({entry.name for receipt in kept.values() for entry in receipt.files})
         return kept
 
+    def find_receipt(self, number: int, part: ExportPart) -> PartReceipt | None:
+        """Receipt of a part; None if it is not finished."""
+        try:
+            receipt = msgspec.json.decode(self._receipt(number).read_bytes(), type=PartReceipt)
+        except FileNotFoundError:
+            return None
+        return receipt if receipt.part == part else None
+
     def commit(self, number: int, receipt: PartReceipt) -> None:
         """Record that a part is finished; its files are on the disk."""
         self.commit_record(f"{number:06d}", receipt)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packline.jobs.on import On, Slice
 from packline.recipe import Recipe, RunOptions, check_options
 from packline.storage.inputs import refuse_name
 
@@ -25,6 +26,7 @@ def run_build(
     on_event: Callable[[Event], None] | None = None,
     started: float | None = None,
     reuse: str | Path | None = None,
+    on: On = "local",
 ) -> Finished:
     """Build a store and return the result.
 
@@ -32,6 +34,7 @@ def run_build(
         on_event: called with every event, in this thread.
         started: start of all time measurements, on the monotonic clock; by default now.
         reuse: folder of an earlier store to take units from (`reuse`).
+        on: where the units run.
 
     Raises:
         PacklineError: the build stopped; running it again resumes from the committed units.
@@ -42,7 +45,7 @@ def run_build(
     from packline.jobs.executor import LocalProcesses, Serial
 
     executor: Serial | LocalProcesses = Serial()
-    if options.workers != 0:
+    if options.workers != 0 and (on == "local" or isinstance(on, Slice)):
         executor = LocalProcesses(preload="packline.jobs.build_runner")
         executor.start()
     try:
@@ -50,6 +53,6 @@ def run_build(
         from packline.jobs.engine import run_job
 
         earlier = None if reuse is None else str(reuse)
-        return run_job(BuildJob(recipe, str(out), options, began, earlier), on_event, executor)
+        return run_job(BuildJob(recipe, str(out), options, began, earlier), on_event, executor, on)
     finally:
         executor.close()

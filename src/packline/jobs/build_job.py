@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from packline.encoders.parity import RoundTrip
-from packline.errors import PacklineError
+from packline.errors import PacklineError, RecipeError
 from packline.fingerprint import Hasher
 from packline.jobs.build_runner import BuildInfo, BuildResult, Built, StreamRead, TokenizeSettings
 from packline.jobs.events import BuildPlanned, EnginesTried, Event, Finished, Note, Progress, UnitDone
@@ -48,7 +48,6 @@ from packline.sources.files import InputFile, not_text_notes
 from packline.sources.piece_checksum import piece_checksum
 from packline.sources.reader import Span, read_span
 from packline.sources.stream_splitter import StreamEnd, split_stream
-from packline.storage.inputs import open_input
 from packline.store.ledger import totals_by_source
 from packline.store.manifest import InputPiece, Manifest, Receipt, split_warnings
 from packline.store.unit_names import planned_name
@@ -81,7 +80,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         self._reuse = None if reuse is None else Reuse(reuse, work, Path(out))
         self._reused = 0
         super().__init__(
-            out=out, recipe=recipe, tokenizer=work.tokenizer, boundary=work.boundary, files=work.files
+            out=out, recipe=work.recipe, tokenizer=work.tokenizer, boundary=work.boundary, files=work.files
         )
         self._started = started
         self._info: BuildInfo | None = None
@@ -185,6 +184,33 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         if unit.name in self.streams and len(done) == self.streams[unit.name].units:
             return None
         return Task(name=unit.name, source=unit.source, is_stream=True, stream=unit, skip=done, **limits)
+
+    def refuse_slices(self) -> None:
+        """Refuse what concerns the documents of all slices together.
+
+        Raises:
+            RecipeError: a limit of documents or tokens, or a number of validation documents.
+        """
+        given = ("limit_documents", "limit_tokens", "val_documents")
+        if name := next((name for name in given if isinstance(getattr(self.recipe, name), int)), None):
+            raise RecipeError(
+                f"{name} counts the documents of all slices together, and slices do not know of each other",
+                hint="leave it out, or build on one machine or on Ray"
+                + ("; val_fraction works with slices" if name == "val_documents" else ""),
+            )
+
+    def node_workers(self) -> int | None:
+        """Number of workers on each node of a cluster, if given."""
+        return self.work.options.workers
+
+    def memory_of(self, workers: int) -> int:
+        """Bytes of memory that this number of workers may use together."""
+        return self.work.options.memory_bytes or super().memory_of(workers)
+
+    def opening_on(self, workers: int, memory_bytes: int) -> TokenizeSettings:
+        """Settings for a node of a cluster."""
+        options = msgspec.structs.replace(self.work.options, workers=workers, memory_bytes=memory_bytes)
+        return msgspec.structs.replace(self.opening(), options=options)
 
     def workers(self, units: int) -> int:
         """Number of processes; 0: this one."""
@@ -360,5 +386,5 @@ def _whole(file: InputFile) -> Span:
         return Span(file.index, 0, file.size)
     from packline.sources.parquet_schema import open_parquet
 
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         return Span(file.index, 0, open_parquet(raw, file.path).metadata.num_row_groups)

@@ -32,6 +32,7 @@ from packline.jobs.resources import (
     peak_memory,
     resident_memory,
     run_in_child,
+    usable_memory,
 )
 from packline.jobs.unit import KEEP, Task, UnitRunner, check_unchanged, judge
 from packline.jobs.units import SampleTexts, Stream, Work, load_encoder, set_room
@@ -39,6 +40,7 @@ from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile
 from packline.sources.reader import read_span
 from packline.sources.stream_splitter import StreamEnd, split_stream
+from packline.storage.ranged_file import share_read_ahead
 from packline.store.manifest import Receipt, StreamReceipt
 
 
@@ -112,6 +114,7 @@ class BuildRunner(Runner[Task, BuildResult]):
             SampleTexts(work), partial(run_in_child, list[EngineReport]) if workers else None
         )
         set_room(work, chosen.names, base)
+        share_read_ahead(workers, workers * memory or usable_memory())
         if workers:  # a unit may add to an engine's cache before the next check: leave room for that
             self.memory_bytes = max(memory * 3 // 4, peak_memory() + (128 << 20))
         unit_settings = msgspec.structs.replace(work.settings, tokenizer=settings.fingerprint)
@@ -151,6 +154,12 @@ class BuildRunner(Runner[Task, BuildResult]):
             self._first_encode,
             encoder.undecoded,
         )
+
+    def found(self, unit: Task) -> BuildResult | None:
+        """Receipt that another process has written meanwhile."""
+        if unit.is_scan or (receipt := self._folder.find_receipt(unit.name)) is None:
+            return None
+        return Built(receipt, {}, {}, peak_memory(), self._first_encode, 0)
 
     def commit(self, unit: Task, result: BuildResult) -> None:
         """Move the unit's files into the store, or record the end of a stream."""

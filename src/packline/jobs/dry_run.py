@@ -39,7 +39,6 @@ from packline.sources.batch import Batch, Texts
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
-from packline.storage.inputs import open_input
 from packline.store.ledger import Ledger
 from packline.store.reencode_audit import spread_indices
 
@@ -184,7 +183,7 @@ def _read(
 ) -> Generator[tuple[Batch, int], None, None]:
     """Batches of the sampled ranges of a file, and the bytes (decompressed) or rows of each."""
     if _is_one_document(file, source):
-        with open_input(file.path) as raw:
+        with file.open() as raw:
             stream = DecompressedStream(raw, file.compression) if file.compression else raw
             text = stream.read(budget).decode("utf-8", "ignore")
         texts = Texts.of([text])
@@ -236,7 +235,7 @@ def _parquet_size(file: InputFile) -> tuple[int, int]:
     """Number of row groups and rows."""
     from packline.sources.parquet_schema import open_parquet
 
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         metadata = open_parquet(raw, file.path).metadata
         return int(metadata.num_row_groups), int(metadata.num_rows)
 
@@ -250,7 +249,7 @@ def _expansion(file: InputFile) -> float:
     if not file.compression:
         return 1.0
     given = raw_before = 0
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         stream = DecompressedStream(raw, file.compression)
         while data := stream.read(STEP_BYTES):
             if stream.raw_bytes > raw_before:

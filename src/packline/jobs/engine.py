@@ -16,32 +16,48 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
+from packline.errors import RecipeError
 from packline.jobs.events import Event, Progress
 from packline.jobs.executor import Executor, LocalProcesses, Serial
 from packline.jobs.job import Job, Opening, Session, WorkUnit
+from packline.jobs.on import On, Slice, check_on, cluster_executor
+from packline.jobs.slices import run_slice
 
 R = TypeVar("R")
 S = TypeVar("S")
+NO_SLICES = "run it on one machine, or on Ray"
 
 
 def run_job(
     job: Job[Any, Any, S],
     on_event: Callable[[Event], None] | None = None,
     executor: Executor | None = None,
+    on: On = "local",
 ) -> S:
     """Run a job, or resume it.
 
     Args:
         on_event: called with every event, in this thread.
-        executor: where the units run; by default in as many processes as the job asks for.
+        executor: processes of this machine that were started already.
+        on: where the units run; by default in as many processes of this machine as the job asks for.
 
     Raises:
         ResumeMismatch: the folder contains another job's work, or inputs have changed.
         StoreBusy: another process runs a job in the folder.
+        UnitsLeft: a slice is done, and others are not.
         PacklineError: the first error of a unit; committed units stay.
     """
     if on_event is not None:
         job.tell = on_event
+    on = check_on(on)
+    executor = cluster_executor(on) or executor
+    job.is_shared = on != "local"
+    if isinstance(on, Slice):
+        if job.folder is None:
+            raise RecipeError("this job keeps no receipts, so slices of it cannot meet", hint=NO_SLICES)
+        job.refuse_slices()
+    if job.folder is not None:
+        job.folder.shared = job.is_shared and job.may_share()
     with ExitStack() as stack:
         if executor is not None:
             stack.callback(executor.close)
@@ -50,15 +66,24 @@ def run_job(
         if (summary := job.finished()) is not None:
             return summary
         todo = job.begin()
-        workers = job.workers(len(todo))
+        if job.is_shared and job.folder is not None:
+            job.folder.share_lock()
+        executor = executor or (LocalProcesses() if job.workers(len(todo)) else Serial())
+        workers = executor.count(job, len(todo))
         job.announce(todo, workers)
         job.check()
-        executor = executor or (LocalProcesses() if workers else Serial())
         stack.callback(executor.close)  # before the lock is released
         session = executor.open(job, workers)
         units = job.settle(session, todo)
-        session.run(units, job.progress, job.take, job.enough())
-        return job.finish(session)
+        if isinstance(on, Slice):
+            run_slice(job, session, units, on)
+        else:
+            session.run(units, job.progress, job.take, job.enough())
+        summary = job.finish(session)
+        if job.is_shared:  # processes on other nodes have held the lock
+            executor.close()
+            job.clean()
+        return summary
 
 
 def run_units(
@@ -68,6 +93,7 @@ def run_units(
     *,
     workers: int,
     on_tokens: Callable[[int], None] = lambda tokens: None,
+    on: On = "local",
 ) -> list[R]:
     """Run units whose results are not kept, such as counts; return the results in the order of the units.
 
@@ -76,12 +102,13 @@ def run_units(
         result: type of the results.
         workers: maximum number of processes; 0: this one.
         on_tokens: called with the number of tokens done since the last call.
+        on: where the units run.
 
     Raises:
         PacklineError: the error of the first unit that failed.
         WorkerDied: a process ended unexpectedly.
     """
-    return run_job(_Collection(settings, units, result, workers, on_tokens))
+    return run_job(_Collection(settings, units, result, workers, on_tokens), on=on)
 
 
 class _Collection(Job[WorkUnit, R, list[R]]):

@@ -3,87 +3,46 @@
     Serial            the driver's own process: no fork, no pipe, the same bytes
     LocalProcesses    driver ──units──> host ──fork──> worker, worker, ..., feeder
                              <─progress, results─
+    Ray               one such host on every node (`ray_executor`)
 
 An executor knows nothing of tokens, folders or formats: it opens a runner (`Opening`), hands out units, and
-returns results that are committed already. An executor for a cluster would start one host per node and send
-each a share of the units. All processes end with the driver, for whatever reason.
+returns results that are committed already. To add one, implement `Executor`, and name it in `where`. All
+processes end with the driver, for whatever reason.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from packline.errors import WorkerDied
 from packline.jobs.events import Event, Failed, Progress, revive
+from packline.jobs.host_process import (
+    REPLIES,
+    Committed,
+    Drop,
+    Dropped,
+    HostProcess,
+    Opened,
+    Run,
+    encode,
+    start_message,
+)
 from packline.jobs.job import Job, Runner, Session, WorkUnit
 
 REPORT_SECONDS = 0.2
 """Least time between two progress events of a process."""
-END_SECONDS = 10
-
-
-class Start(msgspec.Struct, frozen=True, tag=True):
-    """To the host: the job. Must be first."""
-
-    module: str
-    name: str
-    """Name of the class of the settings, an `Opening`."""
-    opening: msgspec.Raw
-    workers: int
-    if_died: str
-
-
-class Run(msgspec.Struct, frozen=True, tag=True):
-    """To the host: more units."""
-
-    units: list[msgspec.Raw]
-    in_order: bool
-
-
-class Drop(msgspec.Struct, frozen=True, tag=True):
-    """To the host: abandon the units that are not committed."""
-
-
-class Opened(msgspec.Struct, frozen=True, tag=True):
-    """From the host: the runner is open."""
-
-    info: msgspec.Raw
-
-
-class Committed(msgspec.Struct, frozen=True, tag=True):
-    """From a worker, and on from the host: a unit is committed; of a stream, all of its units are."""
-
-    name: str
-    result: msgspec.Raw
-
-
-class Dropped(msgspec.Struct, frozen=True, tag=True):
-    """From the host: nothing is running."""
-
-
-REQUESTS = msgspec.msgpack.Decoder(Start | Run | Drop)
-REPLIES = msgspec.msgpack.Decoder(Opened | Progress | Committed | Dropped | Failed)
-
-
-def encode(value: Any) -> msgspec.Raw:
-    """A value in the form in which it is sent."""
-    return msgspec.Raw(msgspec.msgpack.encode(value))
 
 
 class Executor(Protocol):
     """A place to run units."""
+
+    def count(self, job: Job[Any, Any, Any], units: int) -> int:
+        """Number of workers for this number of units; 0: the driver's own process."""
 
     def open(self, job: Job[Any, Any, Any], workers: int) -> Session:
         """Open the runner of a job, for at most this number of workers; closed by `close`."""
@@ -135,6 +94,10 @@ class Committer:
 
     def run(self, unit: WorkUnit) -> None:
         """Run a unit; on return, the previous one is committed."""
+        if self._runner.is_shared and (result := self._runner.found(unit)) is not None:
+            self.wait()
+            self._on_result(unit.name, result)
+            return
         self._report.source = self._runner.source_of(unit)
         result = self._runner.run(unit, self._report)
         self._report.flush()
@@ -166,6 +129,10 @@ class Serial:
         self._job: Job[Any, Any, Any] | None = None
         self._runner: Runner[Any, Any] | None = None
 
+    def count(self, job: Job[Any, Any, Any], units: int) -> int:
+        """See `Executor.count`."""
+        return 0
+
     def open(self, job: Job[Any, Any, Any], workers: int = 0) -> Serial:
         """Session for a job; its runner is opened when it is first needed."""
         self._job, self._runner = job, None
@@ -175,6 +142,7 @@ class Serial:
         if self._runner is None:
             assert self._job is not None
             self._runner = self._job.open_here()
+            self._runner.is_shared = self._job.is_shared
         return self._runner
 
     def info(self) -> Any:
@@ -235,39 +203,26 @@ class LocalProcesses:
 
     def __init__(self, preload: str = "packline.jobs.host") -> None:
         self._preload = preload
-        self._process: subprocess.Popen[bytes] | None = None
+        self._host: HostProcess | None = None
         self._job: Job[Any, Any, Any] | None = None
         self._info: Any = None
 
     def start(self) -> None:
         """Start the host, so that it loads its modules while the job is prepared."""
-        self._socket, theirs = map(_above_standard, socket.socketpair())
-        self._pipe = Connection(os.dup(self._socket.fileno()))
-        with theirs:
-            words = [str(theirs.fileno()), str(os.getpid()), self._preload]
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "packline.jobs.host", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL if sys.__stderr__ is None else None,
-                env=_environment(),
-                pass_fds=[theirs.fileno()],
-            )
+        self._host = HostProcess(self._preload)
+
+    def count(self, job: Job[Any, Any, Any], units: int) -> int:
+        """See `Executor.count`."""
+        return job.workers(units)
 
     def open(self, job: Job[Any, Any, Any], workers: int) -> LocalProcesses:
         """Session for a job, once its runner is open in the host."""
-        if self._process is None:
+        if self._host is None:
             self.start()
+        assert self._host is not None
         self._job = job
-        # The lock is inherited: it is held until the last process that may write has ended.
-        lock = [] if job.folder is None else [job.folder.descriptor]
-        try:
-            socket.send_fds(self._socket, [b"+"], lock)
-        except OSError:
-            raise self._ended() from None
-        opening = job.opening()
-        kind = type(opening)
-        self._send(Start(kind.__module__, kind.__qualname__, encode(opening), workers, job.if_died))
+        locks = [] if job.folder is None else [job.folder.descriptor]
+        self._host.open(start_message(job.opening(), workers, job.if_died, shared=job.is_shared), locks)
         reply = self._receive()
         assert isinstance(reply, Opened)
         self._info = msgspec.msgpack.decode(reply.info)
@@ -285,11 +240,11 @@ class LocalProcesses:
         enough: Callable[[], bool] | None = None,
     ) -> None:
         """See `Session.run`."""
-        assert self._job is not None
+        assert self._job is not None and self._host is not None
         left = {unit.name for unit in units}
         if not left or (enough is not None and enough()):
             return
-        self._send(Run([encode(unit) for unit in units], enough is not None))
+        self._host.send(Run([encode(unit) for unit in units], enough is not None))
         while left:
             reply = self._receive()
             if isinstance(reply, Progress):
@@ -298,73 +253,20 @@ class LocalProcesses:
                 left.discard(reply.name)
                 on_result(reply.name, msgspec.msgpack.decode(reply.result, type=self._job.result))
                 if enough is not None and enough():
-                    self._drop()
+                    self._host.send(Drop())
+                    while not isinstance(self._receive(), Dropped):
+                        pass
                     return
 
-    def _drop(self) -> None:
-        self._send(Drop())
-        while not isinstance(self._receive(), Dropped):
-            pass
-
-    def _send(self, message: Start | Run | Drop) -> None:
-        try:
-            self._pipe.send_bytes(msgspec.msgpack.encode(message))
-        except OSError:  # the host has failed, or ended: it may have given the reason
-            self._receive()
-            raise self._ended() from None
-
     def _receive(self) -> Opened | Progress | Committed | Dropped:
-        try:
-            reply = REPLIES.decode(self._pipe.recv_bytes())
-        except (EOFError, OSError):
-            raise self._ended() from None
+        assert self._host is not None
+        reply = REPLIES.decode(self._host.receive())
         if isinstance(reply, Failed):
             raise revive(reply)
         return reply
 
-    def _ended(self) -> WorkerDied:
-        assert self._process is not None
-        return WorkerDied(
-            f"the process that starts the workers ended unexpectedly (exit code {self._process.wait()})",
-            hint=Job.if_died if self._job is None else self._job.if_died,
-        )
-
     def close(self) -> None:
         """End all processes."""
-        if self._process is None:
-            return
-        self._pipe.close()
-        self._socket.close()
-        if sys.exc_info()[0] is not None:
-            self._process.kill()  # its workers end with it
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
-
-
-def _above_standard(one: socket.socket) -> socket.socket:
-    """The same socket with a descriptor above those of the standard streams, which may be closed."""
-    with one:
-        return socket.socket(fileno=fcntl.fcntl(one.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
-
-
-def _environment() -> dict[str, str]:
-    """Environment of a host: single-threaded libraries, huge pages, this installation of packline.
-
-    An engine looks up every word in a table of hundreds of MB. With pages of 4 KB nearly every lookup also
-    misses the TLB; with pages of 2 MB encoding takes a fifth less time.
-    """
-    given = dict(os.environ)
-    paths = [str(Path(__file__).parents[2]), *filter(None, [given.get("PYTHONPATH")])]
-    tunables = [*filter(None, [given.get("GLIBC_TUNABLES")]), "glibc.malloc.hugetlb=1"]
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {
-        **given,
-        **one_thread,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "TOKENIZERS_PARALLELISM": "false",
-        "GLIBC_TUNABLES": ":".join(tunables),
-    }
+        if self._host is not None:
+            self._host.close(kill=sys.exc_info()[0] is not None)
+            self._host = None

@@ -259,6 +259,13 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         """Receipts of all committed units, by unit."""
         return {name: self.receipt(name) for name in self.receipt_names() if not name.endswith(STREAM)}
 
+    def find_receipt(self, unit: str) -> Receipt | None:
+        """Receipt of a unit; None if it is not committed."""
+        try:
+            return self.receipt(unit)
+        except FileNotFoundError:
+            return None
+
     def read_receipts(self) -> Committed:
         """All receipts, of units and of streams."""
         committed = Committed({}, {}, [])

@@ -34,7 +34,8 @@ import msgspec
 
 from packline.errors import WorkerDied
 from packline.jobs.events import Failed, Progress, as_failed
-from packline.jobs.executor import REQUESTS, Committed, Committer, Drop, Dropped, Opened, Run, Start, encode
+from packline.jobs.executor import Committer
+from packline.jobs.host_process import REQUESTS, Committed, Drop, Dropped, Opened, Run, Start, encode
 from packline.jobs.job import NeedsFreshProcess, Runner, WorkUnit
 from packline.jobs.resources import die_with_parent, keep_freed_memory, resident_memory
 from packline.jobs.signals import ignore_signals
@@ -358,6 +359,7 @@ def open_runner(start: Start) -> Runner[Any, Any]:
     kind = getattr(importlib.import_module(start.module), start.name)
     gc.disable()  # it would scan the tokenizer's 300,000 strings again and again, and find nothing
     runner: Runner[Any, Any] = msgspec.msgpack.decode(start.opening, type=kind).open()
+    runner.is_shared = start.is_shared
     gc.collect()
     gc.freeze()  # else each worker's garbage collector would touch, and so copy, shared pages
     gc.enable()

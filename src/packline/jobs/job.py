@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import msgspec
 
 from packline.jobs.events import Event, OnEvent
+from packline.jobs.resources import MEMORY_A_WORKER
 from packline.jobs.work import WorkFolder
 
 
@@ -68,6 +69,8 @@ class Runner(ABC, Generic[U, R]):
     """Type of the units."""
     memory_bytes: int | None = None
     """Resident bytes above which a worker is replaced by a fresh one after a unit."""
+    is_shared = False
+    """True if other processes run units of the same job: each unit is first looked for (`found`)."""
     replaceable = False
     """True in a worker that has run a unit: a fresh process would have more free memory."""
 
@@ -79,6 +82,10 @@ class Runner(ABC, Generic[U, R]):
             PacklineError: stops the job.
             NeedsFreshProcess: the unit is run again in a fresh worker.
         """
+
+    def found(self, unit: U) -> R | None:
+        """Result of a unit that another process has committed meanwhile; None if there is none."""
+        return None
 
     def commit(self, unit: U, result: R) -> None:
         """Make a result durable: the unit counts from then on. Called in a thread while the next unit runs"""
@@ -143,6 +150,8 @@ class Job(ABC, Generic[U, R, S]):
     folder: WorkFolder[Any] | None = None
     tell: OnEvent = staticmethod(lambda event: None)
     """Set by `run_job`: called with the job's own events."""
+    is_shared = False
+    """True if other processes may run units of the same job at the same time."""
     if_died = (
         "memory may have run out: lower --workers; what is committed is kept, run the same command again"
     )
@@ -163,6 +172,25 @@ class Job(ABC, Generic[U, R, S]):
             ResumeMismatch: the folder contains another unfinished job, or inputs have changed.
         """
 
+    def planned(self) -> Sequence[str]:
+        """Names of all planned units, those with a committed result included, in order."""
+        raise NotImplementedError
+
+    def look_again(self) -> Sequence[U]:
+        """Units that no process has committed by now."""
+        raise NotImplementedError
+
+    def may_share(self) -> bool:
+        """True if several drivers may run the job at the same time."""
+        return False
+
+    def refuse_slices(self) -> None:
+        """Refuse settings that slices without a coordinator cannot honor.
+
+        Raises:
+            RecipeError: a limit of the whole job, for example.
+        """
+
     def workers(self, units: int) -> int:
         """Number of processes for this number of units; 0: this one."""
         return 0
@@ -180,6 +208,18 @@ class Job(ABC, Generic[U, R, S]):
     @abstractmethod
     def opening(self) -> Opening:
         """Settings common to all units."""
+
+    def node_workers(self) -> int | None:
+        """Number of workers on each node of a cluster; None: one per core."""
+        return None
+
+    def opening_on(self, workers: int, memory_bytes: int) -> Opening:
+        """Settings for a node of a cluster, with a number of workers and memory for all of them."""
+        return self.opening()
+
+    def memory_of(self, workers: int) -> int:
+        """Bytes of memory that this number of workers may use together."""
+        return workers * MEMORY_A_WORKER
 
     def open_here(self) -> Runner[U, R]:
         """Open the runner in this process."""
@@ -201,6 +241,9 @@ class Job(ABC, Generic[U, R, S]):
     def enough(self) -> Callable[[], bool] | None:
         """Function that returns True when the remaining units are not needed; None: all are."""
         return None
+
+    def clean(self) -> None:
+        """Remove the work folder of a published result, unless another process still has it open."""
 
     @abstractmethod
     def finish(self, session: Session) -> S:

@@ -118,6 +118,20 @@ class StoreJob(Job[U, R, S]):
     def todo(self) -> Sequence[U]:
         """Units without a receipt, in the order of the documents."""
 
+    def planned(self) -> list[str]:
+        """Names of all planned units, in document order."""
+        return [unit.name for unit in self.units]
+
+    def may_share(self) -> bool:
+        """True unless a limit of the whole build applies, which needs one driver that sees all units."""
+        return not Limit(self.recipe).given
+
+    def look_again(self) -> Sequence[U]:
+        """Units without a receipt by now."""
+        committed = self.folder.read_receipts()
+        self.receipts, self.streams = committed.receipts, committed.streams
+        return self.todo()
+
     @abstractmethod
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> S:
         """Summary of the job."""
@@ -152,7 +166,7 @@ class StoreJob(Job[U, R, S]):
                 discarded = True
         finally:
             if not discarded:
-                self._clean()
+                self.clean()
         if discarded:
             return None
         refuse_empty(folder.place, manifest)
@@ -266,11 +280,12 @@ class StoreJob(Job[U, R, S]):
             folder.release()
             raise
         publish_store(folder, manifest)
-        self._clean()
+        self.clean()
         refuse_empty(folder.place, manifest)
         return self.done(manifest)
 
-    def _clean(self) -> None:
+    def clean(self) -> None:
+        """Remove the work folder of a published store, unless another process still has it open."""
         if left := self.folder.clean():
             self.tell(Note(left))
 
@@ -339,6 +354,10 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
     def todo(self) -> list[Numbered]:
         """Units without a receipt."""
         return [unit for unit in self.units if unit.name not in self.receipts]
+
+    def node_workers(self) -> int | None:
+        """Number of workers on each node of a cluster, if given."""
+        return self._processes
 
     def workers(self, units: int) -> int:
         """Number of processes for this number of units; 0: this one."""

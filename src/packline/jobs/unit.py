@@ -34,7 +34,7 @@ from packline.sources.carried import pairs_of
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_chunk, read_span
 from packline.sources.stream_splitter import StreamChunk
-from packline.storage.inputs import file_facts
+from packline.storage.inputs import input_state, is_compared
 from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import InputPiece, Receipt
@@ -359,10 +359,12 @@ def check_unchanged(file: InputFile) -> None:
     Raises:
         InputChanged: its size or modification time differs.
     """
-    facts = file_facts(file.path)
-    if facts.size != file.size or facts.modified != file.modified:
+    if is_compared(file.path):
+        return
+    found = input_state(file.path)
+    if found != file.state:
         raise InputChanged(
             f"{file.path} changed while it was read: expected {file.size:,} bytes as of the start, "
-            f"found {facts.size:,} bytes, modified since",
+            f"found {found.size:,} bytes, modified since",
             hint="let it come to rest, then build into a new folder",
         )

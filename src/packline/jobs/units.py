@@ -39,10 +39,9 @@ from packline.jobs.resources import Room, count_workers, room_for, usable_memory
 from packline.ragged import dtype_for
 from packline.recipe import Recipe, RunOptions, Source, check_options, check_recipe
 from packline.sources.carried import Column
-from packline.sources.fields import find_files
+from packline.sources.fields import find_files, pin_recipe
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
-from packline.storage.inputs import open_input
 from packline.store.ledger import source_names
 from packline.store.unit_names import UnitName, source_slugs
 
@@ -252,7 +251,7 @@ def _row_groups(file: InputFile) -> list[int]:
     def wanted(path: str) -> bool:
         return path.partition(".")[0] in file.columns if file.columns else path == file.text
 
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         metadata = open_parquet(raw, file.path).metadata
         sizes = []
         for number in range(metadata.num_row_groups):
@@ -337,6 +336,7 @@ def prepare(recipe: Recipe, options: RunOptions) -> Work:
     """
     check_recipe(recipe)
     check_options(options)
+    recipe = pin_recipe(recipe)
     files = find_files(recipe)
     tokenizer = load_tokenizer(recipe.tokenizer, recipe.encoding)
     boundary = resolve_boundary(tokenizer, recipe.eod, recipe.bos)

@@ -198,6 +198,10 @@ class WorkFolder(ABC, Generic[Identity]):
         if self.shared:
             fcntl.flock(self.descriptor, fcntl.LOCK_SH)
 
+    def share_lock(self) -> None:
+        """Let the processes of this job on other nodes hold the lock too, but no other driver."""
+        fcntl.flock(self.descriptor, fcntl.LOCK_SH)
+
     def clear_unfinished(self) -> None:
         """Remove the unfinished files of processes that have ended, unless another process runs the job."""
         if self.alone():
@@ -277,6 +281,18 @@ def _join(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / process_name(), os.O_RDWR | os.O_CREAT, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def hold_lock(work: Path) -> int:
+    """Take the lock of a work folder that the driver of the job shares; its descriptor.
+
+    Raises:
+        BlockingIOError: another job has taken it.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     return descriptor
 
 

@@ -1,7 +1,7 @@
 """From a batch to its documents, and from a document to its batches.
 
-    trace_step(loader, 1200)          step -> rows -> spans -> documents -> source, file, position, id
-    trace_document(loader, 77)        document -> rows -> occurrences -> steps, ranks, places
+    trace(loader, 1200)               step -> rows -> spans -> documents -> source, file, position, id
+    trace(loader, document=77)        document -> rows -> occurrences -> steps, ranks, places
 
 Both are closed forms of the loader's schedule: no batch is made, no log is needed, and a run of weeks is
 traced as quickly as a short one. Steps are counted from 0: step n is the batch that follows after n batches,
@@ -15,6 +15,8 @@ document costs microseconds for each row that holds it, per stage and epoch.
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
+from typing import overload
 
 import msgspec
 import numpy as np
@@ -23,6 +25,7 @@ from packline.errors import RecipeError
 from packline.loading.loader import Loader
 from packline.packing.row_reader import RowSource
 from packline.ragged import offsets_of
+from packline.store.paths import StorePath, store_path
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
 
@@ -98,6 +101,69 @@ class Occurrence(msgspec.Struct, frozen=True, order=True):
     """Place of the row in this rank's part of the batch."""
     row: int
     """Number within the source's rows."""
+
+
+@overload
+def trace(
+    run: Loader | str | Path, step: int, *, rank: int | None = None, row: int | None = None
+) -> StepTrace: ...
+@overload
+def trace(
+    run: Loader | str | Path, *, document: int, store: str | Path | StoreReader | None = None
+) -> list[Occurrence]: ...
+def trace(
+    run: Loader | str | Path,
+    step: int | None = None,
+    *,
+    rank: int | None = None,
+    row: int | None = None,
+    document: int | None = None,
+    store: str | Path | StoreReader | None = None,
+) -> StepTrace | list[Occurrence]:
+    """Trace a batch to its documents, or a document to its batches.
+
+    Args:
+        run: a loader, or the path of a run file.
+        step: step, counted from 0: the batch after `step` batches.
+        rank: limit to the rows of this rank.
+        row: limit to this row of the global batch.
+        document: number of a document, instead of a step.
+        store: store of the document, or its folder, if the run reads several.
+
+    Returns:
+        Contents of the batch; or all uses of the document, sorted by step.
+
+    Raises:
+        RecipeError: neither or both of step and document; no such step, rank, row or store.
+        IndexError: no such document.
+
+    >>> import packline
+    >>> loader = packline.Loader(store.rows(seq_len=5), batch_size=2, shuffle=False)
+    >>> [span.document for row in trace(loader, 0).rows for span in row.spans]
+    [0, 0]
+    >>> [(use.step, use.index) for use in trace(loader, document=0)]
+    [(0, 0), (0, 1), (1, 0), (1, 1)]
+    """
+    loader = run if isinstance(run, Loader) else Loader.from_file(run, prefetch=0)
+    if (step is None) == (document is None):
+        raise RecipeError("expected a step or a document, found " + ("none" if step is None else "both"))
+    if step is not None:
+        return trace_step(loader, step, rank=rank, row=row)
+    assert document is not None
+    if isinstance(store, str | Path):
+        store = _store_at(loader, store_path(store))
+    return trace_document(loader, document, store=store)
+
+
+def _store_at(loader: Loader, folder: StorePath) -> StoreReader:
+    """Store of a run, by its folder."""
+    stores = stores_of(loader)
+    for store in stores:
+        if store.place.resolve() == folder.resolve():
+            return store
+    raise RecipeError(
+        f"the run does not read {folder}", hint=f"it reads {', '.join(str(store.place) for store in stores)}"
+    )
 
 
 def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int | None = None) -> StepTrace:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
@@ -103,6 +103,11 @@ class Row(Notebook):
         return self._array("loss_mask")
 
     @property
+    def text(self) -> str:
+        """Decoded tokens without padding; special tokens are shown as their strings."""
+        return self.source.store.decode(self.tokens[: int(self._found.lengths.sum())])
+
+    @property
     def spans(self) -> tuple[RowSpan, ...]:
         """Spans of the row, in order."""
         found = self._found
@@ -138,6 +143,40 @@ class Row(Notebook):
         return self._arrays[field]
 
 
+class RowSlice(Sequence[Row]):
+    """Some of the rows, in order: `rows[10:20]`. Nothing is read before a row is used.
+
+    Args:
+        source: rows that they belong to.
+        numbers: their numbers among them.
+    """
+
+    def __init__(self, source: RowReader, numbers: range) -> None:
+        self.source, self.numbers = source, numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> RowSlice: ...
+    def __getitem__(self, index: int | slice) -> Row | RowSlice:
+        if isinstance(index, slice):
+            return RowSlice(self.source, self.numbers[index])
+        try:
+            return self.source[self.numbers[index]]
+        except IndexError:
+            raise IndexError(f"row {index:,} of {len(self):,}") from None
+
+    def read(self, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
+        """Arrays `[B, L]` of all of them; see `Rows.read`."""
+        return self.source.read(np.array(self.numbers, np.int64), fields)
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} of {self.source!r}>"
+
+
 class RowReader(ABC):
     """Operations common to all rows, based on `_spans`, `_rows_of` and a length."""
 
@@ -158,13 +197,13 @@ class RowReader(ABC):
     def _rows_of(self, document: int) -> np.ndarray:
         """Rows of an existing document."""
 
-    def spans(self, indices: np.ndarray) -> Spans:
+    def spans(self, indices: np.ndarray | Sequence[int] | int) -> Spans:
         """Documents that these rows hold, in the order of `indices`, int64 `[B]`.
 
         Raises:
             IndexError: no such row.
         """
-        indices = np.asarray(indices)
+        indices = np.atleast_1d(np.asarray(indices))
         if indices.dtype != np.int64:
             if indices.size and indices.dtype.kind not in "iu":
                 raise IndexError(f"rows of dtype {indices.dtype}: expected integers")
@@ -174,11 +213,13 @@ class RowReader(ABC):
             raise IndexError(f"row {wrong:,} of {len(self):,}")
         return self._spans(indices)
 
-    def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
+    def read(
+        self, indices: np.ndarray | Sequence[int] | int, fields: Sequence[str] = FIELDS
+    ) -> dict[str, np.ndarray]:
         """Read a batch.
 
         Args:
-            indices: row numbers, int64 `[B]`, in any order; repeats are allowed.
+            indices: row numbers, int64 `[B]`, in any order; repeats are allowed; or one number.
             fields: arrays to read; `loss_mask` in addition to the default ones.
 
         Returns:
@@ -201,12 +242,19 @@ class RowReader(ABC):
             raise IndexError(f"document {number:,} of {len(self.store.documents):,}")
         return self._rows_of(number)
 
-    def __getitem__(self, index: int | np.integer[Any]) -> Row:
-        """One row, by an int, a negative one or a NumPy one. Its tokens are read on first use.
+    @overload
+    def __getitem__(self, index: int | np.integer[Any]) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> RowSlice: ...
+    def __getitem__(self, index: int | np.integer[Any] | slice) -> Row | RowSlice:
+        """One row, by an int, a negative one or a NumPy one; or several, by a slice. Tokens are read on first
+        use.
 
         Raises:
             IndexError: no such row.
         """
+        if isinstance(index, slice):
+            return RowSlice(self, range(len(self))[index])
         try:
             number = range(len(self))[operator.index(index)]
         except IndexError:

@@ -24,7 +24,6 @@ from packline.recipe import ColumnType, parse_columns
 from packline.sources.carried import Column, converts, parquet_type
 from packline.sources.files import InputFile, refuse_twice
 from packline.sources.jsonl import ABSENT, value_at
-from packline.storage.inputs import open_input
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +70,7 @@ def _look_at_schema(file: InputFile, found: dict[str, ColumnType | None]) -> Non
 
     from packline.sources.parquet_schema import column_type, open_parquet
 
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         schema = open_parquet(raw, file.path).schema_arrow
     for name, type in found.items():
         kind = column_type(schema, name)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
+from packline.errors import InputError
 from packline.fingerprint import Hasher
 
 if TYPE_CHECKING:
@@ -145,6 +146,8 @@ class DecompressedStream:
                 left -= len(data)
                 given += len(decompressor.decompress(data))
             self._file.seek(self.raw_bytes)
+        except InputError:  # it cannot be read, which says nothing of its content
+            raise
         except Exception:  # a file that cannot seek, or that has changed
             return False
         self._decompressor = decompressor

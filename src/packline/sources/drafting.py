@@ -188,9 +188,8 @@ def _first_records(file: InputFile, source: Source) -> tuple[list[dict[str, Any]
     taker = _Taker()
     if file.format == "parquet":
         from packline.sources.parquet_schema import open_parquet
-        from packline.storage.inputs import open_input
 
-        with open_input(file.path) as raw:
+        with file.open() as raw:
             columns = tuple(open_parquet(raw, file.path).schema_arrow.names)
         file = msgspec.structs.replace(file, columns=columns)
     span = Span(file.index, 0, 1 if file.format == "parquet" else file.size)

@@ -25,9 +25,10 @@ from packline.sources.column_types import resolve_columns
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import HEAD_BYTES, InputFile, first_records, list_files, refuse_twice
 from packline.sources.jsonl import ABSENT, value_at
+from packline.sources.listing import pin_inputs
 from packline.sources.record_text import transform_of
 from packline.sources.typed_records import record_type
-from packline.storage.inputs import open_input, read_fully
+from packline.storage.inputs import read_fully
 from packline.where.conditions import expected_fields
 from packline.where.grammar import parse_where
 
@@ -114,16 +115,16 @@ def first_of(file: InputFile) -> Iterator[dict[str, Any]]:
     if file.format == "parquet":
         from packline.sources.parquet_schema import open_parquet
 
-        with open_input(file.path) as raw:
+        with file.open() as raw:
             schema = open_parquet(raw, file.path).schema_arrow
         yield _row_of_nulls(schema)
     elif file.format != "text":
-        with open_input(file.path) as raw:
+        with file.open() as raw:
             if file.compression:
                 head = DecompressedStream(raw, file.compression).read(HEAD_BYTES)
             else:
                 head = read_fully(raw, HEAD_BYTES)
-        yield from first_records(file.path, file.format, file.compression, head, MOST_RECORDS)
+        yield from first_records(file, head, MOST_RECORDS)
 
 
 def _row_of_nulls(schema: pa.Schema) -> dict[str, Any]:
@@ -168,6 +169,18 @@ def check_transforms(recipe: Recipe) -> None:
         except RecipeError as error:
             where = source.name or f"sources[{number}]"
             raise RecipeError(f"{where}: {error.message}", hint=error.hint) from error
+
+
+def pin_recipe(recipe: Recipe) -> Recipe:
+    """The recipe with the commit of each dataset of the hub, so that it names content that does not change.
+
+    Raises:
+        InputError: no such dataset or revision, or the hub cannot be reached.
+    """
+    sources = tuple(
+        msgspec.structs.replace(source, inputs=pin_inputs(source.inputs)) for source in recipe.sources
+    )
+    return recipe if sources == recipe.sources else msgspec.structs.replace(recipe, sources=sources)
 
 
 def find_files(recipe: Recipe) -> list[InputFile]:
@@ -233,7 +246,7 @@ def _first_rows(file: InputFile) -> list[dict[str, Any]]:
     from packline.sources.parquet import row_values
     from packline.sources.parquet_schema import open_parquet
 
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         for rows in open_parquet(raw, file.path).iter_batches(FIRST_ROWS, use_threads=False):
             return row_values(rows)[0]
     return []
@@ -250,7 +263,7 @@ def _with_columns(file: InputFile, recipe: Recipe) -> InputFile:
         return file
     from packline.sources.parquet_schema import open_parquet
 
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         schema = open_parquet(raw, file.path).schema_arrow
     fields = transform_of(source, file.text, recipe.max_document_bytes).fields
     wanted = tuple(schema.names) if fields is None else (fields or tuple(schema.names[:1]))

@@ -14,20 +14,22 @@ fails, value by value. Cost: about 0.8 GB/s of text per core with zstd pages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from packline.errors import InputError
 from packline.sources.batch import CUT_BYTES, Batch, Reason, Reject, Texts, without_documents
 from packline.sources.carried import carry_arrays
 from packline.sources.files import InputFile
 from packline.sources.jsonl import not_utf8
 from packline.sources.lines import TOO_LARGE
 from packline.sources.parquet_schema import column_type
+from packline.storage.ranged_file import RangedFile
 
 MAX_ROWS = 16_384
 """Maximum rows per batch, for columns of very short strings."""
@@ -65,15 +67,41 @@ class TextColumns(NamedTuple):
 
 def read_row_group(parquet: pq.ParquetFile, group: int, file: InputFile) -> Iterator[TextColumns]:
     """Text, ids and carried columns of one row group, batch by batch."""
-    schema = parquet.schema_arrow
-    carried = [column.name for column in file.carried or () if column_type(schema, column.name) is not None]
-    wanted = [file.text, *([] if file.id is None else [file.id]), *carried]
-    for batch in read_columns(parquet, group, list(dict.fromkeys(wanted))):
+    for batch in read_columns(parquet, group, _text_columns(file, parquet.schema_arrow)):
         yield TextColumns(
             _as_large_string(_column(batch, file.text)),
             None if file.id is None else _column(batch, file.id),
             carried_arrays(file, batch),
         )
+
+
+def _text_columns(file: InputFile, schema: pa.Schema) -> list[str]:
+    carried = [column.name for column in file.carried or () if column_type(schema, column.name) is not None]
+    return list(dict.fromkeys([file.text, *([] if file.id is None else [file.id]), *carried]))
+
+
+def wanted_columns(file: InputFile, schema: pa.Schema) -> list[str]:
+    """Columns of a file that are read."""
+    return record_columns(file, schema) if file.columns else _text_columns(file, schema)
+
+
+def expect_columns(
+    raw: BinaryIO, parquet: pq.ParquetFile, groups: Iterable[int], columns: Sequence[str]
+) -> None:
+    """Announce the column chunks of row groups to a remote file, which reads them ahead; nothing if local."""
+    if not isinstance(raw, RangedFile):
+        return
+    ranges = []
+    for group in groups:
+        facts = parquet.metadata.row_group(group)
+        for place in range(facts.num_columns):
+            chunk = facts.column(place)
+            path = chunk.path_in_schema
+            if any(path == name or path.startswith(f"{name}.") for name in columns):
+                pages = [chunk.data_page_offset]
+                pages += [chunk.dictionary_page_offset] if chunk.has_dictionary_page else []
+                ranges.append((min(pages), min(pages) + chunk.total_compressed_size))
+    raw.expect(ranges)
 
 
 def carried_arrays(file: InputFile, rows: pa.RecordBatch) -> list[pa.Array | None]:
@@ -108,6 +136,8 @@ def read_row_groups(
                 hashed.add(columns)
                 yield arrow_batch(file, columns, row, max_bytes)
                 row += len(columns.texts)
+        except InputError:  # the file cannot be read, which says nothing of its rows
+            raise
         except (pa.ArrowException, OSError) as error:
             yield lost_rows(file.index, group, row, end, error)
         hashed.finish()
@@ -133,6 +163,8 @@ def read_row_batches(
             for rows in read_columns(parquet, group, columns):
                 yield make(rows, row)
                 row += len(rows)
+        except InputError:  # the file cannot be read, which says nothing of its rows
+            raise
         except (pa.ArrowException, OSError) as error:
             yield lost_rows(file.index, group, row, end, error)
         row = end

@@ -18,6 +18,8 @@ def open_parquet(file: BinaryIO | str, name: str) -> pq.ParquetFile:
     """
     try:
         return pq.ParquetFile(file, memory_map=False, pre_buffer=False, page_checksum_verification=True)
+    except InputError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise InputError(
             f"{name} is not a readable Parquet file: {error}",

@@ -16,7 +16,7 @@ from packline.recipe import Source
 from packline.sources.files import InputFile
 from packline.sources.lines import seek_record
 from packline.sources.reader import Span, read_span
-from packline.storage.inputs import READ_BYTES, open_input, read_fully
+from packline.storage.inputs import READ_BYTES, read_fully
 
 
 def piece_checksum(file: InputFile, source: Source, span: Span, max_document_bytes: int) -> str:
@@ -35,7 +35,7 @@ def piece_checksum(file: InputFile, source: Source, span: Span, max_document_byt
         return str(hasher.hexdigest())
     start, stop = span.start, span.stop
     if file.format == "jsonl" or (file.format == "text" and source.documents == "line"):
-        with open_input(file.path) as raw:
+        with file.open() as raw:
             start = seek_record(raw, span.start)
             stop = seek_record(raw, span.stop) if span.start < span.stop else start
     _hash_bytes(hasher, file, start, stop)
@@ -48,7 +48,7 @@ def stream_checksum(file: InputFile, source: Source, max_document_bytes: int) ->
         return file_checksum(file)
     from packline.sources.parquet_schema import open_parquet
 
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         groups = open_parquet(raw, file.path).metadata.num_row_groups
     return piece_checksum(file, source, Span(file.index, 0, groups), max_document_bytes)
 
@@ -61,7 +61,7 @@ def file_checksum(file: InputFile) -> str:
 
 
 def _hash_bytes(hasher: Any, file: InputFile, start: int, stop: int | None) -> None:
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         raw.seek(start)
         while data := read_fully(raw, READ_BYTES if stop is None else min(READ_BYTES, stop - start)):
             hasher.update(data)

@@ -39,7 +39,7 @@ from packline.sources.jsonl import BOM, JsonlDecoder
 from packline.sources.lines import NEWLINE, read_lines, reader_of, seek_record
 from packline.sources.record_text import JsonlRecords, Transform, row_batch, transform_of
 from packline.sources.stream_splitter import StreamChunk, delimiter_of
-from packline.storage.inputs import open_input, read_fully
+from packline.storage.inputs import read_fully
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,19 +70,21 @@ def read_span(
     if transform is None and source.uses_records:
         transform = transform_of(source, file.text, max_document_bytes)
     if file.format == "parquet":
-        from packline.sources.parquet import read_row_batches, read_row_groups
+        from packline.sources.parquet import expect_columns, read_row_batches, read_row_groups, wanted_columns
         from packline.sources.parquet_schema import open_parquet
 
-        with open_input(file.path) as raw:
+        with file.open() as raw:
             groups = range(span.start, span.stop)
             parquet = open_parquet(raw, file.path)
+            expect_columns(raw, parquet, groups, wanted_columns(file, parquet.schema_arrow))
             if transform is not None:
                 make = _row_maker(file, transform, hasher)
                 yield from read_row_batches(file, parquet, groups, make)
                 return
             yield from read_row_groups(file, parquet, groups, hasher, max_document_bytes)
         return
-    with open_input(file.path) as raw:
+    whole = file.compression or (file.format == "text" and source.documents != "line")
+    with file.open(*((0, file.size) if whole else (span.start, span.stop))) as raw:
         if file.compression:
             stream = DecompressedStream(raw, file.compression)
             yield from _read_stream(file, source, stream, max_document_bytes, transform)

@@ -27,10 +27,11 @@ import msgspec
 from packline.errors import InputError
 from packline.sources.batch import Block, Reason, Reject, reject_block
 from packline.sources.compression import DecompressedStream, detect_compression
-from packline.sources.files import DEFAULT_ID, InputFile, expand, plain_name
+from packline.sources.files import DEFAULT_ID, InputFile, plain_name
 from packline.sources.json_array import read_array
 from packline.sources.jsonl import BOM, decode_json, has_raw, is_utf8
 from packline.sources.lines import read_lines, reader_of, seek_record
+from packline.sources.listing import expand
 from packline.storage.inputs import open_input
 
 MAX_RECORD_BYTES = 64 << 20
@@ -80,7 +81,7 @@ def read_records(file: InputFile, start: int, stop: int, max_bytes: int) -> Iter
             _read_table(file) if plain_name(file.name).endswith(".csv") else _read_array(file, max_bytes)
         )
         return
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         if file.compression:
             stream = DecompressedStream(raw, file.compression)
             blocks = read_lines(stream.readinto, 0, max_bytes=max_bytes, problem=lambda: stream.problem)
@@ -124,7 +125,7 @@ def _decode(file: int, position: int, text: bytes, raw: bytes, where: str = "") 
 
 
 def _read_array(file: InputFile, max_bytes: int) -> Iterator[Record | Reject]:
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         stream = DecompressedStream(raw, file.compression) if file.compression else None
         elements = read_array((stream or raw).read, max_bytes, lambda: stream.problem if stream else None)
         number = -1
@@ -140,7 +141,7 @@ def _read_array(file: InputFile, max_bytes: int) -> Iterator[Record | Reject]:
 
 def read_whole(file: InputFile) -> bytes:
     """All bytes of a small file, decompressed."""
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         stream = DecompressedStream(raw, file.compression) if file.compression else raw
         parts = []
         while data := stream.read(1 << 20):
@@ -167,7 +168,7 @@ def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
     from packline.sources.parquet import lost_rows, row_values
     from packline.sources.parquet_schema import open_parquet
 
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         parquet = open_parquet(raw, file.path)
         row = 0
         for group in range(parquet.metadata.num_row_groups):
@@ -178,6 +179,8 @@ def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
                     for value in values:
                         yield _row(file.index, row, value, odd)
                         row += 1
+            except InputError:
+                raise
             except (pa.ArrowException, OSError) as error:
                 yield from lost_rows(file.index, group, row, end, OSError(str(error))).rejects
             row = end
@@ -208,7 +211,7 @@ def files_of(path: str) -> list[str]:
     Raises:
         InputError: there are none.
     """
-    paths = [found for found in expand(path) if plain_name(found).endswith(ENDINGS)]
+    paths = [found.path for found in expand(path) if plain_name(found.path).endswith(ENDINGS)]
     if not paths:
         raise InputError(f"{path}: expected {', '.join(ENDINGS)}, found no such file")
     root = path.rstrip("/")

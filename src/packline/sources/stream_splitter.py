@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
+from packline.errors import InputError
 from packline.recipe import Source
 from packline.sources.batch import CUT_BYTES, Block, Reason
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile
 from packline.sources.lines import NEWLINE, read_lines
-from packline.storage.inputs import open_input, read_fully
+from packline.storage.inputs import read_fully
 from packline.storage.local import disk_errors
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def split_stream(
     if file.format == "parquet":
         yield from _cut_parquet(file, folder, chunk_bytes, skip)
         return
-    with open_input(file.path) as raw:
+    with file.open(0, file.size) as raw:
         stream = _Stream(raw, file)
         delimiter = delimiter_of(file, source)
         blocks = read_lines(
@@ -164,6 +165,7 @@ def _cut_parquet(
     import pyarrow as pa
 
     from packline.fingerprint import Hasher
+    from packline.sources.parquet import expect_columns, wanted_columns
     from packline.sources.parquet_schema import open_parquet
 
     hasher = Hasher()
@@ -179,9 +181,11 @@ def _cut_parquet(
                 _write_arrow(path, held)
         return StreamChunk(number, file.index, start, size, path, lost=tuple(lost))
 
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         parquet = open_parquet(raw, file.path)
-        for group in range(parquet.metadata.num_row_groups):
+        groups = range(parquet.metadata.num_row_groups)
+        expect_columns(raw, parquet, groups, wanted_columns(file, parquet.schema_arrow))
+        for group in groups:
             end = row + parquet.metadata.row_group(group).num_rows
             try:
                 for rows, row_bytes in _hashed_rows(parquet, group, file, hasher):
@@ -192,6 +196,8 @@ def _cut_parquet(
                     held.append(rows)
                     size += row_bytes
                     row += len(rows)
+            except InputError:
+                raise
             except (pa.ArrowException, OSError) as error:
                 lost.append(LostRows(group, row, end, str(error)))
             row = end

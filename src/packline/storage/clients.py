@@ -7,6 +7,7 @@ process that was forked after the first use is refused; one that was forked befo
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,21 @@ from typing import Any
 from packline.errors import StoreError
 from packline.storage.places import split_uri
 
-RETRIES = 8
+RETRIES = 3
+"""Repetitions by the client itself, within a second or two; `storage.attempts` has the others."""
 STALL_SECONDS = 30
 """Longest time without a byte of an answer."""
 READ_SECONDS = 900
 """Longest time of an answer; a stall ends it much earlier."""
 SLOWEST_BYTES = 1 << 20
 """Slowest upload that is waited for, bytes per second."""
+
+ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+"""Variables with the address of a store, by scheme; the first that is set counts."""
 
 _used = False
 _forked = False
@@ -49,6 +58,7 @@ def obstore() -> Any:
         )
     try:
         import obstore
+        import obstore.exceptions
     except ImportError as error:
         raise StoreError(
             f"object stores need a package that is not installed: {error.name}",
@@ -64,7 +74,7 @@ def upload_seconds(size: int) -> int:
     >>> upload_seconds(0), upload_seconds(256 << 20)
     (32, 512)
     """
-    return max(32, 1 << (max(size, 1) // SLOWEST_BYTES + STALL_SECONDS).bit_length())
+    return 1 << (size // SLOWEST_BYTES + 31).bit_length()
 
 
 class Clients:
@@ -120,18 +130,22 @@ class Clients:
         return stores.S3Store(self.bucket, unsigned_payload=not self._plain_http(), **common)
 
     def _plain_http(self) -> bool:
-        """True if the user has named an endpoint without TLS."""
-        names = {
-            "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-            "gs": ("GOOGLE_BASE_URL",),
-            "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-        }[self.scheme]
-        given = [value for name in names if (value := os.environ.get(name))]
-        emulator = self.scheme == "az" and os.environ.get("AZURE_STORAGE_USE_EMULATOR", "") not in (
-            "",
-            "false",
-        )
-        return emulator or bool(given and given[0].lower().startswith("http://"))
+        """True if the user has named an endpoint without TLS.
+
+        Raises:
+            StoreError: an endpoint that is not an address.
+        """
+        if self.scheme == "az" and os.environ.get("AZURE_STORAGE_USE_EMULATOR", "") not in ("", "false"):
+            return True
+        for name in ENDPOINTS[self.scheme]:
+            if endpoint := os.environ.get(name):
+                if not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", endpoint, re.IGNORECASE):
+                    raise StoreError(
+                        f"${name} is not an address: expected http://HOST:PORT or https://HOST alone",
+                        hint="credentials have variables of their own",
+                    )
+                return endpoint.lower().startswith("http://")
+        return False
 
 
 def profile_credentials() -> Any | None:

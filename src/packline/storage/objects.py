@@ -9,34 +9,40 @@ are a success, none mean another attempt, others are an error.
 from __future__ import annotations
 
 import mmap
-import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from packline.errors import StoreError
 from packline.fingerprint import Hasher, hash_bytes
+from packline.storage.attempts import FIRST_SECONDS, PATIENCE_SECONDS, Attempts
 from packline.storage.clients import Clients, obstore
 from packline.storage.places import join
 from packline.storage.protocol import FileFacts, other_content, too_short
-from packline.storage.store_errors import is_missing_bucket, status_of, store_error
+from packline.storage.store_errors import is_missing_bucket, may_pass, status_of, store_error
 
 T = TypeVar("T")
 
-CHECKSUM = "packline-xxh3"
-"""Metadata of an object: checksum of its bytes."""
+CHECKSUM = "packlinexxh3"
+"""Metadata of an object: checksum of its bytes. A name that every store allows."""
 UPLOADS = 8
 """Uploads at the same time."""
 PIECE_BYTES = 16 << 20
 """Bytes of one reading request for a comparison."""
 LISTED = 1000
 """Names of one answer of a listing."""
-ATTEMPTS = 8
-"""Attempts to create an object that a store neither accepts nor has."""
 LARGEST_BYTES = 5 << 30
 """Largest object of a single put."""
+
+
+class _Passing(Exception):
+    """A failure that may pass: of the network, or of a store that asks for another attempt."""
+
+    def __init__(self, error: StoreError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 class ObjectFolder:
@@ -46,37 +52,75 @@ class ObjectFolder:
 
     Args:
         place: URI of the folder.
+        one_writer: the user promises that no other process writes into this folder; for stores that ignore
+            conditions (`probe`).
         pause: seconds of the first pause between attempts; each is twice as long as the last.
+        patience: seconds for which a request is attempted again.
 
     Raises:
         StoreError: not the URI of an object store.
     """
 
-    def __init__(self, place: str, *, pause: float = 0.2) -> None:
+    def __init__(
+        self,
+        place: str,
+        *,
+        one_writer: bool = False,
+        pause: float = 0.2,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
         self.place = place.rstrip("/")
-        self._pause = pause
+        self.one_writer = one_writer
+        self._pause, self._longest = pause, patience
+        self._reached = False
         self._clients = Clients(place)
 
     def _key(self, name: str) -> str:
         return f"{self._clients.key}/{name}" if self._clients.key and name else self._clients.key or name
 
-    def _request(self, action: str, name: str, request: Callable[[], T]) -> T:
-        """Result of a request; its errors in packline's form.
+    @property
+    def _patience(self) -> float:
+        return self._longest if self._reached else min(self._longest, FIRST_SECONDS)
+
+    def _once(self, action: str, name: str, request: Callable[[], T]) -> T:
+        """Result of one attempt.
 
         Raises:
             FileNotFoundError: there is no such object.
+            _Passing: another attempt may succeed.
+            StoreError: it will not.
         """
-        place = join(self.place, name)
+        place, errors = join(self.place, name), obstore().exceptions.BaseError
         try:
-            return request()
+            result = request()
         except FileNotFoundError as error:
+            self._reached = True
             if is_missing_bucket(error):
                 raise store_error(error, place, self._clients.scheme, action) from None
             raise FileNotFoundError(2, "no such object", place) from None
-        except (StoreError, KeyboardInterrupt, SystemExit):
-            raise
-        except Exception as error:
-            raise store_error(error, place, self._clients.scheme, action) from None
+        except (errors, ValueError) as error:
+            self._reached |= status_of(error) > 0
+            failure = store_error(error, place, self._clients.scheme, action)
+            if may_pass(error):
+                raise _Passing(failure) from None
+            raise failure from None
+        self._reached = True
+        return result
+
+    def _request(self, action: str, name: str, request: Callable[[], T]) -> T:
+        """Result of a request that may be repeated.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            StoreError: all attempts have failed.
+        """
+        attempts = Attempts(self._pause)
+        while True:
+            try:
+                return self._once(action, name, request)
+            except _Passing as failure:
+                if not attempts.wait(self._patience):
+                    raise attempts.error(failure.error) from None
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """See `Storage.read`."""
@@ -140,14 +184,28 @@ class ObjectFolder:
     def walk(self, folder: str = "") -> Iterator[FileFacts]:
         """See `Storage.walk`."""
         skip = len(self._clients.key) + 1 if self._clients.key else 0
-        pages = self._request(
-            "list",
-            folder,
-            lambda: obstore().list(self._clients.reader(), self._key(folder) or None, chunk_size=LISTED),
-        )
-        while (page := self._request("list", folder, lambda: next(pages, None))) is not None:
+        last = ""
+
+        def listing() -> Any:
+            return obstore().list(
+                self._clients.reader(), self._key(folder) or None, offset=last or None, chunk_size=LISTED
+            )
+
+        pages: Any = None
+
+        def next_page() -> Any:
+            nonlocal pages
+            try:
+                pages = listing() if pages is None else pages
+                return next(pages, None)
+            except Exception:  # another attempt begins after the last name
+                pages = None
+                raise
+
+        while (page := self._request("list", folder, next_page)) is not None:
             for meta in page:
-                yield FileFacts(meta["path"][skip:], meta["size"], meta["e_tag"] or "")
+                last = meta["path"]
+                yield FileFacts(last[skip:], meta["size"], meta["e_tag"] or "")
 
     def list(self, folder: str) -> list[str]:
         """See `Storage.list`."""
@@ -169,8 +227,13 @@ class ObjectFolder:
         if not files:
             return
         with ThreadPoolExecutor(min(UPLOADS, len(files))) as threads:
-            for done in [threads.submit(self._upload, name, path) for name, path in files.items()]:
-                done.result()
+            uploads = [threads.submit(self._upload, name, path) for name, path in files.items()]
+            try:
+                for upload in uploads:
+                    upload.result()
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
         for path in files.values():
             path.unlink(missing_ok=True)
 
@@ -189,31 +252,35 @@ class ObjectFolder:
 
     def _create(self, name: str, data: bytes | memoryview, checksum: str) -> bool:
         """Create an object; False if it existed with the same bytes."""
-        pause = self._pause
-        for attempt in range(ATTEMPTS):
-            outcome = self._request("write", name, lambda: self._put(name, data, checksum))
-            if outcome:
-                return attempt == 0
+        attempts = Attempts(self._pause)
+        while True:
+            failure: StoreError | None = None
+            try:
+                if self._once("write", name, lambda: self._put(name, data, checksum)):
+                    return True
+            except _Passing as passing:
+                failure = passing.error
             if (found := self._head(name)) is not None:
                 self._compare(name, found, len(data), checksum)
                 return False
-            time.sleep(pause * random.uniform(0.5, 1.5))
-            pause *= 2
-        raise StoreError(
-            f"cannot create {join(self.place, name)}: expected the object that the store reports, "
-            f"found none, {ATTEMPTS} times",
-            hint="run the same command again: finished work is kept",
-        )
+            if not attempts.wait(self._patience):
+                failure = failure or StoreError(
+                    f"cannot create {join(self.place, name)}: the store reports that it exists, and has none",
+                    hint="run the same command again: finished work is kept",
+                )
+                raise attempts.error(failure)
 
     def _put(self, name: str, data: bytes | memoryview, checksum: str) -> bool:
-        """Put an object if there is none; False if the store says that there is one."""
+        """Put an object if there is none; False if the store reports that there is one."""
         module = obstore()
+        if self.one_writer and self._head(name) is not None:
+            return False
         try:
             module.put(
                 self._clients.writer(len(data)),
                 self._key(name),
                 data,
-                mode="create",
+                mode="overwrite" if self.one_writer else "create",
                 attributes={CHECKSUM: checksum},
                 use_multipart=False,
             )
@@ -246,23 +313,40 @@ class ObjectFolder:
         return hasher.hexdigest()
 
     def replace(self, name: str, data: bytes, expected: str | None) -> str | None:
-        """See `Storage.replace`."""
-        module = obstore()
-
-        def request() -> str | None:
+        """See `Storage.replace`; bytes that no other process would write tell whose an object is."""
+        attempts = Attempts(self._pause)
+        while True:
+            failure: StoreError | None = None
             try:
-                result = module.put(
-                    self._clients.writer(len(data)),
-                    self._key(name),
-                    data,
-                    mode="create" if expected is None else {"e_tag": expected},
-                    use_multipart=False,
-                )
-            except (module.exceptions.AlreadyExistsError, module.exceptions.PreconditionError):
+                if (etag := self._once("write", name, lambda: self._swap(name, data, expected))) is not None:
+                    return etag
+            except _Passing as passing:
+                failure = passing.error
+            facts = self.facts(name)
+            if facts is not None and facts.size == len(data) and self.read(name) == data:
+                return facts.etag  # ours: its answer was lost
+            if (facts.etag if facts else None) != expected:
                 return None
-            return result["e_tag"] or ""
+            if not attempts.wait(self._patience):
+                if failure is None:
+                    return None
+                raise attempts.error(failure)
 
-        return self._request("write", name, request)
+    def _swap(self, name: str, data: bytes, expected: str | None) -> str | None:
+        module = obstore()
+        mode: Any = "create" if expected is None else {"e_tag": expected}
+        if self.one_writer:
+            facts = self.facts(name)
+            if (facts.etag if facts else None) != expected:
+                return None
+            mode = "overwrite"
+        try:
+            result = module.put(
+                self._clients.writer(len(data)), self._key(name), data, mode=mode, use_multipart=False
+            )
+        except (module.exceptions.AlreadyExistsError, module.exceptions.PreconditionError):
+            return None
+        return result["e_tag"] or ""
 
     def delete(self, names: Iterable[str]) -> None:
         """See `Storage.delete`."""
@@ -270,21 +354,14 @@ class ObjectFolder:
         for start in range(0, len(keys), LISTED):
             part = keys[start : start + LISTED]
             try:
-                self._request(
-                    "delete",
-                    "",
-                    lambda part=part: obstore().delete(self._clients.reader(), part),  # type: ignore[misc]
-                )
-            except FileNotFoundError:  # some stores say so; the others of this part may be left
+                self._delete(part)
+            except FileNotFoundError:  # some stores report it, and may have left the others
                 for key in part:
-                    try:
-                        self._request(
-                            "delete",
-                            "",
-                            lambda key=key: obstore().delete(self._clients.reader(), key),  # type: ignore[misc]
-                        )
-                    except FileNotFoundError:
-                        continue
+                    with suppress(FileNotFoundError):
+                        self._delete([key])
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        self._request("delete", "", lambda: obstore().delete(self._clients.reader(), keys))
 
     def sync(self, folder: str = "") -> None:
         """See `Storage.sync`: an object store answers when a put is durable."""

@@ -6,11 +6,14 @@ status, the code and the sentence of an answer are taken from them.
 
 from __future__ import annotations
 
+import http.client
 import re
 
 from packline.errors import StoreError
 
-_STATUS = re.compile(r"status code: (\d{3})")
+INSTANCE = "169.254."
+"""Start of the addresses at which a machine of a cloud is told its credentials."""
+_STATUS = re.compile(r"status (?:code: )?(\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,200})</Message>")
 _REASONS = {
@@ -25,6 +28,13 @@ _REASONS = {
     "certificate": "its certificate is not valid",
     "URL scheme is not allowed": "plain HTTP is used only where the endpoint in the environment names it",
 }
+_AGAIN = {"BadDigest", "IncompleteBody", "Md5Mismatch", "RequestTimeout", "XAmzContentSHA256Mismatch"}
+"""Codes of answers to bytes that were damaged or late on their way."""
+_FINAL = ("certificate", "URL scheme is not allowed", INSTANCE)
+_SENT = re.compile(r"HTTP error|HttpError|RetryError|reqwest|[Tt]imed? ?[Oo]ut")
+"""Signs of a request that was sent, so that its failure is one of the network."""
+_SETTING = re.compile(r"error: ((?:Missing|Account must|Invalid Access Key|Unable to open)[^\n]{0,150})")
+"""Messages about settings that contain none of their values."""
 _WITH_SECRETS = re.compile(r"signature|token|key ?id|credential|canonical", re.IGNORECASE)
 
 ACCESS = {
@@ -46,6 +56,23 @@ def is_missing_bucket(error: BaseException) -> bool:
     return any(code in str(error) for code in ("NoSuchBucket", "ContainerNotFound"))
 
 
+def may_pass(error: BaseException) -> bool:
+    """True if another attempt may succeed.
+
+    >>> may_pass(Exception("status code: 503")), may_pass(Exception("status code: 404"))
+    (True, False)
+    """
+    text, status = str(error), status_of(error)
+    if any(sign in text for sign in _FINAL):
+        return False
+    if not status:
+        return _SENT.search(text) is not None
+    code = _CODE.search(text)
+    if code is not None and code[1] in _AGAIN:
+        return True
+    return status in (408, 409, 429) or (status >= 500 and status != 501)
+
+
 def reason_of(error: BaseException) -> str:
     """Reason of a failure in a few words, without secrets.
 
@@ -55,12 +82,17 @@ def reason_of(error: BaseException) -> str:
     text = str(error)
     if status := status_of(error):
         code, message = _CODE.search(text), _MESSAGE.search(text)
-        parts = f"status {status}" + (f", {code[1]}" if code else "")
+        name = code[1] if code else http.client.responses.get(status, "")
+        parts = f"status {status}, {name}" if name else f"status {status}"
         return f"{parts}: {message[1]}" if message and not _WITH_SECRETS.search(message[1]) else parts
     for sign, reason in _REASONS.items():
         if sign in text:
             return reason
-    return type(error).__name__
+    if setting := _SETTING.search(text):
+        return setting[1]
+    if isinstance(error, ValueError):
+        return "no object can have this name"
+    return "no answer" if _SENT.search(text) else "its settings cannot be used"
 
 
 def store_error(error: BaseException, place: str, scheme: str, action: str) -> StoreError:
@@ -71,16 +103,19 @@ def store_error(error: BaseException, place: str, scheme: str, action: str) -> S
         action: what failed: `read`, `write`, `list` or `delete`.
     """
     reason, status = reason_of(error), status_of(error)
+    start = f"cannot {action} {place}"
     if is_missing_bucket(error):
         return StoreError(
-            f"cannot {action} {place}: there is no such bucket or container",
+            f"{start}: there is no such bucket or container",
             hint="create it, or check its name and the endpoint",
         )
+    if INSTANCE in str(error):
+        return StoreError(f"{start}: no credentials were found", hint=ACCESS[scheme])
     if status in (401, 403) or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
-        return StoreError(f"cannot {action} {place}: access refused: {reason}", hint=ACCESS[scheme])
-    if "169.254.169.254" in str(error) or "metadata" in str(error).lower():
-        return StoreError(f"cannot {action} {place}: no credentials were found", hint=ACCESS[scheme])
+        return StoreError(f"{start}: access refused: {reason}", hint=ACCESS[scheme])
+    if not status and _SENT.search(str(error)) is None:
+        return StoreError(f"{start}: {reason}", hint=ACCESS[scheme])
     hint = "run the same command again: finished work is kept"
     if not status:
         hint = f"check the network and the endpoint, then {hint}"
-    return StoreError(f"cannot {action} {place}: {reason}", hint=hint)
+    return StoreError(f"{start}: {reason}", hint=hint)

@@ -9,6 +9,7 @@ loss has its own line.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -206,7 +207,10 @@ def _name_of(inputs: Sequence[str]) -> str:
     ('web', 'bucket')
     >>> _name_of(["a.txt", "b.txt"]), _name_of(["*.txt"])
     ('source', 'source')
+    >>> _name_of(["hf://datasets/org/name@0123/*.parquet"])
+    'name'
     """
+    inputs = [re.sub("^(hf://datasets/[^/@]+/[^/@]+)@[^/]+", r"\1", path) for path in inputs]
     paths = [[part for part in path.split("/") if part not in ("", ".", "..")] for path in inputs]
     shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
     plain = [part for part in shared if not part.endswith(":") and not any(sign in part for sign in "*?[")]

@@ -106,6 +106,9 @@ class Shards(Sequence[Shard]):
     def __iter__(self) -> Iterator[Shard]:
         return (self._make(place, entry) for place, entry in enumerate(self._rows))
 
+    def __repr__(self) -> str:
+        return f"<{len(self):,} shards of {self._folder}>"
+
     def take_over(self, earlier: Shards) -> None:
         """Take over what is open of shards that are the first of these."""
         self._made |= earlier._made
@@ -233,9 +236,19 @@ class StoreReader:
         Raises:
             CorruptStore: the document or the tokenizer is damaged.
         """
-        ids = self.documents[index].tolist()
         start = 0 if self.manifest.tokenizer.bos_id is None else 1
-        return str(self.tokenizer.decode(ids[start:-1], skip_special_tokens=False))
+        return self.decode(self.documents[index][start:-1])
+
+    def decode(self, tokens: np.ndarray | Sequence[int]) -> str:
+        """Decode tokens to text; special tokens are shown as their strings.
+
+        Args:
+            tokens: ids of this store's vocabulary, integers `[T]`.
+
+        Raises:
+            CorruptStore: the tokenizer is damaged.
+        """
+        return str(self.tokenizer.decode(np.asarray(tokens).tolist(), skip_special_tokens=False))
 
     def __reduce__(self) -> tuple[type[StoreReader], tuple[StorePath]]:
         return type(self), (self.place,)

@@ -34,7 +34,7 @@ from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.sources.jsonl import BOM
 from packline.sources.reader import Span, read_span
-from packline.storage.inputs import open_input, read_fully
+from packline.storage.inputs import read_fully
 from packline.store.ledger import source_names
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest
 from packline.store.paths import StorePath
@@ -230,7 +230,7 @@ class _Audit:
         for piece in self._pieces.get((self._names[file.source], file.name), []):
             hasher = Hasher()
             if piece.stop == WHOLE_STREAM and file.format != "parquet":
-                with open_input(file.path) as raw:
+                with file.open() as raw:
                     while data := read_fully(raw, 1 << 20):
                         hasher.update(data)
             else:
@@ -386,7 +386,7 @@ def _read(
 def _row_groups(file: InputFile) -> int:
     from packline.sources.parquet_schema import open_parquet
 
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         return int(open_parquet(raw, file.path).metadata.num_row_groups)
 
 
@@ -395,7 +395,7 @@ def _spans(file: InputFile, source: Source, positions: list[int]) -> Iterator[tu
     if file.format == "parquet":
         from packline.sources.parquet_schema import open_parquet
 
-        with open_input(file.path) as raw:
+        with file.open() as raw:
             metadata = open_parquet(raw, file.path).metadata
             rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         ends = np.cumsum(rows)

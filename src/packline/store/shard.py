@@ -164,6 +164,10 @@ class Shard:
     def __len__(self) -> int:
         return self.entry.documents
 
+    def __repr__(self) -> str:
+        entry = self.entry
+        return f"<Shard {entry.name}: {entry.documents:,} documents, {entry.tokens:,} tokens, {entry.split}>"
+
     def path(self, ending: str) -> StorePath:
         """Path of one of its files, by the end of its name."""
         return self._folder / f"{self.entry.name}.{ending}"

@@ -25,6 +25,7 @@ from packline.encoders.token_bytes import TextBytes
 from packline.errors import CorruptStore
 from packline.formats.export_record import check_export
 from packline.formats.opening import OpenedDataset, find_record, open_dataset, read_document_blocks
+from packline.jobs.on import On, temporary_folder
 from packline.packing.stats import PackingStats
 from packline.store.reader import StoreReader, provenance_of
 from packline.store.report import Findings
@@ -108,6 +109,7 @@ def analyze(
     packing: str | None = None,
     top: int = TOP,
     workers: int | None = None,
+    on: On = "local",
     on_event: OnProgress = lambda tokens: None,
 ) -> Analysis:
     """Count everything in a store.
@@ -118,6 +120,7 @@ def analyze(
         packing: the only packing to measure.
         top: number of tokens, documents and groups of each kind to name.
         workers: number of processes; None: one per core of this process, 0: count in this process.
+        on: where to count: this machine, or `"ray"`; several machines need a common `$PACKLINE_SCRATCH`.
         on_event: called with the number of tokens counted since the last call.
 
     Raises:
@@ -150,13 +153,11 @@ def analyze(
 
     names = {split: number for number, split in enumerate(dict.fromkeys(_splits(opened)))}
     codes = np.array([names[split] for split in _splits(opened)], np.int64)
-    with tempfile.TemporaryDirectory(prefix="packline-") as folder:
+    with temporary_folder(on) as folder:
         processes = usable_cores() if workers is None else workers
         special = list(vocabulary.special)
-        tallies = count_store(opened, special, Path(folder), files, workers=processes, on_progress=on_event)
-        duplicates = find_duplicates(
-            Path(folder), files, tokens_of, lambda numbers: codes[shards_of(numbers)], top
-        )
+        tallies = count_store(opened, special, folder, files, workers=processes, on_progress=on_event, on=on)
+        duplicates = find_duplicates(folder, files, tokens_of, lambda numbers: codes[shards_of(numbers)], top)
     tally = add_up(tallies, entry.vocab_size)
     boundary = {entry.eod_id: tally.documents}
     if entry.bos_id is not None:

@@ -18,6 +18,7 @@ import numpy as np
 
 from packline.jobs.engine import run_units
 from packline.jobs.job import ReportProgress, Runner, WorkUnit
+from packline.jobs.on import On
 from packline.ragged import offsets_of
 from packline.store.reader import StoreReader
 from packline.store.shard import contradiction
@@ -26,6 +27,8 @@ from packline.viewing.tally import BLOCK_TOKENS, Counter, TokenTally
 
 ALONE_TOKENS = 1 << 24
 """Smaller stores are counted in this process, since starting a process takes a quarter of a second."""
+MOST_RANGES = 64
+"""Largest number of ranges on a cluster; each writes files of its own."""
 OnProgress = Callable[[int], None]
 """Callback that takes the number of tokens counted since the last call."""
 
@@ -74,6 +77,7 @@ def count_store(
     *,
     workers: int,
     on_progress: OnProgress = lambda tokens: None,
+    on: On = "local",
 ) -> list[TokenTally]:
     """Count all documents.
 
@@ -82,12 +86,14 @@ def count_store(
         folder: folder for the hash files.
         files: number of hash files.
         workers: maximum number of processes; 0: count in this process.
+        on: where to count.
 
     Raises:
         CorruptStore: an id is outside the vocabulary, or files disagree.
         WorkerDied: a process ended unexpectedly.
     """
-    wanted = min(workers, store.manifest.tokens // ALONE_TOKENS)
+    most = workers if on == "local" else MOST_RANGES
+    wanted = min(most, store.manifest.tokens // ALONE_TOKENS)
     cuts = cut_documents(store, max(wanted, 1))
     settings = CountSettings(str(store.place), special, str(folder), files)
     ranges = [
@@ -95,7 +101,7 @@ def count_store(
         for number, (start, stop) in enumerate(itertools.pairwise(cuts))
     ]
     processes = wanted if wanted > 1 else 0
-    return run_units(settings, ranges, TokenTally, workers=processes, on_tokens=on_progress)
+    return run_units(settings, ranges, TokenTally, workers=processes, on_tokens=on_progress, on=on)
 
 
 def cut_documents(store: StoreReader, ranges: int) -> list[int]:

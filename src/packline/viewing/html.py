@@ -26,24 +26,14 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from packline.errors import OutOfSpace, StoreError
 from packline.storage.local import publish_bytes
-from packline.viewing.page import (
-    Bar,
-    Block,
-    Cell,
-    DocumentOrigin,
-    Heading,
-    Histogram,
-    Link,
-    Page,
-    Table,
-    TokenStrip,
-)
-from packline.viewing.text import percent, plural, scaled, visible
-from packline.viewing.tokens import visible_pieces
+from packline.viewing.escaping import escaped, make_visible, safe_href
+from packline.viewing.page import Bar, Block, Heading, Histogram, Link, Page, Table
+from packline.viewing.strip_html import strip_figure
+from packline.viewing.text import percent, scaled
 
 if TYPE_CHECKING:
     import jinja2
@@ -224,17 +214,12 @@ def _template() -> Any:
 
     environment = jinja2.Environment(
         autoescape=True,
-        finalize=_finalize,
+        finalize=make_visible,
         undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(read_static),
     )
     _prepare(environment)
     return environment.get_template("page.html").module
-
-
-def _finalize(value: object) -> object:
-    """Make a text visible before it is escaped; `Markup` is left as it is."""
-    return visible(value) if type(value) is str else value
 
 
 def _prepare(environment: jinja2.Environment) -> None:
@@ -253,25 +238,6 @@ def _prepare(environment: jinja2.Environment) -> None:
         strip_figure=lambda strip, interactive: strip_figure(strip, interactive=interactive),
         as_typed=_as_typed,
     )
-
-
-def escaped(text: str) -> Markup:
-    """Escape a text as HTML that shows it, with control and bidirectional characters made visible.
-
-    >>> str(escaped("<script>\\u202e&"))
-    '&lt;script&gt;\\\\u202e&amp;'
-    """
-    return escape(_finalize(text))
-
-
-def safe_href(href: str) -> str | None:
-    """Return an address within the site or the page, or on the web; None for any other.
-
-    >>> safe_href("/document/7"), safe_href("#tokens"), safe_href("javascript:alert(1)")
-    ('/document/7', '#tokens', None)
-    """
-    inside = href.startswith(("/", "#", "?")) and not href.startswith(("//", "/\\"))
-    return href if inside or href.lower().startswith(("https://", "http://")) else None
 
 
 def _as_typed(text: str) -> Markup:
@@ -370,109 +336,3 @@ class Plot:
             f"{whole:,} {chart.unit} in {len(labels)} classes from {labels[0]} to {labels[-1]}; "
             f"most of them, {chart.counts[largest]:,}, in {labels[largest]}{marked}"
         )
-
-
-# ----------------------------------------------------------------------------------------- tokens
-
-PIECES = {
-    "text": Markup("{}"),
-    "space": Markup('<i class="s">{}</i>'),
-    "break": Markup('<i class="s">{}</i>\n'),
-    "escape": Markup('<i class="e">{}</i>'),
-}
-LEGEND = (
-    ("t x", "special", "a control token"),
-    ("t n", "not learned", "no position has it as its target"),
-    ("t e", "\\x9f", "not text: a byte or a character that acts"),
-)
-
-
-def strip_figure(strip: TokenStrip, *, interactive: bool = False) -> Markup:
-    """Render a strip with its caption, legend and documents: one block per document, one span per token.
-
-    No information depends on color alone: special tokens have a frame, tokens that are not learned a dotted
-    underline, escapes are slanted, and padding is a hatched block with its count. The colors of a token
-    depend on its position among its siblings, so they need no class.
-
-    Size: 70 to 110 bytes per token. Cost: 3 microseconds per token.
-
-    Args:
-        interactive: True to attach the facts that a script shows on hover (`data-ids`, `data-bytes`,
-            `data-position`, `data-segment`, `data-loss`); otherwise they are in a title.
-
-    >>> cell = Cell("<b>", (7,), b"<b>", 0, starts=True)
-    >>> '<span class="t" title="id 7, position 0">&lt;b&gt;</span>' in strip_figure(TokenStrip("", (cell,)))
-    True
-    """
-    origins = {origin.segment: origin for origin in strip.origins}
-    segments = Markup("").join(
-        _segment(list(cells), origins.get(number), interactive)
-        for number, cells in itertools.groupby(strip.cells, lambda cell: -1 if cell.padding else cell.segment)
-    )
-    caption = Markup("<figcaption>{}</figcaption>").format(escaped(strip.caption)) if strip.caption else ""
-    marks = (
-        any(cell.special for cell in strip.cells),
-        any(cell.loss is False and not cell.padding for cell in strip.cells),
-        '<i class="e">' in segments,
-    )
-    items = Markup("").join(
-        Markup('<li><span class="{}">{}</span> {}</li>').format(*entry)
-        for entry, there in zip(LEGEND, marks, strict=True)
-        if there
-    )
-    legend = Markup('<ul class="legend" aria-label="Legend">{}</ul>').format(items) if items else ""
-    more = f"and {plural(strip.more, 'more token')}" if strip.more else "" if strip.cells else "no tokens"
-    end = Markup('<p class="more">{}</p>').format(more) if more else ""
-    return Markup('<figure class="strip">{}{}{}{}</figure>').format(caption, legend, segments, end)
-
-
-def _segment(cells: list[Cell], origin: DocumentOrigin | None, interactive: bool) -> Markup:
-    count = sum(len(cell.ids) for cell in cells)
-    if cells[0].padding:
-        return Markup('<div class="segment padding">padding, {}</div>').format(plural(count, "token"))
-    data = heading = Markup("")
-    if origin is not None:
-        if interactive:
-            number = "" if origin.document is None else Markup(' data-document="{}"').format(origin.document)
-            data = Markup('{} data-origin="{}"').format(number, escaped(origin.text))
-        name = "tokens" if origin.document is None else f"document {origin.document:,}"
-        href = safe_href(origin.href) if origin.href else None
-        title = (
-            Markup('<a href="{}">{}</a>').format(escaped(href), name)
-            if href
-            else Markup("<strong>{}</strong>").format(name)
-        )
-        text = Markup('<span class="origin">{}</span>').format(escaped(origin.text)) if origin.text else ""
-        part = f"from token {cells[0].position:,}, " if cells[0].position else ""
-        heading = Markup('<p class="edge">{}{}<span class="count">{}{}</span></p>').format(
-            title, text, part, plural(count, "token")
-        )
-    tokens = Markup("").join(_span(cell, interactive) for cell in cells)
-    return Markup('<div class="segment"{}>{}<p class="tokens" translate="no">{}</p></div>').format(
-        data, heading, tokens
-    )
-
-
-def _span(cell: Cell, interactive: bool) -> Markup:
-    """Span of a cell, built from strings for speed: texts are escaped, the rest is numbers."""
-    marks = ("t x n" if cell.special else "t n") if cell.loss is False else "t x" if cell.special else "t"
-    facts = _data(cell) if interactive else _title(cell)
-    pieces = visible_pieces(cell)
-    if len(pieces) == 1 and pieces[0][1] == "text":
-        content = escaped(pieces[0][0])
-    else:
-        content = Markup("").join(PIECES[kind].format(escaped(text)) for text, kind in pieces)
-    return Markup(f'<span class="{marks}"{facts}>{content}</span>')
-
-
-def _title(cell: Cell) -> str:
-    ids = " ".join(map(str, cell.ids))
-    return f' title="id {ids}, position {cell.position}{", not learned" if cell.loss is False else ""}"'
-
-
-def _data(cell: Cell) -> str:
-    ids = cell.ids[0] if len(cell.ids) == 1 else " ".join(map(str, cell.ids))
-    found = f' data-ids="{ids}" data-position="{cell.position}" data-segment="{cell.segment}"'
-    if cell.data:
-        found += f' data-bytes="{cell.data.hex(" ")}"'
-    return found if cell.loss is None else f'{found} data-loss="{int(cell.loss)}"'

@@ -9,6 +9,7 @@ harmless in one place, so code that describes a page need not escape.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -118,6 +119,8 @@ class DocumentOrigin:
     text: str
     """Description such as `web/a.jsonl at 7,749,032, id a1b2`."""
     href: str = ""
+    title: str = ""
+    """Name of the block; default: `document` and its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,8 @@ class TokenStrip:
     origins: tuple[DocumentOrigin, ...] = ()
     more: int = 0
     """Number of tokens that are not shown."""
+    headings: bool = True
+    """False to leave out the names of the documents, where the page has them already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,17 @@ class SideBySide:
     parts: tuple[tuple[Block, ...], ...]
 
 
-Block: TypeAlias = Heading | Note | KeyValues | Table | Histogram | TokenStrip | Links | Form | SideBySide
+@dataclass(frozen=True, slots=True)
+class WithFacts:
+    """Content with facts in a column beside it, or below it if there is no room."""
+
+    content: tuple[Block, ...]
+    facts: tuple[Block, ...]
+
+
+Block: TypeAlias = (
+    Heading | Note | KeyValues | Table | Histogram | TokenStrip | Links | Form | SideBySide | WithFacts
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +197,11 @@ class Page:
     warnings: tuple[str, ...] = field(default=())
     summary: str = ""
     """Line below the title."""
+
+    def flat_blocks(self) -> Iterator[Block]:
+        """Blocks in order, with facts before the content that they are beside."""
+        for block in self.blocks:
+            yield from (*block.facts, *block.content) if isinstance(block, WithFacts) else (block,)
 
 
 def bar_cells(values: tuple[tuple[float, str], ...], top: float = 0.0) -> tuple[Bar, ...]:

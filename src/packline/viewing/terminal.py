@@ -39,6 +39,7 @@ from packline.viewing.page import (
     Table,
     TokenStrip,
     Value,
+    WithFacts,
 )
 from packline.viewing.text import Line, Piece, cells, columns, plain, plural, table, visible, wrapped
 from packline.viewing.tokens import Kind, visible_pieces
@@ -126,6 +127,8 @@ def _block_lines(block: Block, width: int, color: bool, wrap: bool) -> list[Line
             return strip_lines(block, width, color)
         case SideBySide():
             return render_blocks([one for part in block.parts for one in part], width, color, wrap=wrap)
+        case WithFacts():
+            return render_blocks([*block.facts, *block.content], width, color, wrap=wrap)
         case Links() | Form():
             return []
 
@@ -210,7 +213,7 @@ def strip_lines(strip: TokenStrip, width: int, color: bool) -> list[Line]:
             count = f"·×{sum(len(cell.ids) for cell in held):,}"
             lines.append([(f"{count:>{GUTTER}}  padding", "padding")])
             continue
-        if number in origins:
+        if strip.headings and number in origins:
             lines.append(_edge(held, origins[number]))
         lines += _Wrapped(width, color).lines(held)
     if strip.more:
@@ -219,7 +222,7 @@ def strip_lines(strip: TokenStrip, width: int, color: bool) -> list[Line]:
 
 
 def _edge(held: list[Cell], origin: DocumentOrigin) -> Line:
-    name = "" if origin.document is None else f"document {origin.document:,}"
+    name = origin.title or ("" if origin.document is None else f"document {origin.document:,}")
     position = f"; from token {held[0].position:,}" if held[0].position else ""
     return ["  ── ", (name, "edge"), "  " if name else "", (f"{origin.text}{position}", "quiet")]
 

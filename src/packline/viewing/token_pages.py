@@ -8,6 +8,7 @@ labels) or shifted by one position, which is found by comparing them with the to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import singledispatch
 from typing import TYPE_CHECKING, overload
 
@@ -24,7 +25,7 @@ from packline.viewing.batch_files import BatchFile
 from packline.viewing.columns import column_facts
 from packline.viewing.describe import left_out_facts, store_page
 from packline.viewing.html import render_notebook
-from packline.viewing.page import Block, Heading, KeyValues, Note, Page
+from packline.viewing.page import Block, Heading, KeyValues, Note, Page, WithFacts
 from packline.viewing.text import percent, plural, size
 from packline.viewing.tokens import (
     MOST,
@@ -58,7 +59,7 @@ def document_page(
     strip = document_strip(store, document, first=first, most=most, provenance=provenance, href=href)
     return Page(
         f"Document {document:,} of {store.place}",
-        (KeyValues(document_facts(provenance)), strip),
+        (WithFacts((replace(strip, headings=False),), (KeyValues(document_facts(provenance)),)),),
         summary=f"{plural(provenance.tokens, 'token')}, {size(provenance.text_bytes)} of text",
     )
 
@@ -89,7 +90,7 @@ def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None =
     strip = row_strip(rows, index, caption="", most=most, href=href)
     return Page(
         f"Row {index:,} of {len(rows):,}",
-        (KeyValues(row_facts(rows, index)), strip),
+        (WithFacts((strip,), (KeyValues(row_facts(rows, index)),)),),
         summary=f"rows of {plural(rows.seq_len, 'token')} over {rows.store.place}",
     )
 

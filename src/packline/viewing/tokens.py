@@ -46,9 +46,9 @@ from packline.viewing.page import Cell, DocumentOrigin, TokenStrip
 from packline.viewing.text import JOINERS, MARKS_MOST, visible
 
 MOST = 2048
+"""Maximum number of tokens in a strip."""
 LONGEST_VALUE = 40
 """Characters of the value of a carried column in the origin of a document."""
-"""Maximum number of tokens in a strip."""
 LOSS = {1: True, 0: False, -1: None}
 
 AnyRows: TypeAlias = RowReader | RowSource
@@ -269,12 +269,17 @@ def _continues(tail: bytes, more: bytes) -> bool:
     return True
 
 
-def visible_pieces(cell: Cell) -> list[tuple[str, Kind]]:
+def visible_pieces(cell: Cell, marks: int = -1) -> list[tuple[str, Kind]]:
     """Split the text of a cell into pieces that can be rendered anywhere, each with its kind.
 
     A line end is `↵` of kind `break`: a new line may follow it. Tabs, and white space that would be hidden,
     are of kind `space`. Bytes that are not UTF-8, and characters with an effect on a page, are of kind
-    `escape`, so that they differ from a text that looks the same.
+    `escape`, so that they differ from a text that looks the same. A combining mark without a letter to be on
+    gets a dotted circle.
+
+    Args:
+        marks: combining marks on the letter before the cell, if the surface draws a mark on the letter of
+            another cell; -1 if there is no such letter.
 
     >>> visible_pieces(Cell("if\\\\n\\\\x00", (1,), b"if\\n\\x00", 0))
     [('if', 'text'), ('↵', 'break'), ('\\\\x00', 'escape')]
@@ -287,7 +292,7 @@ def visible_pieces(cell: Cell) -> list[tuple[str, Kind]]:
             return [(text, "text")]
     pieces: list[tuple[str, Kind]] = []
     for text, valid in _parts(cell.data):
-        pieces += _pieces(text) if valid else [(text, "escape")]
+        pieces += _pieces(text, marks if not pieces else -1) if valid else [(text, "escape")]
     if all(kind == "space" or text.isspace() for text, kind in pieces):
         pieces = [(text.replace(" ", "·"), "space") for text, _ in pieces]
     return _joined(pieces)
@@ -306,8 +311,8 @@ def _parts(data: bytes) -> Iterator[tuple[str, bool]]:
             data = data[error.end :]
 
 
-def _pieces(text: str) -> Iterator[tuple[str, Kind]]:
-    marks, base = 0, False
+def _pieces(text: str, marks: int) -> Iterator[tuple[str, Kind]]:
+    marks, base = max(marks, 0), marks >= 0
     for character in text:
         category = unicodedata.category(character)
         if category[0] == "M":

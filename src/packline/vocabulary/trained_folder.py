@@ -41,7 +41,6 @@ from packline.sources.batch import Texts
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
-from packline.storage.inputs import open_input
 from packline.storage.local import disk_errors, publish_bytes, publish_folder, sync_folder
 from packline.vocabulary.training import (
     MEMORY_BYTES,
@@ -435,5 +434,5 @@ def _end_of(file: InputFile) -> int:
         return file.size
     from packline.sources.parquet_schema import open_parquet
 
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         return int(open_parquet(raw, file.path).metadata.num_row_groups)

@@ -96,7 +96,9 @@ def test_pointing_at_a_token_says_what_it_is(chrome: Chrome, site: str, store: S
         assert int(said["id"].split(",")[0]) == row.tokens[place]
         # A token is learned where some position has it as its target. Of the first of a row, which goes on
         # with a document, the row does not say.
-        assert said.get("loss") == ("learned" if place else None if row.spans[0].start else "not learned")
+        assert said.get("loss") == (
+            "in the loss" if place else None if row.spans[0].start else "no loss (never a target)"
+        )
         assert int(said["document"].replace(",", "")) == row.spans[0].document
         assert provenance.file in said["from"] and f"{provenance.position:,}" in said["from"]
     inside = page.locator(".card").bounding_box()

@@ -25,7 +25,7 @@ ROWS = "seq_len=32"
 OWN_ELEMENTS = """
 html head meta title link script body a header nav ul li form label select option input button main h1 h2 h3 p
 section div dl dt dd table caption thead tbody tr th td strong span figure figcaption i details summary
-textarea svg desc g rect text line path circle polyline
+textarea svg desc g rect text line path circle polyline aside
 """
 
 

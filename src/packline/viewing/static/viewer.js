@@ -17,10 +17,13 @@
     const segment = token.closest(".segment");
     const text = token.textContent;
     const found = [["text", text, true], ["id", data.ids.split(" ").map(Number).join(", "), true]];
+    const ids = data.ids.split(" ");
+    if (ids.length > 1) found.push(["tokens", `${ids.length}, which only together are a character`]);
     if (data.bytes) found.push(["bytes", data.bytes, true]);
+    if (/^\p{M}/u.test(text)) found.push(["begins", "with a combining mark"]);
     found.push(["position", Number(data.position).toLocaleString("en")]);
     if (data.segment) found.push(["segment", data.segment]);
-    if (data.loss) found.push(["loss", data.loss === "1" ? "learned" : "not learned"]);
+    if (data.loss) found.push(["loss", data.loss === "1" ? "in the loss" : "no loss (never a target)"]);
     if (segment && segment.dataset.document) {
       found.push(["document", Number(segment.dataset.document).toLocaleString("en")]);
     }

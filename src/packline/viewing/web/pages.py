@@ -8,6 +8,7 @@ the store.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -43,10 +44,11 @@ from packline.viewing.page import (
     Page,
     Table,
     Value,
+    WithFacts,
 )
 from packline.viewing.text import plural, size, whole_characters
 from packline.viewing.token_pages import document_facts
-from packline.viewing.tokens import Vocabulary, describe_origin, document_strip
+from packline.viewing.tokens import Vocabulary, document_strip
 from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_page, find_tokens
 from packline.viewing.web.site import InvalidForm, View, choice, number
 from packline.where.grammar import canonical_where
@@ -193,7 +195,7 @@ def document(view: View, wanted: int) -> Page:
         _numbered(view, "‹ document", wanted - 1),
         _numbered(view, "document", wanted + 1, " ›"),
     )
-    blocks: list[Block] = [Links("Neighbors", neighbors), KeyValues(tuple(facts)), strip]
+    content: list[Block] = [replace(strip, headings=False)]
     if count > PAGE_TOKENS or first:
         path = f"/document/{wanted}"
         before, after = max(first - PAGE_TOKENS, 0), first + PAGE_TOKENS
@@ -202,13 +204,12 @@ def document(view: View, wanted: int) -> Page:
             f"tokens {first:,} to {min(after, count) - 1:,} of {count:,}",
             Link("tokens after ›", view.href(path, first=after)) if after < count else "last tokens",
         )
-        blocks.append(Links("Parts of the document", ways))
+        content.append(Links("Parts of the document", ways))
     compare = view.href("/compare/tokenizers", document=wanted)
-    blocks.append(Links("More", (Link("compare with another tokenizer", compare),)))
-    summary = (
-        f"{plural(count, 'token')}, {size(provenance.text_bytes)} of text, {describe_origin(provenance)}"
-    )
-    return Page(f"Document {wanted:,}", tuple(blocks), summary=summary)
+    content.append(Links("More", (Link("compare with another tokenizer", compare),)))
+    blocks = (Links("Neighbors", neighbors), WithFacts(tuple(content), (KeyValues(tuple(facts)),)))
+    summary = f"{plural(count, 'token')}, {size(provenance.text_bytes)} of text"
+    return Page(f"Document {wanted:,}", blocks, summary=summary)
 
 
 def _numbered(view: View, word: str, document: int, end: str = "") -> str | Link:

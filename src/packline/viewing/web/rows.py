@@ -27,6 +27,7 @@ from packline.viewing.page import (
     Page,
     Table,
     TokenStrip,
+    WithFacts,
 )
 from packline.viewing.text import plural
 from packline.viewing.token_pages import row_facts
@@ -153,7 +154,7 @@ def row(view: View, wanted: int) -> Page:
         ("packing", found.packing.replace("_", " ")),
         ("split", split),
     )
-    blocks: tuple[Block, ...] = (Links("Neighbors", neighbors), KeyValues(facts), strip)
+    blocks = (Links("Neighbors", neighbors), WithFacts((strip,), (KeyValues(facts),)))
     summary = f"one of {plural(len(found), 'row')} of {found.seq_len:,} tokens"
     return Page(f"Row {wanted:,}", blocks, summary=summary)
 

@@ -1,0 +1,245 @@
+"""Python functions that write the layouts of other projects, behind `export`, `convert` and `bake`.
+
+export          a store, a run or text -> the layout of another project
+convert         a dataset -> the layout of another project, through a store
+write_rows      rows in training order -> native shards
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from packline.api import import_dataset
+from packline.errors import RecipeError, unknown_name
+from packline.settings import ExportKeywords, RowKeywords, is_recipe, make_recipe
+
+if TYPE_CHECKING:
+    from packline.facade import Store
+    from packline.formats.baked import BakedRows
+    from packline.formats.export import Exported
+    from packline.jobs.events import Event
+    from packline.jobs.on import On
+    from packline.loading.loader import Loader
+    from packline.recipe import Recipe
+    from packline.storage.sharing import Link
+
+
+def export(
+    source: str | Path | Store | Loader | Recipe | Sequence[str | Path],
+    *,
+    out: str | Path,
+    to_format: str,
+    tokenizer: str | Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    link: Link = "auto",
+    workers: int | None = None,
+    on: On = "local",
+    on_event: Callable[[Event], None] | None = None,
+    **settings: Unpack[ExportKeywords],
+) -> Exported:
+    """Export a store, or rows of a store or run, to the layout of another project; or resume an export.
+
+    Args:
+        source: a store or its folder, a run file (`.toml`) or a `Loader`; or arguments of `build`: inputs
+            with a tokenizer, or a recipe. Their store is built next to the output, at `OUT.store`, and kept.
+        out: output folder: new, empty, or containing the same export.
+        to_format: name of the format; `packline formats` lists them.
+        tokenizer: tokenizer for text inputs.
+        options: options of the format, by name.
+        link: how files of the store are reused where the output has the same bytes: `hard` links,
+            `reflink` or `copy`; `auto` takes the first that works.
+        workers: number of processes; None: one per usable core, 0: run in this process.
+        on: where it runs; see `build`.
+        on_event: called with every event while the export runs.
+        **settings: documents or rows to export, such as `split`, `labels`, `seq_len`, `packing`,
+            `batch_size`, `seed`, `stage`; see `packline.settings.RowKeywords`. For text, how to build its
+            store; see `packline.settings.TextKeywords`.
+
+    Raises:
+        RecipeError: invalid settings, or ids too large for the format.
+        StoreError: a damaged store, or an output folder with other contents.
+        OutOfSpace: not enough disk space. Finished parts are kept.
+
+    >>> import tempfile, pathlib
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> exported = export(store.path, out=folder / "data", to_format="nanogpt", workers=0)
+    >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
+    True
+    """
+    from packline.formats.choice import ExportChoice, make_choice, without_where
+    from packline.formats.export import run_export
+    from packline.formats.row_view import RowView
+    from packline.jobs.build import run_build
+    from packline.loading.loader import Loader
+    from packline.recipe import Recipe
+    from packline.store.reader import StoreReader
+
+    choice, rest = make_choice(dict(settings))
+    view: str | Path | RowView
+    if isinstance(source, Loader):
+        view = RowView.of_loader(source, choice.stage)
+    elif isinstance(source, StoreReader):
+        view = str(source.place)
+    elif isinstance(source, str | Path) and tokenizer is None and not is_recipe(source):
+        view = source
+    else:
+        view = Path(f"{Path(out)}.store")
+        if not isinstance(source, Recipe) and not str(source).endswith(".toml"):
+            choice, rest["where"] = without_where(choice)
+        recipe, running = make_recipe(source, tokenizer, {**rest, "workers": workers})
+        run_build(recipe, view, running, None, on=on)
+        rest = {}
+    if rest:
+        raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
+    return run_export(
+        view,
+        to=to_format,
+        out=out,
+        options=options,
+        choice=choice,
+        link=link,
+        workers=workers,
+        on=on,
+        on_event=on_event,
+    )
+
+
+def convert(
+    source: str | Path,
+    *,
+    out: str | Path,
+    to_format: str,
+    from_format: str | None = None,
+    tokenizer: str | Path | None = None,
+    eod: str | int | None = None,
+    bos: str | int | None = None,
+    options: Mapping[str, Any] | None = None,
+    import_options: Mapping[str, Any] | None = None,
+    link: Link = "auto",
+    workers: int | None = None,
+    on: On = "local",
+    on_event: Callable[[Event], None] | None = None,
+    **settings: Unpack[RowKeywords],
+) -> Exported:
+    """Write a dataset in another layout, or resume an interrupted conversion.
+
+        a store, or a dataset of any format ── import ──> OUT.store (kept) ── export ──> OUT
+
+    There is one path from each layout and one to each, so all pairs behave the same, and all checks of both
+    steps apply. The intermediate store is kept: it can be exported again, verified and trained on.
+
+    Args:
+        source: a store, or a file or folder of another format, which becomes a store at `OUT.store`.
+        out: output folder: new, empty, or containing the same conversion.
+        to_format: the format to write.
+        from_format: the format to read; None: recognised, if unambiguous.
+        tokenizer: the tokenizer that made the ids; needed unless `source` is a store.
+        eod: end of document, as a string or an id; by default from the metadata or the tokenizer.
+        bos: begin of document, as a string or an id; by default from the metadata or the tokenizer.
+        options: options of the format to write.
+        import_options: options of the format to read.
+        link: how bytes of the store are shared; see `export`.
+        workers: number of processes; 0: run in this process.
+        on: where it runs; see `build`.
+        on_event: called with every event of the import and of the export.
+        **settings: documents or rows to export; see `packline.settings.RowKeywords`.
+
+    Raises:
+        PacklineError: any error of the import or the export. Finished work is kept.
+
+    >>> import msgspec, tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
+    >>> _ = (folder / "tokenizer.json").write_bytes(msgspec.json.encode({"model": model}))
+    >>> _ = (folder / "train.bin").write_bytes(bytes([0, 0, 1, 0, 2, 0, 1, 0, 2, 0]))
+    >>> done = convert(
+    ...     folder / "train.bin",
+    ...     out=folder / "shards",
+    ...     from_format="nanogpt",
+    ...     to_format="llmc",
+    ...     tokenizer=folder / "tokenizer.json",
+    ...     eod="</s>",
+    ... )
+    >>> done.documents, (folder / "shards" / "fineweb_train_000000.bin").read_bytes()[1024:].hex()
+    (2, '02000000010002000100')
+    """
+    from packline.formats.choice import ExportChoice, is_store, make_choice
+    from packline.formats.export import run_export
+
+    choice, rest = make_choice(dict(settings))
+    if rest:
+        raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
+    store = str(source)
+    if not is_store(source, from_format):
+        if tokenizer is None:
+            raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
+        store = f"{Path(out)}.store"
+        import_dataset(
+            source,
+            tokenizer=tokenizer,
+            out=store,
+            from_format=from_format,
+            eod=eod,
+            bos=bos,
+            options=import_options,
+            workers=workers,
+            on=on,
+            on_event=on_event,
+        )
+    return run_export(
+        store,
+        to=to_format,
+        out=out,
+        options=options,
+        choice=choice,
+        link=link,
+        workers=workers,
+        on=on,
+        on_event=on_event,
+    )
+
+
+def write_rows(
+    source: str | Path | Store | Loader,
+    *,
+    out: str | Path,
+    options: Mapping[str, Any] | None = None,
+    workers: int | None = None,
+    on: On = "local",
+    on_event: Callable[[Event], None] | None = None,
+    **settings: Unpack[RowKeywords],
+) -> BakedRows:
+    """Write rows in training order as native shards, and open them.
+
+    Args:
+        source: a store or its folder, a run file or a `Loader`.
+        out: folder for the rows.
+        options: `file_rows`: rows per file.
+        workers: number of processes; None: one per usable core, 0: run in this process.
+        on: where it runs; see `build`.
+        on_event: called with every event while rows are written.
+        **settings: rows and their order: `seq_len`, `packing`, ...; see `packline.settings.RowKeywords`.
+
+    Raises:
+        PacklineError: see `export`.
+
+    >>> import tempfile, pathlib
+    >>> rows = write_rows(store, out=pathlib.Path(tempfile.mkdtemp()) / "rows", seq_len=5, workers=0)
+    >>> len(rows), rows.read([1], ["tokens"])["tokens"].tolist()
+    (5, [[0, 0, 1, 0, 0]])
+    """
+    from packline.formats.baked import BakedRows
+
+    export(
+        source,
+        out=out,
+        to_format="baked",
+        options=options,
+        workers=workers,
+        on=on,
+        on_event=on_event,
+        **settings,
+    )
+    return BakedRows(out)

@@ -1,0 +1,211 @@
+"""Paths of the inputs of a source: files, folders, globs, URIs.
+
+Folders are walked in the order of whole paths; hidden files are skipped and links followed. Files that are
+not regular (a pipe would block, `/dev/zero` never ends), circular links, and names that are not UTF-8 are
+refused before anything is opened.
+"""
+
+from __future__ import annotations
+
+import glob as globbing
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from packline.errors import InputError
+from packline.storage.globs import MAGIC
+from packline.storage.inputs import HUB, expand_remote, refuse_irregular, refuse_name
+from packline.storage.places import is_remote
+from packline.storage.ranged_file import PLANNING_REQUESTS, map_in_threads
+from packline.storage.remote_files import ListedFile
+
+T = TypeVar("T")
+OWN_DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+"""Prefixes of paths that depend on the process: another process would open something else."""
+
+FileId = tuple[int, int]
+"""Device and inode: identifies a folder whatever its path."""
+
+
+def describe_inputs(inputs: Sequence[str], describe: Callable[[str, ListedFile], T]) -> Iterator[T]:
+    """Describe each file of a source by its name and its path, in order; remote ones many at a time.
+
+    Args:
+        describe: is called in threads if there are remote files.
+
+    Raises:
+        InputError: nothing found, or not a valid input.
+    """
+    listed = list({file.path: file for given in inputs for file in expand(given)}.values())
+    if not listed:
+        raise InputError(
+            f"no files in {', '.join(inputs)}",
+            hint="hidden files and empty folders are passed over; check the path or the glob",
+        )
+    root = names_folder(inputs, [file.path for file in listed])
+
+    def describe_one(file: ListedFile) -> T:
+        return describe(file.path[len(root) :].lstrip("/") if root else file.path, file)
+
+    # Local disks answer faster than threads take turns.
+    threads = PLANNING_REQUESTS if any(map(is_remote, inputs)) else 1
+    return map_in_threads(describe_one, listed, threads)
+
+
+def pin_inputs(inputs: Sequence[str]) -> tuple[str, ...]:
+    """Inputs with the commit of each dataset of the hub; others as they are.
+
+    Raises:
+        InputError: no such dataset or revision, or the hub cannot be reached.
+    """
+    from packline.storage.hub_inputs import pin
+
+    return tuple(pin(given) if given.startswith(HUB) else given for given in inputs)
+
+
+def expand(given: str) -> Iterator[ListedFile]:
+    """Files of one input: itself, a folder's files, a glob's matches.
+
+    Raises:
+        InputError: nothing found, or not a valid input.
+    """
+    yield from expand_remote(given) if is_remote(given) else map(ListedFile, _expand_local(given))
+
+
+def _expand_local(given: str) -> Iterator[str]:
+    refuse_name(given)
+    if os.path.isdir(given):
+        yield from _walk(given)
+    elif os.path.lexists(given):
+        if given.startswith(OWN_DESCRIPTORS):
+            raise InputError(
+                f"{given} is what this process has open, not a file that workers could read",
+                hint="write it to a file first",
+            )
+        _refuse_no_file(given)
+        yield given
+    elif globbing.has_magic(given):
+        found = [path for path in sorted(globbing.glob(given, recursive=True)) if not os.path.isdir(path)]
+        _refuse_names(found)
+        if "**" in given:
+            _refuse_circles(found)
+        for path in found:
+            _refuse_no_file(path)
+            yield path
+    else:
+        raise InputError(f"cannot find {given}", hint="check the path; quote a glob so that it arrives whole")
+
+
+def names_folder(inputs: Sequence[str], paths: Sequence[str]) -> str:
+    """Folder that the names of a source's files are relative to: what its inputs have in common, as given.
+
+    It does not depend on the files that are found, else a new folder of files would rename all others.
+
+    Args:
+        inputs: inputs of the source.
+        paths: files that they were expanded to.
+
+    >>> names_folder(["web"], ["web/day1/a", "web/day1/b"]), names_folder(["web/*/a*"], ["web/day1/a"])
+    ('web/', 'web/')
+    >>> names_folder(["web/a", "web/b"], ["web/a", "web/b"]), names_folder(["a"], ["a"])
+    ('web/', '')
+    """
+    found, folders = set(paths), []
+    for given in inputs:
+        magic = MAGIC.search(given)
+        if given in found:
+            folders.append(given[: given.rfind("/") + 1])
+        elif magic:
+            folders.append(given[: given.rfind("/", 0, magic.start()) + 1])
+        else:
+            folders.append(given if given.endswith("/") else f"{given}/")
+    root = common_folder(folders)
+    return root if all(path.startswith(root) for path in paths) else common_folder(paths)
+
+
+def common_folder(paths: Sequence[str]) -> str:
+    """Common folder of all paths, with a slash at its end; empty if there is none.
+
+    >>> common_folder(["a/b/x.txt", "a/b/c/y.txt"]), common_folder(["a/bb/x", "a/bc/y"]), common_folder(["x"])
+    ('a/b/', 'a/', '')
+    """
+    first, last = min(paths), max(paths)  # what these two share, all share
+    shared = next((at for at, letter in enumerate(first) if last[at] != letter), len(first))
+    return first[: first.rfind("/", 0, shared) + 1]
+
+
+def _walk(folder: str) -> Iterator[str]:
+    found: list[str] = []
+    waiting: list[tuple[str, dict[FileId, str]]] = [(folder, {_file_id(folder): folder})]
+    while waiting:
+        parent, above = waiting.pop()
+        try:
+            with os.scandir(parent) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_file():
+                        found.append(entry.path)
+                    elif entry.is_dir():
+                        inner = _file_id(entry.path)
+                        if inner in above:
+                            raise _circle(entry.path, above[inner])
+                        waiting.append((entry.path, {**above, inner: entry.path}))
+                    else:
+                        _refuse_no_file(entry.path)
+                        found.append(entry.path)
+        except OSError as error:
+            if isinstance(error, InputError):
+                raise
+            why = error.strerror or error
+            raise InputError(
+                f"cannot list {error.filename or parent}: {why}", hint="check its permissions"
+            ) from error
+    found.sort()
+    _refuse_names(found)
+    yield from found
+
+
+def _file_id(path: str) -> FileId:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+def _circle(path: str, above: str) -> InputError:
+    return InputError(
+        f"{path} is a link that leads back to {above}: a folder cannot hold itself",
+        hint="remove the link, or name the folders that are wanted",
+    )
+
+
+def _refuse_circles(paths: list[str]) -> None:
+    """Refuse circular links among the matches of a glob, which follows a circle about forty times."""
+    known: dict[str, FileId] = {}
+    for folder in sorted({os.path.dirname(path) for path in paths}, key=len):
+        above: dict[FileId, str] = {}
+        inner = ""
+        for part in folder.split("/"):
+            inner += f"{part}/" if part or not inner else ""
+            here = known.get(inner) or known.setdefault(inner, _file_id(inner))
+            if part == "..":
+                above = {}
+            elif here in above and os.path.islink(inner[:-1]):
+                raise _circle(inner[:-1], above[here])
+            above[here] = inner[:-1]
+
+
+def _refuse_no_file(path: str) -> None:
+    """Refuse a pipe or a device; missing and inaccessible files are reported when they are opened."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return
+    refuse_irregular(path, status.st_mode)
+
+
+def _refuse_names(paths: Iterable[str]) -> None:
+    try:
+        "\n".join(paths).encode("utf-8")
+    except UnicodeEncodeError:
+        for path in paths:
+            refuse_name(path)

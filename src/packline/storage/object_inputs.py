@@ -1,0 +1,267 @@
+"""Inputs in object stores and on web servers, by obstore.
+
+    s3://BUCKET/KEY  gs://BUCKET/KEY  az://CONTAINER/KEY     listed 1,000 files a request, with size and ETag
+    https://HOST/PATH                                        one file; the server must support ranges
+
+Each answer is compared with the state that was planned: the ETag where the server has one, else the time of
+modification, and the size in any case. Answers that break off or stall, resets and 5xx are repeated, only the
+range concerned. A flipped bit is noticed by TLS or not at all on its way; units record checksums of what they
+have read, and `verify` with the inputs finds it.
+
+obstore may not be used before a fork (`clients`): the driver may plan with it, and then workers, which are
+forked from a process of their own, read with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from packline.errors import InputChanged, InputError, StoreError
+from packline.storage.clients import READ_SECONDS, STALL_SECONDS, Clients, obstore
+from packline.storage.globs import fixed_folder, glob_pattern, is_hidden
+from packline.storage.places import without_secrets
+from packline.storage.remote_files import InputState, ListedFile
+from packline.storage.store_errors import ACCESS, reason_of, status_of
+
+LISTED = 1000
+ATTEMPTS = 4
+OTHER_RANGE = "Requested"
+"""In the error of an answer that is whole in itself, and not the range that was requested."""
+FIRST_WAIT = 0.5
+SECRETS = {"signature", "sig", "token", "key", "apikey", "credential", "password", "secret", "authorization"}
+"""Words in names of query parameters that must not be published."""
+MISSING = "check the URI, and that your credentials may list and read it"
+
+T = TypeVar("T")
+_CLIENTS: dict[str, Clients] = {}
+
+
+class ObjectInputs:
+    """See `RemoteFiles`."""
+
+    def expand(self, uri: str) -> Iterator[ListedFile]:
+        """See `RemoteFiles.expand`."""
+        if is_web(uri):
+            refuse_secrets(uri)
+            yield ListedFile(uri)
+            return
+        root, key = split_uri(uri)
+        pattern = glob_pattern(key)
+        if pattern is None and key and not key.endswith("/"):
+            state = _retried(uri, lambda: _head(uri))
+            if state is not None:
+                yield ListedFile(uri, state)
+                return
+        folder = key.strip("/") if pattern is None else fixed_folder(key)
+        for path, state in sorted(self._walk(uri, root, folder)):
+            if pattern is None or pattern.fullmatch(path):
+                yield ListedFile(f"{root}/{path}", state)
+
+    def _walk(self, uri: str, root: str, folder: str) -> list[tuple[str, InputState]]:
+        """Files below a folder, without hidden ones and markers of folders."""
+
+        def listed() -> list[tuple[str, InputState]]:
+            found: list[tuple[str, InputState]] = []
+            folders: set[str] = set()
+            for metas in obstore().list(store_of(root), folder or None, chunk_size=LISTED):
+                for meta in metas:
+                    path = meta["path"]
+                    if is_hidden(path[len(folder) :]) or path == folder:
+                        continue
+                    if not meta["size"]:
+                        folders.add(path)
+                    found.append((path, _state(meta)))
+            if folders:
+                above = {path[:at] for path, _ in found for at, one in enumerate(path) if one == "/"}
+                found = [(path, state) for path, state in found if path not in folders & above]
+            return found
+
+        found = _retried(uri, listed)
+        if not found:
+            raise InputError(f"cannot find {uri}: no such object, and no objects below it", hint=MISSING)
+        return found
+
+    def read_start(self, uri: str, size: int) -> tuple[InputState, bytes]:
+        """See `RemoteFiles.read_start`."""
+
+        def start() -> tuple[InputState, bytes] | None:
+            root, key = split_uri(uri)
+            try:
+                answer = obstore().get(store_of(root), key, options={"range": (0, size)})
+                return _state(answer.meta), bytes(answer.bytes())
+            except FileNotFoundError:
+                return None
+            except Exception as error:
+                # A file without a byte has no range.
+                if status_of(error) == 416 and (state := _head(uri)) is not None and not state.size:
+                    return state, b""
+                raise
+
+        found = _retried(uri, start)
+        if found is None:
+            raise InputError(f"cannot find {uri}", hint=MISSING)
+        return found
+
+    def read(self, uri: str, start: int, stop: int, state: InputState) -> Any:
+        """See `RemoteFiles.read`."""
+
+        def get() -> Any:
+            root, key = split_uri(uri)
+            options: dict[str, Any] = {"range": (start, stop)}
+            if is_strong(state.modified):
+                options["if_match"] = f'"{state.modified}"'
+            try:
+                answer = obstore().get(store_of(root), key, options=options)
+            except Exception as error:
+                gone = isinstance(error, FileNotFoundError)
+                if gone or type(error).__name__ == "PreconditionError" or status_of(error) == 412:
+                    raise _changed(uri, state, _head(uri)) from None
+                raise
+            if (found := _state(answer.meta)) != state:
+                raise _changed(uri, state, found)
+            data = answer.bytes()
+            if len(data) != stop - start:
+                raise OSError(f"{OTHER_RANGE} {start}..{stop}, got {len(data)} bytes")
+            return data
+
+        return _retried(uri, get)
+
+
+def is_web(uri: str) -> bool:
+    """True for http and https."""
+    return uri.startswith(("http://", "https://"))
+
+
+def is_strong(modified: str) -> bool:
+    """True for an ETag that a server compares byte by byte; False for a time, a weak ETag or none."""
+    return bool(modified) and not modified.startswith(("W/", "modified "))
+
+
+def refuse_secrets(uri: str) -> None:
+    """Refuse an address with credentials, since recipe and manifest contain it.
+
+    >>> refuse_secrets("https://example.org/a.jsonl?X-Amz-Signature=abc")
+    Traceback (most recent call last):
+    packline.errors.InputError: https://example.org/a.jsonl: the parameter X-Amz-Signature is a credential, \
+which the manifest would publish
+    """
+    parts = urlsplit(uri)
+    plain = without_secrets(uri)
+    hint = "download the file, or read it by s3://, gs:// or az:// with credentials from the environment"
+    if parts.username or parts.password:
+        raise InputError(f"{plain}: the address has a user name, which the manifest would publish", hint=hint)
+    for name, _ in parse_qsl(parts.query, keep_blank_values=True):
+        if SECRETS & set(re.split("[-_.]", name.lower())):
+            raise InputError(
+                f"{plain}: the parameter {name} is a credential, which the manifest would publish", hint=hint
+            )
+
+
+def split_uri(uri: str) -> tuple[str, str]:
+    """Root of a store, and the key in it.
+
+    >>> split_uri("s3://bucket/a/b.txt"), split_uri("https://host/a%20b?x=1")
+    (('s3://bucket', 'a/b.txt'), ('https://host/?x=1', 'a b'))
+    """
+    if is_web(uri):
+        parts = urlsplit(uri)
+        query = f"?{parts.query}" if parts.query else ""
+        return f"{parts.scheme}://{parts.netloc}/{query}", unquote(parts.path.lstrip("/"))
+    scheme, _, rest = uri.partition("://")
+    bucket, _, key = rest.partition("/")
+    return f"{scheme}://{bucket}", key
+
+
+def _head(uri: str) -> InputState | None:
+    root, key = split_uri(uri)
+    try:
+        return _state(obstore().head(store_of(root), key))
+    except FileNotFoundError:
+        return None
+
+
+def _state(meta: Any) -> InputState:
+    """State by an answer: its ETag, else its time of modification, else its size only."""
+    modified = (meta["e_tag"] or "").replace('"', "")
+    if not modified and meta["last_modified"] > datetime(1970, 1, 2, tzinfo=UTC):
+        modified = f"modified {meta['last_modified'].isoformat()}"
+    return InputState(meta["size"], modified)
+
+
+def _changed(uri: str, expected: InputState, found: InputState | None) -> InputChanged:
+    def words(state: InputState) -> str:
+        kind = "" if not state.modified or state.modified.startswith("modified ") else "ETag "
+        return f"{state.size:,} bytes{', ' if state.modified else ''}{kind}{state.modified}"
+
+    return InputChanged(
+        f"{uri} changed after it was planned: expected {words(expected)}; "
+        f"found {'nothing' if found is None else words(found)}",
+        hint="let it come to rest, then build into a new folder",
+    )
+
+
+def _retried(uri: str, ask: Callable[[], T]) -> T:
+    """Ask a store; again, if an answer is too short. The client itself repeats what fails otherwise.
+
+    Raises:
+        InputError: refused, not supported, or still failing.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            return ask()
+        except InputError:
+            raise
+        except StoreError as error:
+            raise InputError(error.message, hint=error.hint) from error
+        except Exception as error:
+            if attempt == ATTEMPTS - 1 or OTHER_RANGE not in str(error):
+                short = "its server answers with other ranges than requested"
+                raise _input_error(uri, short if attempt else reason_of(error), error) from None
+            time.sleep(FIRST_WAIT * 2**attempt)
+    raise AssertionError
+
+
+def _input_error(uri: str, reason: str, error: Exception) -> InputError:
+    shown, status = without_secrets(uri), status_of(error)
+    kept = "what is committed is kept: the same command resumes"
+    if type(error).__name__ == "NotSupportedError":
+        return InputError(
+            f"cannot read {shown}: its server does not support ranges",
+            hint="download the file, and give its path",
+        )
+    if status in (401, 403) or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
+        hint = ACCESS.get(uri.partition("://")[0], "the server wants credentials, and packline sends none")
+        return InputError(f"cannot read {shown}: access refused: {reason}", hint=hint)
+    if isinstance(error, ValueError) and not status:
+        return InputError(f"cannot read {shown}: {str(error).splitlines()[0]}", hint="check the URI")
+    return InputError(f"cannot read {shown}: {reason}", hint=f"check the network and the server; {kept}")
+
+
+def store_of(root: str) -> Any:
+    """Client of obstore for a root (see `split_uri`), made once in each process."""
+    if is_web(root):
+        return _web_client(root, os.getpid())
+    if root not in _CLIENTS:
+        _CLIENTS[root] = Clients(root)
+    return _CLIENTS[root].reader()
+
+
+@lru_cache(64)
+def _web_client(root: str, process: int) -> Any:
+    obstore()
+    from obstore.store import HTTPStore
+
+    options: dict[str, Any] = {
+        "allow_http": True,
+        "connect_timeout": timedelta(seconds=10),
+        "read_timeout": timedelta(seconds=STALL_SECONDS),
+        "timeout": timedelta(seconds=READ_SECONDS),
+    }
+    return HTTPStore.from_url(root, client_options=options)

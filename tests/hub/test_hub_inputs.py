@@ -1,0 +1,129 @@
+"""Datasets of the hub as inputs: one commit, listed and read by ranges, offline from the cache alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import CommitOperationAdd, HfApi, constants, hf_hub_download
+from tests.hub.loopback import WRITE, LoopbackHub
+from tests.jobs.builds import build
+from tests.sources.reading import files_of, read_file, source_of
+
+from packline.errors import InputChanged, InputError
+from packline.storage.hub_inputs import parse_hub_uri, pin
+from packline.storage.inputs import open_input, remote_files
+from packline.storage.remote_files import InputState
+
+TEXTS = [f"document {number} with é" for number in range(300)]
+LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+BASE = "hf://datasets/org/corpus"
+
+
+def commit(files: dict[str, bytes]) -> str:
+    """Commit of some files in `org/corpus`."""
+    api = HfApi(token=WRITE)
+    adds = [CommitOperationAdd(name, data) for name, data in files.items()]
+    return api.create_commit("org/corpus", adds, commit_message="files", repo_type="dataset").oid
+
+
+@pytest.fixture
+def corpus(hub: LoopbackHub, tmp_path: Path) -> str:
+    """Commit of a dataset."""
+    HfApi(token=WRITE).create_repo("org/corpus", repo_type="dataset")
+    rows = {"text": TEXTS, "id": [str(number) for number in range(300)]}
+    pq.write_table(pa.table(rows), tmp_path / "c.parquet", row_group_size=100)
+    parquet = (tmp_path / "c.parquet").read_bytes()
+    return commit(
+        {"a.jsonl": LINES, "data/b.jsonl": LINES, "data/c.parquet": parquet, "data/.hidden.jsonl": LINES}
+    )
+
+
+def test_documents_are_those_of_the_files(corpus: str, hub: LoopbackHub) -> None:
+    for name in ("a.jsonl", "data/b.jsonl", "data/c.parquet"):
+        assert read_file(source_of(f"{BASE}/{name}"), cuts=[1, 2, 555]).texts == TEXTS
+    for given, names in {
+        "/data": ["b.jsonl", "c.parquet"],
+        "": ["a.jsonl", "data/b.jsonl", "data/c.parquet"],
+        "/**/*.jsonl": ["a.jsonl", "data/b.jsonl"],
+        "@main/data/*.parquet": ["c.parquet"],
+    }.items():
+        hub.requests.clear()
+        assert [file.name for file in files_of(source_of(BASE + given))] == names
+        assert hub.count("/tree/") <= 1
+
+
+def test_the_revision_is_pinned_in_recipe_and_manifest(
+    corpus: str, tmp_path: Path, tokenizer_json: Path
+) -> None:
+    first = build(tmp_path / "first", [f"{BASE}/**/*.jsonl"], tokenizer_json)
+    given = f"{BASE}@{corpus}/**/*.jsonl"
+    assert first.manifest.recipe.sources[0].inputs == (given,)
+    commit({"data/b.jsonl": LINES[:1000]})
+    again = build(tmp_path / "again", [given], tokenizer_json)
+    shards = [{path.name: path.read_bytes() for path in one.path.glob("train*")} for one in (first, again)]
+    assert shards[0] == shards[1] != {}
+    assert corpus not in "".join(shards[0])
+    newer = build(tmp_path / "newer", [f"{BASE}/**/*.jsonl"], tokenizer_json)
+    assert newer.manifest.documents < first.manifest.documents
+    with pytest.raises(Exception, match=corpus):  # the same command, and another content since
+        build(tmp_path / "first", [f"{BASE}/**/*.jsonl"], tokenizer_json)
+
+
+@pytest.mark.parametrize("fault", ["503", "429", "reset", "cut"])
+def test_what_fails_on_the_way_is_repeated(
+    corpus: str, hub: LoopbackHub, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
+    uri = f"{BASE}@{corpus}/a.jsonl"
+    state = InputState(len(LINES), corpus)
+    hub.fail("GET .*resolve", fault, times=2)
+    with open_input(uri, state, 0, state.size) as file:
+        assert file.read() == LINES
+
+
+def test_another_size_is_an_error(corpus: str) -> None:
+    with open_input(f"{BASE}@{corpus}/a.jsonl", InputState(len(LINES) - 1, corpus)) as file:
+        with pytest.raises(InputChanged, match=r"a\.jsonl changed after it was planned"):
+            file.read(10)
+
+
+def test_what_is_not_there_is_an_error(corpus: str) -> None:
+    for given, said in {
+        f"{BASE}/gone.jsonl": "cannot find",
+        f"{BASE}/*.nothing": "no files in",
+        f"{BASE}@v9/a.jsonl": "no such revision",
+        "hf://datasets/org/gone/a": "no such dataset",
+        "hf://org/name/a": "not a dataset of the hub",
+    }.items():
+        with pytest.raises(InputError, match=said) as caught:
+            files_of(source_of(given))
+        assert given.split("@")[0] in caught.value.message or "gone" in caught.value.message
+
+
+def test_offline_the_cache_is_used_and_a_missing_file_named(
+    corpus: str, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hf_hub_download("org/corpus", "data/b.jsonl", repo_type="dataset")
+    hub.requests.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    source = source_of(f"{BASE}/data/b.jsonl")
+    assert read_file(source).texts == TEXTS
+    assert files_of(source)[0].path == f"{BASE}@{corpus}/data/b.jsonl"
+    with pytest.raises(InputError, match="HF_HUB_OFFLINE is set, and the file is not") as caught:
+        files_of(source_of(f"{BASE}/a.jsonl"))
+    assert "a.jsonl" in caught.value.message and "hf download org/corpus a.jsonl" in caught.value.hint
+    with pytest.raises(InputError, match=r"cannot list .*HF_HUB_OFFLINE"):
+        files_of(source_of(f"{BASE}/data/*.jsonl"))
+    assert not hub.requests
+
+
+def test_uris_are_written_as_they_are_read(corpus: str) -> None:
+    assert pin(f"{BASE}/data") == f"{BASE}@{corpus}/data"
+    place = parse_hub_uri(f"{BASE}@refs/pr/7/a@b/c")
+    assert (place.revision, place.path) == ("refs/pr/7", "a@b/c")
+    assert parse_hub_uri(str(place)) == place
+    assert remote_files(BASE) is not None

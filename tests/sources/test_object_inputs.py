@@ -1,0 +1,163 @@
+"""Inputs in an object store: listed, read and built as from the disk, by the bytes of their plan."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from tests.sources.reading import files_of, read_file, read_sliced, source_of
+from tests.storage.servers import Bucket, bucket, moto  # noqa: F401
+
+from packline.errors import InputChanged, InputError
+from packline.fingerprint import Hasher
+from packline.sources.files import InputFile
+from packline.sources.reader import Span, read_span
+from packline.storage import object_inputs
+from packline.storage.inputs import open_input
+from packline.storage.places import open_storage
+from packline.storage.ranged_file import RangedFile
+
+pytest.importorskip("obstore", reason="object stores need packline[remote]")
+TEXTS = [f"document {number} with é" for number in range(300)]
+LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, bucket: Bucket) -> str:  # noqa: F811
+    folder = tmp_path / "corpus"
+    (folder / "deep/.hidden").mkdir(parents=True)
+    (folder / "a.jsonl").write_bytes(LINES)
+    (folder / "deep/b.jsonl.gz").write_bytes(gzip.compress(LINES))
+    (folder / "deep/d.jsonl.zst").write_bytes(zstandard.compress(LINES))
+    (folder / ".hidden.jsonl").write_bytes(LINES)
+    (folder / "deep/.hidden/e.jsonl").write_bytes(LINES)
+    (folder / "c.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    rows = {"text": TEXTS, "unused": [os.urandom(2000) for _ in TEXTS], "id": [str(n) for n in range(300)]}
+    pq.write_table(pa.table(rows), folder / "e.parquet", row_group_size=100, use_dictionary=False)
+    storage = open_storage(bucket.place("corpus"))
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    for path in paths:
+        storage.put_new(str(path.relative_to(folder)), path.read_bytes())
+    storage.put_new("empty-folder/.keep", b"")
+    return bucket.place("corpus")
+
+
+def test_documents_are_those_of_the_disk(corpus: str, tmp_path: Path) -> None:
+    for name in ("a.jsonl", "deep/b.jsonl.gz", "deep/d.jsonl.zst", "c.txt", "e.parquet"):
+        documents: dict[str, Any] = {"documents": "line"} if name.endswith("txt") else {}
+        remote, local = (source_of(f"{base}/{name}", **documents) for base in (corpus, tmp_path / "corpus"))
+        cuts = [] if name.endswith(("gz", "zst")) else [1, 2, 555]
+        assert read_file(remote, cuts=cuts) == read_file(local, cuts=cuts), name
+        ours = read_sliced(remote, tmp_path / "slices", 1000)
+        assert ours == read_sliced(local, tmp_path / "slices", 1000), name
+        assert ours[0].texts == TEXTS, name
+
+
+@pytest.mark.parametrize("given", ["", "/", "/*", "/**", "/**/*.jsonl*", "/deep", "/deep/[bx].*", "/?.*"])
+def test_files_are_found_as_on_the_disk(corpus: str, tmp_path: Path, given: str) -> None:
+    remote = files_of(source_of(corpus + given))
+    local = files_of(source_of(f"{tmp_path / 'corpus'}{given}"))
+    kept = ("index", "name", "size", "format", "compression", "text", "id")
+    assert [[getattr(file, name) for name in kept] for file in remote] == [
+        [getattr(file, name) for name in kept] for file in local
+    ]
+    assert remote and all(file.modified for file in remote)
+
+
+def test_files_are_listed_without_a_request_for_each(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_inputs, "_head", lambda uri: None)
+    assert len(files_of(source_of(corpus))) == 5
+
+
+def test_what_is_not_there_is_an_error(corpus: str) -> None:
+    for missing in (f"{corpus}/gone.jsonl", f"{corpus}/*.nothing", f"{corpus}-not/gone"):
+        with pytest.raises(InputError, match=r"cannot find|no files in") as caught:
+            files_of(source_of(missing))
+        assert missing in caught.value.message
+    with pytest.raises(InputError, match="no-such-bucket"):
+        files_of(source_of("s3://no-such-bucket/x"))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "deep/b.jsonl.gz", "e.parquet"])
+def test_a_file_that_changes_after_planning_is_an_error(corpus: str, name: str) -> None:
+    source = source_of(f"{corpus}/{name}")
+    (file,) = files_of(source)
+    storage = open_storage(corpus)
+    storage.delete([name])
+    storage.put_new(name, bytes(file.size))  # as many bytes
+    with pytest.raises(
+        InputChanged, match=r"changed after it was planned: expected .* ETag .*; found .* ETag"
+    ):
+        list(
+            read_span(
+                file, source, Span(0, 0, 3 if file.format == "parquet" else file.size), 1 << 20, Hasher()
+            )
+        )
+
+
+def test_a_parquet_file_is_read_by_its_needed_columns(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = source_of(f"{corpus}/e.parquet")
+    (file,) = files_of(source)
+    requested: list[tuple[int, int]] = []
+    announced: list[tuple[int, int]] = []
+    expect = RangedFile.expect
+
+    def opened(self: InputFile, start: int | None = None, stop: int | None = None) -> Any:
+        raw = open_input(file.path, file.state)
+        assert isinstance(raw, RangedFile)
+        read = raw._read
+
+        def counted(begin: int, end: int) -> Any:
+            requested.append((begin, end))
+            return read(begin, end)
+
+        raw._read = counted
+        return raw
+
+    def announce(self: RangedFile, ranges: Any) -> None:
+        announced.extend(ranges)
+        expect(self, ranges)
+
+    monkeypatch.setattr(InputFile, "open", opened)
+    monkeypatch.setattr(RangedFile, "expect", announce)
+    monkeypatch.setattr("packline.storage.ranged_file.FIRST_REQUEST", 1)
+    texts = [
+        text for batch in read_span(file, source, Span(0, 1, 3), 1 << 20, Hasher()) for text in batch.texts
+    ]
+    assert texts == TEXTS[100:]
+    assert len(announced) == 4, "text and id, of two row groups"
+    footers = [one for one in requested if one not in announced]
+    assert sorted(set(requested) - set(footers)) == sorted(announced)
+    assert len(requested) == len(set(requested)), "no range twice"
+    assert file.size > 500_000 and sum(end - begin for begin, end in footers) <= 1 << 16
+
+
+PLAN_THEN_FORK = """
+import sys
+import packline
+from packline.sources.files import list_files
+given, tokenizer, out = sys.argv[1:]
+packline.build([given], tokenizer=tokenizer, out=out, workers=2)
+"""
+
+
+def test_workers_read_after_the_driver_has_planned(corpus: str, tmp_path: Path, tokenizer_json: Path) -> None:
+    stores: list[Path] = []
+    for base in (corpus, str(tmp_path / "corpus")):
+        out = tmp_path / f"out-{len(stores)}"
+        command = [sys.executable, "-c", PLAN_THEN_FORK, f"{base}/**/*.jsonl*", str(tokenizer_json), str(out)]
+        subprocess.run(command, check=True, timeout=120)
+        stores.append(out)
+    remote, local = ({path.name: path.read_bytes() for path in out.glob("*.*")} for out in stores)
+    assert remote.keys() == local.keys()
+    different = {name for name in local if remote[name] != local[name]}
+    assert different == {"manifest.json"}, "only the recipe's inputs differ"

@@ -1,0 +1,121 @@
+"""Reading by ranges: a remote file reads as a local one, whatever was announced, however small the budget."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.errors import InputChanged
+from packline.storage import ranged_file
+from packline.storage.ranged_file import RangedFile, map_in_threads, share_read_ahead
+
+DATA = bytes(number * number % 251 for number in range(3000))
+offsets = st.integers(0, len(DATA) + 10)
+plans = st.lists(st.tuples(offsets, offsets), max_size=5)
+steps = st.lists(st.tuples(st.sampled_from(["seek", "read", "readinto"]), offsets), max_size=20)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Pieces of 100 bytes, three of them at a time."""
+    share = ranged_file._Share()
+    share.budget = 300
+    monkeypatch.setattr(ranged_file, "SMALLEST_PIECE", 10)
+    monkeypatch.setattr(ranged_file, "FIRST_REQUEST", 16)
+    monkeypatch.setattr(ranged_file, "_SHARE", share)
+    yield
+    assert share._held == 0, "a closed file holds nothing"
+
+
+class Server:
+    """Ranges of the data, counted."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int, int]] = []
+        self.lock = threading.Lock()
+
+    def __call__(self, start: int, stop: int) -> bytes:
+        assert 0 <= start < stop <= len(DATA)
+        with self.lock:
+            self.ranges.append((start, stop))
+        return DATA[start:stop]
+
+
+@given(plans, steps)
+def test_a_ranged_file_reads_as_a_local_one(plan: list[tuple[int, int]], todo: list[tuple[str, int]]) -> None:
+    local = io.BytesIO(DATA)
+    with RangedFile(Server(), len(DATA), "x") as remote:
+        remote.expect(plan)
+        for what, number in todo:
+            if what == "seek":
+                assert remote.seek(number) == local.seek(number)
+            elif what == "read":
+                assert remote.read(number) == local.read(number)
+            else:
+                ours, theirs = bytearray(number), bytearray(number)
+                assert remote.readinto(ours) == local.readinto(theirs)
+                assert ours == theirs
+            assert remote.tell() == local.tell()
+
+
+@given(st.integers(0, 2000), st.integers(1, 2000), st.integers(1, 300))
+def test_an_announced_range_is_requested_once(start: int, size: int, step: int) -> None:
+    stop = min(start + size, len(DATA))
+    server = Server()
+    with RangedFile(server, len(DATA), "x") as remote:
+        remote.expect([(start, stop)])
+        remote.seek(start)
+        while remote.tell() < stop:
+            assert remote.read(min(step, stop - remote.tell()))
+    assert sorted(server.ranges) == [(at, min(at + 100, stop)) for at in range(start, stop, 100)]
+
+
+def test_what_is_held_is_bounded() -> None:
+    arrived = threading.Semaphore(0)
+
+    def read(start: int, stop: int) -> bytes:
+        arrived.release()
+        return DATA[start:stop]
+
+    with RangedFile(read, len(DATA), "x") as one, RangedFile(read, len(DATA), "y") as two:
+        one.expect([(0, len(DATA))])
+        two.expect([(0, len(DATA))])
+        assert ranged_file._SHARE._held == 300
+        assert one.read(10) == two.read(10), "a file that got no share reads nevertheless"
+        assert ranged_file._SHARE._held <= 400
+
+
+def test_a_short_answer_is_an_error() -> None:
+    with RangedFile(lambda start, stop: DATA[start : stop - 1], len(DATA), "x") as remote:
+        with pytest.raises(InputChanged, match=r"x: expected 16 bytes of a range, found 15"):
+            remote.read(3)
+
+
+def test_the_error_of_a_request_reaches_its_reader() -> None:
+    def read(start: int, stop: int) -> bytes:
+        raise OSError("gone")
+
+    with RangedFile(read, len(DATA), "x") as remote:
+        remote.expect([(0, 500)])
+        with pytest.raises(OSError, match="gone"):
+            remote.read(3)
+
+
+def test_the_budget_is_divided_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = ranged_file._SHARE
+    share_read_ahead(2, 16 << 30)
+    assert share.piece == ranged_file.LARGEST_PIECE
+    share_read_ahead(64, 512 << 30)
+    assert 64 * share.budget == ranged_file.NODE_BYTES
+    share_read_ahead(64, 1 << 30)
+    assert 64 * share.budget <= (1 << 30) // 8
+
+
+@given(st.lists(st.integers(), max_size=50), st.integers(1, 4))
+def test_threads_keep_the_order(values: list[int], threads: int) -> None:
+    assert list(map_in_threads(lambda value: -value, values, threads)) == [-value for value in values]

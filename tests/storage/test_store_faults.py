@@ -1,0 +1,295 @@
+"""The laws of storage under faults, on a local folder and on S3: as if nothing had happened, or an error."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.storage.fault_proxy import FAULTS, FaultProxy, Schedule, fault_proxy
+from tests.storage.servers import Bucket
+
+from packline.errors import StoreError
+from packline.storage import attempts, clients
+from packline.storage.local import LocalFolder
+from packline.storage.objects import ObjectFolder
+from packline.storage.places import open_storage
+from packline.storage.probe import probe
+from packline.storage.protocol import Storage
+
+KEYS = (f"laws/{number}" for number in itertools.count())
+NAMES = st.sampled_from(["a", "b", "in/c"])
+DATA = st.sampled_from([b"", b"one", b"two", b"three" * 3000])
+PUTS = st.lists(st.tuples(NAMES, DATA), max_size=5)
+
+
+@contextmanager
+def faulty(bucket: Bucket, schedule: Schedule) -> Iterator[tuple[ObjectFolder, FaultProxy]]:
+    """A new folder of a bucket, reached through a proxy."""
+    with fault_proxy(bucket.endpoint, schedule) as proxy, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        yield ObjectFolder(bucket.place(next(KEYS)), pause=0.01, patience=60), proxy
+
+
+def once(fault: str, method: str) -> Schedule:
+    """One fault, at the first request with a method."""
+    done: list[int] = []
+
+    def at(found: str, path: str, number: int) -> str | None:
+        if found != method or done:
+            return None
+        done.append(number)
+        return fault
+
+    return Schedule(at=at)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_file_is_created_whatever_the_store_answers_once(
+    bucket: Bucket,
+    fault: str,
+    tmp_path: Path,
+) -> None:
+    data = os.urandom(50_000)
+    (tmp_path / "x").write_bytes(data)
+    with faulty(bucket, once(fault, "PUT")) as (storage, proxy):
+        storage.put_files({"in/x": tmp_path / "x"})
+        assert [found[2] for found in proxy.faults()] == [fault]
+        assert storage.read("in/x") == data and not (tmp_path / "x").exists()
+        assert not storage.put_new("in/x", data)
+        with pytest.raises(StoreError, match="another content"):
+            storage.put_new("in/x", data[::-1])
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault not in ("conflict", "flipped")])
+def test_reads_and_listings_are_whole_whatever_the_store_answers_once(bucket: Bucket, fault: str) -> None:
+    data = os.urandom(50_000)
+    with faulty(bucket, Schedule(rate=0)) as (storage, _):
+        storage.put_new("a", data)
+        place = storage.place
+    reads: dict[str, Callable[[Any], bytes]] = {
+        "GET": lambda storage: storage.read("a"),
+        "GET ranges": lambda storage: b"".join(storage.read_ranges("a", [(0, 20_000), (20_000, 50_000)])),
+        "HEAD": lambda storage: data if storage.facts("a").size == 50_000 else b"",
+        "GET list": lambda storage: data if [facts.name for facts in storage.walk()] == ["a"] else b"",
+        "GET folder": lambda storage: data if storage.list("") == ["a"] else b"",
+    }
+    for method, read in reads.items():
+        with faulty(bucket, once(fault, method.split()[0])) as (storage, proxy):
+            storage = ObjectFolder(place, pause=0.01, patience=60)
+            assert read(storage) == data, method
+            assert len(proxy.faults()) == 1
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "flipped"])
+def test_a_replacement_is_known_as_ours_whatever_the_store_answers_once(bucket: Bucket, fault: str) -> None:
+    with faulty(bucket, Schedule(rate=0)) as (quiet, _):
+        first = quiet.replace("driver.json", b"1", None)
+    with faulty(bucket, once(fault, "PUT")) as (storage, _):
+        storage = ObjectFolder(quiet.place, pause=0.01, patience=60)
+        second = storage.replace("driver.json", b"2", first)
+        assert second and second != first and storage.read("driver.json") == b"2"
+        assert storage.replace("driver.json", b"3", first) is None
+
+
+@contextmanager
+def storages(kind: str, bucket: Bucket | None, seed: int) -> Iterator[tuple[Storage, Storage]]:
+    """The same new place for two writers."""
+    if bucket is None:
+        with tempfile.TemporaryDirectory() as folder:
+            yield LocalFolder(Path(folder, "out")), LocalFolder(Path(folder, "out"))
+        return
+    with faulty(bucket, Schedule(seed=seed, rate=0.4)) as (one, _):
+        yield one, ObjectFolder(one.place, pause=0.01, patience=60)
+
+
+@pytest.fixture(params=["local", "s3"])
+def kind(request: pytest.FixtureRequest) -> tuple[str, Bucket | None]:
+    return request.param, request.getfixturevalue("bucket") if request.param == "s3" else None
+
+
+LAWS = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@LAWS
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from(["new", "files", "delete"]), NAMES, DATA), max_size=7),
+    st.integers(0, 2**32),
+)
+def test_two_writers_in_turn_leave_what_a_dictionary_would(
+    kind: tuple[str, Bucket | None], steps: list[tuple[bool, str, str, bytes]], seed: int
+) -> None:
+    model: dict[str, bytes] = {}
+    with storages(*kind, seed) as pair, tempfile.TemporaryDirectory() as folder:
+        for second, step, name, data in steps:
+            storage = pair[second]
+            if step == "delete":
+                storage.delete([name])
+                model.pop(name, None)
+                continue
+            path = Path(folder, "x")
+            path.write_bytes(data)
+            if model.setdefault(name, data) != data:
+                with pytest.raises(StoreError, match="another content"):
+                    storage.put_new(name, data) if step == "new" else storage.put_files({name: path})
+            elif step == "new":
+                storage.put_new(name, data)
+            else:
+                storage.put_files({name: path})
+        for storage in pair:
+            assert [facts.name for facts in storage.walk()] == sorted(model)
+            assert {name: storage.read(name) for name in model} == model
+
+
+@LAWS
+@given(PUTS, PUTS, st.integers(0, 2**32))
+def test_of_two_writers_at_once_each_name_has_one_winner(
+    kind: tuple[str, Bucket | None], one: list[tuple[str, bytes]], two: list[tuple[str, bytes]], seed: int
+) -> None:
+    accepted: list[tuple[str, bytes]] = []
+    refused: list[tuple[str, bytes]] = []
+
+    def write(storage: Storage, puts: list[tuple[str, bytes]]) -> None:
+        for name, data in puts:
+            try:
+                storage.put_new(name, data)
+                accepted.append((name, data))
+            except StoreError as error:
+                assert "another content" in str(error), error
+                refused.append((name, data))
+
+    with storages(*kind, seed) as pair:
+        threads = [threading.Thread(target=write, args=given) for given in zip(pair, (one, two), strict=True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(accepted) + len(refused) == len(one) + len(two)
+        found = {facts.name: pair[0].read(facts.name) for facts in pair[0].walk()}
+    assert set(found) == {name for name, _ in one + two}
+    assert all(found[name] == data for name, data in accepted)
+    assert all(found[name] != data for name, data in refused)
+
+
+def test_of_many_replacements_at_once_one_wins(kind: tuple[str, Bucket | None]) -> None:
+    with storages(*kind, 5) as (storage, other):
+        winners: list[bytes] = []
+
+        def swap(storage: Storage, data: bytes, expected: str | None) -> None:
+            if storage.replace("driver.json", data, expected) is not None:
+                winners.append(data)
+
+        expected = None
+        for turn in range(3):
+            winners.clear()
+            threads = [
+                threading.Thread(target=swap, args=(pair, b"%d %d" % (turn, number), expected))
+                for number, pair in enumerate((storage, other) * 3)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            facts = storage.facts("driver.json")
+            assert facts is not None
+            assert winners == [storage.read("driver.json")]
+            expected = facts.etag
+
+
+def test_a_store_that_only_fails_is_reported_with_what_it_answers(bucket: Bucket) -> None:
+    with faulty(bucket, Schedule(at=lambda *_: "busy")) as (storage, _):
+        storage._longest = 1.0
+        for use in (lambda: storage.read("a"), lambda: storage.put_new("a", b"x")):
+            with pytest.raises(StoreError, match=r"status 503, S.* \(\d+ attempts in \d+ s\)") as caught:
+                use()
+            assert "run the same command again" in caught.value.hint
+    with faulty(bucket, Schedule(at=lambda method, *_: "conflict" if method == "PUT" else None)) as (
+        storage,
+        _,
+    ):
+        storage._longest = 0.5
+        with pytest.raises(StoreError, match="the store reports that it exists, and has none"):
+            storage.put_new("a", b"x")
+
+
+def test_a_server_that_never_answers_is_given_up_soon(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "FIRST_SECONDS", 0.2)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(StoreError, match=r"cannot read s3://.*/a: nothing answers there: connection refused"):
+        ObjectFolder(bucket.place("x"), patience=0.2).read("a")
+
+
+def test_an_answer_that_stalls_is_requested_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "STALL_SECONDS", 0.3)
+    schedule = once("slow", "GET")
+    schedule.slow_seconds = 20.0
+    with faulty(bucket, schedule) as (storage, proxy):
+        storage.put_new("a", b"x" * 1000)
+        assert storage.read("a") == b"x" * 1000 and proxy.faults()
+
+
+def test_a_store_that_ignores_conditions_is_refused(lying_bucket: Bucket) -> None:
+    storage = open_storage(lying_bucket.place("store"))
+    with pytest.raises(StoreError, match=r"ignores conditions: expected a second put .* to be refused"):
+        probe(storage)
+    assert list(storage.walk()) == []
+    alone = ObjectFolder(lying_bucket.place("store"), one_writer=True)
+    probe(alone)
+    assert alone.put_new("a", b"one") and not alone.put_new("a", b"one")
+    with pytest.raises(StoreError, match="another content"):
+        alone.put_new("a", b"two")
+    etag = alone.replace("b", b"1", None)
+    assert etag and alone.replace("b", b"2", None) is None and alone.replace("b", b"2", etag)
+
+
+def test_a_store_that_keeps_to_conditions_is_left_as_it_was(bucket: Bucket, tmp_path: Path) -> None:
+    for storage in (open_storage(bucket.place("store")), open_storage(tmp_path / "none")):
+        probe(storage)
+        assert list(storage.walk()) == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_without_a_store_of_that_name_no_error_hides_it() -> None:
+    for place, message in {
+        "s3://": "names no bucket",
+        "s4://b/k": "is not a place of results",
+        "s3://key:word@bucket/k": "s3://bucket/k was given with credentials",
+        "az://c/k?sig=word": "az://c/k was given with credentials",
+        "s3://b/a/../c": "empty part",
+    }.items():
+        with pytest.raises(StoreError, match=message) as caught:
+            open_storage(place)
+        assert "word" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "variables", "message"),
+    [
+        ("s3://b/k", {"AWS_ENDPOINT_URL": "http://me:word@host"}, "AWS_ENDPOINT_URL is not an address"),
+        ("s3://b/k", {"AWS_ENDPOINT_URL": "not an address"}, "AWS_ENDPOINT_URL is not an address"),
+        ("s3://b/k", {"AWS_SECRET_ACCESS_KEY": ""}, "cannot read s3://b/k/a: Missing SecretAccessKey"),
+        ("s3://b/k", {"AWS_ACCESS_KEY_ID": "", "AWS_PROFILE": "word"}, "AWS profile 'word' cannot be used"),
+        ("az://b/k", {}, "cannot read az://b/k/a: Account must be specified"),
+        ("gs://b/k", {"GOOGLE_APPLICATION_CREDENTIALS": "/no"}, "cannot read gs://b/k/a: Unable to open"),
+    ],
+)
+def test_settings_that_cannot_work_are_reported_at_once(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, place: str, variables: dict[str, str], message: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+        if not value:
+            monkeypatch.delenv(name)
+    with pytest.raises(StoreError, match=message) as caught:
+        ObjectFolder(place).read("a")
+    assert caught.value.hint and "me:word" not in str(caught.value)
