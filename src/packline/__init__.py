@@ -42,6 +42,8 @@ _HOMES = {
     "import_dataset": "packline.api",
     "merge": "packline.stores",
     "open": "packline.api",
+    "pull": "packline.hub.pull",
+    "push": "packline.hub.push",
     "report": "packline.viewing.report",
     "trace": "packline.loading.trace",
     "verify": "packline.store.verify",
@@ -62,6 +64,8 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.exports import export as export
     from packline.exports import write_rows as write_rows
     from packline.facade import Store as Store
+    from packline.hub.pull import pull as pull
+    from packline.hub.push import push as push
     from packline.jobs.on import Ray as Ray
     from packline.jobs.on import Slice as Slice
     from packline.loading.follow import follow as follow

@@ -87,6 +87,8 @@ class TextKeywords(TypedDict, total=False):
     template: str | None
     where: str | None
     columns: Sequence[str] | None
+    charset: str | None
+    newlines: Literal["unix"] | None
     rare_fields: Sequence[str] | None
     encoding: str | None
     eod: str | int | None
@@ -194,6 +196,9 @@ def _whole_recipe(
     if isinstance(inputs, Recipe):
         return inputs, RunOptions()
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    recipes = [path for path in paths if str(path).endswith(".toml")]
+    if recipes and len(paths) > 1:
+        raise RecipeError(f"{recipes[0]} is a recipe: expected no other input, found {len(paths)}")
     return load_recipe(paths[0]) if len(paths) == 1 and str(paths[0]).endswith(".toml") else None
 
 

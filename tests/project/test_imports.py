@@ -44,6 +44,8 @@ EXPORTS = [
     "import_dataset",
     "merge",
     "open",
+    "pull",
+    "push",
     "report",
     "trace",
     "verify",

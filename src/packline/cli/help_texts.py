@@ -372,6 +372,39 @@ Needs packline[web].""",
   packline serve old new --port 0
   packline serve store --host 0.0.0.0""",
     ),
+    "push": (
+        """Publish a store, an export, a tokenizer or evaluation sets on the hub.
+
+Uploads what the repository lacks, a few commits in all, and the manifest last:
+a revision that has one is complete. The same command continues an interrupted
+push. The card (README.md) is made from the manifest; what you write around its
+marked part is kept. A new repository is private. Needs a token that may write:
+`hf auth login` or HF_TOKEN.""",
+        """Examples:
+
+  packline push store hf://datasets/org/tokens
+  packline push store hf://datasets/org/tokens@v2 --public --license odc-by
+  packline push mytok hf://org/tokenizer
+  packline push data hf://datasets/org/fineweb-bin
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
+    ),
+    "pull": (
+        """Fetch what a push published, and check it.
+
+Resolves the revision to a commit, fetches what is missing, compares every file
+with the checksums of the manifest, and makes the folder in one step. Prints
+the commit: a run that names it reads the same bytes for ever. The same command
+continues an interrupted pull. With HF_HUB_OFFLINE only the cache of the hub's
+client is used.""",
+        """Examples:
+
+  packline pull hf://datasets/org/tokens store
+  packline pull hf://datasets/org/tokens@v1 store
+  packline pull hf://org/tokenizer mytok
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
+    ),
     "tokenizer": (
         """Train a tokenizer, compare it with others, check it against a model.
 
@@ -411,6 +444,7 @@ TOPICS = {
     "Train": ("pack", "trace", "export", "bake"),
     "Other formats": ("formats", "import", "convert"),
     "Tokenizers and evaluation sets": ("tokenizer", "evals"),
+    "Publish": ("push", "pull"),
 }
 """Commands by topic, in the order of `packline --help`."""
 
@@ -426,6 +460,8 @@ WRITING = (
     "import",
     "convert",
     "evals",
+    "push",
+    "pull",
     "demo",
 )
 """Commands whose result is files; with --quiet they print nothing."""

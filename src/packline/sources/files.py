@@ -136,7 +136,7 @@ def not_text_notes(files: Iterable[InputFile], names: Sequence[str]) -> list[str
         glob = f"{common_folder([file.path for file in found])}**/*{ending}"
         notes.append(
             f"source {names[number]}: {count} not UTF-8 text: {shown}; use a glob such as {glob!r} to leave "
-            f"out what is not"
+            f"out what is not, or name the encoding of text: charset = 'latin-1'"
         )
     return notes
 

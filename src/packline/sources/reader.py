@@ -37,6 +37,7 @@ from packline.sources.files import InputFile
 from packline.sources.json_array import read_blocks
 from packline.sources.jsonl import BOM, JsonlDecoder
 from packline.sources.lines import NEWLINE, read_lines, reader_of, seek_record
+from packline.sources.plain_text import Decode, text_decoder
 from packline.sources.record_text import JsonlRecords, Transform, row_batch, transform_of
 from packline.sources.stream_splitter import StreamChunk, delimiter_of
 from packline.storage.inputs import read_fully
@@ -129,7 +130,7 @@ def _read_plain(
 ) -> Iterator[Batch]:
     """Read a text file that is one document, or is cut at separators."""
     if source.documents == "file":
-        yield from read_whole_file(file.index, _hashed(raw, hasher), max_document_bytes)
+        yield from read_whole_file(file.index, _hashed(raw, hasher), max_document_bytes, text_decoder(source))
         return
     delimiter = delimiter_of(file, source)
     blocks = read_lines(reader_of(raw), 0, delimiter=delimiter, max_bytes=max_document_bytes)
@@ -145,7 +146,8 @@ def _read_stream(
 ) -> Iterator[Batch]:
     """Read a whole compressed file."""
     if file.format == "text" and source.documents == "file":
-        batches = list(read_whole_file(file.index, stream.read, max_document_bytes))
+        whole = read_whole_file(file.index, stream.read, max_document_bytes, text_decoder(source))
+        batches = list(whole)
         if stream.problem:
             raw = b"".join(batch.texts.data.tobytes() for batch in batches)
             raw += b"".join(reject.raw for batch in batches for reject in batch.rejects)
@@ -178,9 +180,9 @@ def _decode(
         for block in blocks:
             yield decoder.decode(file.index, block)
         return
-    delimiter = delimiter_of(file, source)
+    delimiter, decode = delimiter_of(file, source), text_decoder(source)
     for block in blocks:
-        yield decode_records(file.index, block, delimiter)
+        yield decode_records(file.index, block, delimiter, decode)
 
 
 @cache
@@ -247,7 +249,7 @@ def _hashed(raw: BinaryIO, hasher: Any) -> Callable[[int], bytes]:
     return read
 
 
-def decode_records(file: int, block: Block, delimiter: bytes) -> Batch:
+def decode_records(file: int, block: Block, delimiter: bytes, decode: Decode = bytes.decode) -> Batch:
     """Decode the documents of a block of lines, or of records that end with a separator.
 
     >>> list(decode_records(0, Block(memoryview(b"one\\r\\ntwo\\n"), np.array([0, 5]), 0), b"\\n").texts)
@@ -258,9 +260,13 @@ def decode_records(file: int, block: Block, delimiter: bytes) -> Batch:
     data = bytes(block.data)
     marked = block.position == 0 and data.startswith(BOM)
     try:
-        texts = (data[len(BOM) :] if marked else data).decode("utf-8").split(delimiter.decode("utf-8"))
+        if decode is bytes.decode:
+            texts = (data[len(BOM) :] if marked else data).decode("utf-8").split(delimiter.decode("utf-8"))
+        else:
+            records = (data[len(BOM) :] if marked else data).split(delimiter)
+            texts = [decode(_without_return(record, delimiter)) for record in records]
     except UnicodeDecodeError:
-        return _decode_one_by_one(file, data, block, delimiter)
+        return _decode_one_by_one(file, data, block, delimiter, decode)
     if len(texts) > len(block.starts):
         texts.pop()  # the last delimiter is followed by nothing
     if delimiter == NEWLINE and b"\r" in data:
@@ -268,7 +274,7 @@ def decode_records(file: int, block: Block, delimiter: bytes) -> Batch:
     return Batch(file, Texts.of(texts), block.starts + block.position, consumed_bytes=len(data))
 
 
-def _decode_one_by_one(file: int, data: bytes, block: Block, delimiter: bytes) -> Batch:
+def _decode_one_by_one(file: int, data: bytes, block: Block, delimiter: bytes, decode: Decode) -> Batch:
     texts, positions, rejects = [], [], []
     starts = block.starts.tolist()
     for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
@@ -276,17 +282,23 @@ def _decode_one_by_one(file: int, data: bytes, block: Block, delimiter: bytes) -
         if position == 0:
             record = record.removeprefix(BOM)
         try:
-            text = record.decode("utf-8")
+            text = decode(_without_return(record, delimiter))
         except UnicodeDecodeError as error:
             detail = _not_utf8(error, position)
             rejects.append(RecordProblem("invalid_utf8", detail).reject(file, position, record))
             continue
-        texts.append(text.removesuffix("\r") if delimiter == NEWLINE else text)
+        texts.append(text)
         positions.append(position)
     return Batch(file, Texts.of(texts), np.array(positions, np.int64), None, rejects, len(data))
 
 
-def read_whole_file(file: int, read: Callable[[int], bytes], max_bytes: int) -> Iterator[Batch]:
+def _without_return(record: bytes, delimiter: bytes) -> bytes:
+    return record.removesuffix(b"\r") if delimiter == NEWLINE else record
+
+
+def read_whole_file(
+    file: int, read: Callable[[int], bytes], max_bytes: int, decode: Decode = bytes.decode
+) -> Iterator[Batch]:
     """Read a file as one document; if it is too large, as the pieces of one reject."""
     parts: list[bytes] = []
     size = 0
@@ -299,7 +311,8 @@ def read_whole_file(file: int, read: Callable[[int], bytes], max_bytes: int) -> 
     data = b"".join(parts)
     text = data.removeprefix(BOM)
     try:
-        text.decode("utf-8")
+        decoded = decode(text)
+        text = text if decode is bytes.decode else decoded.encode("utf-8")
     except UnicodeDecodeError as error:
         detail = _not_utf8(error, len(data) - len(text))
         yield without_documents(file, RecordProblem("invalid_utf8", detail).reject(file, 0, data), size)
@@ -321,6 +334,7 @@ def _reject_pieces(file: int, data: bytes, read: Callable[[int], bytes], max_byt
 
 
 def _not_utf8(error: UnicodeDecodeError, base: int) -> str:
+    name = "UTF-8" if error.encoding == "utf-8" else error.encoding
     return (
-        f"byte 0x{error.object[error.start]:02x} at offset {base + error.start} is not UTF-8: {error.reason}"
+        f"byte 0x{error.object[error.start]:02x} at offset {base + error.start} is not {name}: {error.reason}"
     )
