@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from packline.viewing.page import (
     Bar,
+    ColumnHead,
+    DataTable,
     DocumentOrigin,
     Form,
     FormField,
@@ -81,6 +83,7 @@ def a_page(text: str, strip: TokenStrip) -> Page:
         get_type_hints(FormField)["kind"]
     )
     fields = tuple(FormField(kind + text, text, text, kind, ((text, text),)) for kind in kinds)
+    head = ColumnHead(text, text, "ascending", (1.0, 0.5), text, (Link(text, text),))
     return Page(
         text,
         (
@@ -90,6 +93,7 @@ def a_page(text: str, strip: TokenStrip) -> Page:
             Heading(text, 3),
             Table(text, (text, text), (row, row), "lr"),
             Table(text, (), ((text, Bar(text, 1.0, 0.5, "bad")), (text, Bar(text, 0.0))), "lr", part=text),
+            DataTable(text, (head,), ((text,),), "l"),
             Histogram(text, (text, text), (3, 0), text, ((text, 1),)),
             Table(text, (text, text, text), ((text, Bar(text, 1.0, 0.5), Bar(text, 0.0)),), "lrr"),
             strip,

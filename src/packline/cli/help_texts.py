@@ -173,6 +173,25 @@ them. After an interruption the same command resumes.""",
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
     ),
+    "cp": (
+        """Copy a store, an export or a folder from one storage into another.
+
+SOURCE and TARGET are folders or URIs: s3://bucket/key, gs://bucket/key,
+az://container/key. Files are created, never overwritten. What is read is
+compared with the checksums of the manifest, and the manifest is copied last,
+so a copy that has one is whole. Between folders files are linked where
+possible. After an interruption the same command resumes. Hidden files are
+left out. Credentials and endpoints come from the environment, a profile or
+the machine: see docs/storage.md.""",
+        """Examples:
+
+  packline cp store s3://bucket/stores/web
+  packline cp s3://bucket/stores/web web --verify
+  packline cp s3://bucket/stores/web gs://other/stores/web
+  packline cp store ../backup/store --link copy
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
+    ),
     "diff": (
         """Show what differs between two stores.
 
@@ -446,6 +465,7 @@ TOPICS = {
     "Look at it": ("info", "view", "serve", "report"),
     "Check it": ("verify", "analyze", "diff"),
     "Train": ("pack", "trace", "export", "bake"),
+    "Move it": ("cp",),
     "Other formats": ("formats", "import", "convert"),
     "Tokenizers and evaluation sets": ("tokenizer", "evals"),
     "Publish": ("push", "pull"),
@@ -456,6 +476,7 @@ WRITING = (
     "build",
     "sft",
     "merge",
+    "cp",
     "finalize",
     "slurm",
     "init",

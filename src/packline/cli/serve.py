@@ -31,6 +31,13 @@ def serve(
         list[str] | None,
         option("Tokenizer to compare with. May be repeated.", SHOWN),
     ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        option(
+            "List of documents that pages can leave out, as verify and analyze --write it. May be repeated.",
+            SHOWN,
+        ),
+    ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
     """Serve pages about stores; see `help_texts`."""
@@ -45,7 +52,7 @@ def serve(
         from packline.viewing.web.app import warm_up
         from packline.viewing.web.site import Site
 
-        site = Site(stores, tokenizer or ())
+        site = Site(stores, tokenizer or (), exclusions=exclude or ())
         warm_up(site)
         documents = sum(len(opened.store.documents) for opened in site.stores)
         held = plural(documents, "document")

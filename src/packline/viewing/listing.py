@@ -93,7 +93,7 @@ def beginning(vocabulary: Vocabulary, tokens: np.ndarray) -> str:
     """Beginning of a document, in one line."""
     ids = [one for one in tokens[:BEGINNING].tolist() if one not in vocabulary.special]
     cut = len(tokens) > BEGINNING
-    text = " ".join(whole_characters(plain_bytes(vocabulary, ids), first=False, last=cut).split())
+    text = " ".join(whole_characters(plain_bytes(vocabulary, ids), last=cut).split())
     more = cut or len(text) > SHOWN_CHARACTERS
     return text[:SHOWN_CHARACTERS] + ("…" if more else "")
 

@@ -26,6 +26,7 @@ from packline.viewing.page import (
     Bar,
     Block,
     Cell,
+    DataTable,
     DocumentOrigin,
     Form,
     Heading,
@@ -121,6 +122,8 @@ def _block_lines(block: Block, width: int, color: bool, wrap: bool) -> list[Line
             return table(pairs, "ll", width=room)
         case Table():
             return _table_lines(block, width, room)
+        case DataTable():
+            return _table_lines(block.plain, width, room)
         case Histogram():
             return _histogram_lines(block, width)
         case TokenStrip():

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.viewing.html import Assets, macro, read_static, render_file, style
 from packline.viewing.page import Note, Page
-from packline.viewing.web import compare, pages, rows
+from packline.viewing.web import compare, documents, pages, rows
 from packline.viewing.web.security import Guard
 from packline.viewing.web.site import InvalidForm, Site, View, choice, number
 
@@ -51,7 +51,7 @@ NAVIGATION = (
     ("Stores", "/compare/stores"),
 )
 JUMPS = ("document", "row", "step")
-KEPT = ("seq_len", "packing", "split", "batch_size", "seed", "world_size")
+KEPT = ("seq_len", "packing", "split", "where", "unique", "exclude", "batch_size", "seed", "world_size")
 """Parameters kept by a jump to a row or a step."""
 WAIT = 1.0
 """Seconds to wait at startup for the lengths of each store."""
@@ -95,7 +95,7 @@ def make_site_app(
     routes = [
         route("/", lambda view, _: pages.overview(view)),
         route("/sources", lambda view, _: pages.sources(view)),
-        route("/documents", lambda view, _: pages.documents(view)),
+        route("/documents", lambda view, _: documents.documents(view)),
         route(
             "/document/{number}",
             lambda view, request: pages.document(view, _path_number(request, "document")),
@@ -123,7 +123,7 @@ def warm_up(site: Site) -> None:
     site.wait(WAIT)
     for place in range(len(site.stores)):
         view = View(site, place, {})
-        for render in (pages.overview, pages.documents, rows.rows, rows.batch):
+        for render in (pages.overview, documents.documents, rows.rows, rows.batch):
             with contextlib.suppress(PacklineError):
                 render_file(render(view), assets=assets(), header=header(view, "/"))
 
@@ -217,7 +217,7 @@ def _jump(site: Site, request: Request) -> Response:
     if to == "document":
         target = view.document(wanted)
     elif to == "row":
-        target = view.href(f"/row/{wanted}", **{name: kept[name] for name in KEPT[:3] if name in kept})
+        target = view.href(f"/row/{wanted}", **{name: kept[name] for name in KEPT[:6] if name in kept})
     else:
         target = view.href("/batch", step=wanted, **kept)
     return RedirectResponse(target, 303)
