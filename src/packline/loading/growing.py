@@ -407,7 +407,7 @@ class GrowingRows:
         return self.parent
 
     def __repr__(self) -> str:
-        return f"<the first {self._count:,} rows of {self.seq_len:,} tokens of {self.store.path}>"
+        return f"<the first {self._count:,} rows of {self.seq_len:,} tokens of {self.store.place}>"
 
 
 def _check_followable(recipe: Recipe, options: RowOptions) -> None:
