@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.sources.reading import read_file
 
 from packline.errors import RecipeError
-from packline.recipe import Recipe, Source, check_recipe
-from packline.sources.plain_text import NOT_CHARSETS
+from packline.recipe import NOT_CHARSETS, Recipe, Source, check_recipe
 
 LATIN = st.text(st.characters(max_codepoint=0xFF, exclude_characters="\r\n\x1c\x1d\x1e\x85"), max_size=8)
 LINES = st.lists(LATIN.filter(bool), min_size=1, max_size=5)

@@ -72,7 +72,7 @@ BEFORE_HIT = 64
 def overview(view: View) -> Page:
     """Overview page of the store."""
     store, manifest, lengths = view.store, view.store.manifest, view.opened.lengths
-    facts: list[tuple[str, Value]] = [("folder", str(store.path)), *store_facts(store)]
+    facts: list[tuple[str, Value]] = [("folder", str(store.place)), *store_facts(store)]
     facts[1] = ("documents", Link(f"{manifest.documents:,}", view.href("/documents")))
     facts += length_facts(lengths) if lengths is not None else ()
     blocks: list[Block] = [KeyValues(tuple(facts))]

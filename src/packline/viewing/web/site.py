@@ -35,9 +35,10 @@ from packline.packing.exclusions import ExclusionList
 from packline.packing.packer import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
+from packline.store.kept_tokenizer import load_kept_tokenizer
+from packline.store.paths import StorePath
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.reader import StoreReader
-from packline.store.tables import TOKENIZER
 from packline.viewing.column_bars import ColumnBars, measure_columns
 from packline.viewing.columns import ColumnCounts, count_columns
 from packline.viewing.page import Form, Note, Page
@@ -119,7 +120,7 @@ class SiteTokenizer:
     @classmethod
     def of_store(cls, store: StoreReader) -> SiteTokenizer:
         """Load the tokenizer kept with a store."""
-        tokenizer = load_tokenizer(str(store.path / TOKENIZER))
+        tokenizer = load_kept_tokenizer(store.place, store.manifest.tokenizer_files)
         return cls(store.manifest.tokenizer.name, Vocabulary.of_store(store), tokenizer)
 
     @classmethod
@@ -167,13 +168,13 @@ class InvalidForm(RecipeError):
         return cls(Page(title, (form, *notes)), error)
 
 
-def distinct(paths: Sequence[Path]) -> list[str]:
+def distinct(paths: Sequence[StorePath]) -> list[str]:
     """Shortest distinct names of folders: the last part, and as many parts before it as necessary.
 
     >>> distinct([Path("a/store"), Path("b/store"), Path("c")])
     ['a/store', 'b/store', 'c']
     """
-    parts = [path.resolve().parts for path in paths]
+    parts = [tuple(str(path.resolve()).split("/")) for path in paths]
 
     def name(own: tuple[str, ...], length: int) -> str:
         same = sum(other[-length:] == own[-length:] for other in parts)
@@ -192,7 +193,7 @@ class ServedStore:
 
     def __init__(self, store: StoreReader, choice: SiteTokenizer) -> None:
         self.store = store
-        self.name = store.path.name or str(store.path)
+        self.name = store.place.name or str(store.place)
         self.provenance = ProvenanceCache(store)
         self.lengths: DocumentLengths | None = None
         """Lengths of documents; None until they are counted."""
@@ -300,7 +301,7 @@ class Site:
             if fingerprint not in found:
                 found[fingerprint] = SiteTokenizer.of_store(store)
             self.stores.append(ServedStore(store, found[fingerprint]))
-        for opened, name in zip(self.stores, distinct([one.store.path for one in self.stores]), strict=True):
+        for opened, name in zip(self.stores, distinct([one.store.place for one in self.stores]), strict=True):
             opened.name = name
         for name in tokenizers:
             found[f"named {name}"] = SiteTokenizer.load(name)
