@@ -35,6 +35,7 @@ _HOMES = {
     "build": "packline.api",
     "build_chat": "packline.api",
     "convert": "packline.exports",
+    "copy": "packline.stores",
     "diff": "packline.stores",
     "estimate": "packline.api",
     "export": "packline.exports",
@@ -42,6 +43,8 @@ _HOMES = {
     "import_dataset": "packline.api",
     "merge": "packline.stores",
     "open": "packline.api",
+    "pull": "packline.hub.pull",
+    "push": "packline.hub.push",
     "report": "packline.viewing.report",
     "trace": "packline.loading.trace",
     "verify": "packline.store.verify",
@@ -62,6 +65,8 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.exports import export as export
     from packline.exports import write_rows as write_rows
     from packline.facade import Store as Store
+    from packline.hub.pull import pull as pull
+    from packline.hub.push import push as push
     from packline.jobs.on import Ray as Ray
     from packline.jobs.on import Slice as Slice
     from packline.loading.follow import follow as follow
@@ -73,6 +78,7 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.recipe import Recipe as Recipe
     from packline.recipe import Source as Source
     from packline.store.verify import verify as verify
+    from packline.stores import copy as copy
     from packline.stores import diff as diff
     from packline.stores import merge as merge
     from packline.viewing.analysis import analyze as analyze

@@ -15,6 +15,7 @@
     │   ├── WaitedTooLong  (TimeoutError)       a step of a store that is being built came too late
     │   ├── ResumeMismatch                      the folder contains a different build
     │   └── CorruptStore                        files that disagree with the manifest
+    ├── HubError           (OSError)            the hub cannot be reached, or refuses
     ├── MixedDocuments     (RuntimeError)       a model lets documents of a packed row attend to each other
     ├── OutOfMemory        (MemoryError)        a document that does not fit into the memory of a worker
     ├── OutputError        (OSError)            standard output is closed or full
@@ -130,6 +131,10 @@ class CorruptStore(StoreError):
     """Files of a store disagree with its manifest or with each other."""
 
 
+class HubError(PacklineError, OSError):
+    """The hub cannot be reached, or refuses."""
+
+
 class MixedDocuments(PacklineError, RuntimeError):
     """A model lets the documents of a packed row attend to each other."""
 
@@ -172,6 +177,7 @@ ERRORS: dict[str, type[PacklineError]] = {
         WaitedTooLong,
         ResumeMismatch,
         CorruptStore,
+        HubError,
         MixedDocuments,
         OutOfMemory,
         OutOfSpace,

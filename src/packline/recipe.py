@@ -18,6 +18,7 @@ On disk a recipe is TOML:
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -85,6 +86,10 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Split of all its documents, regardless of their hash."""
     columns: tuple[str, ...] | UnsetType = UNSET
     """Fields carried along in provenance: `url`, `metadata.language`, or with a type, `score: float`."""
+    charset: str | UnsetType = UNSET
+    """Plain text only: encoding of the files, such as `latin-1` or `utf-16`; else UTF-8."""
+    newlines: Literal["unix"] | UnsetType = UNSET
+    """Plain text only: `unix` replaces the line ends of other systems by `\\n`; else they are kept."""
     rare_fields: tuple[str, ...] | UnsetType = UNSET
     """Fields named above that may be absent from the first records; any other such field is refused."""
 
@@ -299,7 +304,7 @@ def _check_val_documents(recipe: Recipe, count: int) -> None:
         raise RecipeError(f"val_documents is {count}: expected at least 1")
     if recipe.val_fraction:
         raise RecipeError("val_documents and val_fraction are two sizes of one split: expected one of them")
-    if recipe.limit_documents is not None or recipe.limit_tokens is not None:
+    if is_limited(recipe):
         raise RecipeError(
             "val_documents counts among all documents, and a limit leaves some out: expected one of them",
             hint="with limit_documents or limit_tokens use val_fraction",
@@ -320,6 +325,8 @@ def _check_source(source: Source, where: str) -> None:
             f'{where}: documents = "separator" and separator go together',
             hint='for example documents = "separator", separator = "\\n\\n"',
         )
+    if source.charset is not UNSET:
+        _check_charset(source, where)
     if source.separator == "":
         raise RecipeError(f"{where}: the separator is empty")
     if source.template is not UNSET and source.text is not None:
@@ -336,6 +343,40 @@ def _check_source(source: Source, where: str) -> None:
         raise RecipeError(f"{where}: min_chars is {source.min_chars}: expected 0 or more")
     if source.max_chars is not None and source.max_chars < source.min_chars:
         raise RecipeError(f"{where}: max_chars {source.max_chars} is below min_chars {source.min_chars}")
+
+
+NOT_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7")
+"""Codecs of Python for text within text."""
+
+
+def _check_charset(source: Source, where: str) -> None:
+    """Refuse an encoding that is unknown, or in which documents cannot be cut at bytes.
+
+    Raises:
+        RecipeError: names the setting.
+
+    >>> _check_charset(Source(inputs=("a",), charset="latin-1"), "a")
+    >>> _check_charset(Source(inputs=("a",), charset="latin-one"), "a")
+    Traceback (most recent call last):
+    packline.errors.RecipeError: a: charset is 'latin-one': expected an encoding that Python knows
+    """
+    if not source.charset:
+        return
+    try:
+        if codecs.lookup(source.charset).name.replace("_", "-") in NOT_CHARSETS:
+            raise LookupError
+        one_byte = len(bytes(range(256)).decode(source.charset, "replace")) == 256
+    except (LookupError, UnicodeError):
+        raise RecipeError(
+            f"{where}: charset is {source.charset!r}: expected an encoding that Python knows",
+            hint="for example latin-1, cp1252 or utf-16",
+        ) from None
+    if source.documents != "file" and not (one_byte and (source.separator or "").isascii()):
+        raise RecipeError(
+            f"{where}: charset is {source.charset!r}, and documents is {source.documents!r}, cut at bytes: "
+            "expected an encoding with one byte per character, and a separator in ASCII",
+            hint="convert the files: iconv -f CHARSET -t utf-8",
+        )
 
 
 COLUMN_TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
@@ -425,6 +466,11 @@ def check_options(options: RunOptions) -> RunOptions:
             else "engines with a large vocabulary need about 300 MiB before the first document",
         )
     return options
+
+
+def is_limited(recipe: Recipe) -> bool:
+    """True if a limit of documents or tokens applies to the whole build."""
+    return recipe.limit_documents is not None or recipe.limit_tokens is not None
 
 
 def recipe_difference(old: Any, new: Any, where: str = "") -> list[str]:

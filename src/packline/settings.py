@@ -37,6 +37,10 @@ RECIPE_FIELDS = set(Recipe.__struct_fields__) - {"sources", "tokenizer"}
 OPTION_FIELDS = set(RunOptions.__struct_fields__) - {"memory_bytes"}
 
 
+CachePlace = str | Path | bool | None
+"""Folder for what is read of remote stores; None: the usual one, False: none, but memory."""
+
+
 class RowKeywords(TypedDict, total=False):
     """Documents or rows of a source, and their order. Those from `seq_len` on apply to rows only."""
 
@@ -83,6 +87,8 @@ class TextKeywords(TypedDict, total=False):
     template: str | None
     where: str | None
     columns: Sequence[str] | None
+    charset: str | None
+    newlines: Literal["unix"] | None
     rare_fields: Sequence[str] | None
     encoding: str | None
     eod: str | int | None
@@ -190,6 +196,9 @@ def _whole_recipe(
     if isinstance(inputs, Recipe):
         return inputs, RunOptions()
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    recipes = [path for path in paths if str(path).endswith(".toml")]
+    if recipes and len(paths) > 1:
+        raise RecipeError(f"{recipes[0]} is a recipe: expected no other input, found {len(paths)}")
     return load_recipe(paths[0]) if len(paths) == 1 and str(paths[0]).endswith(".toml") else None
 
 

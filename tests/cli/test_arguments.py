@@ -34,7 +34,7 @@ def test_a_token_of_ascii_digits_is_an_id_and_any_other_a_string(number: int, wo
 def test_every_option_reaches_a_setting_that_exists() -> None:
     values: dict[str, Any] = dict.fromkeys(NAMES, "7KiB")
     found = Settings(**values).as_settings()
-    known = SOURCE_FIELDS | RECIPE_FIELDS | OPTION_FIELDS | {"memory", "label"}
+    known = SOURCE_FIELDS | RECIPE_FIELDS | OPTION_FIELDS | {"memory", "label", "one_source"}
     assert set(found) <= known and len(found) == len(NAMES) - 1  # the tokenizer is an argument of its own
     assert found["max_document_bytes"] == 7 << 10
     assert Settings().as_settings() == {}
@@ -46,11 +46,17 @@ def test_every_option_reaches_a_setting_that_exists() -> None:
 def test_a_label_belongs_to_the_source_of_the_command_line_and_to_no_recipe_file(tmp_path: Path) -> None:
     settings = Settings(tokenizer="t.json", label="web", text="body", seed=3)
     recipe, _ = recipe_of(("a.jsonl", "b.jsonl"), settings)
-    (source,) = recipe.sources
-    assert (source.inputs, source.label, source.text) == (("a.jsonl", "b.jsonl"), "web", "body")
+    assert [(one.inputs, one.label, one.text) for one in recipe.sources] == [
+        (("a.jsonl",), "web", "body"),
+        (("b.jsonl",), "web", "body"),
+    ]
+    (source,) = recipe_of(("a.jsonl", "b.jsonl"), Settings(tokenizer="t.json", one_source=True))[0].sources
+    assert source.inputs == ("a.jsonl", "b.jsonl")
+    (source,) = recipe_of(tuple(f"{name}.txt" for name in NAMES[:20]), Settings(tokenizer="t"))[0].sources
+    assert len(source.inputs) == 20
     assert recipe.seed == 3 and str(recipe.tokenizer) == "t.json"
     path = tmp_path / "recipe.toml"
     path.write_text('tokenizer = "t.json"\n[[sources]]\nname = "x"\ninputs = ["a.jsonl"]\n')
     assert recipe_of((str(path),), Settings(seed=3))[0].seed == 3
-    with pytest.raises(RecipeError, match="--label belongs to a source"):
+    with pytest.raises(RecipeError, match="--label is for files of text"):
         recipe_of((str(path),), Settings(label="web"))

@@ -7,6 +7,7 @@ unchanged.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -124,6 +125,15 @@ class Settings:
     separator: Annotated[
         str | None, option(r"Plain text: separator between documents. \n and \t are escapes.", DOCUMENTS)
     ] = None
+    charset: Annotated[
+        str | None, option("Plain text: its encoding, such as latin-1 or utf-16. Default: UTF-8.", DOCUMENTS)
+    ] = None
+    newlines: Annotated[
+        Literal["unix"] | None, option("Plain text: make all line ends those of Unix.", DOCUMENTS)
+    ] = None
+    one_source: Annotated[
+        bool | None, option("Make several inputs one source. Default: a source per input.", DOCUMENTS)
+    ] = None
     label: Annotated[str | None, option("Label stored with every document.", DOCUMENTS)] = None
     where: Annotated[
         str | None,
@@ -223,6 +233,17 @@ class PlaceArguments(ClusterArguments):
     slice: Annotated[
         str | None, option("Run part i of n; other machines run the others: --slice 3/8.", RUNNING)
     ] = None
+    join: Annotated[
+        bool, option("Help a job that runs elsewhere: run units that it has not committed.", RUNNING)
+    ] = False
+    scratch: Annotated[
+        str | None,
+        option("Folder for unfinished files of a URI. Default: $PACKLINE_SCRATCH, or a cache.", RUNNING),
+    ] = None
+    one_writer: Annotated[
+        bool,
+        option("Accept a store that ignores conditional puts: no other process writes into --out.", RUNNING),
+    ] = False
 
     def place(self) -> On:
         """Place of the job.
@@ -230,11 +251,21 @@ class PlaceArguments(ClusterArguments):
         Raises:
             RecipeError: a slice that does not exist, or a slice of a cluster.
         """
-        if self.slice is None:
+        self._set_environment()
+        if self.slice is None and not self.join:
             return super().place()
         if self.on == "ray":
-            raise RecipeError("--slice divides a job among machines, and --on ray does so itself")
-        return parse_slice(self.slice)
+            raise RecipeError("--slice and --join divide a job among machines, and --on ray does so itself")
+        if self.slice is not None and self.join:
+            raise RecipeError("--slice i/n runs its part and then helps: expected it without --join")
+        return parse_slice(self.slice or "0/1")
+
+    def _set_environment(self) -> None:
+        """Let this process and its workers know where unfinished files are, and what the store is like."""
+        if self.scratch is not None:
+            os.environ["PACKLINE_SCRATCH"] = os.path.abspath(self.scratch)
+        if self.one_writer:
+            os.environ["PACKLINE_ONE_WRITER"] = "1"
 
 
 def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunOptions]:
@@ -246,14 +277,38 @@ def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunO
     if not inputs:
         raise RecipeError("no inputs", hint="name files, folders or URIs of text, or one recipe (.toml)")
     given = settings.as_settings()
-    label = given.pop("label", None)
+    label, one_source = given.pop("label", None), given.pop("one_source", False)
     recipe, options = make_recipe(list(inputs), settings.tokenizer, given)
-    if label is not None:
-        if inputs[0].endswith(".toml"):
-            raise RecipeError("--label belongs to a source: with a recipe it is set there, under [[sources]]")
-        sources = tuple(msgspec.structs.replace(source, label=label) for source in recipe.sources)
-        recipe = msgspec.structs.replace(recipe, sources=sources)
-    return recipe, options
+    if inputs[0].endswith(".toml"):
+        for name, value in (("label", label), ("one_source", one_source)):
+            if value:
+                raise RecipeError(
+                    f"--{name.replace('_', '-')} is for files of text: a recipe has its own [[sources]]"
+                )
+        return recipe, options
+    (whole,) = recipe.sources
+    parts = [tuple(inputs)] if one_source else divide(inputs)
+    sources = tuple(msgspec.structs.replace(whole, inputs=part, label=label) for part in parts)
+    return msgspec.structs.replace(recipe, sources=sources), options
+
+
+MOST_SOURCES = 16
+"""Most inputs on a command line that are sources; more are one."""
+
+
+def divide(inputs: Sequence[str]) -> list[tuple[str, ...]]:
+    """Inputs of each source: an input each, except files in one folder whose names differ in digits alone.
+
+    >>> divide(["zh.jsonl", "ja.jsonl", "books/"])
+    [('zh.jsonl',), ('ja.jsonl',), ('books/',)]
+    >>> divide(["web/part-000.jsonl", "web/part-001.jsonl", "code.parquet"])
+    [('web/part-000.jsonl', 'web/part-001.jsonl'), ('code.parquet',)]
+    """
+    groups: dict[str, list[str]] = {}
+    for given in inputs:
+        folder, slash, name = given.rpartition("/")
+        groups.setdefault(folder + slash + re.sub(r"\d+", "0", name), []).append(given)
+    return [tuple(group) for group in groups.values()] if len(groups) <= MOST_SOURCES else [tuple(inputs)]
 
 
 def split_columns(given: str | None) -> tuple[str, ...]:

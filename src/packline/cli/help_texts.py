@@ -84,11 +84,15 @@ Presets: fineweb-edu, wikitext-103, tinystories, openwebtext, climbmix.""",
         """Predict the result and cost of a build, and write nothing.
 
 Takes the arguments of build, except --out. Encodes a small sample of the
-inputs and reports units, tokens, bytes and minutes.""",
+inputs and reports units, tokens, bytes and minutes. With --cluster also the
+time of network, cores and requests on that cluster, and which is the slowest;
+with --prices what it costs.""",
         """Examples:
 
   packline plan 'web/*.jsonl.zst' --tokenizer gpt2/tokenizer.json
-  packline plan recipe.toml --json""",
+  packline plan recipe.toml --json
+  packline plan recipe.toml --cluster "64 nodes x 32 cores, 25 Gbit/s" \\
+      --prices prices.toml""",
     ),
     "status": (
         """Show the progress of a job.
@@ -166,6 +170,25 @@ them. After an interruption the same command resumes.""",
 
   packline merge books web --out both
   packline merge monday tuesday wednesday --out week --verify
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
+    ),
+    "cp": (
+        """Copy a store, an export or a folder from one storage into another.
+
+SOURCE and TARGET are folders or URIs: s3://bucket/key, gs://bucket/key,
+az://container/key. Files are created, never overwritten. What is read is
+compared with the checksums of the manifest, and the manifest is copied last,
+so a copy that has one is whole. Between folders files are linked where
+possible. After an interruption the same command resumes. Hidden files are
+left out. Credentials and endpoints come from the environment, a profile or
+the machine: see docs/storage.md.""",
+        """Examples:
+
+  packline cp store s3://bucket/stores/web
+  packline cp s3://bucket/stores/web web --verify
+  packline cp s3://bucket/stores/web gs://other/stores/web
+  packline cp store ../backup/store --link copy
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
     ),
@@ -372,6 +395,39 @@ Needs packline[web].""",
   packline serve old new --port 0
   packline serve store --host 0.0.0.0""",
     ),
+    "push": (
+        """Publish a store, an export, a tokenizer or evaluation sets on the hub.
+
+Uploads what the repository lacks, a few commits in all, and the manifest last:
+a revision that has one is complete. The same command continues an interrupted
+push. The card (README.md) is made from the manifest; what you write around its
+marked part is kept. A new repository is private. Needs a token that may write:
+`hf auth login` or HF_TOKEN.""",
+        """Examples:
+
+  packline push store hf://datasets/org/tokens
+  packline push store hf://datasets/org/tokens@v2 --public --license odc-by
+  packline push mytok hf://org/tokenizer
+  packline push data hf://datasets/org/fineweb-bin
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
+    ),
+    "pull": (
+        """Fetch what a push published, and check it.
+
+Resolves the revision to a commit, fetches what is missing, compares every file
+with the checksums of the manifest, and makes the folder in one step. Prints
+the commit: a run that names it reads the same bytes for ever. The same command
+continues an interrupted pull. With HF_HUB_OFFLINE only the cache of the hub's
+client is used.""",
+        """Examples:
+
+  packline pull hf://datasets/org/tokens store
+  packline pull hf://datasets/org/tokens@v1 store
+  packline pull hf://org/tokenizer mytok
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
+    ),
     "tokenizer": (
         """Train a tokenizer, compare it with others, check it against a model.
 
@@ -409,8 +465,10 @@ TOPICS = {
     "Look at it": ("info", "view", "serve", "report"),
     "Check it": ("verify", "analyze", "diff"),
     "Train": ("pack", "trace", "export", "bake"),
+    "Move it": ("cp",),
     "Other formats": ("formats", "import", "convert"),
     "Tokenizers and evaluation sets": ("tokenizer", "evals"),
+    "Publish": ("push", "pull"),
 }
 """Commands by topic, in the order of `packline --help`."""
 
@@ -418,6 +476,7 @@ WRITING = (
     "build",
     "sft",
     "merge",
+    "cp",
     "finalize",
     "slurm",
     "init",
@@ -426,6 +485,8 @@ WRITING = (
     "import",
     "convert",
     "evals",
+    "push",
+    "pull",
     "demo",
 )
 """Commands whose result is files; with --quiet they print nothing."""

@@ -471,4 +471,6 @@ def too_many_bad(ledger: Ledger, limit: float, out: str) -> tuple[str, str]:
     )
     place = f"{out}/rejects/, verbatim in .raw, with the reason in .jsonl"
     hint = f"the store is complete without them; they are in {place}"
+    if "invalid_utf8" in ledger.rejected:
+        hint += "; iconv -f latin1 -t utf-8 converts a text, or name its encoding with --charset latin-1"
     return message, hint

@@ -13,7 +13,8 @@ Cost: decoding, above 1 GB/s per core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -37,12 +38,18 @@ from packline.sources.files import InputFile
 from packline.sources.json_array import read_blocks
 from packline.sources.jsonl import BOM, JsonlDecoder
 from packline.sources.lines import NEWLINE, read_lines, reader_of, seek_record
+from packline.sources.plain_text import Decode, text_decoder
 from packline.sources.record_text import JsonlRecords, Transform, row_batch, transform_of
 from packline.sources.stream_splitter import StreamChunk, delimiter_of
 from packline.storage.inputs import read_fully
+from packline.storage.places import is_remote
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+FILES_AHEAD = 32
+"""Number of small remote files that are requested before they are read."""
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
@@ -60,10 +67,12 @@ def read_span(
     max_document_bytes: int,
     hasher: Any,
     transform: Transform | None = None,
+    opened: BinaryIO | None = None,
 ) -> Iterator[Batch]:
     """Read the documents that begin in a span, in order.
 
     Args:
+        opened: the file, opened for this span (`open_span`); it is closed here.
         hasher: updated with the bytes of the batches (for a compressed file: its compressed bytes).
         transform: makes texts from whole records; by default that of a source with a template or filters.
     """
@@ -73,7 +82,7 @@ def read_span(
         from packline.sources.parquet import expect_columns, read_row_batches, read_row_groups, wanted_columns
         from packline.sources.parquet_schema import open_parquet
 
-        with file.open() as raw:
+        with opened or file.open() as raw:
             groups = range(span.start, span.stop)
             parquet = open_parquet(raw, file.path)
             expect_columns(raw, parquet, groups, wanted_columns(file, parquet.schema_arrow))
@@ -83,8 +92,7 @@ def read_span(
                 return
             yield from read_row_groups(file, parquet, groups, hasher, max_document_bytes)
         return
-    whole = file.compression or (file.format == "text" and source.documents != "line")
-    with file.open(*((0, file.size) if whole else (span.start, span.stop))) as raw:
+    with opened or open_span(file, source, span) as raw:
         if file.compression:
             stream = DecompressedStream(raw, file.compression)
             yield from _read_stream(file, source, stream, max_document_bytes, transform)
@@ -102,6 +110,41 @@ def read_span(
             return
         blocks = read_lines(reader_of(raw), start, stop=span.stop, max_bytes=max_document_bytes)
         yield from _decode(file, source, _hash_blocks(blocks, hasher), transform)
+
+
+def open_span(file: InputFile, source: Source, span: Span) -> BinaryIO:
+    """Open a file for the reading of a span; a remote one is read ahead.
+
+    Raises:
+        InputError: the file is missing, or not readable by this user.
+    """
+    if file.format == "parquet":
+        return file.open()
+    whole = file.compression or (file.format == "text" and source.documents != "line")
+    return file.open(*((0, file.size) if whole else (span.start, span.stop)))
+
+
+def open_ahead(
+    files: Sequence[InputFile], source: Source, spans: Sequence[Span]
+) -> Generator[tuple[Span, BinaryIO | None], None, None]:
+    """Spans in order, each with its opened file: of remote files, the next ones are on their way already.
+
+    Local files are not opened here, so that a unit of a thousand files holds one open.
+    """
+    waiting: deque[tuple[Span, BinaryIO]] = deque()
+    try:
+        if not any(is_remote(files[span.file].path) for span in spans):
+            yield from ((span, None) for span in spans)
+            return
+        for span in spans:
+            waiting.append((span, open_span(files[span.file], source, span)))
+            if len(waiting) > FILES_AHEAD:
+                yield waiting.popleft()
+        while waiting:
+            yield waiting.popleft()
+    finally:
+        for _, raw in waiting:
+            raw.close()
 
 
 def read_chunk(
@@ -129,7 +172,7 @@ def _read_plain(
 ) -> Iterator[Batch]:
     """Read a text file that is one document, or is cut at separators."""
     if source.documents == "file":
-        yield from read_whole_file(file.index, _hashed(raw, hasher), max_document_bytes)
+        yield from read_whole_file(file.index, _hashed(raw, hasher), max_document_bytes, text_decoder(source))
         return
     delimiter = delimiter_of(file, source)
     blocks = read_lines(reader_of(raw), 0, delimiter=delimiter, max_bytes=max_document_bytes)
@@ -145,7 +188,8 @@ def _read_stream(
 ) -> Iterator[Batch]:
     """Read a whole compressed file."""
     if file.format == "text" and source.documents == "file":
-        batches = list(read_whole_file(file.index, stream.read, max_document_bytes))
+        whole = read_whole_file(file.index, stream.read, max_document_bytes, text_decoder(source))
+        batches = list(whole)
         if stream.problem:
             raw = b"".join(batch.texts.data.tobytes() for batch in batches)
             raw += b"".join(reject.raw for batch in batches for reject in batch.rejects)
@@ -178,9 +222,9 @@ def _decode(
         for block in blocks:
             yield decoder.decode(file.index, block)
         return
-    delimiter = delimiter_of(file, source)
+    delimiter, decode = delimiter_of(file, source), text_decoder(source)
     for block in blocks:
-        yield decode_records(file.index, block, delimiter)
+        yield decode_records(file.index, block, delimiter, decode)
 
 
 @cache
@@ -247,7 +291,7 @@ def _hashed(raw: BinaryIO, hasher: Any) -> Callable[[int], bytes]:
     return read
 
 
-def decode_records(file: int, block: Block, delimiter: bytes) -> Batch:
+def decode_records(file: int, block: Block, delimiter: bytes, decode: Decode = bytes.decode) -> Batch:
     """Decode the documents of a block of lines, or of records that end with a separator.
 
     >>> list(decode_records(0, Block(memoryview(b"one\\r\\ntwo\\n"), np.array([0, 5]), 0), b"\\n").texts)
@@ -258,9 +302,13 @@ def decode_records(file: int, block: Block, delimiter: bytes) -> Batch:
     data = bytes(block.data)
     marked = block.position == 0 and data.startswith(BOM)
     try:
-        texts = (data[len(BOM) :] if marked else data).decode("utf-8").split(delimiter.decode("utf-8"))
+        if decode is bytes.decode:
+            texts = (data[len(BOM) :] if marked else data).decode("utf-8").split(delimiter.decode("utf-8"))
+        else:
+            records = (data[len(BOM) :] if marked else data).split(delimiter)
+            texts = [decode(_without_return(record, delimiter)) for record in records]
     except UnicodeDecodeError:
-        return _decode_one_by_one(file, data, block, delimiter)
+        return _decode_one_by_one(file, data, block, delimiter, decode)
     if len(texts) > len(block.starts):
         texts.pop()  # the last delimiter is followed by nothing
     if delimiter == NEWLINE and b"\r" in data:
@@ -268,7 +316,7 @@ def decode_records(file: int, block: Block, delimiter: bytes) -> Batch:
     return Batch(file, Texts.of(texts), block.starts + block.position, consumed_bytes=len(data))
 
 
-def _decode_one_by_one(file: int, data: bytes, block: Block, delimiter: bytes) -> Batch:
+def _decode_one_by_one(file: int, data: bytes, block: Block, delimiter: bytes, decode: Decode) -> Batch:
     texts, positions, rejects = [], [], []
     starts = block.starts.tolist()
     for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
@@ -276,17 +324,23 @@ def _decode_one_by_one(file: int, data: bytes, block: Block, delimiter: bytes) -
         if position == 0:
             record = record.removeprefix(BOM)
         try:
-            text = record.decode("utf-8")
+            text = decode(_without_return(record, delimiter))
         except UnicodeDecodeError as error:
             detail = _not_utf8(error, position)
             rejects.append(RecordProblem("invalid_utf8", detail).reject(file, position, record))
             continue
-        texts.append(text.removesuffix("\r") if delimiter == NEWLINE else text)
+        texts.append(text)
         positions.append(position)
     return Batch(file, Texts.of(texts), np.array(positions, np.int64), None, rejects, len(data))
 
 
-def read_whole_file(file: int, read: Callable[[int], bytes], max_bytes: int) -> Iterator[Batch]:
+def _without_return(record: bytes, delimiter: bytes) -> bytes:
+    return record.removesuffix(b"\r") if delimiter == NEWLINE else record
+
+
+def read_whole_file(
+    file: int, read: Callable[[int], bytes], max_bytes: int, decode: Decode = bytes.decode
+) -> Iterator[Batch]:
     """Read a file as one document; if it is too large, as the pieces of one reject."""
     parts: list[bytes] = []
     size = 0
@@ -299,7 +353,8 @@ def read_whole_file(file: int, read: Callable[[int], bytes], max_bytes: int) -> 
     data = b"".join(parts)
     text = data.removeprefix(BOM)
     try:
-        text.decode("utf-8")
+        decoded = decode(text)
+        text = text if decode is bytes.decode else decoded.encode("utf-8")
     except UnicodeDecodeError as error:
         detail = _not_utf8(error, len(data) - len(text))
         yield without_documents(file, RecordProblem("invalid_utf8", detail).reject(file, 0, data), size)
@@ -321,6 +376,7 @@ def _reject_pieces(file: int, data: bytes, read: Callable[[int], bytes], max_byt
 
 
 def _not_utf8(error: UnicodeDecodeError, base: int) -> str:
+    name = "UTF-8" if error.encoding == "utf-8" else error.encoding
     return (
-        f"byte 0x{error.object[error.start]:02x} at offset {base + error.start} is not UTF-8: {error.reason}"
+        f"byte 0x{error.object[error.start]:02x} at offset {base + error.start} is not {name}: {error.reason}"
     )

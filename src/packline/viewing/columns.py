@@ -171,7 +171,7 @@ def count_columns(store: StoreReader) -> list[ColumnCounts]:
     if not has_columns(store):
         return []
     found: dict[tuple[str, str], ColumnCounts] = {}
-    for source, number in _chosen_shards(store):
+    for source, number in chosen_shards(store, MOST_DOCUMENTS):
         file = store.shards[number].open_provenance()
         for name, type in file.carried:
             counts = found.setdefault((name, type), ColumnCounts(name, type))
@@ -183,8 +183,8 @@ def count_columns(store: StoreReader) -> list[ColumnCounts]:
     return list(found.values())
 
 
-def _chosen_shards(store: StoreReader) -> Iterator[tuple[str, int]]:
-    """Source and number of shards, spread evenly over each source, up to the limits."""
+def chosen_shards(store: StoreReader, most_documents: int) -> Iterator[tuple[str, int]]:
+    """Source and number of shards, spread evenly over each source, up to about a number of documents."""
     by_source: dict[str, list[int]] = {}
     for number, origin in enumerate(shard_labels(store)):
         by_source.setdefault(origin.source, []).append(number)
@@ -192,7 +192,7 @@ def _chosen_shards(store: StoreReader) -> Iterator[tuple[str, int]]:
         most, documents = max(MOST_SHARDS // len(by_source), 1), 0
         places = np.unique(np.linspace(0, len(numbers) - 1, min(most, len(numbers))).astype(np.int64))
         for place in places.tolist():
-            if documents and documents + len(store.shards[numbers[place]]) > MOST_DOCUMENTS // len(by_source):
+            if documents and documents + len(store.shards[numbers[place]]) > most_documents // len(by_source):
                 break
             documents += len(store.shards[numbers[place]])
             yield source, numbers[place]

@@ -43,7 +43,7 @@ def documents_page(selection: Selection, *, first: int = 0, most: int = LISTED) 
     caption = f"{first:,} to {first + len(numbers) - 1:,} of {plural(count, 'document')}"
     blocks.append(document_table(store, numbers.tolist(), known, caption))
     summary = f"{count:,} of {plural(len(store.documents), 'document')}, {plural(selection.tokens, 'token')}"
-    return Page(f"Documents of {store.path}", tuple(blocks), summary=summary)
+    return Page(f"Documents of {store.place}", tuple(blocks), summary=summary)
 
 
 def document_table(
@@ -93,7 +93,7 @@ def beginning(vocabulary: Vocabulary, tokens: np.ndarray) -> str:
     """Beginning of a document, in one line."""
     ids = [one for one in tokens[:BEGINNING].tolist() if one not in vocabulary.special]
     cut = len(tokens) > BEGINNING
-    text = " ".join(whole_characters(plain_bytes(vocabulary, ids), first=False, last=cut).split())
+    text = " ".join(whole_characters(plain_bytes(vocabulary, ids), last=cut).split())
     more = cut or len(text) > SHOWN_CHARACTERS
     return text[:SHOWN_CHARACTERS] + ("…" if more else "")
 

@@ -77,6 +77,39 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnHead:
+    """Head of a column of a data table."""
+
+    text: str
+    href: str = ""
+    """Address of the table sorted by this column."""
+    order: Literal["", "ascending", "descending"] = ""
+    """Order of the rows, if they are sorted by this column."""
+    bars: tuple[float, ...] = ()
+    """Distribution of the column's values: heights of bars, 0 to 1."""
+    described: str = ""
+    """The distribution in words."""
+    values: tuple[Link, ...] = ()
+    """Links to the rows with a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataTable:
+    """Table of many columns, whose heads sort it and show distributions."""
+
+    caption: str
+    head: tuple[ColumnHead, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    align: str
+    """`l` or `r` for each column."""
+
+    @property
+    def plain(self) -> Table:
+        """The same table without what its heads do."""
+        return Table(self.caption, tuple(one.text for one in self.head), self.rows, self.align)
+
+
+@dataclass(frozen=True, slots=True)
 class Histogram:
     """Vertical bars, one for each class."""
 
@@ -153,9 +186,13 @@ class FormField:
     name: str
     label: str
     value: str = ""
-    kind: Literal["text", "number", "area", "choice", "hidden"] = "text"
+    kind: Literal["text", "number", "area", "choice", "hidden", "range"] = "text"
     choices: tuple[tuple[str, str], ...] = ()
     """Values and labels of a choice."""
+    hint: str = ""
+    """Example of a value, shown while the field is empty."""
+    most: int = 0
+    """Largest value of a range, which begins at 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +203,18 @@ class Form:
     action: str
     fields: tuple[FormField, ...]
     submit: str = "Show"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Parts of a whole in a line, with a mark."""
+
+    described: str
+    """The line in words."""
+    parts: tuple[tuple[str, float, bool], ...]
+    """Name of each part, its share of the whole, and True if the mark is in it."""
+    at: float
+    """Place of the mark, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +233,18 @@ class WithFacts:
 
 
 Block: TypeAlias = (
-    Heading | Note | KeyValues | Table | Histogram | TokenStrip | Links | Form | SideBySide | WithFacts
+    Heading
+    | Note
+    | KeyValues
+    | Table
+    | DataTable
+    | Histogram
+    | TokenStrip
+    | Links
+    | Form
+    | Timeline
+    | SideBySide
+    | WithFacts
 )
 
 

@@ -26,6 +26,7 @@ from packline.viewing.page import (
     Bar,
     Block,
     Cell,
+    DataTable,
     DocumentOrigin,
     Form,
     Heading,
@@ -37,6 +38,7 @@ from packline.viewing.page import (
     Page,
     SideBySide,
     Table,
+    Timeline,
     TokenStrip,
     Value,
     WithFacts,
@@ -121,12 +123,16 @@ def _block_lines(block: Block, width: int, color: bool, wrap: bool) -> list[Line
             return table(pairs, "ll", width=room)
         case Table():
             return _table_lines(block, width, room)
+        case DataTable():
+            return _table_lines(block.plain, width, room)
         case Histogram():
             return _histogram_lines(block, width)
         case TokenStrip():
             return strip_lines(block, width, color)
         case SideBySide():
             return render_blocks([one for part in block.parts for one in part], width, color, wrap=wrap)
+        case Timeline():
+            return [["  ", text] for text in wrapped(block.described, room - 2)]
         case WithFacts():
             return render_blocks([*block.facts, *block.content], width, color, wrap=wrap)
         case Links() | Form():

@@ -28,9 +28,16 @@ def small_store(folder: Path, **settings: Any) -> Store:
         return make_store(folder, bodies, vocab_size=400, eod_id=0, val=(1, 50, 119), shards=3, **settings)
 
 
-def client_of(stores: Sequence[Store], tokenizers: Sequence[str] = (), **settings: Any) -> TestClient:
+def client_of(
+    stores: Sequence[Store],
+    tokenizers: Sequence[str] = (),
+    *,
+    exclusions: Sequence[Path] = (),
+    runs: Sequence[Path] = (),
+    **settings: Any,
+) -> TestClient:
     """A client of a site with these stores."""
-    site = Site([store.path for store in stores], tokenizers)
+    site = Site([store.path for store in stores], tokenizers, exclusions=exclusions, runs=runs)
     site.wait(30)
     app = make_site_app(site, **settings)
     return TestClient(app, base_url="http://localhost", follow_redirects=False)

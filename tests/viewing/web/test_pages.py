@@ -356,9 +356,9 @@ def test_where_documents_are_from_does_not_depend_on_the_budget(store: Store) ->
 
 
 def test_pages_wait_for_no_plan(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    import packline.viewing.web.site as site_module
+    from packline.viewing.web import choosing
 
-    monkeypatch.setattr(site_module, "PACKED_MOST", 10)
+    monkeypatch.setattr(choosing, "PACKED_MOST", 10)
     found = page(client_of([store]), f"/rows?{ROWS}&packing=best_fit", 400)
     assert "packline pack" in found.of("main") and "--write" in found.of("main")
     store.rows(32, packing="best_fit", plans=store.path / "plans")

@@ -1,4 +1,4 @@
-"""Pages about a store and its documents: overview, sources, documents, one document, search.
+"""Pages about a store: overview, sources, one document, search.
 
 Each function turns a `View` into a `Page`, in time that does not depend on the number of documents: totals
 are sums over shards, documents are found by searching in shards, and each page of a search covers a part of
@@ -10,11 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import numpy as np
-
 from packline.errors import RecipeError
-from packline.packing.documents import Selection
-from packline.packing.packer import DocumentFilter
+from packline.packing.packer import RowOptions
 from packline.store.lookup import column_names
 from packline.store.reader import document_number
 from packline.viewing.columns import column_table
@@ -27,7 +24,6 @@ from packline.viewing.describe import (
 )
 from packline.viewing.listing import (
     SHOWN_CHARACTERS,
-    document_table,
     plain_bytes,
     shown_columns,
     shown_value,
@@ -50,6 +46,7 @@ from packline.viewing.text import plural, size, whole_characters
 from packline.viewing.token_pages import document_facts
 from packline.viewing.tokens import Vocabulary, document_strip
 from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_page, find_tokens
+from packline.viewing.web.served_run import uses_of
 from packline.viewing.web.site import InvalidForm, View, choice, number
 from packline.where.grammar import canonical_where
 
@@ -75,7 +72,7 @@ BEFORE_HIT = 64
 def overview(view: View) -> Page:
     """Overview page of the store."""
     store, manifest, lengths = view.store, view.store.manifest, view.opened.lengths
-    facts: list[tuple[str, Value]] = [("folder", str(store.path)), *store_facts(store)]
+    facts: list[tuple[str, Value]] = [("folder", str(store.place)), *store_facts(store)]
     facts[1] = ("documents", Link(f"{manifest.documents:,}", view.href("/documents")))
     facts += length_facts(lengths) if lengths is not None else ()
     blocks: list[Block] = [KeyValues(tuple(facts))]
@@ -128,44 +125,6 @@ def sources(view: View) -> Page:
     return Page("Sources", tuple(blocks), summary=summary)
 
 
-def documents(view: View) -> Page:
-    """Page of a list of documents: all, or those of a split and a source."""
-    params = view.params
-    split = choice(params, "split", (ALL, *view.opened.splits), ALL)
-    known = tuple(dict.fromkeys(group.source for group in view.opened.groups))
-    source = choice(params, "source", (ALL, *known), ALL)
-    form = Form(
-        "Which documents",
-        "/documents",
-        (
-            FormField("source", "Source", source, "choice", tuple((one, one) for one in (ALL, *known))),
-            FormField(
-                "split", "Split", split, "choice", tuple((one, one) for one in (ALL, *view.opened.splits))
-            ),
-            FormField("page", "Page", "0", "hidden"),
-            *store_field(view),
-        ),
-    )
-    if not len(view.store.documents):
-        return Page("Documents", (Note("This store is empty: there are no documents to show.", "warning"),))
-    selection = Selection(view.store, DocumentFilter(split=split, sources=None if source == ALL else source))
-    count = len(selection)
-    page = number(params, "page", 0, most=(count - 1) // PAGE_ITEMS)
-    numbers = selection.documents(
-        np.arange(page * PAGE_ITEMS, min((page + 1) * PAGE_ITEMS, count), dtype=np.int64)
-    ).tolist()
-    chosen = {"source": "" if source == ALL else source, "split": "" if split == ALL else split}
-    found = view.opened.provenance.of(numbers)
-    first = page * PAGE_ITEMS
-    caption = f"{first:,} to {first + len(numbers) - 1:,} of {plural(count, 'document')}"
-    blocks: tuple[Block, ...] = (
-        form,
-        document_table(view.store, numbers, found, caption, view.document),
-        *steps(view, "/documents", page, count, chosen),
-    )
-    return Page("Documents", blocks, summary=f"{count:,} of {plural(len(view.store.documents), 'document')}")
-
-
 def plain_text(vocabulary: Vocabulary, ids: list[int]) -> str:
     """Tokens as text, special ones by name, with bytes that are not UTF-8 as `\\xNN`."""
     return plain_bytes(vocabulary, ids).decode("utf-8", "backslashreplace")
@@ -186,11 +145,12 @@ def document(view: View, wanted: int) -> Page:
     facts: list[tuple[str, Value]] = [*document_facts(provenance)]
     seq_len = default_seq_len(view, provenance.split)
     if seq_len is not None:
-        found = view.opened.rows(seq_len, "concat", provenance.split).rows_of(wanted)
+        found = view.opened.rows(seq_len, RowOptions(split=provenance.split)).rows_of(wanted)
         if len(found):
             row = int(found[0])
             href = view.href(f"/row/{row}", seq_len=seq_len, split=split_param(provenance.split))
             facts.append(("in row", Link(f"{row:,}, rows of {seq_len:,} tokens", href)))
+    facts += uses_of(view, wanted)
     neighbors = (
         _numbered(view, "‹ document", wanted - 1),
         _numbered(view, "document", wanted + 1, " ›"),

@@ -10,12 +10,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from packline.errors import RecipeError
+from packline.errors import RecipeError, StoreError
 from packline.loading.loader import Loader
-from packline.packing.packer import PACKINGS
+from packline.packing.packer import PACKINGS, RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
 from packline.store.provenance import Provenance
+from packline.viewing.describe import left_out_facts
+from packline.viewing.listing import beginning
 from packline.viewing.page import (
     Block,
     Form,
@@ -31,7 +33,8 @@ from packline.viewing.page import (
 )
 from packline.viewing.text import plural
 from packline.viewing.token_pages import row_facts
-from packline.viewing.tokens import row_strip
+from packline.viewing.tokens import AnyRows, row_strip
+from packline.viewing.web.documents import Params, choice_fields, chosen_documents
 from packline.viewing.web.pages import PAGE_ITEMS, default_seq_len, split_param, steps, store_field
 from packline.viewing.web.site import InvalidForm, View, choice, number
 
@@ -44,7 +47,7 @@ UNREAD = Provenance("", "", 0, None, None, "", 0, 0)
 """Placeholder for provenance that would take too long to read."""
 
 
-def settings_of(view: View) -> tuple[Rows, dict[str, str | int | None]]:
+def settings_of(view: View) -> tuple[Rows, Params]:
     """Rows that an address requests, and the parameters for addresses of the same rows.
 
     Raises:
@@ -58,12 +61,17 @@ def settings_of(view: View) -> tuple[Rows, dict[str, str | int | None]]:
     default = default_seq_len(view, split) or 2
     seq_len = number(view.params, "seq_len", default, least=2, most=tokens, what="tokens of a row")
     packing = choice(view.params, "packing", PACKINGS, "concat")
-    params: dict[str, str | int | None] = {
+    chosen, given = chosen_documents(view)
+    params: Params = {
         "seq_len": seq_len,
         "packing": None if packing == "concat" else packing,
         "split": split_param(split),
+        **given,
     }
-    return view.opened.rows(seq_len, packing, split), params
+    options = RowOptions(
+        packing=packing, split=split, where=chosen.where, unique=chosen.unique, exclude=chosen.exclude
+    )
+    return view.opened.rows(seq_len, options), params
 
 
 def form_fields(view: View) -> tuple[FormField, ...]:
@@ -81,6 +89,7 @@ def form_fields(view: View) -> tuple[FormField, ...]:
             tuple((one, one.replace("_", " ")) for one in PACKINGS),
         ),
         FormField("split", "Split", split, "choice", tuple((one, one) for one in splits)),
+        *choice_fields(view),
         *store_field(view),
     )
 
@@ -92,7 +101,7 @@ def rows(view: View) -> Page:
         return Page("Rows", (Note("This store is empty: there are no rows.", "warning"),))
     try:
         found, params = settings_of(view)
-    except RecipeError as error:
+    except (RecipeError, StoreError) as error:
         raise InvalidForm.of("Rows", form, error) from error
     page = number(view.params, "page", 0, most=(len(found) - 1) // PAGE_ITEMS)
     first = page * PAGE_ITEMS
@@ -109,15 +118,17 @@ def rows(view: View) -> Page:
                 f"{stop - start:,}",
                 f"{filled:,}",
                 f"{found.seq_len - filled:,}",
-                Link(f"{document:,}", view.document(document)),
-                f"from its token {begin:,}" if begin else "",
+                Link(f"{document:,}", view.document(document, begin)),
+                beginning(view.vocabulary, view.store.documents[document][begin : begin + found.seq_len]),
             )
         )
-    head = ("row", "documents", "tokens", "padding", "first document", "starts at")
+    head = ("row", "documents", "tokens", "padding", "first document", "begins")
     caption = f"{first:,} to {first + len(table) - 1:,} of {plural(len(found), 'row')}"
-    chosen = {name: str(value) for name, value in params.items() if value is not None}
+    chosen = {name: str(value) for name, value in params.items() if value not in (None, "")}
+    facts = left_out_facts(found.selection)
     blocks: tuple[Block, ...] = (
         form,
+        *((KeyValues(facts),) if facts else ()),
         Table(caption, head, tuple(table), "lrrrll"),
         *steps(view, "/rows", page, len(found), chosen),
     )
@@ -159,7 +170,7 @@ def row(view: View, wanted: int) -> Page:
     return Page(f"Row {wanted:,}", blocks, summary=summary)
 
 
-def strips_of_rows(view: View, rows: Rows, numbers: list[int], *, most: int) -> list[TokenStrip]:
+def strips_of_rows(view: View, rows: AnyRows, numbers: list[int], *, most: int) -> list[TokenStrip]:
     """Strips of rows, with the origins of their documents as far as they can be read quickly."""
     spans = rows.spans(np.array(numbers, np.int64))
     documents, offsets = spans.documents.tolist(), spans.offsets.tolist()
@@ -206,7 +217,7 @@ def batch(view: View) -> Page:
         loader = Loader(found, batch_size=size, seed=seed, world_size=ranks, prefetch=0)
         step = number(params, "step", 0, most=len(loader) - 1)
         rank = number(params, "rank", -1, most=ranks - 1)
-    except RecipeError as error:
+    except (RecipeError, StoreError) as error:
         raise InvalidForm.of("Batch", form, error) from error
     chosen |= {"batch_size": size, "seed": seed or None, "world_size": ranks if ranks > 1 else None}
     blocks: list[Block] = [form, _steps_of_run(view, loader, step, rank, chosen)]
@@ -237,13 +248,11 @@ def _rank(rank: int) -> int | None:
     return None if rank < 0 else rank
 
 
-def _of_rows(params: dict[str, str | int | None]) -> dict[str, str | int | None]:
-    return {name: params[name] for name in ("seq_len", "packing", "split")}
+def _of_rows(params: Params) -> Params:
+    return {name: params[name] for name in ("seq_len", "packing", "split", "where", "unique", "exclude")}
 
 
-def _steps_of_run(
-    view: View, loader: Loader, step: int, rank: int, params: dict[str, str | int | None]
-) -> Links:
+def _steps_of_run(view: View, loader: Loader, step: int, rank: int, params: Params) -> Links:
     def to(text: str, target: int) -> str | Link:
         there = 0 <= target < len(loader)
         return Link(text, view.href("/batch", step=target, rank=_rank(rank), **params)) if there else text
@@ -251,7 +260,7 @@ def _steps_of_run(
     return Links("Steps", (to("‹ step before", step - 1), f"step {step:,}", to("next step ›", step + 1)))
 
 
-def _pages_of_batch(view: View, page: int, count: int, params: dict[str, str | int | None]) -> Links:
+def _pages_of_batch(view: View, page: int, count: int, params: Params) -> Links:
     last = (count - 1) // ROWS_OF_BATCH
 
     def to(text: str, target: int) -> str | Link:

@@ -11,6 +11,7 @@ result once it is complete.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -19,34 +20,38 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import msgspec
+import numpy as np
 
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
-from packline.errors import RecipeError
-from packline.packing.packer import RowOptions
+from packline.errors import CorruptStore, PacklineError, RecipeError
+from packline.packing.cache import PlanMemory
+from packline.packing.documents import Selection
+from packline.packing.exclusions import ExclusionList
+from packline.packing.packer import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
+from packline.store.kept_tokenizer import load_kept_tokenizer
+from packline.store.paths import StorePath
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.reader import StoreReader
-from packline.store.tables import TOKENIZER
+from packline.viewing.column_bars import ColumnBars, measure_columns
 from packline.viewing.columns import ColumnCounts, count_columns
 from packline.viewing.page import Form, Note, Page
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
 from packline.viewing.tokens import Vocabulary
+from packline.viewing.web.choosing import check_size, open_rows, recent, sorted_places
 from packline.viewing.web.search import TextSearch
+from packline.viewing.web.served_run import ServedRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import tokenizers
 
-ROWS_HELD = 8
-PACKED_MOST = 1 << 20
-"""Maximum documents for which a page computes best_fit in memory, in a twentieth of a second. For more
-documents an existing plan on disk is used; the viewer never writes one."""
 HELD = 24
 FILES = 64
 BUDGET = 0.03
@@ -115,7 +120,7 @@ class SiteTokenizer:
     @classmethod
     def of_store(cls, store: StoreReader) -> SiteTokenizer:
         """Load the tokenizer kept with a store."""
-        tokenizer = load_tokenizer(str(store.path / TOKENIZER))
+        tokenizer = load_kept_tokenizer(store.place, store.manifest.tokenizer_files)
         return cls(store.manifest.tokenizer.name, Vocabulary.of_store(store), tokenizer)
 
     @classmethod
@@ -152,24 +157,24 @@ class SiteTokenizer:
 class InvalidForm(RecipeError):
     """Invalid input of a form, with a page that shows the error below the form."""
 
-    def __init__(self, page: Page, error: RecipeError) -> None:
+    def __init__(self, page: Page, error: PacklineError) -> None:
         super().__init__(error.message, hint=error.hint)
         self.page = page
 
     @classmethod
-    def of(cls, title: str, form: Form, error: RecipeError) -> InvalidForm:
+    def of(cls, title: str, form: Form, error: PacklineError) -> InvalidForm:
         """Make the error with a page of the form, the error and its remedy."""
         notes = (Note(f"{error.message}.", "warning"), *((Note(error.hint),) if error.hint else ()))
         return cls(Page(title, (form, *notes)), error)
 
 
-def distinct(paths: Sequence[Path]) -> list[str]:
+def distinct(paths: Sequence[StorePath]) -> list[str]:
     """Shortest distinct names of folders: the last part, and as many parts before it as necessary.
 
     >>> distinct([Path("a/store"), Path("b/store"), Path("c")])
     ['a/store', 'b/store', 'c']
     """
-    parts = [path.resolve().parts for path in paths]
+    parts = [tuple(str(path.resolve()).split("/")) for path in paths]
 
     def name(own: tuple[str, ...], length: int) -> str:
         same = sum(other[-length:] == own[-length:] for other in parts)
@@ -188,14 +193,18 @@ class ServedStore:
 
     def __init__(self, store: StoreReader, choice: SiteTokenizer) -> None:
         self.store = store
-        self.name = store.path.name or str(store.path)
+        self.name = store.place.name or str(store.place)
         self.provenance = ProvenanceCache(store)
         self.lengths: DocumentLengths | None = None
         """Lengths of documents; None until they are counted."""
         self.columns: list[ColumnCounts] = []
         """Carried columns; counted before the lengths."""
+        self.bars: dict[str, ColumnBars] = {}
+        """Distributions of columns; empty until they are measured."""
         self.choice = choice
-        self._rows: OrderedDict[tuple[Any, ...], Rows] = OrderedDict()
+        self._rows: OrderedDict[tuple[int, RowOptions], Rows] = OrderedDict()
+        self._selections: OrderedDict[DocumentFilter, Selection] = OrderedDict()
+        self._orders: OrderedDict[tuple[DocumentFilter, str, bool], np.ndarray] = OrderedDict()
         self._lock = threading.Lock()
         self.measuring = threading.Thread(target=self._measure, name=f"lengths of {self.name}", daemon=True)
         self.measuring.start()
@@ -203,6 +212,8 @@ class ServedStore:
     def _measure(self) -> None:
         self.columns = count_columns(self.store)
         self.lengths = measure_lengths(self.store)
+        with contextlib.suppress(CorruptStore):  # the pages of its documents report the damage
+            self.bars = measure_columns(self.store)
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -219,42 +230,38 @@ class ServedStore:
         """Splits of the store."""
         return tuple(self.store.manifest.shards.by_split("documents"))
 
-    def rows(self, seq_len: int, packing: str, split: str) -> Rows:
+    def selection(self, choice: DocumentFilter) -> Selection:
+        """Documents that an address requests, cached for the next page.
+
+        Raises:
+            RecipeError: the choice is invalid, or the store is too large for it.
+            StoreError: no document is left.
+        """
+        check_size(self.store, choice)
+        with self._lock:
+            return recent(self._selections, choice, lambda: Selection(self.store, choice, plans=PlanMemory()))
+
+    def sorted_places(self, choice: DocumentFilter, column: str, descending: bool) -> np.ndarray:
+        """Places of a selection, sorted by a column, int64 `[D]`; null last.
+
+        Raises:
+            RecipeError: the column does not exist or has several types, or there are too many documents.
+        """
+        selection = self.selection(choice)
+        with self._lock:
+            key = (choice, column, descending)
+            return recent(self._orders, key, lambda: sorted_places(selection, column, descending))
+
+    def rows(self, seq_len: int, options: RowOptions) -> Rows:
         """Rows with these settings, cached for the next page.
 
         Raises:
             RecipeError: the settings are invalid, or would require writing a plan.
             StoreError: there are no rows.
         """
-        key = (seq_len, packing, split)
+        check_size(self.store, options)
         with self._lock:
-            if key not in self._rows:
-                if packing == "best_fit":
-                    self._check_plan(seq_len, split)
-                self._rows[key] = Rows(self.store, seq_len, RowOptions(packing=packing, split=split))
-                if len(self._rows) > ROWS_HELD:
-                    self._rows.popitem(last=False)
-            self._rows.move_to_end(key)
-            return self._rows[key]
-
-    def _check_plan(self, seq_len: int, split: str) -> None:
-        """Reject a missing plan: the viewer writes nothing, and no page waits for ten million documents."""
-        from packline.packing.best_fit import plan_fingerprint
-        from packline.packing.cache import plan_folder
-        from packline.packing.documents import Selection
-        from packline.packing.packer import DocumentFilter
-        from packline.packing.rows import check_seq_len
-
-        selection = Selection(self.store, DocumentFilter(split=split))
-        fingerprint = plan_fingerprint(selection, check_seq_len(seq_len, self.store))
-        if len(selection) < PACKED_MOST or plan_folder(self.store, fingerprint).exists():
-            return
-        raise RecipeError(
-            f"no plan of best_fit with rows of {seq_len:,} tokens yet, and {len(selection):,} documents are "
-            "too many to pack them for a page",
-            hint=f"packline pack {self.store.path} --seq-len {seq_len} --packing best_fit --split {split} "
-            "--write",
-        )
+            return recent(self._rows, (seq_len, options), lambda: open_rows(self.store, seq_len, options))
 
 
 class Site:
@@ -263,27 +270,51 @@ class Site:
     Args:
         stores: folders of stores; the first is shown by default.
         tokenizers: further tokenizers to compare with.
+        exclusions: lists of documents that pages can leave out, as `packline verify --write` makes them.
+        runs: run files; their stores are served too.
 
     Raises:
         StoreError: a folder is not a store, or the store is damaged.
         TokenizerError: a tokenizer cannot be read.
     """
 
-    def __init__(self, stores: Sequence[str | Path], tokenizers: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        stores: Sequence[str | Path],
+        tokenizers: Sequence[str] = (),
+        *,
+        exclusions: Sequence[str | Path] = (),
+        runs: Sequence[str | Path] = (),
+    ) -> None:
+        self.runs = [ServedRun.open(path) for path in runs]
+        """Runs, in the order of the command line."""
+        folders = [Path(path) for path in stores]
+        folders += [path for run in self.runs for path in run.stores]
+        folders = list({path.resolve(): path for path in folders}.values())
+        paths = [ExclusionList(path).path for path in exclusions]  # raises an error if one cannot be read
+        self.exclusions = dict(zip(distinct(paths), map(str, paths), strict=True))
+        """Paths of lists of documents by the names that addresses may use."""
         found: dict[str, SiteTokenizer] = {}
         self.stores: list[ServedStore] = []
-        for store in map(StoreReader, stores):
+        for store in map(StoreReader, folders):
             fingerprint = store.manifest.tokenizer.fingerprint
             if fingerprint not in found:
                 found[fingerprint] = SiteTokenizer.of_store(store)
             self.stores.append(ServedStore(store, found[fingerprint]))
-        for opened, name in zip(self.stores, distinct([one.store.path for one in self.stores]), strict=True):
+        for opened, name in zip(self.stores, distinct([one.store.place for one in self.stores]), strict=True):
             opened.name = name
         for name in tokenizers:
             found[f"named {name}"] = SiteTokenizer.load(name)
         self.tokenizers = list(found.values())
         for one in self.tokenizers:
             one.encode("")  # so that the first page need not wait
+
+    def place_of(self, folder: str | Path) -> int:
+        """Number of the store in a folder."""
+        wanted = Path(folder).resolve()
+        return next(
+            place for place, one in enumerate(self.stores) if Path(one.store.path).resolve() == wanted
+        )
 
     def wait(self, seconds: float) -> None:
         """Wait until lengths are counted, for at most this many seconds."""
@@ -323,9 +354,9 @@ class View:
             chosen["store"] = self.number
         return f"{path}?{urlencode(chosen)}" if chosen else path
 
-    def document(self, number: int) -> str:
-        """Address of a document."""
-        return self.href(f"/document/{number}")
+    def document(self, number: int, first: int = 0) -> str:
+        """Address of a document, from a token on."""
+        return self.href(f"/document/{number}", first=first or None)
 
 
 class ProvenanceCache:

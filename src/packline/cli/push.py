@@ -1,0 +1,67 @@
+"""`packline push`: a store, an export, a tokenizer or evaluation sets become a repository on the hub."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from packline.cli.arguments import MAIN, Flags, option
+from packline.cli.main import DONE, interrupted
+from packline.cli.output import Line, output, table
+from packline.cli.transfer import watch_transfer
+from packline.hub.push import Pushed
+from packline.hub.push import push as push_folder
+from packline.viewing.text import duration, plural, size
+
+_FLAGS = Flags()
+
+
+def push(
+    folder: Annotated[
+        str, Parameter(help="Folder of a finished store, export, tokenizer or evaluation sets.")
+    ],
+    to: Annotated[
+        str, Parameter(help="hf://datasets/ORG/NAME; for a tokenizer hf://ORG/NAME; @BRANCH may follow.")
+    ],
+    *,
+    public: Annotated[
+        bool, option("Make a new repository public. Default: private. An existing one keeps its own.", MAIN)
+    ] = False,
+    licence: Annotated[
+        str | None, Parameter(name=["--license"], help="Licence for the card, such as odc-by.", group=MAIN)
+    ] = None,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Push a folder; see `help_texts`."""
+    try:
+        with watch_transfer("pushed") as hear:
+            pushed = push_folder(folder, to, private=not public, licence=licence, on_progress=hear)
+    except KeyboardInterrupt as error:
+        return interrupted(error, "what is committed is kept")
+    for note in pushed.notes:
+        output.note(("note: ", "warning"), note)
+    output.lines(_lines(pushed, folder))
+    facts = msgspec.to_builtins(pushed) | {"place": str(pushed.place)}
+    output.result({"command": "push", "folder": folder, "exit_code": DONE, **facts})
+    return DONE
+
+
+def _lines(pushed: Pushed, folder: str) -> list[Line]:
+    sent = f"{plural(pushed.sent_files, 'file')}, {size(pushed.sent_bytes)} in {duration(pushed.seconds)}"
+    if pushed.removed_files:
+        sent += f", {plural(pushed.removed_files, 'earlier file')} removed"
+    if pushed.nothing_to_do:
+        sent = "nothing to do: the repository has everything"
+    pinned = pushed.place.at(pushed.revision)
+    made = {True: "new, private", False: "new, public", None: "existing"}[pushed.private]
+    rows: list[Line] = [
+        [(pushed.kind, "quiet"), (folder, "title")],
+        [("repository", "quiet"), f"{pushed.url} ({made})"],
+        [("holds", "quiet"), f"{plural(pushed.files, 'file')}, {size(pushed.bytes)}"],
+        [("sent", "quiet"), (sent, "good")],
+        [("revision", "quiet"), pushed.revision],
+        [("fetch it", "quiet"), f"packline pull {pinned} FOLDER"],
+    ]
+    return table(rows, "ll", width=output.wrap)

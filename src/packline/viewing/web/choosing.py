@@ -1,0 +1,145 @@
+"""Selections of documents for pages: filtered, sorted and packed in bounded time, and nothing written.
+
+A filter by columns and a sort read columns of all documents. Both are limited to stores where that takes
+less than about a second, once: results are kept for the next pages. Of larger stores a page shows what to
+run instead.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from packline.errors import RecipeError, did_you_mean
+from packline.packing.cache import PlanMemory
+from packline.packing.documents import Selection
+from packline.packing.packer import DocumentFilter, RowOptions
+from packline.packing.rows import Rows
+from packline.store.lookup import column_names
+from packline.store.provenance import documents_schema
+from packline.store.reader import StoreReader
+
+HELD = 8
+"""Results of each kind that are kept."""
+FILTERED_MOST = 1 << 21
+"""Maximum documents of a store that a page filters."""
+SORTED_MOST = 1 << 20
+"""Maximum documents of a store that a page sorts."""
+PACKED_MOST = 1 << 20
+"""Maximum documents for which a page computes best_fit in memory, in a twentieth of a second. For more
+documents an existing plan on disk is used; the viewer never writes one."""
+FILTERED_PACKED_MOST = 1 << 16
+"""The same for filtered documents, whose selection would be written from then on."""
+
+Key = TypeVar("Key")
+Result = TypeVar("Result")
+
+
+def recent(held: OrderedDict[Key, Result], key: Key, make: Callable[[], Result]) -> Result:
+    """Kept result, or a new one in place of the one that was not used for longest.
+
+    >>> held = OrderedDict({"a": 1})
+    >>> recent(held, "a", lambda: 2), recent(held, "b", lambda: 2)
+    (1, 2)
+    """
+    if key not in held:
+        held[key] = make()
+        if len(held) > HELD:
+            held.popitem(last=False)
+    held.move_to_end(key)
+    return held[key]
+
+
+def is_filtered(choice: DocumentFilter) -> bool:
+    """True if a choice takes a pass over columns."""
+    return bool(choice.where or choice.unique or choice.exclude)
+
+
+def check_size(store: StoreReader, choice: DocumentFilter) -> None:
+    """Refuse a filter of more documents than a page can wait for.
+
+    Raises:
+        RecipeError: with the commands that do it.
+    """
+    count = len(store.documents)
+    if is_filtered(choice) and count > FILTERED_MOST:
+        raise RecipeError(
+            f"{count:,} documents are too many to filter for a page: expected at most {FILTERED_MOST:,}",
+            hint="Search finds documents by a condition on columns, page by page; packline view and packline "
+            "pack take --where, --unique and --exclude",
+        )
+
+
+def sorted_places(selection: Selection, column: str, descending: bool) -> np.ndarray:
+    """Places of a selection, sorted by a column, int64 `[D]`; equal values in order, null last.
+
+    Raises:
+        RecipeError: the column does not exist or has several types, or there are too many documents.
+        CorruptStore: provenance cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    store, count = selection.store, len(selection.store.documents)
+    known = column_names(store)
+    if column not in known:
+        hint = did_you_mean(column, known)
+        raise RecipeError(f"no column {column[:40]!r}: expected one of {', '.join(known)}", hint=hint)
+    if count > SORTED_MOST:
+        raise RecipeError(
+            f"{count:,} documents are too many to sort for a page: expected at most {SORTED_MOST:,}",
+            hint=f"column {column} is in the files *.docs.parquet of {store.place}",
+        )
+    chunks: list[pa.Array] = []
+    for shard in store.shards:
+        file = shard.open_provenance()
+        if column in documents_schema(file.carried).names:
+            chunks += file.read(None, [column])[column].chunks
+        else:
+            chunks.append(pa.nulls(len(shard)))
+    chunks = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in chunks]
+    types = {one.type for one in chunks} - {pa.null()}
+    if len(types) > 1:
+        names = " and ".join(sorted(map(str, types)))
+        raise RecipeError(f"column {column} is {names} in different sources: choose one source")
+    kind = types.pop() if types else pa.int64()
+    whole = pa.chunked_array([one.cast(kind) for one in chunks])
+    documents = selection.documents(np.arange(len(selection), dtype=np.int64))
+    chosen = whole.take(pa.array(documents))
+    if pa.types.is_boolean(kind):
+        chosen = chosen.cast(pa.int8())
+    order = pa.table({"value": chosen, "place": np.arange(len(selection), dtype=np.int64)})
+    keys = [("value", "descending" if descending else "ascending"), ("place", "ascending")]
+    return np.asarray(pc.sort_indices(order, sort_keys=keys), np.int64)
+
+
+def open_rows(store: StoreReader, seq_len: int, options: RowOptions) -> Rows:
+    """Rows of a page; nothing is written.
+
+    Raises:
+        RecipeError: the settings are invalid, or there is no plan and too much to pack for a page.
+        StoreError: there are no rows.
+    """
+    from packline.packing.best_fit import plan_fingerprint
+    from packline.packing.cache import plan_folder
+    from packline.packing.rows import check_seq_len
+
+    if options.packing != "best_fit":
+        return Rows(store, seq_len, options, plans=PlanMemory())
+    names = DocumentFilter.__struct_fields__
+    choice = DocumentFilter(**{name: getattr(options, name) for name in names})
+    selection = Selection(store, choice, plans=PlanMemory())
+    fingerprint = plan_fingerprint(selection, check_seq_len(seq_len, store))
+    most = FILTERED_PACKED_MOST if is_filtered(options) else PACKED_MOST
+    if len(store.documents) < most or plan_folder(store, fingerprint).exists():
+        return Rows(store, seq_len, options)
+    words = [f"--seq-len {seq_len}", "--packing best_fit", f"--split {options.split}"]
+    words += [f'--where "{options.where}"'] if options.where else []
+    raise RecipeError(
+        f"no plan of best_fit with rows of {seq_len:,} tokens yet, and {len(selection):,} documents are "
+        "too many to pack them for a page",
+        hint=f"packline pack {store.place} {' '.join(words)} --write",
+    )

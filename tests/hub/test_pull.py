@@ -1,0 +1,217 @@
+"""A pull gives what was pushed, checked, at a commit; whatever goes wrong is noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.hub.loopback import LoopbackHub
+from tests.hub.test_push import NAME, PLACE, content
+
+import packline
+from packline.errors import CorruptStore, HubError, StoreError
+from packline.hub.layout import repository_paths
+from packline.hub.pull import pull, pulled_from
+from packline.hub.push import push
+from packline.store.manifest import MANIFEST
+from packline.testing import make_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store", [[5, 1, 9], [4], [7, 2]], splits=["train", "val", "train"]).path
+
+
+def test_a_pulled_store_is_the_pushed_one(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:
+    pushed = push(store, PLACE)
+    pulled = pull(PLACE, tmp_path / "copy")
+    assert content(tmp_path / "copy") == content(store)
+    assert pulled.place.revision == pushed.revision and pulled.kind == "store"
+    found = pulled_from(tmp_path / "copy")
+    assert found is not None and (found.repository, found.commit) == (PLACE, pushed.revision)
+    assert packline.open(tmp_path / "copy").verify().ok
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+def test_a_second_pull_does_nothing(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:
+    push(store, PLACE)
+    pull(PLACE, tmp_path / "copy")
+    hub.requests.clear()
+    assert pull(PLACE, tmp_path / "copy").nothing_to_do
+    assert hub.count("resolve") == 0
+
+
+def test_a_pinned_revision_stays_readable(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:
+    first = push(store, PLACE)
+    push(make_store(tmp_path / "other", [[2, 2]]).path, PLACE)
+    pull(f"{PLACE}@{first.revision}", tmp_path / "copy")
+    assert content(tmp_path / "copy") == content(store)
+    with pytest.raises(StoreError, match="another commit"):
+        pull(PLACE, tmp_path / "copy")
+
+
+def test_an_interrupted_pull_continues(
+    hub: LoopbackHub, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(store, PLACE)
+    out = tmp_path / "copy"
+    code = f"import sys; from packline.hub.pull import pull; pull({PLACE!r}, sys.argv[1])"
+    process = subprocess.Popen([sys.executable, "-c", code, str(out)], env=dict(os.environ))
+    hub.fail("^GET /lfs/", lambda: process.send_signal(signal.SIGKILL), skip=6)
+    assert process.wait(60) == -signal.SIGKILL
+    assert not out.exists()
+    pulled = pull(PLACE, out)
+    assert content(out) == content(store)
+    assert 0 < pulled.fetched_files < pulled.files
+
+
+@pytest.mark.parametrize("kind", ["flip", "cut", "503"])
+def test_a_bad_answer_is_asked_again(
+    hub: LoopbackHub, store: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(store, PLACE)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    hub.fail("^GET /lfs/", kind)
+    hub.fail(r"^GET .*resolve/.*\.json", kind)
+    pull(PLACE, tmp_path / "copy")
+    assert content(tmp_path / "copy") == content(store)
+
+
+def test_a_file_that_stays_damaged_is_refused(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:
+    push(store, PLACE)
+    hub.fail("^GET /lfs/", "flip", times=1000)
+    with pytest.raises(CorruptStore, match="arrived damaged twice"):
+        pull(PLACE, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    hub.faults.clear()
+    pull(PLACE, tmp_path / "copy")
+    assert content(tmp_path / "copy") == content(store)
+
+
+def test_damage_in_the_repository_is_noticed(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    push(store, PLACE)
+    shard = next(path.name for path in store.glob("train-*.bin"))
+    other = [CommitOperationAdd(shard, bytes((store / shard).stat().st_size))]
+    HfApi().create_commit(NAME, other, commit_message="damage", repo_type="dataset")
+    with pytest.raises(CorruptStore, match=shard):
+        pull(PLACE, tmp_path / "copy")
+    gone = [CommitOperationDelete(shard)]
+    HfApi().create_commit(NAME, gone, commit_message="loss", repo_type="dataset")
+    with pytest.raises(CorruptStore, match=f"lacks {shard}"):
+        pull(PLACE, tmp_path / "copy")
+
+
+def test_folders_of_a_large_repository_are_left_out(
+    hub: LoopbackHub, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packline.hub.publication.repository_paths", lambda names: repository_paths(names, 2))
+    push(store, PLACE)
+    pull(PLACE, tmp_path / "copy")
+    assert content(tmp_path / "copy") == content(store)
+    assert not list((tmp_path / "copy").glob("0*"))
+
+
+def test_an_unfinished_push_is_not_pulled(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:
+    from huggingface_hub import CommitOperationDelete, HfApi
+
+    pushed = push(store, PLACE)
+    HfApi().create_commit(NAME, [CommitOperationDelete(MANIFEST)], commit_message="-", repo_type="dataset")
+    with pytest.raises(HubError, match="nothing that packline reads") as caught:
+        pull(PLACE, tmp_path / "copy")
+    assert "earlier commit" in caught.value.hint
+    pull(f"{PLACE}@{pushed.revision}", tmp_path / "copy")
+
+
+def test_a_folder_of_something_else_is_refused(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:
+    push(store, PLACE)
+    with pytest.raises(StoreError, match="was not pulled from"):
+        pull(PLACE, store)
+
+
+# offline
+
+
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+def test_offline_a_pulled_folder_is_enough(
+    hub: LoopbackHub, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed = push(store, PLACE)
+    pull(PLACE, tmp_path / "copy")
+    offline(monkeypatch)
+    hub.requests.clear()
+    assert pull(PLACE, tmp_path / "copy").place.revision == pushed.revision
+    assert pull(f"{PLACE}@{pushed.revision}", tmp_path / "copy").nothing_to_do
+    assert not hub.requests
+
+
+def test_offline_the_cache_of_the_client_is_used_and_the_first_missing_file_named(
+    hub: LoopbackHub, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import snapshot_download
+
+    push(store, PLACE)
+    with monkeypatch.context() as patch:
+        offline(patch)
+        with pytest.raises(HubError, match=r"HF_HUB_OFFLINE is set, and manifest\.json of"):
+            pull(PLACE, tmp_path / "copy")
+        with pytest.raises(HubError, match="HF_HUB_OFFLINE is set"):
+            push(store, PLACE)
+    snapshot_download(NAME, repo_type="dataset", allow_patterns=["*.json", "*.parquet"])
+    offline(monkeypatch)
+    first = sorted(path.name for path in store.glob("*.bin"))[0]
+    with pytest.raises(HubError, match=first):
+        pull(PLACE, tmp_path / "copy")
+    with monkeypatch.context() as patch:
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        snapshot_download(NAME, repo_type="dataset")
+    hub.requests.clear()
+    pull(PLACE, tmp_path / "copy")
+    assert content(tmp_path / "copy") == content(store) and not hub.requests
+
+
+# errors that a user meets first
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("hf://datasets/org/absent", "no repository hf://datasets/org/absent"),
+        (f"{PLACE}@v9", "has no revision v9"),
+    ],
+)
+def test_what_is_absent_is_named(
+    hub: LoopbackHub, store: Path, tmp_path: Path, place: str, message: str
+) -> None:
+    push(store, PLACE)
+    with pytest.raises(HubError, match=message):
+        pull(place, tmp_path / "copy")
+
+
+def test_a_private_repository_needs_a_token(
+    hub: LoopbackHub, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(store, PLACE)
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(HubError, match="no repository") as caught:
+        pull(PLACE, tmp_path / "copy")
+    assert "HF_TOKEN" in caught.value.hint
+
+
+def test_the_command_line_prints_the_commit(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:
+    pushed = push(store, PLACE)
+    command = [sys.executable, "-m", "packline", "pull", PLACE, str(tmp_path / "copy"), "--json"]
+    ran = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    assert json.loads(ran.stdout)["pinned"] == f"{PLACE}@{pushed.revision}", ran.stderr
+    assert content(tmp_path / "copy") == content(store)

@@ -1,0 +1,198 @@
+"""The table of documents: its choice and order are those of Python's own, and rows take the same choice."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from starlette.testclient import TestClient
+from tests.viewing.web.sites import Parsed, client_of, ids_shown
+
+import packline
+from packline.facade import Store
+from packline.packing.exclusions import write_list
+from packline.store.lookup import find_where
+from packline.viewing.column_bars import bars_of
+from packline.viewing.web import choosing
+
+RECORDS = [
+    {
+        "text": f"text {number % 37} of some words",
+        "id": f"n{number}",
+        "score": None if number % 11 == 0 else (number * 7 % 50) / 10,
+        "language": ("en", "de", "fr", None)[number % 4],
+        "odd name": f"<b>{number % 3}</b>",
+    }
+    for number in range(90)
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path) -> Store:
+    folder = tmp_path_factory.mktemp("columns")
+    file = folder / "in.jsonl"
+    file.write_text("".join(json.dumps(one) + "\n" for one in RECORDS), "utf-8")
+    columns = ["score: float", "language", "odd name"]
+    return packline.build(
+        file,
+        tokenizer_json,
+        out=folder / "store",
+        columns=columns,
+        eod="<|endoftext|>",
+        workers=0,
+        val_fraction=0.2,
+    )
+
+
+@pytest.fixture(scope="module")
+def excluded(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lists") / "drop.parquet"
+    write_list(path, store, np.array([0, 5, 7], np.int64), ["leaked"] * 3)
+    return path
+
+
+@pytest.fixture(scope="module")
+def client(store: Store, excluded: Path) -> TestClient:
+    return client_of([store], exclusions=[excluded])
+
+
+Params = dict[str, str]
+
+
+def get(client: TestClient, params: Params, *, status: int = 200, path: str = "/documents") -> Parsed:
+    answer = client.get(path, params=params)
+    assert answer.status_code == status, answer.text
+    return Parsed(answer.text)
+
+
+def listed(client: TestClient, params: Params) -> list[int]:
+    """Numbers of the documents on all pages of a table."""
+    found: list[int] = []
+    for page in range(20):
+        parsed = get(client, params | {"page": str(page)})
+        hrefs = [one.get("href") or "" for one in parsed.all("a")]
+        found += [
+            int(href.removeprefix("/document/")) for href in hrefs if re.fullmatch(r"/document/\d+", href)
+        ]
+        if "next ›" not in parsed.of("a"):
+            break
+    return found
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["score >= 3", "language == 'de' or score is None", "tokens > 6", "field('odd name') == '<b>1</b>'"],
+)
+def test_a_condition_chooses_what_it_chooses_elsewhere(client: TestClient, store: Store, where: str) -> None:
+    assert listed(client, {"where": where}) == find_where(store, where).tolist()
+
+
+@pytest.mark.parametrize("column", ["score", "tokens", "id", "language", "odd name", "file"])
+@pytest.mark.parametrize("descending", [False, True])
+def test_any_column_sorts(client: TestClient, store: Store, column: str, descending: bool) -> None:
+    def key(document: int) -> tuple[bool, object]:
+        one = store.provenance(document)
+        value = one.columns[column] if column in one.columns else getattr(one, column)
+        return value is None, value
+
+    documents = find_where(store, "position >= 0").tolist()
+    known = [one for one in documents if not key(one)[0]]
+    expected = sorted(known, key=lambda one: key(one)[1], reverse=descending)  # type: ignore[arg-type, return-value]
+    expected += [one for one in documents if key(one)[0]]
+    assert listed(client, {"sort": column} | ({"desc": "1"} if descending else {})) == expected
+
+
+def test_the_table_has_all_columns_and_their_distributions(client: TestClient) -> None:
+    parsed = get(client, {})
+    for name in (
+        "begins",
+        "tokens",
+        "text_bytes",
+        "source",
+        "split",
+        "file",
+        "id",
+        "score",
+        "odd name",
+        "hash",
+    ):
+        assert name in parsed.of("thead")
+    assert "label" not in parsed.of("thead"), "no document has one"
+    described = [one.get("aria-label") or "" for one in parsed.all("svg")]
+    assert any(one.startswith("score: 0.0 to 4.9") for one in described)
+    assert any(one.startswith("language: 3 values: ") for one in described)
+    links = [one.get("href") or "" for one in parsed.all("a")]
+    assert any("where=language+%3D%3D+%27de%27" in href for href in links)
+
+
+def test_rows_take_the_same_choice(client: TestClient, store: Store, excluded: Path) -> None:
+    rows = store.rows(32, split="all", where="score >= 3", unique=True, exclude=str(excluded))
+    params = {"seq_len": "32", "split": "all", "where": "score>=3", "unique": "1", "exclude": "drop.parquet"}
+    assert f"{len(rows):,} rows of 32 tokens" in get(client, params, path="/rows").of("main")
+    assert ids_shown(get(client, params, path="/row/1")) == rows[1].tokens.tolist()
+    text = get(client, params | {"batch_size": "2"}, path="/batch")
+    loader = packline.Loader(rows, batch_size=2, prefetch=0)
+    expected = [one for row in loader.rows_of_step(0).rows for one in rows[int(row)].tokens.tolist()]
+    assert ids_shown(text) == expected
+    assert 5 not in listed(client, {"exclude": "drop.parquet"}) and 5 in listed(client, {})
+    answer = client.get("/jump", params={"to": "row", "number": 1, **params})
+    assert (
+        "where=score" in answer.headers["location"] and "exclude=drop.parquet" in answer.headers["location"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"where": "scor > 3"}, "did you mean 'score'"),
+        ({"where": "__import__('os')"}, "where"),
+        ({"where": "score > 99"}, "no document is left"),
+        ({"sort": "scor"}, "did you mean 'score'"),
+    ],
+)
+def test_what_cannot_be_is_answered_with_the_form(
+    client: TestClient, params: dict[str, str], expected: str
+) -> None:
+    parsed = get(client, params, status=400)
+    assert expected in parsed.of("main") and parsed.all("form")
+
+
+def test_an_address_names_no_file(client: TestClient, excluded: Path) -> None:
+    get(client, {"exclude": str(excluded)}, status=400)
+    get(client, {"exclude": "/etc/passwd"}, status=400)
+    get(client, {"unique": "/etc"}, status=400)
+
+
+def test_large_stores_are_neither_filtered_nor_sorted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "FILTERED_MOST", 10)
+    monkeypatch.setattr(choosing, "SORTED_MOST", 10)
+    client = client_of([store])
+    assert "packline view" in get(client, {"where": "score > 3"}, status=400).of("main")
+    assert "docs.parquet" in get(client, {"sort": "score"}, status=400).of("main")
+    get(client, {})
+
+
+def test_nothing_is_written(store: Store) -> None:
+    before = sorted(store.path.rglob("*"))
+    client = client_of([store])
+    for packing in ("concat", "pad", "best_fit"):
+        get(client, {"seq_len": "32", "packing": packing, "where": "score > 1"}, path="/rows")
+    get(client, {"where": "score > 1", "sort": "id"})
+    assert sorted(store.path.rglob("*")) == before
+
+
+def test_bars() -> None:
+    skewed = bars_of([pa.array([1] * 50 + [3] * 20 + [100_000])])
+    assert skewed is not None and sum(skewed.counts) == 71 and skewed.counts[-1] == 1
+    assert bars_of([pa.array([None, None], pa.string())]) is None
+    assert bars_of([pa.array([1]), pa.array(["a"])]) is None
+    nan = bars_of([pa.array([float("nan"), float("inf")])])
+    assert nan is not None and nan.counts == ()
+    ids = bars_of([pa.array([f"x{number}" for number in range(40)])])
+    assert ids is not None and ids.top == () and ids.described == "each value once"
+    many = bars_of([pa.array([f"x{number}" * (1 + number % 3) for number in range(3000)])])
+    assert many is not None and sum(many.counts) == 3000 and "lengths" in many.described
