@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import packline
 
@@ -98,7 +99,7 @@ def main() -> None:
     logging.getLogger("ray").setLevel(logging.ERROR)
     place = {"node_ip_address": "127.0.0.1", "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args={**place, "num_cpus": 0, "_system_config": QUICK})
-    nodes = {}
+    nodes: dict[int, Any] = {}
     print(cluster.address, file=answers, flush=True)
     for line in sys.stdin:
         command, number = line.split()
