@@ -64,7 +64,7 @@ package: $(VENV)-package/.done ## build wheel and sdist into dist, and try both 
 	@rm -rf dist build/from-sdist
 	@$(VENV)-package/bin/hatchling build -d dist >/dev/null
 	@$(VENV)-package/bin/python $(PIP:install=wheel) --no-deps --no-build-isolation -w build/from-sdist dist/*.tar.gz
-	@$(VENV)-package/bin/python tools/same_wheel.py dist/*.whl build/from-sdist/*.whl
+	@$(VENV)-package/bin/python tools/check_wheel.py dist/*.whl build/from-sdist/*.whl
 	@$(VENV)-package/bin/python $(PIP) --force-reinstall --no-deps build/from-sdist/*.whl
 	@tools/smoke.sh $(VENV)-package/bin
 
@@ -122,7 +122,7 @@ $(VENV)/.torch: $(VENV)/.dev
 $(VENV)-package/.done: pyproject.toml
 	@echo "packline: making $(VENV)-package"
 	$(call make-environment,$(VENV)-package)
-	@$(VENV)-package/bin/python $(PIP) . $$(sed -n 's/^requires = \["\(.*\)"\]/\1/p' pyproject.toml)
+	@$(VENV)-package/bin/python $(PIP) . $$(sed -n '/^requires = /{s/^requires = //;s/[]",[]//g;p}' pyproject.toml)
 	@touch $@
 
 $(VENV)-lowest/.done: pyproject.toml tools/lowest.py $(shell find src -name '*.py')
