@@ -46,6 +46,7 @@ from packline.viewing.store_counts import DocumentLengths, Group, group_shards, 
 from packline.viewing.tokens import Vocabulary
 from packline.viewing.web.choosing import check_size, open_rows, recent, sorted_places
 from packline.viewing.web.search import TextSearch
+from packline.viewing.web.served_run import ServedRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -270,6 +271,7 @@ class Site:
         stores: folders of stores; the first is shown by default.
         tokenizers: further tokenizers to compare with.
         exclusions: lists of documents that pages can leave out, as `packline verify --write` makes them.
+        runs: run files; their stores are served too.
 
     Raises:
         StoreError: a folder is not a store, or the store is damaged.
@@ -282,13 +284,19 @@ class Site:
         tokenizers: Sequence[str] = (),
         *,
         exclusions: Sequence[str | Path] = (),
+        runs: Sequence[str | Path] = (),
     ) -> None:
+        self.runs = [ServedRun.open(path) for path in runs]
+        """Runs, in the order of the command line."""
+        folders = [Path(path) for path in stores]
+        folders += [path for run in self.runs for path in run.stores]
+        folders = list({path.resolve(): path for path in folders}.values())
         paths = [ExclusionList(path).path for path in exclusions]  # raises an error if one cannot be read
         self.exclusions = dict(zip(distinct(paths), map(str, paths), strict=True))
         """Paths of lists of documents by the names that addresses may use."""
         found: dict[str, SiteTokenizer] = {}
         self.stores: list[ServedStore] = []
-        for store in map(StoreReader, stores):
+        for store in map(StoreReader, folders):
             fingerprint = store.manifest.tokenizer.fingerprint
             if fingerprint not in found:
                 found[fingerprint] = SiteTokenizer.of_store(store)
@@ -300,6 +308,13 @@ class Site:
         self.tokenizers = list(found.values())
         for one in self.tokenizers:
             one.encode("")  # so that the first page need not wait
+
+    def place_of(self, folder: str | Path) -> int:
+        """Number of the store in a folder."""
+        wanted = Path(folder).resolve()
+        return next(
+            place for place, one in enumerate(self.stores) if Path(one.store.path).resolve() == wanted
+        )
 
     def wait(self, seconds: float) -> None:
         """Wait until lengths are counted, for at most this many seconds."""
