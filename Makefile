@@ -17,7 +17,7 @@ PEERS  := $(VENV)-peers/bin/python $(PIP)
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format docs bench peers browser azurite pictures lock clean
+.PHONY: help setup demo test test-fast check format docs bench peers browser azurite slurm pictures lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | awk '{ printf "  make %-11s", $$2; $$1 = $$2 = ""; print }'
@@ -59,6 +59,9 @@ peers: $(VENV)/.torch $(VENV)-peers/.done ## install torch, and .venv-peers with
 browser: $(VENV)/.browser ## install Chromium and axe-core, with which tests look at the pages
 
 azurite: $(VENV)/.azurite ## install the Azure server of the tests (npm, 365 MB)
+
+slurm: ## install Slurm, with which tests run the array script, where that is possible
+	@tools/install-slurm.sh
 
 pictures: $(VENV)/.browser ## take the pictures of docs/pictures from pages of the demo's store
 	@$(BIN)/python -m tools.pictures
