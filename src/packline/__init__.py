@@ -35,6 +35,7 @@ _HOMES = {
     "build": "packline.api",
     "build_chat": "packline.api",
     "convert": "packline.exports",
+    "copy": "packline.stores",
     "diff": "packline.stores",
     "estimate": "packline.api",
     "export": "packline.exports",
@@ -77,6 +78,7 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.recipe import Recipe as Recipe
     from packline.recipe import Source as Source
     from packline.store.verify import verify as verify
+    from packline.stores import copy as copy
     from packline.stores import diff as diff
     from packline.stores import merge as merge
     from packline.viewing.analysis import analyze as analyze

@@ -74,6 +74,7 @@ def export(
     from packline.jobs.build import run_build
     from packline.loading.loader import Loader
     from packline.recipe import Recipe
+    from packline.storage.places import store_beside
     from packline.store.reader import StoreReader
 
     choice, rest = make_choice(dict(settings))
@@ -81,11 +82,11 @@ def export(
     if isinstance(source, Loader):
         view = RowView.of_loader(source, choice.stage)
     elif isinstance(source, StoreReader):
-        view = source.path
+        view = str(source.place)
     elif isinstance(source, str | Path) and tokenizer is None and not is_recipe(source):
         view = source
     else:
-        view = Path(f"{Path(out)}.store")
+        view = store_beside(out)
         if not isinstance(source, Recipe) and not str(source).endswith(".toml"):
             choice, rest["where"] = without_where(choice)
         recipe, running = make_recipe(source, tokenizer, {**rest, "workers": workers})
@@ -167,15 +168,16 @@ def convert(
     """
     from packline.formats.choice import ExportChoice, is_store, make_choice
     from packline.formats.export import run_export
+    from packline.storage.places import store_beside
 
     choice, rest = make_choice(dict(settings))
     if rest:
         raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
-    store = Path(source)
+    store = str(source)
     if not is_store(source, from_format):
         if tokenizer is None:
             raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
-        store = Path(f"{Path(out)}.store")
+        store = store_beside(out)
         import_dataset(
             source,
             tokenizer=tokenizer,

@@ -2,6 +2,7 @@
 
 merge    stores of one tokenizer -> one store, by links
 diff     two stores -> what differs
+copy     a store, an export or a folder -> the same in another place
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from packline.facade import Store
+    from packline.formats.copying import Copied
     from packline.jobs.events import Event
+    from packline.storage.sharing import Link
     from packline.store.difference import StoreDifference
 
 
@@ -89,3 +92,44 @@ def diff(one: str | Path, other: str | Path) -> StoreDifference:
     from packline.store.difference import compare_stores
 
     return compare_stores(one, other)
+
+
+def copy(
+    source: str | Path,
+    target: str | Path,
+    *,
+    verify: bool = False,
+    link: Link = "auto",
+    one_writer: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Copied:
+    """Copy a store, an export or any folder into another place, or resume an interrupted copy.
+
+    Files are created, never overwritten; the manifest of a store is last, so a copy that has one is whole.
+    What is read is compared with the checksums of the manifest. Hidden files are left out.
+
+    Args:
+        source: folder, or URI of an object store: s3://bucket/key, gs://bucket/key or az://container/key.
+        target: the same; new, empty, or with a part of this copy.
+        verify: read the target back and compare it, too.
+        link: how to share bytes between two folders: links where possible (`auto`), or `copy`.
+        one_writer: accept an object store that ignores conditions, because nothing else writes there.
+        on_progress: called with the bytes done and the bytes of all files.
+
+    Raises:
+        StoreNotFound: there is nothing, or a build that has not finished.
+        CorruptStore: a file of the source is missing or damaged.
+        StoreError: the target contains something else, or a storage cannot be reached.
+        OutOfSpace: the disk is full; the same call resumes.
+
+    >>> import tempfile
+    >>> from packline.testing import make_store
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> store = make_store(folder / "one", [[5, 2]])
+    >>> copied = copy(store.path, folder / "two")
+    >>> copied.kind, copied.files > 5, copy(store.path, folder / "two").found_files == copied.files
+    ('store', True, True)
+    """
+    from packline.formats.copying import run_copy
+
+    return run_copy(source, target, verify=verify, link=link, one_writer=one_writer, on_progress=on_progress)

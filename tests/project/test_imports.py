@@ -37,6 +37,7 @@ EXPORTS = [
     "build",
     "build_chat",
     "convert",
+    "copy",
     "diff",
     "estimate",
     "export",

@@ -31,6 +31,7 @@ the same command resumes it, and the result is the same, byte for byte.""",
       --eod '<|endoftext|>' --out store
   packline build books.parquet --text body --tokenizer gpt2 \\
       --val-fraction 0.01 --out store
+  packline build 's3://bucket/web/*.parquet' --tokenizer gpt2 --out store
   packline build web.parquet --tokenizer gpt2 --out store \\
       --columns 'url,score: float' --where "score >= 3"
   packline build recipe.toml --out store --workers 8 --memory 12GiB
@@ -84,11 +85,15 @@ Presets: fineweb-edu, wikitext-103, tinystories, openwebtext, climbmix.""",
         """Predict the result and cost of a build, and write nothing.
 
 Takes the arguments of build, except --out. Encodes a small sample of the
-inputs and reports units, tokens, bytes and minutes.""",
+inputs and reports units, tokens, bytes and minutes. With --cluster also the
+time of network, cores and requests on that cluster, and which is the slowest;
+with --prices what it costs.""",
         """Examples:
 
   packline plan 'web/*.jsonl.zst' --tokenizer gpt2/tokenizer.json
-  packline plan recipe.toml --json""",
+  packline plan recipe.toml --json
+  packline plan recipe.toml --cluster "64 nodes x 32 cores, 25 Gbit/s" \\
+      --prices prices.toml""",
     ),
     "status": (
         """Show the progress of a job.
@@ -166,6 +171,25 @@ them. After an interruption the same command resumes.""",
 
   packline merge books web --out both
   packline merge monday tuesday wednesday --out week --verify
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
+    ),
+    "cp": (
+        """Copy a store, an export or a folder from one storage into another.
+
+SOURCE and TARGET are folders or URIs: s3://bucket/key, gs://bucket/key,
+az://container/key. Files are created, never overwritten. What is read is
+compared with the checksums of the manifest, and the manifest is copied last,
+so a copy that has one is whole. Between folders files are linked where
+possible. After an interruption the same command resumes. Hidden files are
+left out. Credentials and endpoints come from the environment, a profile or
+the machine: see docs/storage.md.""",
+        """Examples:
+
+  packline cp store s3://bucket/stores/web
+  packline cp s3://bucket/stores/web web --verify
+  packline cp s3://bucket/stores/web gs://other/stores/web
+  packline cp store ../backup/store --link copy
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
     ),
@@ -442,6 +466,7 @@ TOPICS = {
     "Look at it": ("info", "view", "serve", "report"),
     "Check it": ("verify", "analyze", "diff"),
     "Train": ("pack", "trace", "export", "bake"),
+    "Move it": ("cp",),
     "Other formats": ("formats", "import", "convert"),
     "Tokenizers and evaluation sets": ("tokenizer", "evals"),
     "Publish": ("push", "pull"),
@@ -452,6 +477,7 @@ WRITING = (
     "build",
     "sft",
     "merge",
+    "cp",
     "finalize",
     "slurm",
     "init",

@@ -90,6 +90,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Duration at the engines' warm rate."""
     seconds_cold: float
     """Duration at the rate of their first MB."""
+    core_seconds: float
+    """Time of all units on one core, at the engines' warm rate."""
     tokenizer: str
     vocab_size: int
     eod: str
@@ -145,9 +147,9 @@ def estimate_build(recipe: Recipe, options: RunOptions = RunOptions(), *, out: s
     store_bytes = _store_bytes(work, samples, sources, units)
     free = free_disk(Path(out))
     at_once = max(min(workers, units), 1)
-    warm = cold = loading
+    warm = cold = 0.0
     for sample, found in zip(samples, sources, strict=True):
-        times = found.text_bytes / max(sample.ledger.text_bytes, 1) / at_once
+        times = found.text_bytes / max(sample.ledger.text_bytes, 1)
         warm += sample.seconds * times
         cold += sample.seconds_cold * times
     result = Estimate(
@@ -167,8 +169,9 @@ def estimate_build(recipe: Recipe, options: RunOptions = RunOptions(), *, out: s
         workers=workers,
         memory_a_worker=memory,
         largest_document=min(work.room.document, recipe.max_document_bytes),
-        seconds=round(warm, 2),
-        seconds_cold=round(cold, 2),
+        seconds=round(loading + warm / at_once, 2),
+        seconds_cold=round(loading + cold / at_once, 2),
+        core_seconds=round(warm, 2),
         tokenizer=work.tokenizer.name,
         vocab_size=work.tokenizer.vocab_size,
         eod=work.boundary.eod,

@@ -8,8 +8,8 @@ There are two implementations, with the same results. Up to `IN_MEMORY_BYTES` (4
 are held in one array, made on first use: then the number of shards does not matter, and a hundred searches
 take 5 microseconds. Above that the mapped indexes themselves are searched, and nothing is held whatever the
 number of documents: 30 microseconds per hundred searches, and 15 for every further shard involved. Arrow does
-that search, since an index's numbers are not aligned in their file and NumPy would copy all of them; without
-its function, which Arrow has had since version 23, bisection by gathers takes ten times as long.
+that search where it can (since version 23): an index's numbers are not aligned in their file, and NumPy
+would copy all of them; else bisection by gathers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,12 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from packline.ragged import offsets_of
 from packline.store.shard import Shard, contradiction
 
 IN_MEMORY_BYTES = 32 << 20
 """Bytes that a process may hold, as does every worker process of a loader."""
-
-_HAS_SEARCH = "search_sorted" in pc.list_functions()
 
 
 class DocumentOffsets(Protocol):
@@ -47,10 +43,16 @@ class DocumentOffsets(Protocol):
         """Tokens of the documents at these places, int64 `[N]`: a new array."""
 
 
-def document_offsets(shards: Sequence[Shard]) -> DocumentOffsets:
-    """Offsets of the documents of these shards, in this order."""
+def document_offsets(shards: Sequence[Shard], *, remote: bool = False) -> DocumentOffsets:
+    """Offsets of the documents of these shards, in this order.
+
+    Args:
+        remote: True if reading every index would be a request for each.
+    """
     size = 8 * sum(len(shard) for shard in shards)
-    return InMemoryOffsets(shards) if size <= IN_MEMORY_BYTES else MappedOffsets(shards)
+    if remote or size > IN_MEMORY_BYTES:
+        return MappedOffsets(shards, remote=remote)
+    return InMemoryOffsets(shards)
 
 
 class InMemoryOffsets:
@@ -102,8 +104,8 @@ class InMemoryOffsets:
 class MappedOffsets:
     """Offsets read from the shards' own mapped indexes."""
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self._shards = shards
+    def __init__(self, shards: Sequence[Shard], *, remote: bool = False) -> None:
+        self._shards, self._remote = shards, remote
         self._places = offsets_of([len(shard) for shard in shards])
         """int64 `[P+1]`: place of the first document of each shard."""
         self._tokens = offsets_of([shard.entry.tokens for shard in shards])
@@ -117,7 +119,7 @@ class MappedOffsets:
         """
         places, before = np.full_like(tokens, self._places[-1]), tokens.copy()
         inside = np.flatnonzero(tokens < self._tokens[-1])
-        for part, group, inner in _by_part(self._tokens, tokens[inside]):
+        for part, group, inner in self._by_part(self._tokens, tokens[inside]):
             found, begins = self._search(part, inner)
             places[inside[group]] = found + self._places[part]
             before[inside[group]] = begins + self._tokens[part]
@@ -125,50 +127,43 @@ class MappedOffsets:
 
     def before(self, places: np.ndarray) -> np.ndarray:
         result = np.empty(len(places), np.int64)
-        for part, group, inner in _by_part(self._places, places):
+        for part, group, inner in self._by_part(self._places, places):
             self._shards[part].check(inner)
             result[group] = self._shards[part].places(inner) + self._tokens[part]
         return result
 
     def lengths_at(self, places: np.ndarray) -> np.ndarray:
         result = np.empty(len(places), np.int64)
-        for part, group, inner in _by_part(self._places, places):
+        for part, group, inner in self._by_part(self._places, places):
             self._shards[part].check(inner)
-            result[group] = self._shards[part].lengths[inner]
+            result[group] = self._shards[part].lengths_at(inner)
         return result
+
+    def _by_part(
+        self, edges: np.ndarray, values: np.ndarray
+    ) -> Iterator[tuple[int, np.ndarray | slice, np.ndarray]]:
+        """As `_by_part`; the indexes of a remote store are brought at once."""
+        found = _by_part(edges, values)
+        if self._remote:
+            from packline.store.remote_shard import bring_indexes
+
+            found = iter(list(found))
+            parts = np.unique(edges.searchsorted(values, "right") - 1)
+            bring_indexes([self._shards[part] for part in parts.tolist()])
+        return found
 
     def _search(self, part: int, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Documents of a shard that hold these tokens of it, and their starts."""
         shard = self._shards[part]
-        search = _search_arrow if _HAS_SEARCH else bisect_offsets
-        behind = search(shard, tokens * shard.itemsize)
+        behind = shard.search(tokens)
         found = np.maximum(behind - 1, 0)
         begins = shard.places(found)
         # A search in numbers that are not ascending may return anything: check the result.
         ends = shard.places(np.minimum(behind, len(shard) - 1))
         ends[behind == len(shard)] = shard.entry.tokens
-        if not ((begins <= tokens) & (tokens < ends) & (ends - begins == shard.lengths[found])).all():
+        if not ((begins <= tokens) & (tokens < ends) & (ends - begins == shard.lengths_at(found))).all():
             raise contradiction(shard)
         return found, begins
-
-
-def _search_arrow(shard: Shard, values: np.ndarray) -> np.ndarray:
-    options = pc.SearchSortedOptions(side="right")
-    found = pc.call_function("search_sorted", [shard.searchable, pa.array(values)], options)
-    return found.to_numpy().astype(np.int64)
-
-
-def bisect_offsets(shard: Shard, values: np.ndarray) -> np.ndarray:
-    """Number of the shard's offsets that are at most each of these values, int64 `[N]`; as `searchsorted`."""
-    low, high = np.zeros(len(values), np.int64), np.full(len(values), len(shard), np.int64)
-    for _ in range(len(shard).bit_length()):
-        middle = (low + high) // 2
-        open_ = low < high
-        right = np.zeros(len(values), bool)
-        right[open_] = shard.offsets[middle[open_]] <= values[open_]
-        low = np.where(right, middle + 1, low)
-        high = np.where(open_ & ~right, middle, high)
-    return low
 
 
 def _by_part(edges: np.ndarray, values: np.ndarray) -> Iterator[tuple[int, np.ndarray | slice, np.ndarray]]:

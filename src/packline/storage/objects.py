@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from packline.errors import StoreError
+from packline.errors import CorruptStore, StoreError
 from packline.fingerprint import Hasher, hash_bytes
 from packline.storage.attempts import FIRST_SECONDS, PATIENCE_SECONDS, Attempts
 from packline.storage.clients import Clients, obstore
@@ -38,7 +38,7 @@ LARGEST_BYTES = 5 << 30
 
 
 class _Passing(Exception):
-    """A failure that may pass: of the network, or of a store that asks for another attempt."""
+    """A failure that may pass: of the network, or of a store that may succeed at the next attempt."""
 
     def __init__(self, error: StoreError) -> None:
         super().__init__(error.message)
@@ -227,7 +227,7 @@ class ObjectFolder:
         if not files:
             return
         with ThreadPoolExecutor(min(UPLOADS, len(files))) as threads:
-            uploads = [threads.submit(self._upload, name, path) for name, path in files.items()]
+            uploads = [threads.submit(self.upload, name, path) for name, path in files.items()]
             try:
                 for upload in uploads:
                     upload.result()
@@ -237,7 +237,19 @@ class ObjectFolder:
         for path in files.values():
             path.unlink(missing_ok=True)
 
-    def _upload(self, name: str, path: Path) -> bool:
+    def upload(self, name: str, path: Path, expected: str = "") -> bool:
+        """Create an object from a local file, which stays.
+
+        Args:
+            expected: checksum that the file must have; empty for any.
+
+        Returns:
+            False if it existed with the same bytes.
+
+        Raises:
+            StoreError: it exists with other bytes, or the file is too large for one put.
+            CorruptStore: the file has another checksum.
+        """
         size = path.stat().st_size
         if size > LARGEST_BYTES:
             raise StoreError(
@@ -248,7 +260,24 @@ class ObjectFolder:
             return self._create(name, b"", hash_bytes(b""))
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             with memoryview(data) as view:
-                return self._create(name, view, hash_bytes(view))
+                found = hash_bytes(view)
+                if expected and found != expected:
+                    raise CorruptStore(
+                        f"{path} is damaged: expected {expected}, found {found}",
+                        hint="it was not uploaded; build or copy it again",
+                    )
+                return self._create(name, view, found)
+
+    def checksum(self, name: str, *, read: bool = True) -> str:
+        """Checksum of an object by its metadata; where it has none by reading, or empty with `read=False`.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        if (found := self._head(name)) is None:
+            raise FileNotFoundError(2, "no such object", join(self.place, name))
+        facts, stored = found
+        return stored or (self._hash(name, facts.size) if read else "")
 
     def _create(self, name: str, data: bytes | memoryview, checksum: str) -> bool:
         """Create an object; False if it existed with the same bytes."""

@@ -153,7 +153,9 @@ class DocumentOrigin:
     """Description such as `web/a.jsonl at 7,749,032, id a1b2`."""
     href: str = ""
     title: str = ""
-    """Name of the block; default: `document` and its number."""
+    """Name of the block, such as the role of a turn; default: `document` and its number."""
+    note: str = ""
+    """Remark on the block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +188,13 @@ class FormField:
     name: str
     label: str
     value: str = ""
-    kind: Literal["text", "number", "area", "choice", "hidden"] = "text"
+    kind: Literal["text", "number", "area", "choice", "hidden", "range"] = "text"
     choices: tuple[tuple[str, str], ...] = ()
     """Values and labels of a choice."""
     hint: str = ""
     """Example of a value, shown while the field is empty."""
+    most: int = 0
+    """Largest value of a range, which begins at 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +205,18 @@ class Form:
     action: str
     fields: tuple[FormField, ...]
     submit: str = "Show"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Parts of a whole in a line, with a mark."""
+
+    described: str
+    """The line in words."""
+    parts: tuple[tuple[str, float, bool], ...]
+    """Name of each part, its share of the whole, and True if the mark is in it."""
+    at: float
+    """Place of the mark, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +244,7 @@ Block: TypeAlias = (
     | TokenStrip
     | Links
     | Form
+    | Timeline
     | SideBySide
     | WithFacts
 )

@@ -37,6 +37,7 @@ from packline.viewing.tokens import (
     document_strip,
     row_strip,
 )
+from packline.viewing.turns import with_turns
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
@@ -58,11 +59,23 @@ def document_page(
     document = document_number(store, document)
     provenance = provenance_of(store, np.array([document]))[0]
     strip = document_strip(store, document, first=first, most=most, provenance=provenance, href=href)
+    strip = with_turns(replace(strip, headings=False), document)
+    share = loss_share(store, document)
+    loss = "" if share is None else f", {percent(share)} in the loss"
     return Page(
-        f"Document {document:,} of {store.path}",
-        (WithFacts((replace(strip, headings=False),), (KeyValues(document_facts(provenance)),)),),
-        summary=f"{plural(provenance.tokens, 'token')}, {size(provenance.text_bytes)} of text",
+        f"Document {document:,} of {store.place}",
+        (WithFacts((strip,), (KeyValues(document_facts(provenance)),)),),
+        summary=f"{plural(provenance.tokens, 'token')}, {size(provenance.text_bytes)} of text{loss}",
     )
+
+
+def loss_share(store: StoreReader, document: int) -> float | None:
+    """Share of a document's tokens that are in the loss; None without a loss mask."""
+    shard, inner = store.locate(document)
+    if shard.loss is None:
+        return None
+    place, count = int(shard.places(slice(inner, inner + 1))[0]), len(shard.document(inner))
+    return float(np.count_nonzero(shard.loss[place : place + count])) / max(count, 1)
 
 
 def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
@@ -92,7 +105,7 @@ def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None =
     return Page(
         f"Row {index:,} of {len(rows):,}",
         (WithFacts((strip,), (KeyValues(row_facts(rows, index)),)),),
-        summary=f"rows of {plural(rows.seq_len, 'token')} over {rows.store.path}",
+        summary=f"rows of {plural(rows.seq_len, 'token')} over {rows.store.place}",
     )
 
 
@@ -169,7 +182,7 @@ def rows_page(rows: Rows) -> Page:
         *left_out_facts(rows.selection),
     )
     strip = row_strip(rows, 0, most=NOTEBOOK_TOKENS)
-    return Page(f"Rows of {rows.store.path}", (KeyValues(facts), strip))
+    return Page(f"Rows of {rows.store.place}", (KeyValues(facts), strip))
 
 
 def loader_page(loader: Loader) -> Page:

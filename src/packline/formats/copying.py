@@ -1,0 +1,218 @@
+"""`packline cp`: a store, an export or any folder from one storage into another, with its record last.
+
+A store's `manifest.json` and an export's `packline.json` list every file with size and checksum: a copy that
+has one is whole. Other files of the folder are copied too, by checksums of their own. Files and folders whose
+names begin with a dot are left out: caches, and the work folders of unfinished jobs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from packline.errors import CorruptStore, PacklineError, StoreError, StoreNotFound
+from packline.fingerprint import hash_bytes
+from packline.formats.export_record import RECORD, read_record
+from packline.storage.copying import CopiedFile, Copier, forget_waiting
+from packline.storage.local import LocalFolder
+from packline.storage.objects import ObjectFolder
+from packline.storage.places import is_remote, join, open_storage
+from packline.storage.probe import probe
+from packline.storage.protocol import FileFacts, Storage, other_content
+from packline.storage.sharing import Link
+from packline.store.files import FileEntry
+from packline.store.manifest import MANIFEST
+from packline.store.manifest_reader import read_manifest, read_manifest_file
+
+OnProgress = Callable[[int, int], None]
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a copy."""
+
+    kind: str
+    """`store`, `export` or `folder`."""
+    files: int
+    bytes: int
+    found_files: int
+    """Number of `files` that the target had already."""
+    linked_bytes: int
+    """Number of `bytes` that share their blocks with the source."""
+    unlisted_files: int
+    """Files that no manifest or record lists."""
+    left_out: int
+    """Files with a name or folder that begins with a dot."""
+    verified: bool
+    """The target was read and compared."""
+    seconds: float
+
+
+def run_copy(
+    source: str | Path,
+    target: str | Path,
+    *,
+    verify: bool = False,
+    link: Link = "auto",
+    one_writer: bool = False,
+    on_progress: OnProgress | None = None,
+) -> Copied:
+    """Copy; see `packline.stores.copy`."""
+    began = time.monotonic()
+    reading, writing = open_storage(source), open_storage(target)
+    if isinstance(writing, ObjectFolder):
+        writing.one_writer = one_writer
+    _refuse_overlap(reading, writing)
+    kind, record, listed = _contents(reading)
+    found = list(reading.walk())
+    visible = [facts for facts in found if not _is_hidden(facts.name)]
+    if not visible:
+        raise StoreNotFound(f"{reading.place} has no files", hint="check the path or URI")
+    files = _files(reading, visible, listed, record)
+    there = {facts.name: facts for facts in writing.walk() if not _is_hidden(facts.name)}
+    last = reading.read(record) if record else b""
+    _refuse_target(writing, there, {facts.name for facts in visible}, record, last)
+    probe(writing)
+    whole, done = sum(file.size for file in files) + len(last), [0]
+
+    def hear(size: int) -> None:
+        done[0] += size
+        if on_progress is not None:
+            on_progress(done[0], whole)
+
+    if isinstance(writing, LocalFolder):
+        writing.path.mkdir(parents=True, exist_ok=True)
+    copier = Copier(reading, writing, there, link=link, verify=verify, on_bytes=hear)
+    copier.run(files)
+    counts = copier.counts
+    if record:
+        counts.found_files += not writing.put_new(record, last)
+        counts.files, counts.bytes = counts.files + 1, counts.bytes + len(last)
+        hear(len(last))
+    forget_waiting(writing)
+    names = {entry.name for entry in listed}
+    return Copied(
+        kind=kind,
+        files=counts.files,
+        bytes=counts.bytes,
+        found_files=counts.found_files,
+        linked_bytes=counts.linked_bytes,
+        unlisted_files=sum(file.name not in names for file in files) if record else 0,
+        left_out=len(found) - len(visible),
+        verified=verify,
+        seconds=time.monotonic() - began,
+    )
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or "/." in name
+
+
+def _refuse_overlap(reading: Storage, writing: Storage) -> None:
+    """Refuse a target that is, contains or lies in the source."""
+    places = [
+        storage.place if is_remote(storage.place) else str(Path(storage.place).resolve())
+        for storage in (reading, writing)
+    ]
+    one, other = (f"{place.rstrip('/')}/" for place in places)
+    if one.startswith(other) or other.startswith(one):
+        raise StoreError(
+            f"{writing.place} overlaps {reading.place}: expected two separate places", hint="choose another"
+        )
+
+
+def _contents(reading: Storage) -> tuple[str, str, list[FileEntry]]:
+    """Kind of a folder, the name of its record, and the files that it lists.
+
+    Raises:
+        CorruptStore: the record is damaged.
+        StoreNotFound: the build of the store has not finished.
+    """
+    if reading.facts(MANIFEST) is not None:
+        with _at_hand(reading, [MANIFEST]) as folder:
+            tables = [entry.name for entry in read_manifest_file(Path(folder)).tables]
+        with _at_hand(reading, [MANIFEST, *tables]) as folder:
+            return "store", MANIFEST, list(read_manifest(Path(folder)).files())
+    if reading.facts(".packline/build.json") is not None:
+        raise StoreNotFound(
+            f"{reading.place} holds a build that has not finished", hint="finish it, then copy the store"
+        )
+    if reading.facts(RECORD) is not None:
+        with _at_hand(reading, [RECORD]) as folder:
+            record = read_record(Path(folder))
+        return "export", RECORD, list(record.files) if record else []
+    return "folder", "", []
+
+
+class _at_hand:
+    """Folder on this machine with a few small files of a storage; errors name the storage's place."""
+
+    def __init__(self, storage: Storage, names: Iterable[str]) -> None:
+        self._storage, self._names = storage, names
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> str:
+        if isinstance(self._storage, LocalFolder):
+            return str(self._storage.path)
+        self._folder = tempfile.TemporaryDirectory(prefix="packline-")
+        for name in self._names:
+            Path(self._folder.name, name).write_bytes(self._storage.read(name))
+        return self._folder.name
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if self._folder is None:
+            return
+        name = self._folder.name
+        self._folder.cleanup()
+        if isinstance(error, PacklineError):
+            error.message = error.message.replace(name, self._storage.place)
+
+
+def _files(
+    reading: Storage, found: list[FileFacts], listed: list[FileEntry], record: str
+) -> list[CopiedFile]:
+    """Files to copy before the record, in order of name.
+
+    Raises:
+        CorruptStore: one that is listed is missing or has another size.
+    """
+    sizes = {facts.name: facts.size for facts in found}
+    for entry in listed:
+        if sizes.get(entry.name) != entry.bytes:
+            size = sizes.get(entry.name)
+            raise CorruptStore(
+                f"{join(reading.place, entry.name)} disagrees with {record}: expected {entry.bytes:,} bytes, "
+                f"found {'no file' if size is None else f'{size:,} bytes'}",
+                hint="it cannot be copied; packline verify lists all that is wrong",
+            )
+    checksums = {entry.name: entry.checksum for entry in listed}
+    return [
+        CopiedFile(facts.name, facts.size, checksums.get(facts.name, ""))
+        for facts in found
+        if facts.name != record
+    ]
+
+
+def _refuse_target(
+    writing: Storage, there: dict[str, FileFacts], names: set[str], record: str, last: bytes
+) -> None:
+    """Refuse a target with anything but a part of this copy.
+
+    Raises:
+        StoreError: it has another file, another record, or an unfinished build.
+    """
+    if isinstance(writing, LocalFolder) and writing.path.exists() and not writing.path.is_dir():
+        raise StoreError(f"{writing.place} is a file: expected a folder", hint="choose another target")
+    if foreign := min(there.keys() - names, default=""):
+        raise StoreError(
+            f"{writing.place} is not empty: found {foreign}, which {record or 'the source'} does not have",
+            hint="choose a new or empty place",
+        )
+    if record in there:
+        if (found := writing.read(record)) != last:
+            raise other_content(join(writing.place, record), hash_bytes(last), hash_bytes(found))
+    elif writing.facts(".packline/build.json") is not None:
+        raise StoreError(f"{writing.place} holds an unfinished build", hint="choose a new or empty place")
