@@ -16,7 +16,7 @@ PEERS  := $(VENV)-peers/bin/python $(PIP)
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format docs bench peers browser pictures lock clean
+.PHONY: help setup demo test test-fast check format docs bench peers browser slurm pictures lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | awk '{ printf "  make %-11s", $$2; $$1 = $$2 = ""; print }'
@@ -56,6 +56,9 @@ bench: $(VENV)/.dev $(VENV)-peers/.done ## measure packline beside other tools a
 peers: $(VENV)/.torch $(VENV)-peers/.done ## install torch, and .venv-peers with the projects that tests compare with
 
 browser: $(VENV)/.browser ## install Chromium and axe-core, with which tests look at the pages
+
+slurm: ## install Slurm, with which tests run the array script, where that is possible
+	@tools/install-slurm.sh
 
 pictures: $(VENV)/.browser ## take the pictures of docs/pictures from pages of the demo's store
 	@$(BIN)/python -m tools.pictures
