@@ -79,7 +79,7 @@ def test_damage_is_fetched_again_and_named_if_it_stays(local: Store, tmp_path: P
         remote = Store(PLACE, CacheSettings(str(tmp_path / "2")))
         with pytest.raises(CorruptStore, match=r"000.bin: bytes 0 to 1,048,576 .* checksum \w{16}, found"):
             remote.documents[0]
-        with pytest.raises(CorruptStore, match=r"byte range 0 MiB .*expected the checksum \w{32}, found"):
+        with pytest.raises(CorruptStore, match=r"byte range 1 MiB .*expected the checksum \w{32}, found"):
             remote.shards[0].tokens  # noqa: B018
     with standing_for_bucket(Faults(local.path, Flip("shards.parquet", -1))):
         with pytest.raises(CorruptStore, match="shards"):
