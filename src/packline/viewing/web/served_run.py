@@ -43,7 +43,7 @@ class ServedRun:
     @property
     def stores(self) -> list[Path]:
         """Folders of the stores that it reads."""
-        return [Path(store.path) for store in stores_of(self.loader)]
+        return [Path(store.place) for store in stores_of(self.loader)]
 
 
 def address(path: str, **params: str | int | None) -> str:
@@ -56,7 +56,7 @@ def uses_of(view: View, document: int) -> tuple[tuple[str, Value], ...]:
     """Facts about the steps of each run that use a document."""
     facts: list[tuple[str, Value]] = []
     for place, run in enumerate(view.site.runs):
-        stores = [store for store in stores_of(run.loader) if store.path == view.store.path]
+        stores = [store for store in stores_of(run.loader) if store.place == view.store.path]
         if not stores or run.loader.building:
             continue
         uses = trace_document(run.loader, document, store=stores[0])

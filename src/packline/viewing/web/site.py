@@ -313,7 +313,7 @@ class Site:
         """Number of the store in a folder."""
         wanted = Path(folder).resolve()
         return next(
-            place for place, one in enumerate(self.stores) if Path(one.store.path).resolve() == wanted
+            place for place, one in enumerate(self.stores) if Path(one.store.place).resolve() == wanted
         )
 
     def wait(self, seconds: float) -> None:
