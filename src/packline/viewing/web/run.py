@@ -9,7 +9,6 @@ else, however long the run is.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from packline.errors import RecipeError
@@ -205,7 +204,7 @@ def name_of(rows: RowSource) -> str:
         f"{name} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
         for name, value in described.items()
     )
-    name = Path(rows.store.place).name
+    name = rows.store.place.name
     return f"{name} ({words})" if words else name
 
 
