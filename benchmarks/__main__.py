@@ -12,6 +12,7 @@ python -m benchmarks reuse               add the seconds of builds that reuse a 
 python -m benchmarks merge               add the seconds of merging and comparing stores to it
 python -m benchmarks training            add the seconds of training tokenizers to it
 python -m benchmarks against             compare this checkout with another one, such as an earlier commit
+python -m benchmarks simulate            simulate a build on 1,000 workers, some of them lost and replaced
 python -m benchmarks render              rewrite the tables of docs/benchmarks.md
 """
 
@@ -51,6 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
             "merge": merge,
             "training": training,
             "against": against,
+            "simulate": simulate_builds,
             "render": render_pages,
         }
         commands[options.command](options)
@@ -141,6 +143,14 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--only", default="", help="prefixes of task names, separated by commas")
     _add_tokenizer(command)
 
+    command = commands.add_parser("simulate", help="simulate a build on many machines")
+    command.add_argument("--nodes", type=int, default=50)
+    command.add_argument("--workers", type=int, default=20, help="workers of each node")
+    command.add_argument("--units", type=int, default=400_000)
+    command.add_argument("--losses", type=float, default=0.5, help="losses a node and hour")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--how", default="ray,slices", help="choice of units")
+
     command = commands.add_parser("render", parents=[common], help="rewrite the tables")
     command.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
     command.add_argument("--goals", type=Path, default=ROOT / "benchmarks" / "README.md")
@@ -155,6 +165,29 @@ def _add_tokenizer(command: argparse.ArgumentParser) -> None:
         help="a tokenizer.json or a folder with one; the first is measured on everything",
     )
     command.add_argument("--eod", default="<|endoftext|>")
+
+
+def simulate_builds(options: argparse.Namespace) -> None:
+    """Simulate a build for each choice of units, check it, and print its figures."""
+    import tempfile
+    from typing import cast
+
+    from benchmarks.simulation import How, World, describe, simulate
+
+    world = World(
+        nodes=options.nodes,
+        workers=options.workers,
+        units=options.units,
+        losses_a_node_hour=options.losses,
+        seed=options.seed,
+    )
+    for how in options.how.split(","):
+        with tempfile.TemporaryDirectory() as scratch:
+            found = simulate(world, cast("How", how), Path(scratch))
+            found.check()
+        for name, value in describe(found).items():
+            _say(f"{name:16}  {value}")
+        _say("checked: every unit has one receipt, no file is without one")
 
 
 def corpus(options: argparse.Namespace) -> None:
