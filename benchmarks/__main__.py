@@ -9,6 +9,7 @@ python -m benchmarks loading             add the rates of batches to it
 python -m benchmarks cold                add the rates from a cold disk to it
 python -m benchmarks export              add the rates of exports to it
 python -m benchmarks reuse               add the seconds of builds that reuse a store to it
+python -m benchmarks remote              add the rates of builds from an object server to it
 python -m benchmarks merge               add the seconds of merging and comparing stores to it
 python -m benchmarks training            add the seconds of training tokenizers to it
 python -m benchmarks against             compare this checkout with another one, such as an earlier commit
@@ -49,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
             "cold": cold,
             "export": export,
             "reuse": reuse,
+            "remote": remote,
             "merge": merge,
             "training": training,
             "against": against,
@@ -124,6 +126,11 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("reuse", parents=[common], help="measure builds that reuse a store")
     command.add_argument("--rounds", type=int, default=3)
     command.add_argument("--size", default="2GB", help="size of the 20 input files together")
+    _add_tokenizer(command)
+
+    command = commands.add_parser("remote", parents=[common], help="measure builds from an object server")
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--inputs", help="files of the corpus, separated by commas; default: all three")
     _add_tokenizer(command)
 
     command = commands.add_parser("merge", parents=[common], help="measure merging and comparing stores")
@@ -222,6 +229,7 @@ def run(options: argparse.Namespace) -> None:
             results.cold = kept.cold
             results.permutation, results.exporting = kept.permutation, kept.exporting
             results.reusing, results.merging = kept.reusing, kept.merging
+            results.remote = kept.remote
             results.training = kept.training
         _save(options.results, results)
 
@@ -345,6 +353,21 @@ def reuse(options: argparse.Namespace) -> None:
         options.folder,
         tokenizer=_tokenizers(options)[-1],
         text_bytes=parse_bytes(options.size),
+        rounds=options.rounds,
+        say=_say,
+    )
+    _save(options.results, results)
+
+
+def remote(options: argparse.Namespace) -> None:
+    """Measure builds from an object server, and add them to the results, in place of older ones."""
+    from benchmarks.remote import INPUTS, measure_remote
+
+    results = _results(options)
+    results.remote = measure_remote(
+        options.folder,
+        inputs=options.inputs.split(",") if options.inputs else INPUTS,
+        tokenizer=_tokenizers(options)[-1],
         rounds=options.rounds,
         say=_say,
     )

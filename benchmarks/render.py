@@ -70,6 +70,8 @@ def render(results: Results) -> str:
         parts.append(exporting_table(results))
     if results.reusing:
         parts.append(reusing_table(results))
+    if results.remote:
+        parts.append(remote_table(results))
     if results.merging:
         parts.append(merging_table(results))
     if results.training:
@@ -295,6 +297,32 @@ def reusing_table(results: Results) -> str:
             f"{runs[0].units_reused:,} of {runs[0].units:,}",
             show_seconds(seconds),
             f"{seconds.median / whole:.2f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def remote_table(results: Results) -> str:
+    """Rates of builds from an object server beside those from the disk."""
+    busy = spread_of(run.busy_cores for run in results.remote)
+    note = f"Other work ran during these builds ({show_rate(busy)} cores), so they took longer."
+    lines = [
+        *([note, ""] if busy.median > BUSY_CORES else []),
+        "| build by two workers | text | seconds, whole command | processor seconds | MB/s after start-up "
+        "| share of the disk's rate |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, contender in dict.fromkeys((run.input, run.contender) for run in results.remote):
+        runs = [run for run in results.remote if (run.input, run.contender) == (name, contender)]
+        disk = [run for run in results.remote if run.input == name and run.contender == runs[0].base]
+        share = spread_of(one.steady_rate / two.steady_rate for one, two in zip(runs, disk, strict=True))
+        cells = [
+            f"`{name}` {contender}",
+            show_size(runs[0].text_bytes),
+            show_seconds(spread_of(run.wall_seconds for run in runs)),
+            show_seconds(spread_of(run.cpu_seconds for run in runs)),
+            show_rate(spread_of(run.steady_rate / 1e6 for run in runs)),
+            "" if contender == runs[0].base else f"{share.median:.2f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -223,6 +223,37 @@ class ReuseRun(msgspec.Struct, frozen=True, kw_only=True):
     """Cores busy with other work when the build began."""
 
 
+class RemoteRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A build from the disk or from an object server, by one command."""
+
+    contender: str
+    input: str
+    """Name of the input file."""
+    round: int
+    text_bytes: int
+    wall_seconds: float
+    """Time of the command, from start to end."""
+    startup_seconds: float
+    """Until the first text was encoded."""
+    seconds: float
+    """Of the build, without its imports."""
+    cpu_seconds: float
+    """Of all processes of the build, without the server."""
+    largest_worker_bytes: int
+    """Peak of resident memory of the largest worker."""
+    checksum: str
+    """Of all receipts; equal for equal stores."""
+    base: str
+    """Contender to compare with."""
+    busy_cores: float = 0.0
+    """Cores busy with other work when the build began."""
+
+    @property
+    def steady_rate(self) -> float:
+        """Bytes of text a second after start-up."""
+        return self.text_bytes / max(self.seconds - self.startup_seconds, 1e-9)
+
+
 class MergeRun(msgspec.Struct, frozen=True, kw_only=True):
     """A merge of two stores, or a comparison with another store, by one command."""
 
@@ -342,6 +373,7 @@ class Results(msgspec.Struct, kw_only=True):
     permutation: list[PermutationRun] = []
     exporting: list[ExportRun] = []
     reusing: list[ReuseRun] = []
+    remote: list[RemoteRun] = []
     merging: list[MergeRun] = []
     training: list[TrainingRun] = []
     left_out: list[str] = []

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from packline.errors import CorruptStore, RecipeError
 from packline.settings import (
     BuildKeywords,
+    CachePlace,
     convert_setting,
     make_recipe,
 )
@@ -103,11 +104,16 @@ def estimate(
     return estimate_build(*make_recipe(inputs, tokenizer, settings), out=out)
 
 
-def open(path: str | Path, *, verify: bool = False) -> Store:
+def open(
+    path: str | Path, *, cache: CachePlace = None, cache_bytes: int | str | None = None, verify: bool = False
+) -> Store:
     """Open a finished store for reading.
 
     Args:
-        path: folder of the store.
+        path: folder of the store, or its URI in an object store: `s3://bucket/store`, `gs://`, `az://`.
+        cache: folder for what is read of a remote store; None: `$PACKLINE_CACHE`, else in the user's cache.
+            False: the memory of this process.
+        cache_bytes: its size, such as "100GB"; None: `$PACKLINE_CACHE_BYTES`, else 32 GiB, 1 GiB in memory.
         verify: check every checksum first, which reads the whole store. Otherwise only sizes, indexes and
             formats are checked, in milliseconds whatever the size.
 
@@ -120,8 +126,9 @@ def open(path: str | Path, *, verify: bool = False) -> Store:
     packline.errors.StoreNotFound: missing does not exist
     """
     from packline.facade import Store
+    from packline.store.paths import CacheSettings
 
-    store = Store(path)
+    store = Store(path, CacheSettings.of(cache, cache_bytes))
     if verify and not (report := store.verify()).ok:
         raise CorruptStore(
             f"{path} is damaged: {report.problems[0]}", hint="packline verify shows all that differs"

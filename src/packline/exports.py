@@ -81,7 +81,7 @@ def export(
     if isinstance(source, Loader):
         view = RowView.of_loader(source, choice.stage)
     elif isinstance(source, StoreReader):
-        view = source.path
+        view = str(source.place)
     elif isinstance(source, str | Path) and tokenizer is None and not is_recipe(source):
         view = source
     else:
@@ -171,11 +171,11 @@ def convert(
     choice, rest = make_choice(dict(settings))
     if rest:
         raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
-    store = Path(source)
+    store = str(source)
     if not is_store(source, from_format):
         if tokenizer is None:
             raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
-        store = Path(f"{Path(out)}.store")
+        store = f"{Path(out)}.store"
         import_dataset(
             source,
             tokenizer=tokenizer,

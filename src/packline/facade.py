@@ -152,7 +152,7 @@ class Store(StoreReader, Notebook):
         """
         from packline.store.verify import verify
 
-        return verify(self.path, deep=deep)
+        return verify(self.place, deep=deep)
 
 
 def _paths(paths: str | Path | Sequence[str | Path]) -> tuple[str, ...]:

@@ -304,7 +304,7 @@ def _check_val_documents(recipe: Recipe, count: int) -> None:
         raise RecipeError(f"val_documents is {count}: expected at least 1")
     if recipe.val_fraction:
         raise RecipeError("val_documents and val_fraction are two sizes of one split: expected one of them")
-    if recipe.limit_documents is not None or recipe.limit_tokens is not None:
+    if is_limited(recipe):
         raise RecipeError(
             "val_documents counts among all documents, and a limit leaves some out: expected one of them",
             hint="with limit_documents or limit_tokens use val_fraction",
@@ -466,6 +466,11 @@ def check_options(options: RunOptions) -> RunOptions:
             else "engines with a large vocabulary need about 300 MiB before the first document",
         )
     return options
+
+
+def is_limited(recipe: Recipe) -> bool:
+    """True if a limit of documents or tokens applies to the whole build."""
+    return recipe.limit_documents is not None or recipe.limit_tokens is not None
 
 
 def recipe_difference(old: Any, new: Any, where: str = "") -> list[str]:

@@ -37,6 +37,10 @@ RECIPE_FIELDS = set(Recipe.__struct_fields__) - {"sources", "tokenizer"}
 OPTION_FIELDS = set(RunOptions.__struct_fields__) - {"memory_bytes"}
 
 
+CachePlace = str | Path | bool | None
+"""Folder for what is read of remote stores; None: the usual one, False: none, but memory."""
+
+
 class RowKeywords(TypedDict, total=False):
     """Documents or rows of a source, and their order. Those from `seq_len` on apply to rows only."""
 

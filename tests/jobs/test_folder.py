@@ -60,8 +60,8 @@ def listed(folder: StoreFolder) -> set[str]:
 
 
 STEPS: dict[str, Callable[[StoreFolder], None]] = {
-    "commit": lambda folder: folder.commit(receipt_of(folder, "000001")),
-    "withdraw": lambda folder: folder.withdraw(folder.receipt("000000")),
+    "commit": lambda folder: folder.commit(receipt_of(folder, "made-000001")),
+    "withdraw": lambda folder: folder.withdraw(folder.receipt("made-000000")),
     "release": lambda folder: folder.release(),
 }
 
@@ -73,7 +73,7 @@ def test_a_receipt_has_all_its_files_whatever_step_fails(tmp_path: Path, step: s
         out = tmp_path / str(number)
         with StoreFolder(out) as folder:
             folder.begin(IDENTITY, "{}")
-            folder.commit(receipt_of(folder, "000000"))
+            folder.commit(receipt_of(folder, "made-000000"))
             try:
                 with failing_at(number, KeyboardInterrupt(), "fsync", "link", "replace", "unlink"):
                     STEPS[step](folder)

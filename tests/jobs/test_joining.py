@@ -14,7 +14,7 @@ from tests.jobs.builds import build, digests, set_sizes
 from tests.jobs.test_folder import IDENTITY, receipt_of
 from tests.laws.reference import Contents, write_corpus
 
-from packline.errors import RecipeError, ResumeMismatch, StoreBusy, StoreError, StoreNotFound
+from packline.errors import ResumeMismatch, StoreBusy, StoreError, StoreNotFound
 from packline.jobs import folder, store_job, work
 from packline.jobs.finish import finalize_store
 from packline.jobs.folder import StoreFolder
@@ -110,15 +110,6 @@ def test_anyone_finishes_a_build_without_its_inputs(
     with pytest.raises(StoreNotFound):
         finalize_store(str(tmp_path / "nothing"))
     assert not (tmp_path / "nothing").exists()
-
-
-def test_a_limit_needs_one_driver(
-    tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_corpus(tmp_path / "in", CORPUS)
-    monkeypatch.setattr(StoreFolder, "shared", True)
-    with pytest.raises(RecipeError, match="needs one driver"):
-        build(tmp_path / "out", tmp_path / "in", tokenizer_json, limit_tokens=100)
 
 
 @given(st.lists(st.one_of(SPANS, st.integers(1, 1 << 40)), max_size=8), st.integers(1, 3))

@@ -274,11 +274,11 @@ def test_a_store_that_changes_meanwhile_is_refused(
 ) -> None:
     whole, done = os.link, 0
 
-    def link(source: Any, target: Any) -> None:
+    def link(source: Any, target: Any, **options: Any) -> None:
         nonlocal done
-        whole(source, target)
-        done += 1
-        if done == 5:
+        whole(source, target, **options)
+        done += not options  # those of the storage have some
+        if done == 5 and not options:
             shutil.rmtree(parts[1])
             make_store(parts[1], [[7, 1, 2], [3]], sources=["c", "c"])
 

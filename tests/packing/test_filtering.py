@@ -324,7 +324,7 @@ def test_columns_that_no_source_has_are_refused_with_the_one_meant(tmp_path: Pat
 
 def test_damaged_columns_are_refused_with_their_file(tmp_path: Path) -> None:
     store = many(60).write(tmp_path / "store")
-    path = store.shards[2].path("docs.parquet")
+    path = store.path / f"{store.shards[2].entry.name}.docs.parquet"
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
     path.write_bytes(data)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.storage.servers import Bucket, bucket, moto  # noqa: F401
 from packline.errors import InputChanged, InputError
 from packline.fingerprint import Hasher
 from packline.sources.files import InputFile
-from packline.sources.reader import Span, read_span
+from packline.sources.reader import FILES_AHEAD, Span, open_ahead, read_span
 from packline.storage import object_inputs
 from packline.storage.inputs import open_input
 from packline.storage.places import open_storage
@@ -141,10 +142,41 @@ def test_a_parquet_file_is_read_by_its_needed_columns(corpus: str, monkeypatch: 
     assert file.size > 500_000 and sum(end - begin for begin, end in footers) <= 1 << 16
 
 
+def test_small_files_are_requested_before_they_are_read(
+    bucket: Bucket,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    storage = open_storage(bucket.place("small"))
+    for number in range(40):
+        storage.put_new(f"{number:02d}.jsonl", json.dumps({"text": f"{number}"}).encode())
+    source = source_of(bucket.place("small"))
+    files = files_of(source)
+    requested: list[str] = []
+    read = object_inputs.ObjectInputs.read
+
+    def counted(self: Any, uri: str, *more: Any) -> Any:
+        requested.append(uri)
+        return read(self, uri, *more)
+
+    monkeypatch.setattr(object_inputs.ObjectInputs, "read", counted)
+    spans = [Span(file.index, 0, file.size) for file in files]
+    texts: list[str] = []
+    for span, opened in open_ahead(files, source, spans):
+        assert opened is not None
+        if not texts:
+            end = time.monotonic() + 30
+            while len(requested) <= FILES_AHEAD:
+                assert time.monotonic() < end, "the next files are requested before the first is read"
+                time.sleep(0.01)
+        for batch in read_span(files[span.file], source, span, 1 << 20, Hasher(), opened=opened):
+            texts += batch.texts
+    assert texts == [str(number) for number in range(40)]
+    assert sorted(requested) == [file.path for file in files], "each once"
+
+
 PLAN_THEN_FORK = """
 import sys
 import packline
-from packline.sources.files import list_files
 given, tokenizer, out = sys.argv[1:]
 packline.build([given], tokenizer=tokenizer, out=out, workers=2)
 """

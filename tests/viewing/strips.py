@@ -26,6 +26,7 @@ from packline.viewing.page import (
     Page,
     SideBySide,
     Table,
+    Timeline,
     TokenStrip,
     WithFacts,
 )
@@ -79,7 +80,7 @@ def byte_strips(draw: st.DrawFn) -> tuple[Vocabulary, np.ndarray, np.ndarray]:
 def a_page(text: str, strip: TokenStrip) -> Page:
     """Every block there is, with a text wherever a text may stand."""
     row = (text, Link(text, text))
-    kinds: tuple[Literal["text", "number", "area", "choice", "hidden"], ...] = get_args(
+    kinds: tuple[Literal["text", "number", "area", "choice", "hidden", "range"], ...] = get_args(
         get_type_hints(FormField)["kind"]
     )
     fields = tuple(FormField(kind + text, text, text, kind, ((text, text),)) for kind in kinds)
@@ -93,6 +94,7 @@ def a_page(text: str, strip: TokenStrip) -> Page:
             Heading(text, 3),
             Table(text, (text, text), (row, row), "lr"),
             Table(text, (), ((text, Bar(text, 1.0, 0.5, "bad")), (text, Bar(text, 0.0))), "lr", part=text),
+            Timeline(text, ((text, 0.5, True), (text, 0.5, False)), 0.25),
             DataTable(text, (head,), ((text,),), "l"),
             Histogram(text, (text, text), (3, 0), text, ((text, 1),)),
             Table(text, (text, text, text), ((text, Bar(text, 1.0, 0.5), Bar(text, 0.0)),), "lrr"),

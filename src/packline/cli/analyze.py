@@ -19,6 +19,7 @@ from packline.cli.pack import price_facts
 from packline.cli.verify import show_list
 from packline.errors import RecipeError
 from packline.packing.exclusions import check_list_path, write_duplicates
+from packline.storage.places import is_remote
 from packline.store.manifest import MANIFEST
 from packline.store.reader import StoreReader
 from packline.viewing.analysis import Analysis
@@ -75,7 +76,7 @@ def analyze(
     if packing is not None and not seq_len:
         raise RecipeError("--packing belongs to --seq-len, the length of its rows")
     path = Path(target)
-    is_store = (path / MANIFEST).is_file()
+    is_store = is_remote(target) or (path / MANIFEST).is_file()
     if write is not None:
         check_list_path(write)
         if not is_store:

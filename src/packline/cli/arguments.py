@@ -7,6 +7,7 @@ unchanged.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -232,6 +233,17 @@ class PlaceArguments(ClusterArguments):
     slice: Annotated[
         str | None, option("Run part i of n; other machines run the others: --slice 3/8.", RUNNING)
     ] = None
+    join: Annotated[
+        bool, option("Help a job that runs elsewhere: run units that it has not committed.", RUNNING)
+    ] = False
+    scratch: Annotated[
+        str | None,
+        option("Folder for unfinished files of a URI. Default: $PACKLINE_SCRATCH, or a cache.", RUNNING),
+    ] = None
+    one_writer: Annotated[
+        bool,
+        option("Accept a store that ignores conditional puts: no other process writes into --out.", RUNNING),
+    ] = False
 
     def place(self) -> On:
         """Place of the job.
@@ -239,11 +251,21 @@ class PlaceArguments(ClusterArguments):
         Raises:
             RecipeError: a slice that does not exist, or a slice of a cluster.
         """
-        if self.slice is None:
+        self._set_environment()
+        if self.slice is None and not self.join:
             return super().place()
         if self.on == "ray":
-            raise RecipeError("--slice divides a job among machines, and --on ray does so itself")
-        return parse_slice(self.slice)
+            raise RecipeError("--slice and --join divide a job among machines, and --on ray does so itself")
+        if self.slice is not None and self.join:
+            raise RecipeError("--slice i/n runs its part and then helps: expected it without --join")
+        return parse_slice(self.slice or "0/1")
+
+    def _set_environment(self) -> None:
+        """Let this process and its workers know where unfinished files are, and what the store is like."""
+        if self.scratch is not None:
+            os.environ["PACKLINE_SCRATCH"] = os.path.abspath(self.scratch)
+        if self.one_writer:
+            os.environ["PACKLINE_ONE_WRITER"] = "1"
 
 
 def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunOptions]:

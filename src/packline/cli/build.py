@@ -21,7 +21,7 @@ NOTHING_KEPT = "before the first unit"
 
 def build(
     *inputs: Inputs,
-    out: Annotated[str, Parameter(help="Output folder: new, empty, or with this build unfinished.")],
+    out: Annotated[str, Parameter(help="Output folder, or URI: new, empty, or with this build unfinished.")],
     reuse: Annotated[
         str | None,
         option("Earlier store whose units are taken over where nothing has changed, by hard link.", MAIN),

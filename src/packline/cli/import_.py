@@ -75,7 +75,7 @@ def import_(
     path: Annotated[str, Parameter(help="File or folder of the dataset.")],
     /,
     *,
-    out: Annotated[str, Parameter(help="Output folder: new, empty, or with this import unfinished.")],
+    out: Annotated[str, Parameter(help="Output folder, or URI: new, empty, or with this import unfinished.")],
     reading: Reading = _READING,
     workers: Annotated[
         int | None, option("Number of processes. Default: one per usable core; 0 for little data.", RUNNING)

@@ -49,7 +49,7 @@ def _as_json(
     groups: list[dict[str, Any]] = msgspec.to_builtins(group_shards(store))
     return {
         "command": "info",
-        "store": str(store.path),
+        "store": str(store.place),
         "exit_code": DONE,
         "documents": manifest.documents,
         "tokens": manifest.tokens,

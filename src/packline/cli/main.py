@@ -149,8 +149,16 @@ def interrupted(error: KeyboardInterrupt, kept: str) -> int:
 def note_command(out: str, units: int) -> None:
     """Record in the work folder of a job how to resume it, for `packline status`."""
     from packline.jobs.work import Command, remember_command, work_folder
+    from packline.storage.places import is_remote, without_secrets
 
-    remember_command(work_folder(out), Command(command_line(), os.getcwd(), units))
+    line = shlex.join(map(without_secrets, shlex.split(command_line())))
+    command = Command(line, os.getcwd(), units)
+    if is_remote(out):
+        from packline.jobs.driver import record_command
+
+        record_command(out, command)
+    else:
+        remember_command(work_folder(out), command)
 
 
 def command_line() -> str:

@@ -103,7 +103,7 @@ def _selection_facts(selection: Selection) -> tuple[tuple[str, str], ...]:
     chosen = ", ".join(f"{name} {_in_words(value)}" for name, value in given.items())
     counts = f"{plural(len(selection), 'document')}, {plural(selection.tokens, 'token')}"
     return (
-        ("store", str(selection.store.path)),
+        ("store", str(selection.store.place)),
         ("packs", counts),
         ("selection", chosen),
         *left_out_facts(selection),

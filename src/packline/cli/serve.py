@@ -17,7 +17,9 @@ _FLAGS = Flags()
 
 
 def serve(
-    *stores: Annotated[str, Parameter(help="Folders of finished stores; two of several can be compared.")],
+    *stores: Annotated[
+        str, Parameter(help="Folders of finished stores, and run files (.toml); two stores can be compared.")
+    ],
     port: Annotated[int, Parameter(help="Port number; 0: any free port.", group=SERVER)] = 8642,
     host: Annotated[
         str,
@@ -45,14 +47,16 @@ def serve(
     from packline.viewing.web.serving import check_installed, listen, run_server
 
     if not stores:
-        raise RecipeError("no store was named", hint="packline serve STORE")
+        raise RecipeError("no store was named", hint="packline serve STORE, or packline serve run.toml")
     check_installed()
     listening = listen(host, port, names=tuple(allow_host or ()))
     with listening.socket:
         from packline.viewing.web.app import warm_up
         from packline.viewing.web.site import Site
 
-        site = Site(stores, tokenizer or (), exclusions=exclude or ())
+        runs = [one for one in stores if one.endswith(".toml")]
+        folders = [one for one in stores if one not in runs]
+        site = Site(folders, tokenizer or (), exclusions=exclude or (), runs=runs)
         warm_up(site)
         documents = sum(len(opened.store.documents) for opened in site.stores)
         held = plural(documents, "document")

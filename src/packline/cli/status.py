@@ -47,7 +47,10 @@ def status_lines(found: Status) -> list[Line]:
             resume.append([("in", "quiet"), found.command_folder])
     ledger = found.ledger
     name = "build" if found.kind == "store" else "export"
-    lines = table([[(name, "quiet"), found.path], [("state", "quiet"), STATES[found.state]]], "ll", gap=7)
+    head: list[Line] = [[(name, "quiet"), found.path], [("state", "quiet"), STATES[found.state]]]
+    if found.driver:
+        head.append([("driver", "quiet"), found.driver])
+    lines = table(head, "ll", gap=7)
     if found.kind == "export":
         if found.state != "finished":
             parts = _units(found).replace("unit", "part")
@@ -64,12 +67,12 @@ def status_lines(found: Status) -> list[Line]:
     ]
     lines += table([*rows, *resume], "ll", gap=3)
     if len(found.sources) > 1:
-        head: Line = [(word, "quiet") for word in ("source", "documents", "tokens", "text", "bad")]
+        titles: Line = [(word, "quiet") for word in ("source", "documents", "tokens", "text", "bad")]
         sources: list[Line] = [
             [name, f"{one.documents:,}", f"{one.tokens:,}", size(one.text_bytes), f"{one.bad:,}"]
             for name, one in found.sources.items()
         ]
-        lines += [[""], *table([head, *sources], "lrrrr")]
+        lines += [[""], *table([titles, *sources], "lrrrr")]
     return lines
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -17,6 +16,7 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.formats.choice import option_name
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
+from packline.store.paths import store_path
 from packline.store.reader import StoreReader
 from packline.viewing.page import TokenStrip
 from packline.viewing.terminal import GUTTER, strip_lines
@@ -55,7 +55,7 @@ def show_row(store: StoreReader, row: RowTrace, most: int | None) -> None:
     output.line(
         "  ",
         (f"row {row.index}", "title"),
-        f"  rank {row.rank}, slot {row.place}: row {row.row:,} of {store.path}, epoch {row.epoch}; ",
+        f"  rank {row.rank}, slot {row.place}: row {row.row:,} of {store.place}, epoch {row.epoch}; ",
         (f"{plural(filled, 'token')} in {plural(len(row.spans), 'span')}{padding}", "quiet"),
     )
     shown = row.spans if most is None else row.spans[:most]
@@ -228,7 +228,7 @@ def show_documents(loader: Loader, target: str, wanted: TraceTarget) -> None:
         show_uses(store, document, uses, len(loader))
         results.append(
             {
-                "store": str(store.path),
+                "store": str(store.place),
                 "document": document,
                 "provenance": msgspec.to_builtins(store.provenance(document)),
                 "uses": msgspec.to_builtins(uses),
@@ -249,14 +249,14 @@ def find_documents(loader: Loader, wanted: TraceTarget) -> list[tuple[StoreReade
 
     stores = stores_of(loader)
     if wanted.store is not None:
-        folder = Path(wanted.store).resolve()
-        stores = [store for store in stores if store.path.resolve() == folder]
+        folder = store_path(wanted.store).resolve()
+        stores = [store for store in stores if store.place.resolve() == folder]
         if not stores:
-            known = ", ".join(str(store.path) for store in stores_of(loader))
+            known = ", ".join(str(store.place) for store in stores_of(loader))
             raise RecipeError(f"the run does not read {wanted.store}", hint=f"it reads {known}")
     if wanted.document is not None:
         if len(stores) > 1:
-            known = ", ".join(str(store.path) for store in stores)
+            known = ", ".join(str(store.place) for store in stores)
             raise RecipeError(
                 f"document {wanted.document} of which store? The run reads {known}",
                 hint="name it with --store",
@@ -290,7 +290,7 @@ def show_uses(store: StoreReader, document: int, uses: list[Occurrence], steps: 
     output.line(
         "  ",
         (f"document {document:,}", "title"),
-        f" of {store.path}: ",
+        f" of {store.place}: ",
         (
             f"{describe_origin(provenance)}; {plural(provenance.tokens, 'token')}, split {provenance.split}",
             "quiet",

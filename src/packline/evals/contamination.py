@@ -32,7 +32,6 @@ import msgspec
 import numpy as np
 
 from packline.encoders.token_bytes import TokenText, keeps_text, token_bytes
-from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, RecipeError
 from packline.evals.evaluation_texts import read_evaluations
 from packline.evals.ngram_index import (
@@ -54,10 +53,10 @@ from packline.jobs.resources import usable_cores
 from packline.packing.exclusions import check_list_path, write_list
 from packline.storage.local import disk_errors
 from packline.store.files import read_file
+from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.report import OnProgress
 from packline.store.shard import Shard
-from packline.store.tables import TOKENIZER
 
 N = 13
 MOST_TEXTS = 10
@@ -167,7 +166,7 @@ def find_questions(
     with temporary_folder(on) as folder:
         with disk_errors(folder):
             questions = _prepare(folder, store, texts, gram_of, n, most_texts)
-        job = ScanSettings(str(store.path), str(folder), n, gram_of, CHUNK_TOKENS)
+        job = ScanSettings(str(store.place), str(folder), n, gram_of, CHUNK_TOKENS)
         started = time.perf_counter()
         found = _look(store, job, workers, on_progress, on)
         if write is not None:
@@ -193,8 +192,8 @@ def _prepare(
     most_texts: int,
 ) -> Questions:
     """Write the data that the processes need: grams of the questions; for words, bytes of the tokens."""
-    read_file(store.path, store.tokenizer_file)  # refuses a damaged one
-    tokenizer = load_tokenizer(str(store.path / TOKENIZER))
+    read_file(store.place, store.tokenizer_file)  # refuses a damaged one
+    tokenizer = load_kept_tokenizer(store.place, store.manifest.tokenizer_files)
     if gram_of == "tokens":
         return write_questions(folder, texts, n, most_texts, text_encoder(tokenizer).encode)
     entry = store.manifest.tokenizer

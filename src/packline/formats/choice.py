@@ -13,6 +13,7 @@ import msgspec
 from packline.errors import InputError, RecipeError
 from packline.formats.types import Edges
 from packline.packing.packer import DocumentFilter
+from packline.storage.places import is_remote
 from packline.store.manifest import MANIFEST
 from packline.store.reader import StoreReader
 
@@ -91,7 +92,7 @@ def is_run(source: str | Path) -> bool:
 
 def is_store(source: str | Path, format: str | None) -> bool:
     """True if a folder should be read as a store: it is one, and no format is given."""
-    return format is None and (Path(source) / MANIFEST).is_file()
+    return format is None and (is_remote(str(source)) or (Path(source) / MANIFEST).is_file())
 
 
 def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentView:
@@ -148,7 +149,7 @@ def open_store(source: str) -> StoreReader:
         InputError: the source is a file, such as text without a tokenizer.
         StoreError: the store is missing or damaged.
     """
-    if Path(source).is_file():
+    if not is_remote(source) and Path(source).is_file():
         raise InputError(
             f"{source} is a file: expected the folder of a store, or a run file (.toml)",
             hint="--tokenizer T tokenizes text first",

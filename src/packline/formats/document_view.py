@@ -23,7 +23,6 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +38,7 @@ from packline.ragged import offsets_of
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry
 from packline.store.manifest import TokenizerEntry
+from packline.store.paths import StorePath
 from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader
 from packline.store.tables import ShardEntry
@@ -58,19 +58,24 @@ class SharedShard:
 
     name: str
     entry: ShardEntry
-    path: Path
-    """Path of its `.bin`."""
+    folder: StorePath
+    """Folder of the store."""
     first_document: int
     """Number of its first document in the stream."""
     first_token: int
     documents: int
     tokens: int
 
-    def file(self, ending: str) -> tuple[Path, FileEntry] | None:
+    @property
+    def path(self) -> StorePath:
+        """Path of its `.bin`."""
+        return self.folder / f"{self.name}.bin"
+
+    def file(self, ending: str) -> tuple[StorePath, FileEntry] | None:
         """`.bin`, `.idx`, `.docs.parquet` or `.loss` with its size and checksum; None if lacking."""
         for entry in self.entry.files:
             if entry.name == f"{self.name}{ending}":
-                return self.path.with_name(entry.name), entry
+                return self.folder / entry.name, entry
         return None
 
 
@@ -204,8 +209,8 @@ class DocumentStream:
         shared, document, token = [], 0, 0
         for shard in parts.shards:
             entry = shard.entry
-            path = self._view.store.path / f"{entry.name}.bin"
-            shared.append(SharedShard(entry.name, entry, path, document, token, len(shard), entry.tokens))
+            place = self._view.store.place
+            shared.append(SharedShard(entry.name, entry, place, document, token, len(shard), entry.tokens))
             document, token = document + len(shard), token + entry.tokens
         return shared
 

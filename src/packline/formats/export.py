@@ -310,7 +310,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
     def _how_shared(self) -> str:
         """Share something small to find out which way works."""
         target = Target(self.folder.folder, link=self._settings.link)
-        target.share(self._view.store.path / MANIFEST, "probe")
+        target.share(self._view.store.place / MANIFEST, "probe")
         (self.folder.folder / "probe").unlink()
         return next(iter(target.shared))
 
@@ -378,7 +378,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
     def _write_tokenizer(self, target: Target) -> None:
         """Write the store's tokenizer next to the files, with its end of document for the trainer."""
         entry = self._view.tokenizer
-        text = read_file(self._view.store.path, self._view.store.tokenizer_file)
+        text = read_file(self._view.store.place, self._view.store.tokenizer_file)
         special = [token.content for token in read_added_tokens(text) if token.special]
         with disk_errors(target.folder):
             with target.create(TOKENIZER_FILE) as file:

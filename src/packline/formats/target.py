@@ -21,6 +21,7 @@ from packline.fingerprint import Hasher
 from packline.storage.local import disk_errors
 from packline.storage.sharing import COPY_BYTES, Link, share_file, sync_files
 from packline.store.files import FileEntry
+from packline.store.paths import StorePath, local_file
 from packline.store.writer import HashedFile
 
 
@@ -62,7 +63,7 @@ class Target:
                 raise
             self.files.append(file.entry(name))
 
-    def share(self, path: Path, name: str, entry: FileEntry | None = None) -> None:
+    def share(self, path: StorePath, name: str, entry: FileEntry | None = None) -> None:
         """Add a file with the bytes of a file of the store.
 
         Args:
@@ -75,7 +76,10 @@ class Target:
         """
         target = self._place(name)
         with disk_errors(self.folder):
-            how = share_file(path, target, self.link)
+            if isinstance(path, Path):
+                how = share_file(path, target, self.link)
+            else:  # a link would be to a file of the cache
+                how = share_file(local_file(path), target, "copy")
         known = FileEntry(name, entry.bytes, entry.checksum) if entry else _entry_of(target, name)
         self.shared[how] += known.bytes
         self.files.append(known)

@@ -118,7 +118,7 @@ class TokenStream:
         lengths[-1] -= int(lengths.sum()) - (stop - start)
         if int(lengths.min()) < 1:
             raise CorruptStore(
-                f"{self.selection.store.path}: expected an index whose lengths agree with its offsets, "
+                f"{self.selection.store.place}: expected an index whose lengths agree with its offsets, "
                 "found one in which they do not",
                 hint="packline verify names the document",
             )
@@ -144,7 +144,7 @@ class TokenStream:
         sums = SampledOffsets(self.selection, lambda lengths: lengths, "tokens")
         if sums.total != self.selection.tokens:
             raise CorruptStore(
-                f"{self.selection.store.path}: expected documents of {self.selection.tokens:,} tokens, "
+                f"{self.selection.store.place}: expected documents of {self.selection.tokens:,} tokens, "
                 f"found {sums.total:,}",
                 hint="an index is damaged; packline verify names it",
             )

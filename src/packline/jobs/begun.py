@@ -2,9 +2,9 @@
 
     .packline/plan.zst     recipe, tokenizer, inputs with their states, planned units (msgpack, zstd)
 
-It is written once, by whoever plans first, and read by everybody else: processes that join the build, readers
-that follow it, and `finish`, which therefore needs no input. Together with the receipts it describes the part
-of the store that exists. A million units take a few megabytes.
+It is written once, by the first process that plans, and read by all others: processes that join the build,
+readers that follow it, and `finish`, which therefore needs no input. Together with the receipts it describes
+the part of the store that exists. A million units take a few megabytes.
 """
 
 from __future__ import annotations

@@ -58,6 +58,8 @@ UNDECODED = (
 )
 SHOWN = 5
 """Number of units of an earlier store that cannot be used which are named."""
+IN_FLIGHT = 2
+"""Units of a worker whose files are on its disk: one is uploaded while the next is made."""
 BYTES_A_TOKEN = 3.5
 """Estimated bytes per token for the disk check, on the low side for English."""
 
@@ -241,10 +243,15 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             self.tell(Note(line))
         itemsize, left = 2 if self.dtype == "uint16" else 4, {task.name for task in todo}
         text_bytes = sum(unit.text_bytes for unit in self.units if unit.name in left)
+        what = "store"
+        if self.folder.is_remote:  # only the units in flight are on this disk
+            what = f"scratch folder {self.folder.work}"
+            largest = max((unit.text_bytes for unit in self.units), default=0)
+            text_bytes = min(text_bytes, IN_FLIGHT * max(workers, 1) * largest)
         needed, free = int(text_bytes / BYTES_A_TOKEN * itemsize), free_disk(self.folder.parent)
         if needed > free and not self._limit.given:
             self.tell(
-                Note(f"the store may need {needed / 1e9:.1f} GB, and the disk has {free / 1e9:.1f} GB free")
+                Note(f"the {what} may need {needed / 1e9:.1f} GB, and the disk has {free / 1e9:.1f} GB free")
             )
 
     def opening(self) -> TokenizeSettings:
@@ -290,9 +297,10 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         """Record a receipt and measurements."""
         if isinstance(result, StreamRead):
             if result.receipt is not None:
-                self.streams[name] = result.receipt
+                self.committed.add(name, result.receipt)
         elif isinstance(result, Built):
-            receipt = self.receipts[name] = result.receipt
+            receipt = result.receipt
+            self.committed.add(name, receipt)
             self._measure(result)
             self.tell(UnitDone(name, receipt.ledger.documents, receipt.ledger.tokens, result.rates))
 
@@ -320,8 +328,9 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             def run_again(name: str, documents: int | None, tokens: int | None) -> Receipt:
                 return self._run_again(session, name, documents, tokens)
 
-            committed = folder.read_receipts()
-            apply_limits(self, folder, committed.receipts, committed.streams, run_again)
+            self.committed.refresh()
+            apply_limits(self, folder, self.receipts, self.streams, run_again)
+            self.committed = folder.read_receipts()
         return super().finish(session)
 
     def _run_again(self, session: Session, name: str, documents: int | None, tokens: int | None) -> Receipt:

@@ -106,7 +106,7 @@ class BuildRunner(Runner[Task, BuildResult]):
             settings.tokenizer,
             settings.boundary,
         )
-        self._folder = StoreFolder(Path(settings.out))
+        self._folder = StoreFolder(settings.out)
         self._encoder: Encoder = load_encoder(work)
         base = resident_memory()
         workers, memory = count_workers(work.options)

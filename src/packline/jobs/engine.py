@@ -58,6 +58,7 @@ def run_job(
         job.refuse_slices()
     if job.folder is not None:
         job.folder.shared = job.is_shared and job.may_share()
+        job.folder.drives = not isinstance(on, Slice)
     with ExitStack() as stack:
         if executor is not None:
             stack.callback(executor.close)

@@ -16,8 +16,10 @@ from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import StoreError, StoreNotFound
 from packline.jobs.begun import BegunBuild, read_begun
-from packline.jobs.folder import TOKENIZER_FILE, Committed, StoreFolder
-from packline.jobs.limits import Limit, in_order, read_share
+from packline.jobs.folder import TOKENIZER_FILE, StoreFolder
+from packline.jobs.limits import in_order, read_share
+from packline.jobs.seen import Committed
+from packline.recipe import is_limited
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest, Receipt, StreamReceipt, assemble, join_checksums, refuse_empty
 from packline.store.tables import TOKENIZER, InputEntry
@@ -39,6 +41,7 @@ def missing_units(begun: BegunBuild, committed: Committed) -> int:
 def make_manifest(
     folder: StoreFolder,
     begun: BegunBuild,
+    committed: Committed,
     round_trip: RoundTrip,
     val_share: float | msgspec.UnsetType = msgspec.UNSET,
 ) -> Manifest:
@@ -47,11 +50,9 @@ def make_manifest(
     Raises:
         StoreError: units are missing.
     """
-    committed = folder.read_receipts()
     names = in_order(begun, committed.receipts, committed.streams)
     ordered = [committed.receipts[name] for name in names]
-    limited = Limit(begun.recipe).given
-    if not limited and (missing := missing_units(begun, committed)):
+    if not is_limited(begun.recipe) and (missing := missing_units(begun, committed)):
         raise StoreError(
             f"{folder.place}: {missing:,} of {len(begun.units):,} units are not committed",
             hint="run the build again to finish them",
@@ -62,7 +63,7 @@ def make_manifest(
         tokenizer=msgspec.structs.replace(begun.tokenizer, round_trip=round_trip),
         dtype=begun.dtype,
         inputs=_with_checksums(begun, ordered, committed.streams.values()),
-        receipt_files=committed.files,
+        receipt_files=committed.files.values(),
         tokenizer_files=[folder.entry(name) for name in folder.storage.list(TOKENIZER)],
         streams=committed.streams,
         imported=() if begun.imported is None else (begun.imported,),
@@ -87,7 +88,7 @@ def finalize_store(place: str) -> Manifest:
         NoDocuments: the store is complete, and empty.
     """
     folder = StoreFolder(place)
-    folder.shared = True
+    folder.shared, folder.drives = True, False
     if not folder.exists():
         raise StoreNotFound(f"no build has begun in {place}", hint="packline build begins one")
     with folder:
@@ -95,12 +96,14 @@ def finalize_store(place: str) -> Manifest:
             begun = read_begun(folder.storage)
             if begun is None:
                 raise StoreError(f"{place} has no plan of a build", hint="run the build again")
-            if Limit(begun.recipe).given:
+            if is_limited(begun.recipe):
                 raise StoreError(
                     f"{place}: a limit of documents or tokens needs the build itself to be applied",
                     hint="run the build again; it publishes the store",
                 )
-            manifest = make_manifest(folder, begun, _round_trip(folder, begun), read_share(folder))
+            manifest = make_manifest(
+                folder, begun, folder.read_receipts(), _round_trip(folder, begun), read_share(folder)
+            )
             publish_store(folder, manifest)
         folder.clean()
     refuse_empty(place, manifest)

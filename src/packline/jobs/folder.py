@@ -17,22 +17,26 @@ finished store has no `.packline`.
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 from collections.abc import Container, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import msgspec
 
-from packline.errors import ResumeMismatch, StoreError
+from packline.errors import ResumeMismatch, StoreBusy, StoreError
 from packline.fingerprint import Hasher, hash_bytes
 from packline.jobs.begun import PLAN, read_begun
-from packline.jobs.work import WorkFolder, process_name, store_work_folder
-from packline.recipe import Recipe, recipe_difference
+from packline.jobs.driver import ACTIVE, Driver
+from packline.jobs.seen import SEEN, Committed
+from packline.jobs.work import ONE_WRITER, WorkFolder, open_results, process_name, store_work_folder
+from packline.recipe import Recipe, is_limited, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import refuse_name
 from packline.storage.local import disk_errors
-from packline.storage.places import is_remote, open_storage
+from packline.storage.places import is_remote
 from packline.store.files import FileEntry
 from packline.store.manifest import (
     FORMAT_VERSION,
@@ -45,7 +49,16 @@ from packline.store.manifest import (
     to_json,
 )
 from packline.store.manifest_reader import read_manifest
-from packline.store.tables import RECEIPTS, REJECTS, SHARD_FILES, TOKENIZER, UNIT_FILES
+from packline.store.tables import (
+    INPUTS,
+    RECEIPTS,
+    REJECTS,
+    SHARD_FILES,
+    SHARDS,
+    TOKENIZER,
+    UNIT_FILES,
+    UNITS,
+)
 from packline.store.unit_names import STREAM, parse_unit
 from packline.version import __version__
 
@@ -62,9 +75,9 @@ class InputsDigest(msgspec.Struct, frozen=True):
     """Checksums of the list of inputs; the list itself is in the plan."""
 
     names: str
-    """Of the paths and sizes."""
+    """Checksum of the paths and sizes."""
     states: str
-    """Of the times of modification."""
+    """Checksum of the times of modification."""
 
 
 def digest_inputs(files: Iterable[InputFile]) -> InputsDigest:
@@ -89,15 +102,6 @@ class BuildIdentity(msgspec.Struct, frozen=True):
     versions: dict[str, str] = msgspec.field(default_factory=versions)
 
 
-class Committed(NamedTuple):
-    """All receipts of a build."""
-
-    receipts: dict[str, Receipt]
-    streams: dict[str, StreamReceipt]
-    files: list[FileEntry]
-    """Entries of the receipts' own files."""
-
-
 class StoreFolder(WorkFolder[BuildIdentity]):
     """A store that is being built.
 
@@ -115,13 +119,15 @@ class StoreFolder(WorkFolder[BuildIdentity]):
     def __init__(self, place: str | Path) -> None:
         self._place = str(place)
         super().__init__(
-            open_storage(self._place),
+            open_results(self._place),
             store_work_folder(self._place),
             BuildIdentity,
             record=f"{WORK}/build.json",
             receipts=RECEIPTS,
         )
         self.is_remote = is_remote(self._place)
+        self.driver: Driver | None = None
+        """This process as the driver of a build whose store is not a local folder."""
 
     @property
     def place(self) -> str:
@@ -181,15 +187,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
 
     def finished(self) -> Manifest | None:
         """Manifest, if the store is complete."""
-        if not self.is_remote:
-            return read_manifest(self.path) if (self.path / MANIFEST).exists() else None
-        if self.storage.facts(MANIFEST) is None:
-            return None
-        copy = self.tmp / "finished"
-        copy.mkdir(exist_ok=True)
-        for name in (MANIFEST, *(f"{table}.parquet" for table in ("shards", "inputs", "units"))):
-            (copy / name).write_bytes(self.storage.read(name))
-        return read_manifest(copy)
+        return read_published(self._place)
 
     def begin(
         self, identity: BuildIdentity, tokenizer_json: str, files: Sequence[InputFile] = ()
@@ -203,8 +201,11 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             Identity of the earlier run, or None for a new build.
         """
         with disk_errors(self.parent):
-            earlier = self.identity() or self._create(identity)
-            if earlier is not None:  # keep it: inputs are compared with their state at the first run
+            if (earlier := self.identity()) is not None:  # before anything is written
+                self._refuse_another(earlier, identity, files)
+            if self.is_remote:
+                self._drive()
+            if earlier is None and (earlier := self._create(identity)) is not None:
                 self._refuse_another(earlier, identity, files)
             if self.storage.facts(TOKENIZER_FILE) is None:
                 self.storage.put_new(TOKENIZER_FILE, tokenizer_json.encode())
@@ -212,9 +213,39 @@ class StoreFolder(WorkFolder[BuildIdentity]):
                 (self.path / RECEIPTS).mkdir(exist_ok=True)
             if self.alone():
                 self.clear_unfinished()
-                self.drop_uncommitted()
+                if not self.is_remote or is_limited(identity.recipe):
+                    self.drop_uncommitted()
                 self.admit_others()
         return earlier
+
+    def _drive(self) -> None:
+        """Check that the store keeps to conditions, and become the driver, unless this process only helps."""
+        from packline.storage.probe import probe
+
+        probe(self.storage)
+        if self.shared and os.environ.get(ONE_WRITER):
+            raise StoreError(
+                f"{self.place}: expected one process that writes, found several that share the build",
+                hint="build without --one-writer, into a store that knows conditional puts",
+            )
+        if not self.drives:
+            return
+        self.driver = Driver(self.storage, self.work)
+        self.driver.take()
+        ACTIVE[self.place] = self.driver
+
+    def close(self) -> None:
+        """Release the lock, and let another drive."""
+        try:
+            self._stop_driving()
+        finally:
+            super().close()
+
+    def _stop_driving(self) -> None:
+        if self.driver is not None:
+            driver, self.driver = self.driver, None
+            ACTIVE.pop(self.place, None)
+            driver.end()
 
     def _create(self, identity: BuildIdentity) -> BuildIdentity | None:
         """Record the identity; that of another process, if it was first."""
@@ -244,16 +275,14 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             )
 
     def drop_uncommitted(self) -> None:
-        """Delete files of units without a receipt from a local folder; no other process may run the job."""
-        if self.is_remote:
-            return
-        known = {MANIFEST}
-        for receipt in self.read_receipts().receipts.values():
-            known.update(names_of(receipt))
-        for folder in ("", REJECTS):
-            self.storage.delete([name for name in self.storage.list(folder) if name not in known])
-        for path in (self.path / RECEIPTS).glob(".*.tmp"):
-            path.unlink()
+        """Delete files of units without a receipt; no other process may run the job."""
+        receipts = self.read_receipts().receipts
+        shards = {shard.name for receipt in receipts.values() for shard in receipt.shards}
+        self._delete_unlisted(shards, receipts)
+        self.storage.delete([SHARDS, INPUTS, UNITS])
+        if not self.is_remote:
+            for path in (self.path / RECEIPTS).glob(".*.tmp"):
+                path.unlink()
 
     def committed(self) -> dict[str, Receipt]:
         """Receipts of all committed units, by unit."""
@@ -266,17 +295,15 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         except FileNotFoundError:
             return None
 
-    def read_receipts(self) -> Committed:
-        """All receipts, of units and of streams."""
-        committed = Committed({}, {}, [])
-        for name in self.storage.list(RECEIPTS):
-            data, unit = self.storage.read(name), Path(name).stem
-            committed.files.append(FileEntry(name, len(data), hash_bytes(data)))
-            if unit.endswith(STREAM):
-                stream = msgspec.json.decode(data, type=StreamReceipt)
-                committed.streams[unit.removesuffix(STREAM)] = stream
-            else:
-                committed.receipts[unit] = msgspec.json.decode(data, type=Receipt)
+    def read_receipts(self, *, keep: bool = False) -> Committed:
+        """All receipts, of units and of streams.
+
+        Args:
+            keep: write segments of those that are new, if this process drives the build.
+        """
+        committed = Committed(self.storage, is_remote=self.is_remote)
+        committed.writes_segments = keep and self.driver is not None
+        committed.refresh()
         return committed
 
     def receipt(self, unit: str) -> Receipt:
@@ -338,7 +365,13 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         self.commit_record(f"{name}{STREAM}", receipt)
 
     def withdraw(self, receipt: Receipt) -> None:
-        """Withdraw a unit: delete its receipt first, then its files."""
+        """Withdraw a unit: delete its receipt first, then its files.
+
+        Raises:
+            StoreBusy: another driver has taken over, and may have other units.
+        """
+        if self.driver is not None and self.driver.lost:
+            raise StoreBusy(f"{self.place} is built by another driver now", hint="wait for it to end")
         self.storage.delete([f"{RECEIPTS}/{receipt.unit}.json"])
         self.storage.sync(RECEIPTS)
         self.storage.delete(names_of(receipt))
@@ -356,7 +389,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         self.storage.delete([f"{RECEIPTS}/{name}.json" for name in self.receipt_names()])
         self.storage.sync(RECEIPTS)
         self.storage.delete(self.storage.list(TOKENIZER))
-        self.storage.delete([f"{WORK}/{PLAN}"])
+        self.storage.delete([*self.storage.list(SEEN), f"{WORK}/{PLAN}"])
         self.storage.delete([self._record])
 
     def publish(self, manifest: Manifest) -> None:
@@ -368,8 +401,18 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         """Delete files of units that a published store does not list, such as those of withdrawn units."""
         if self.is_remote or self.shared:
             shards, units = set(manifest.shards.names("name")), set(manifest.units.names("unit"))
-            names = [*self.storage.list(""), *self.storage.list(REJECTS), *self.storage.list(RECEIPTS)]
-            self.storage.delete([name for name in names if not _is_listed(name, shards, units)])
+            self._delete_unlisted(shards, units)
+
+    def _delete_unlisted(self, shards: Container[str], units: Container[str]) -> None:
+        """Delete files of shards and units that are not among these."""
+        names = [*self.storage.list(""), *self.storage.list(REJECTS), *self.storage.list(RECEIPTS)]
+        self.storage.delete(
+            [
+                name
+                for name in names
+                if not name.endswith(f"{STREAM}.json") and not _is_listed(name, shards, units)
+            ]
+        )
 
     def discard(self, manifest: Manifest) -> None:
         """Delete the contents of a finished store, so that another can be built in its folder.
@@ -397,6 +440,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         if self.storage.facts(MANIFEST) is None:
             return ""
         if self.is_remote:
+            self._stop_driving()
             self.storage.delete([one.name for one in self.storage.walk(WORK)])
         return self.leave()
 
@@ -408,6 +452,8 @@ class StoreFolder(WorkFolder[BuildIdentity]):
 
 def _is_listed(name: str, shards: Container[str], units: Container[str]) -> bool:
     """False for a file of a shard or unit that is not among these; True for all others."""
+    if name.endswith(f"{STREAM}.json"):
+        return True
     for begin, ending in UNIT_FILES.values():
         if name.startswith(begin):
             unit = name.removeprefix(begin).removesuffix(ending)
@@ -417,6 +463,19 @@ def _is_listed(name: str, shards: Container[str], units: Container[str]) -> bool
             shard = name.removesuffix(ending)
             return shard in shards or parse_unit(shard.partition("-")[2]) is None
     return True
+
+
+def read_published(place: str) -> Manifest | None:
+    """Manifest and tables of a finished store; None if there is none at the place."""
+    if not is_remote(place):
+        return read_manifest(Path(place)) if (Path(place) / MANIFEST).exists() else None
+    storage = open_results(place)
+    if storage.facts(MANIFEST) is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="packline-") as copy:
+        for name in (MANIFEST, SHARDS, INPUTS, UNITS):
+            Path(copy, name).write_bytes(storage.read(name))
+        return read_manifest(Path(copy))
 
 
 def names_of(receipt: Receipt) -> list[str]:

@@ -37,6 +37,7 @@ from packline.store.files import HINT, FileEntry, stat_file
 from packline.store.manifest import Manifest, refuse_empty, to_json
 from packline.store.manifest_reader import read_manifest
 from packline.store.merging import merge_manifests
+from packline.store.paths import StorePath, local_file, store_path
 from packline.store.report import Findings
 from packline.store.shard_check import check_file, check_files_of_shard
 from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, InputRows
@@ -75,7 +76,7 @@ def run_merge(
         ResumeMismatch: `out` holds something else.
         OutOfSpace: the disk is full; the same command resumes.
     """
-    paths = [Path(store) for store in stores]
+    paths = [store_path(store) for store in stores]
     if len(paths) < 2:
         raise RecipeError(f"found {len(paths)} store to merge: expected two or more")
     return _Merge(paths, Path(out), verify, on_event or (lambda event: None)).run()
@@ -84,9 +85,13 @@ def run_merge(
 class _Part:
     """One of the stores, and its files."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: StorePath) -> None:
         self.path = path
         self.manifest = read_manifest(path)
+
+    def has(self, name: str) -> bool:
+        """True if the store lists a file."""
+        return any(entry.name == name for entry in self.manifest.files())
 
     def units(self) -> Iterator[tuple[list[FileEntry], FileEntry]]:
         """Files and receipt of each unit."""
@@ -113,7 +118,7 @@ class _Part:
 class _Merge:
     """State of one merge."""
 
-    def __init__(self, paths: Sequence[Path], out: Path, verify: bool, tell: OnEvent) -> None:
+    def __init__(self, paths: Sequence[StorePath], out: Path, verify: bool, tell: OnEvent) -> None:
         self._started = time.monotonic()
         self._parts = [_Part(path) for path in paths]
         self._verify, self._tell = verify, tell
@@ -135,7 +140,7 @@ class _Merge:
                     self._clean()
                 return self._result(nothing_to_do=True)
             tokenizer = self._parts[0]
-            text = (tokenizer.path / TOKENIZER / "tokenizer.json").read_text("utf-8")
+            text = (tokenizer.path / TOKENIZER / "tokenizer.json").read_bytes().decode("utf-8")
             folder.begin(self._identity(), text)
             self._tell(Planned(units=len(self.manifest.units), units_done=0, workers=0))
             self._require_disk()
@@ -185,7 +190,11 @@ class _Merge:
 
     def _require_disk(self) -> None:
         place = os.stat(self._folder.path).st_dev
-        copied = sum(part.manifest.store_bytes for part in self._parts if os.stat(part.path).st_dev != place)
+        copied = sum(
+            part.manifest.store_bytes
+            for part in self._parts
+            if not isinstance(part.path, Path) or os.stat(part.path).st_dev != place
+        )
         require_disk(self._folder.path, copied, "copies of the stores")
 
     def _share(self, part: _Part, entry: FileEntry) -> None:
@@ -205,15 +214,16 @@ class _Merge:
 
     def _share_slowly(self, part: _Part, entry: FileEntry) -> None:
         """Share a file that is there already, is damaged, is itself a link, or cannot be linked."""
-        source, target = part.path / entry.name, self._folder.path / entry.name
+        source, target = local_file(part.path / entry.name), self._folder.path / entry.name
         with contextlib.suppress(FileNotFoundError):
             kept = os.lstat(target)  # of a unit that an earlier run committed, or the tokenizer
             if kept.st_size == entry.bytes and stat.S_ISREG(kept.st_mode):
                 return
             target.unlink()
-        _check_size(source, entry, stat_file(source, part.path))
+        remote = not isinstance(part.path, Path)
+        _check_size(source, entry, stat_file(source, None if remote else part.path))
         try:
-            how = share_file(source, target)
+            how = share_file(source, target, "copy" if remote else "auto")
         except FileNotFoundError as error:
             raise CorruptStore(f"{source} disappeared while it was merged", hint=HINT) from error
         _check_size(source, entry, os.lstat(target))  # once more: it may have been replaced
@@ -253,7 +263,7 @@ class _Merge:
             check_file(folder, entry, findings)
         if findings.problems:
             problem = findings.problems[0]
-            names = ", ".join(str(part.path) for part in self._parts if (part.path / problem.file).exists())
+            names = ", ".join(str(part.path) for part in self._parts if part.has(problem.file))
             raise CorruptStore(f"{names}: {problem}", hint=HINT)
 
     def _clean(self) -> None:

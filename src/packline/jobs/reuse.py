@@ -35,7 +35,7 @@ from packline.jobs.input_evidence import read_evidence, state_of
 from packline.jobs.unit import check_unchanged
 from packline.jobs.unit_settings import OF_FILES, UnitSettingsKey
 from packline.jobs.units import Stream, Unit, Work
-from packline.recipe import Recipe, recipe_difference
+from packline.recipe import Recipe, is_limited, recipe_difference
 from packline.sources.files import InputFile
 from packline.sources.piece_checksum import piece_checksum, stream_checksum
 from packline.sources.reader import Span
@@ -93,7 +93,7 @@ class OldStore:
     def lacking(self) -> str:
         """Reason for a unit that the store does not have, although it has all its files."""
         recipe = self.manifest.recipe
-        if recipe.limit_documents is not None or recipe.limit_tokens is not None:
+        if is_limited(recipe):
             return LIMITED
         return DAMAGED if self.damaged else CUTS
 

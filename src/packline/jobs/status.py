@@ -1,7 +1,7 @@
 """Status of a job, read from its folder, whether or not the job is running.
 
     manifest.json there            finished
-    else .packline/lock is held    running
+    else .packline/lock is held    running; of an object store: driver.json has a recent sign, by the clocks
     else .packline there           interrupted: the same command resumes it
 
 Only receipts count, since work without one is repeated; a running build is a few units further. Writes
@@ -18,18 +18,20 @@ from typing import Any, Literal
 
 import msgspec
 
-from packline.errors import CorruptStore
+from packline.errors import CorruptStore, StoreNotFound
 from packline.jobs.begun import BegunBuild, read_begun
-from packline.jobs.folder import BuildIdentity
-from packline.jobs.limits import Limit
+from packline.jobs.driver import driver_lines, read_driver
+from packline.jobs.folder import BuildIdentity, read_published
+from packline.jobs.seen import Committed
 from packline.jobs.units import Stream
-from packline.jobs.work import PARTS, is_running, read_command, staging_folder
-from packline.recipe import Recipe
+from packline.jobs.work import PARTS, Command, is_running, read_command, staging_folder
+from packline.recipe import Recipe, is_limited
 from packline.storage.local import LocalFolder
+from packline.storage.places import is_remote, open_storage
+from packline.storage.protocol import Storage
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
-from packline.store.manifest import MANIFEST, WORK, Receipt, StreamReceipt
+from packline.store.manifest import MANIFEST, WORK, Manifest, Receipt, StreamReceipt
 from packline.store.manifest_reader import read_manifest
-from packline.store.tables import RECEIPTS
 from packline.store.unit_names import STREAM, planned_name
 
 EXPORTED = "packline.json"
@@ -64,6 +66,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Command that resumes an unfinished build, if it was started by one."""
     command_folder: str = ""
     """Working directory of that command."""
+    driver: str = ""
+    """Process that builds into an object store, or was the last to do so."""
 
     @property
     def done_fraction(self) -> float | None:
@@ -82,24 +86,60 @@ def status(path: str | Path) -> Status:
     Traceback (most recent call last):
     packline.errors.StoreNotFound: nowhere does not exist
     """
+    if is_remote(place := str(path)):
+        return _remote(place)
     folder = Path(path)
     if (found := _export(folder)) is not None:
         return found
     if (folder / MANIFEST).exists() or not (folder / WORK).is_dir():
-        return _finished(folder)  # or an error that names what is there
+        return _finished(place, read_manifest(folder))  # or an error that names what is there
     state: State = "running" if is_running(folder / WORK) else "interrupted"
-    identity = _identity(folder)
+    storage = LocalFolder(folder)
+    identity = _identity(storage)
     if identity is None:
         if (folder / MANIFEST).exists():  # it has finished in the meantime
-            return _finished(folder)
+            return _finished(place, read_manifest(folder))
         return _without_recipe(folder, state)
-    receipts, streams = _receipts(folder)
-    command = read_command(folder / WORK)
+    return _begun(storage, identity, state, _bytes_below(folder), read_command(folder / WORK))
+
+
+def _remote(place: str) -> Status:
+    """Status of a store that is not in a local folder, from its records alone."""
+    storage = open_storage(place)
+    if (manifest := read_published(place)) is not None:
+        return _finished(place, manifest)
+    identity = _identity(storage)
+    if identity is None:
+        raise StoreNotFound(f"{place} holds no store, and no build has begun there", hint="check the URI")
+    driver = read_driver(storage)
+    state: State = "interrupted" if driver is None or driver.is_silent else "running"
+    found = _begun(
+        storage,
+        identity,
+        state,
+        sum(one.size for one in storage.walk()),
+        None if driver is None else driver.command,
+    )
+    return found if driver is None else msgspec.structs.replace(found, driver=driver_lines(driver))
+
+
+def _begun(
+    storage: Storage, identity: BuildIdentity, state: State, size: int, command: Command | None
+) -> Status:
+    """Status of a build, from its plan and its receipts."""
+    committed = Committed(storage, is_remote=is_remote(storage.place))
+    try:
+        committed.refresh()
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptStore(
+            f"{storage.place}: a receipt is damaged: {error}", hint=f"remove {storage.place} and build again"
+        ) from error
+    receipts = list(committed.receipts.values())
     names = source_names(identity.recipe)
     ledger = total(receipt.ledger for receipt in receipts)
-    units_total, exact = _units_in_all(read_begun(LocalFolder(folder)), receipts, streams)
+    units_total, exact = _units_in_all(read_begun(storage), receipts, committed.streams)
     return Status(
-        path=str(folder),
+        path=storage.place,
         state=state,
         units_done=len(receipts),
         units_total=units_total,
@@ -108,7 +148,7 @@ def status(path: str | Path) -> Status:
         tokens=ledger.tokens,
         ledger=ledger,
         sources=totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts)),
-        bytes_on_disk=_bytes_below(folder),
+        bytes_on_disk=size,
         recipe=identity.recipe,
         tokenizer_fingerprint=identity.tokenizer,
         eod=str(identity.boundary.get("eod", "")),
@@ -157,11 +197,10 @@ def _export(out: Path) -> Status | None:
     )
 
 
-def _finished(folder: Path) -> Status:
-    manifest = read_manifest(folder)
+def _finished(place: str, manifest: Manifest) -> Status:
     units = sum(not name.endswith(STREAM) for name in manifest.units.names("unit"))
     return Status(
-        path=str(folder),
+        path=place,
         state="finished",
         units_done=units,
         units_total=units,
@@ -170,7 +209,7 @@ def _finished(folder: Path) -> Status:
         tokens=manifest.tokens,
         ledger=manifest.ledger,
         sources=manifest.sources,
-        bytes_on_disk=_bytes_below(folder),
+        bytes_on_disk=manifest.store_bytes if is_remote(place) else _bytes_below(Path(place)),
         recipe=manifest.recipe,
         tokenizer_fingerprint=manifest.tokenizer.fingerprint,
         eod=manifest.tokenizer.eod,
@@ -178,36 +217,16 @@ def _finished(folder: Path) -> Status:
     )
 
 
-def _identity(folder: Path) -> BuildIdentity | None:
-    record = folder / WORK / "build.json"
+def _identity(storage: Storage) -> BuildIdentity | None:
+    record = f"{WORK}/build.json"
     try:
-        return msgspec.json.decode(record.read_bytes(), type=BuildIdentity)
+        return msgspec.json.decode(storage.read(record), type=BuildIdentity)
     except FileNotFoundError:
         return None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptStore(
-            f"{record} is damaged: {error}", hint=f"remove {folder} and build again"
+            f"{storage.place}: {record} is damaged: {error}", hint=f"remove {storage.place} and build again"
         ) from error
-
-
-def _receipts(folder: Path) -> tuple[list[Receipt], dict[str, StreamReceipt]]:
-    """Receipts of units, in order, and of streams by name; a running build may withdraw some meanwhile."""
-    receipts: list[Receipt] = []
-    streams: dict[str, StreamReceipt] = {}
-    for path in sorted((folder / RECEIPTS).glob("*.json")):
-        try:
-            data = path.read_bytes()
-            if path.stem.endswith(STREAM):
-                streams[path.stem.removesuffix(STREAM)] = msgspec.json.decode(data, type=StreamReceipt)
-            elif not path.name.startswith("."):
-                receipts.append(msgspec.json.decode(data, type=Receipt))
-        except FileNotFoundError:
-            continue
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptStore(
-                f"{path} is damaged: {error}", hint=f"remove {folder} and build again"
-            ) from error
-    return receipts, streams
 
 
 def _units_in_all(
@@ -217,7 +236,7 @@ def _units_in_all(
     if begun is None:
         return None, False
     is_stream = begun.units.is_stream
-    count, exact = int((~is_stream).sum()), not Limit(begun.recipe).given
+    count, exact = int((~is_stream).sum()), not is_limited(begun.recipe)
     slices = Counter(planned_name(receipt.unit) for receipt in receipts)
     for place in is_stream.nonzero()[0].tolist():
         unit = begun.units[place]

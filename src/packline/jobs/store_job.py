@@ -21,7 +21,7 @@ import msgspec
 from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special_tokens import Boundary, without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
-from packline.errors import PacklineError, RecipeError, ResumeMismatch, TokenizerError
+from packline.errors import PacklineError, ResumeMismatch, TokenizerError
 from packline.jobs.begun import BegunBuild, build_mark, input_entries, record_begun
 from packline.jobs.events import ImportPlanned, Note, UnitDone
 from packline.jobs.finish import make_manifest, publish_store
@@ -34,12 +34,12 @@ from packline.jobs.folder import (
 )
 from packline.jobs.input_evidence import read_evidence
 from packline.jobs.job import Job, Numbered, Session, WorkUnit
-from packline.jobs.limits import Limit
 from packline.jobs.resources import require_disk, usable_cores
+from packline.jobs.seen import Committed
 from packline.jobs.unit_table import UnitTable
 from packline.jobs.units import Stream, Unit
 from packline.ragged import dtype_for
-from packline.recipe import Recipe, recipe_difference
+from packline.recipe import Recipe, is_limited, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import hash_range
 from packline.store.ledger import source_names
@@ -84,6 +84,8 @@ class StoreJob(Job[U, R, S]):
         self.folder = StoreFolder(out)
         self.plan: BegunBuild
         """Plan, set by `begin`."""
+        self.committed: Committed
+        """Receipts, read by `begin` and added to by `take`."""
         self.recipe, self.entry = recipe, entry
         self.tokenizer, self.boundary, self.files = tokenizer, boundary, list(files)
         names = source_names(recipe)
@@ -124,12 +126,11 @@ class StoreJob(Job[U, R, S]):
 
     def may_share(self) -> bool:
         """True unless a limit of the whole build applies, which needs one driver that sees all units."""
-        return not Limit(self.recipe).given
+        return not is_limited(self.recipe)
 
     def look_again(self) -> Sequence[U]:
         """Units without a receipt by now."""
-        committed = self.folder.read_receipts()
-        self.receipts, self.streams = committed.receipts, committed.streams
+        self.committed.refresh()
         return self.todo()
 
     @abstractmethod
@@ -205,15 +206,9 @@ class StoreJob(Job[U, R, S]):
     def begin(self) -> Sequence[U]:
         """Start, or resume from the units committed by an earlier run."""
         folder = self.folder
-        if folder.shared and Limit(self.recipe).given:
-            raise RecipeError(
-                "a limit of documents or tokens needs one driver that sees all units: expected one, found "
-                "several",
-                hint="build without a limit, or without --slice",
-            )
         earlier = folder.begin(self.identity(), self.tokenizer.json, self.files)
         self.plan = plan = record_begun(folder.storage, self._begun())
-        committed = folder.read_receipts()
+        self.committed = committed = folder.read_receipts(keep=not is_limited(self.recipe))
         self.receipts, self.streams = committed.receipts, committed.streams
         if earlier is not None and earlier.inputs.states != digest_inputs(self.files).states:
             before = {file.index: file.modified for file in plan.files}
@@ -273,7 +268,8 @@ class StoreJob(Job[U, R, S]):
     def finish(self, session: Session) -> S:
         """Publish the manifest."""
         folder = self.folder
-        manifest = make_manifest(folder, self.plan, self.round_trip(session), self.val_share)
+        self.committed.refresh()
+        manifest = make_manifest(folder, self.plan, self.committed, self.round_trip(session), self.val_share)
         try:
             self.accept(manifest)
         except PacklineError:
@@ -394,7 +390,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
             TokenizerError: the reference library cannot read the tokenizer.
         """
         done = sum(receipt.ledger.tokens for receipt in self.receipts.values())
-        left = max((self._tokens or 0) - done, 0)
+        left = 0 if self.folder.is_remote else max((self._tokens or 0) - done, 0)
         require_disk(self.folder.parent, left * dtype_for(self.tokenizer.vocab_size).itemsize, "the store")
         try:
             self._round_trip = Reference(without_special_tokens(self.tokenizer)).round_trip
@@ -411,5 +407,6 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
 
     def take(self, name: str, result: R) -> None:
         """Record a receipt."""
-        receipt = self.receipts[name] = self.receipt(result)
+        receipt = self.receipt(result)
+        self.committed.add(name, receipt)
         self.tell(UnitDone(name, receipt.ledger.documents, receipt.ledger.tokens))

@@ -32,7 +32,7 @@ from packline.recipe import SPLITS, Recipe, Source
 from packline.sources.batch import Batch, Reject, Texts
 from packline.sources.carried import pairs_of
 from packline.sources.files import InputFile
-from packline.sources.reader import Span, read_chunk, read_span
+from packline.sources.reader import Span, open_ahead, read_chunk, read_span
 from packline.sources.stream_splitter import StreamChunk
 from packline.storage.inputs import input_state, is_compared
 from packline.storage.local import disk_errors
@@ -160,11 +160,11 @@ class UnitRun:
             piece = self._task.piece
             yield from read_chunk(files[piece.file], self._source, piece, self._limit(files[piece.file]))
             return
-        for span in self._task.spans:
+        for span, opened in open_ahead(files, self._source, self._task.spans):
             file, hasher = files[span.file], Hasher()
             limit = self._limit(file)
             try:
-                yield from read_span(file, self._source, span, limit, hasher)
+                yield from read_span(file, self._source, span, limit, hasher, opened=opened)
             except PacklineError:
                 check_unchanged(file)  # a file written to while it is read may be broken in any way
                 raise

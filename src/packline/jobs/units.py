@@ -41,6 +41,7 @@ from packline.recipe import Recipe, RunOptions, Source, check_options, check_rec
 from packline.sources.carried import Column
 from packline.sources.fields import find_files, pin_recipe
 from packline.sources.files import InputFile
+from packline.sources.listing import map_files
 from packline.sources.reader import Span, read_span
 from packline.store.ledger import source_names
 from packline.store.unit_names import UnitName, source_slugs
@@ -98,10 +99,13 @@ def plan_units(recipe: Recipe, files: Sequence[InputFile]) -> list[Unit | Stream
     """Plan all work, in the order of the documents: sources as in the recipe, files as listed."""
     slugs = source_slugs(source_names(recipe))
     work: list[Unit | Stream] = []
-    for source, own in itertools.groupby(files, lambda file: file.source):
+    has_footers = any(file.format == "parquet" for file in files)
+    sizes = map_files(_FileSize, files) if has_footers else map(_FileSize, files)
+    sized = zip(files, sizes, strict=True)
+    for source, own in itertools.groupby(sized, lambda one: one[0].source):
         plan = _SourcePlan(source, slugs[source], recipe.sources[source])
-        for file in own:
-            plan.add(file)
+        for file, size in own:
+            plan.add(file, size)
         work += plan.finish()
     return work
 
@@ -137,9 +141,9 @@ class _SourcePlan:
         self._small: list[_SmallFile] = []
         self._before = 0
 
-    def add(self, file: InputFile) -> None:
+    def add(self, file: InputFile, size: _FileSize) -> None:
         """Plan the next file."""
-        size, before = _FileSize(file), self._before
+        before = self._before
         target = target_bytes(before)
         self._before += size.text
         whole = Span(file.index, 0, size.end)

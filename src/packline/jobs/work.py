@@ -10,8 +10,8 @@ The work folder is always on a local disk, wherever the results are stored: insi
 otherwise in a scratch folder, `$PACKLINE_SCRATCH` or the user's cache. It holds what can be made again, so
 losing it costs time only.
 
-No process deletes another's unfinished files. Those of processes that have ended are removed by whoever gets
-the exclusive lock: at the start of a job, and by the last process that leaves a finished one.
+No process deletes another's unfinished files. Those of processes that have ended are removed by the process
+that gets the exclusive lock: at the start of a job, and by the last process that leaves a finished one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import msgspec
 from packline.errors import PacklineError, StoreBusy, StoreError
 from packline.fingerprint import hash_bytes
 from packline.storage.local import disk_errors, publish_bytes, user_cache
-from packline.storage.places import is_remote
+from packline.storage.places import is_remote, open_storage
 from packline.storage.protocol import Storage
 from packline.store.manifest import WORK, to_json
 
@@ -45,8 +45,19 @@ COMMAND = "command.json"
 """File in the work folder with the command that resumes the build, for users; nothing depends on it."""
 SCRATCH = "PACKLINE_SCRATCH"
 """Environment variable with the folder for unfinished files of jobs whose results are stored elsewhere."""
+ONE_WRITER = "PACKLINE_ONE_WRITER"
+"""Environment variable by which the user promises that no other process writes into the store."""
 
 Identity = TypeVar("Identity", bound=msgspec.Struct)
+
+
+def open_results(place: str) -> Storage:
+    """Storage of the results of a job at a place."""
+    if is_remote(place) and os.environ.get(ONE_WRITER):
+        from packline.storage.objects import ObjectFolder
+
+        return ObjectFolder(place, one_writer=True)
+    return open_storage(place)
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -128,6 +139,8 @@ class WorkFolder(ABC, Generic[Identity]):
     """Message for a folder that is locked."""
     shared = False
     """Set before entering: other processes may run units of the same job at the same time."""
+    drives = True
+    """False for a process that only helps with a job."""
 
     def __init__(
         self, storage: Storage, work: Path, kind: type[Identity], *, record: str, receipts: str

@@ -368,7 +368,7 @@ def follow(
 
     A finished store is read at once:
 
-    >>> loader = follow(store.path, seq_len=5, batch_size=2, block_rows=1, window_blocks=2)
+    >>> loader = follow(store.place, seq_len=5, batch_size=2, block_rows=1, window_blocks=2)
     >>> len(loader), next(iter(loader))["tokens"].shape
     (2, (2, 5))
     """

@@ -46,7 +46,7 @@ from packline.packing.rows import (
     split_fingerprint,
 )
 from packline.packing.windows import WindowedBestFit, window_of
-from packline.recipe import SPLITS, Recipe
+from packline.recipe import SPLITS, Recipe, is_limited
 from packline.storage.local import LocalFolder
 from packline.store.files import FileEntry
 from packline.store.ledger import source_names
@@ -216,7 +216,7 @@ class GrowingBuild:
             raise self._other("was built from another recipe, tokenizer or inputs")
         names = store.manifest.units.names("unit")
         checksums = dict(zip(names, store.manifest.units.names("receipt_checksum"), strict=True))
-        for unit in self._before_limit() if _is_limited(self.begun.recipe) else self._all():
+        for unit in self._before_limit() if is_limited(self.begun.recipe) else self._all():
             if checksums.get(unit.receipt.unit) != unit.file.checksum:
                 raise self._other(f"got another unit {unit.receipt.unit}")
         return store
@@ -261,7 +261,7 @@ class GrowingBuild:
         assert self.begun is not None
         chosen: list[CommittedUnit] = []
         complete = True
-        if _is_limited(self.begun.recipe):
+        if is_limited(self.begun.recipe):
             chosen = [unit for unit in self._before_limit() if unit.receipt.source in sources]
             complete = False
         else:
@@ -329,7 +329,7 @@ class GrowingBuild:
             return len(rows)
         growing = [self._sources[name] for name in sources if name in self._sources]
         following = next((one.next_unit for one in growing if not one.complete), packer.last_unit)
-        if _is_limited(rows.store.manifest.recipe):
+        if is_limited(rows.store.manifest.recipe):
             following = packer.last_unit  # which may be withdrawn
         if window_of(following, packer.units) != window_of(packer.last_unit, packer.units):
             return len(rows)
@@ -407,11 +407,7 @@ class GrowingRows:
         return self.parent
 
     def __repr__(self) -> str:
-        return f"<the first {self._count:,} rows of {self.seq_len:,} tokens of {self.store.path}>"
-
-
-def _is_limited(recipe: Recipe) -> bool:
-    return recipe.limit_documents is not None or recipe.limit_tokens is not None
+        return f"<the first {self._count:,} rows of {self.seq_len:,} tokens of {self.store.place}>"
 
 
 def _check_followable(recipe: Recipe, options: RowOptions) -> None:

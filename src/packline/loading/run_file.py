@@ -43,6 +43,8 @@ from packline.loading.order import OrderName
 from packline.packing.packer import DocumentFilter, RowOptions
 from packline.quantities import read_numbers
 from packline.recipe import Share
+from packline.storage.places import is_remote
+from packline.store.paths import StorePath
 from packline.toml import read_table, read_toml
 
 if TYPE_CHECKING:
@@ -239,7 +241,7 @@ def _placed(run: RunFile, folder: Path) -> RunFile:
 
     def below(paths: Any) -> Any:
         if isinstance(paths, str):
-            return str(folder / paths)
+            return paths if is_remote(paths) else str(folder / paths)
         return tuple(map(below, paths)) if isinstance(paths, tuple) else paths
 
     def placed(source: SourceSettings) -> SourceSettings:
@@ -323,7 +325,7 @@ def draft_run(
         'packing = "concat"               # "best_fit": no document is cut that fits into a row',
         f"tokens = {lasts}" if lasts else "# tokens = 1_000_000_000         # else until a source is used up",
     ]
-    place = json.dumps(_relative(store.path, folder))
+    place = json.dumps(_relative(store.place, folder))
     if all(one is None for one in given):
         lines += ["", "[[stages.sources]]", f"store = {place}"]
         lines += [f"#   {name}: {size:,} tokens for training" for name, size in sizes.items()]
@@ -362,5 +364,7 @@ def _train_tokens(store: StoreReader) -> dict[str, int]:
     return sizes
 
 
-def _relative(store: Path, folder: Path) -> str:
-    return str(store) if store.is_absolute() else os.path.relpath(store, folder)
+def _relative(store: StorePath, folder: Path) -> str:
+    if not isinstance(store, Path) or store.is_absolute():
+        return str(store)
+    return os.path.relpath(store, folder)

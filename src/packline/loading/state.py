@@ -158,7 +158,7 @@ def _check_source(number: int, rows: RowSource, entry: Any) -> bool:
     if build_of(rows) != build:
         raise RecipeError(
             f"a loader's state of another run: source {number} was read from a build of another recipe, "
-            f"tokenizer or inputs than {rows.store.path}",
+            f"tokenizer or inputs than {rows.store.place}",
             hint="resume with the store that the run began with",
         )
     found = chain_of(rows, units)
@@ -167,7 +167,7 @@ def _check_source(number: int, rows: RowSource, entry: Any) -> bool:
     if found != chain:
         raise RecipeError(
             f"a loader's state of another run: the first {units:,} units of source {number} that it has read "
-            f"differ from those of {rows.store.path} (expected {chain}, found {found})",
+            f"differ from those of {rows.store.place} (expected {chain}, found {found})",
             hint="the store was built again, with other contents; packline diff shows what differs",
         )
     return True

@@ -25,6 +25,7 @@ from packline.errors import RecipeError
 from packline.loading.loader import Loader
 from packline.packing.row_reader import RowSource
 from packline.ragged import offsets_of
+from packline.store.paths import StorePath, store_path
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
 
@@ -150,18 +151,18 @@ def trace(
         return trace_step(loader, step, rank=rank, row=row)
     assert document is not None
     if isinstance(store, str | Path):
-        store = _store_at(loader, Path(store))
+        store = _store_at(loader, store_path(store))
     return trace_document(loader, document, store=store)
 
 
-def _store_at(loader: Loader, folder: Path) -> StoreReader:
+def _store_at(loader: Loader, folder: StorePath) -> StoreReader:
     """Store of a run, by its folder."""
     stores = stores_of(loader)
     for store in stores:
-        if Path(store.path).resolve() == folder.resolve():
+        if store.place.resolve() == folder.resolve():
             return store
     raise RecipeError(
-        f"the run does not read {folder}", hint=f"it reads {', '.join(str(store.path) for store in stores)}"
+        f"the run does not read {folder}", hint=f"it reads {', '.join(str(store.place) for store in stores)}"
     )
 
 
@@ -206,7 +207,7 @@ def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int |
                     rank=index // share,
                     place=index % share,
                     source=source,
-                    store=str(source_rows.store.path),
+                    store=str(source_rows.store.place),
                     row=number,
                     epoch=epoch,
                     padding=source_rows.seq_len - sum(span.tokens for span in spans),
@@ -342,11 +343,11 @@ def _store_of_document(loader: Loader, store: StoreReader | None) -> StoreReader
     stores = stores_of(loader)
     if store is None and len(stores) == 1:
         return stores[0]
-    known = ", ".join(str(one.path) for one in stores)
+    known = ", ".join(str(one.place) for one in stores)
     if store is None:
         raise RecipeError(f"a document of which store? This run reads {known}", hint="say store=...")
     if not any(_same(one, store) for one in stores):
-        raise RecipeError(f"this run does not read {store.path}: it reads {known}")
+        raise RecipeError(f"this run does not read {store.place}: it reads {known}")
     return store
 
 

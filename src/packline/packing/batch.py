@@ -214,6 +214,12 @@ class GatherPlan:
             last, place = document, place + length
         return replace(copies, rows=layout.rows[: len(copies.lengths)])
 
+    def bring(self) -> object:
+        """Bring what will be copied of a remote store, all at once; valid as long as the result exists."""
+        from packline.store.remote_shard import bring_tokens
+
+        return bring_tokens(self.shards, self.sources, self.lengths)
+
     def copy_tokens(self, into: np.ndarray) -> None:
         """Copy the tokens to their places in the batch, `[B*L]`; other places are left unchanged.
 
@@ -223,7 +229,7 @@ class GatherPlan:
         for shard, source, target, length in zip(
             self.shards, self.sources, self.targets, self.lengths, strict=True
         ):
-            tokens = shard.tokens[source : source + length]
+            tokens = shard.token_ranges[source : source + length]
             # NumPy returns fewer values beyond the end of an array, and counts from the end below its start.
             if len(tokens) != length or source < 0:
                 raise wrong_place(shard, source, source + length)
@@ -234,7 +240,7 @@ class GatherPlan:
         for shard, source, target, length in zip(
             self.shards, self.sources, self.targets, self.lengths, strict=True
         ):
-            loss = shard.loss
+            loss = shard.loss_ranges
             into[target : target + length] = 1 if loss is None else loss[source : source + length]
 
     def check_ids(self) -> None:
@@ -245,7 +251,7 @@ class GatherPlan:
         """
         vocabulary = self.store.manifest.tokenizer.vocab_size
         for shard, source, length in zip(self.shards, self.sources, self.lengths, strict=True):
-            tokens = shard.tokens[source : source + length]
+            tokens = shard.token_ranges[source : source + length]
             wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))
             if len(wrong):
                 raise wrong_id(shard, vocabulary, source + int(wrong[0]))
@@ -340,9 +346,9 @@ class RowEnds:
                 found.append(IGNORED)
                 continue
             shard, place = after
-            if not 0 <= place < len(shard.tokens):
+            if not 0 <= place < len(shard.token_ranges):
                 raise wrong_place(shard, place, place + 1)
-            token = shard.tokens.item(place)
+            token = shard.token_ranges.item(place)
             if not 0 <= token < vocabulary:
                 raise wrong_id(shard, vocabulary, place)
             found.append(token)
@@ -351,7 +357,7 @@ class RowEnds:
     def loss(self) -> list[int]:
         """Bytes of `NAME.loss` for these tokens, 1 where a shard has none."""
         return [
-            1 if after is None or after[0].loss is None else after[0].loss.item(after[1])
+            1 if after is None or after[0].loss_ranges is None else after[0].loss_ranges.item(after[1])
             for after in self.next
         ]
 
@@ -398,11 +404,13 @@ def fill(
     arrays = _allocate(_kinds(tuple(fields), np.dtype(dtype)), len(layout))
     if "tokens" in arrays:
         copies = GatherPlan.of(store, layout)
+        held = copies.bring() if store.mirror is not None else None
         _fill_tokens(arrays["tokens"], layout, copies, pad_id)
         if "targets" in arrays:
             fill_targets(arrays["targets"], layout, copies, arrays["tokens"], boundary_loss)
         if "loss_mask" in arrays:
             np.not_equal(arrays["targets"], IGNORED, out=arrays["loss_mask"].view(np.bool_))
+        del held
     if "position_ids" in arrays:
         _fill_positions(arrays["position_ids"], layout)
     if "segment_ids" in arrays:

@@ -250,7 +250,7 @@ class BestFit:
         return starts[order], lengths[order], order
 
     def _damaged(self, found: str) -> CorruptStore:
-        where = self.plan.folder or self.selection.store.path
+        where = self.plan.folder or self.selection.store.place
         return CorruptStore(
             f"the plan of {where} does not fit the lengths in the store: found {found}",
             hint="packline verify checks the store; packline pack --write checks the plan",

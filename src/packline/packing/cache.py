@@ -88,12 +88,14 @@ def plan_folder(store: StoreReader, fingerprint: str, plans: str | Path | None =
     name = fingerprint[:16]
     if plans is not None:
         return Path(plans) / name
-    beside = store.path / PLANS
     cache = user_cache() / PLANS
+    if not isinstance(store.place, Path):
+        return cache / name
+    beside = store.place / PLANS
     for folder in (beside, cache):
         if (folder / name).exists():
             return folder / name
-    writable = os.access(beside if beside.exists() else store.path, os.W_OK | os.X_OK)
+    writable = os.access(beside if beside.exists() else store.place, os.W_OK | os.X_OK)
     return (beside if writable else cache) / name
 
 

@@ -178,6 +178,6 @@ class Concat:
 
     def _damaged(self, expected: str, found: str) -> CorruptStore:
         return CorruptStore(
-            f"{self.selection.store.path}: expected {expected}, found {found}",
+            f"{self.selection.store.place}: expected {expected}, found {found}",
             hint="an index is damaged; packline verify reports which",
         )

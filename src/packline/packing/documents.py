@@ -32,6 +32,9 @@ from packline.permutation import Permutation
 from packline.ragged import offsets_of
 from packline.store.reader import StoreReader, shard_labels
 
+AHEAD = 32
+"""Indexes of a remote store that are brought at once in a pass over lengths."""
+
 
 class ShardRange:
     """Selected shards of a store, in their order."""
@@ -42,7 +45,8 @@ class ShardRange:
         """Number of each shard in the store."""
         self.shards = [store.shards[number] for number in numbers]
         self.tokens = sum(shard.entry.tokens for shard in self.shards)
-        self.offsets: DocumentOffsets = document_offsets(self.shards)
+        self.offsets: DocumentOffsets = document_offsets(self.shards, remote=store.mirror is not None)
+        self._remote = store.mirror is not None
         self._firsts = store.firsts[chosen]
         """int64 `[P]`: number of the first document of each shard."""
         self._lasts = store.firsts[chosen + 1]
@@ -88,6 +92,10 @@ class ShardRange:
         done = 0
         while done < len(lengths):
             inner = start + done - int(self._places[part])
+            if self._remote and not part % AHEAD:
+                from packline.store.remote_shard import bring_indexes
+
+                bring_indexes(self.shards[part : part + AHEAD])
             block = self.shards[part].lengths[inner : inner + len(lengths) - done]
             lengths[done : done + len(block)] = block
             done, part = done + len(block), part + 1
@@ -241,7 +249,7 @@ class Selection:
         if not self._count:
             taken = ", ".join(f"{count:,} {reason}" for reason, count in losses.items() if count)
             raise StoreError(
-                f"{store.path}: no document is left of {store.manifest.documents:,}: {taken}",
+                f"{store.place}: no document is left of {store.manifest.documents:,}: {taken}",
                 hint="loosen a filter; packline info shows sources, splits and lengths",
             )
         self._order: Permutation | None = None
@@ -318,7 +326,7 @@ class Selection:
     def __repr__(self) -> str:
         chosen = [f"{name}={value!r}" for name, value in self.settings.items() if value not in (None, False)]
         return (
-            f"<{self._count:,} documents, {self.tokens:,} tokens of {self.store.path}: {', '.join(chosen)}>"
+            f"<{self._count:,} documents, {self.tokens:,} tokens of {self.store.place}: {', '.join(chosen)}>"
         )
 
     def _places_in_range(self, places: np.ndarray) -> np.ndarray:
@@ -377,12 +385,12 @@ def selection_settings(choice: DocumentFilter) -> dict[str, Any]:
 def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[str, int]) -> list[int]:
     """Numbers of the shards with the requested split, labels and sources; counts the others by reason."""
     if not store.manifest.documents:
-        raise StoreError(f"{store.path} is empty: expected at least one document, found none")
+        raise StoreError(f"{store.place} is empty: expected at least one document, found none")
     split, labels, sources = settings["split"], settings["labels"], settings["sources"]
     splits = sorted(store.manifest.shards.by_split("documents"))
     if split not in ("all", *splits):
         raise RecipeError(
-            f"split is {split!r}: expected one of {', '.join([*splits, 'all'])} in {store.path}",
+            f"split is {split!r}: expected one of {', '.join([*splits, 'all'])} in {store.place}",
             hint=""
             if split not in ("val", "test")
             else f"a build with --{split}-fraction makes a split {split}",
@@ -396,7 +404,7 @@ def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[st
         for name in wanted or ():
             if name not in known:
                 raise RecipeError(
-                    f"no document of {store.path} has the {what} {name!r}:"
+                    f"no document of {store.place} has the {what} {name!r}:"
                     f" expected {' or '.join(map(repr, known)) or f'none, for no {what} was given'}"
                 )
     chosen: list[int] = []
@@ -429,6 +437,6 @@ def _check_numbers(choice: DocumentFilter) -> None:
 def _check_lengths(store: StoreReader, lengths: np.ndarray) -> None:
     if len(lengths) and int(lengths.min()) < 1:
         raise CorruptStore(
-            f"{store.path}: expected documents of at least 1 token, found one of {int(lengths.min()):,}",
+            f"{store.place}: expected documents of at least 1 token, found one of {int(lengths.min()):,}",
             hint="an index is damaged; packline verify reports which",
         )

@@ -117,11 +117,11 @@ class ExclusionList:
         seen = len(documents)
         if entries and not seen:
             raise RecipeError(
-                f"exclude {self.name}: {store.path} has none of its {entries:,} documents",
+                f"exclude {self.name}: {store.place} has none of its {entries:,} documents",
                 hint="a list names documents by source, file and position, as packline info shows them",
             )
         if seen < entries:
-            lacking = f"{entries - seen:,} of its {entries:,} documents are not in {store.path}"
+            lacking = f"{entries - seen:,} of its {entries:,} documents are not in {store.place}"
             self.note = f"exclude {self.name}: {lacking}"
         return np.sort(documents)
 

@@ -102,7 +102,7 @@ class Filters:
         if self._lists:
             self.described["exclude"] = [f"{one.name} ({one.checksum[:8]})" for one in self._lists]
         if self._others:
-            stores = [f"{one.path.name} ({one.manifest.checksum[:8]})" for one in self._others]
+            stores = [f"{one.place.name} ({one.manifest.checksum[:8]})" for one in self._others]
             self.described["unique"] = stores
 
     def __bool__(self) -> bool:
@@ -123,7 +123,7 @@ class Filters:
             *(f"where {in_words(term)}" for term in self._terms),
             *(f"exclude {one.name}" for one in self._lists),
             *(("duplicates",) if self._unique else ()),
-            *((f"texts of {', '.join(str(one.path) for one in self._others)}",) if self._others else ()),
+            *((f"texts of {', '.join(str(one.place) for one in self._others)}",) if self._others else ()),
         ]
 
     def apply(self, parts: Sequence[ShardPlaces]) -> tuple[np.ndarray, dict[str, Any]]:
@@ -150,7 +150,7 @@ class Filters:
             lengths = part.shard.lengths
             if len(lengths) and int(lengths.min()) < 1:
                 raise CorruptStore(
-                    f"{self._store.path}: expected documents of at least 1 token,"
+                    f"{self._store.place}: expected documents of at least 1 token,"
                     f" found one of {int(lengths.min()):,}",
                     hint="an index is damaged; packline verify reports which",
                 )

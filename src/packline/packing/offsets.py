@@ -17,17 +17,12 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from packline.ragged import offsets_of
 from packline.store.shard import Shard, contradiction
 
 IN_MEMORY_BYTES = 32 << 20
 """Bytes that a process may hold, as does every worker process of a loader."""
-
-_SEARCH = pc.get_function("search_sorted")
-_RIGHT = pc.SearchSortedOptions(side="right")
 
 
 class DocumentOffsets(Protocol):
@@ -47,10 +42,16 @@ class DocumentOffsets(Protocol):
         """Tokens of the documents at these places, int64 `[N]`: a new array."""
 
 
-def document_offsets(shards: Sequence[Shard]) -> DocumentOffsets:
-    """Offsets of the documents of these shards, in this order."""
+def document_offsets(shards: Sequence[Shard], *, remote: bool = False) -> DocumentOffsets:
+    """Offsets of the documents of these shards, in this order.
+
+    Args:
+        remote: True if reading every index would be a request for each.
+    """
     size = 8 * sum(len(shard) for shard in shards)
-    return InMemoryOffsets(shards) if size <= IN_MEMORY_BYTES else MappedOffsets(shards)
+    if remote or size > IN_MEMORY_BYTES:
+        return MappedOffsets(shards, remote=remote)
+    return InMemoryOffsets(shards)
 
 
 class InMemoryOffsets:
@@ -102,8 +103,8 @@ class InMemoryOffsets:
 class MappedOffsets:
     """Offsets read from the shards' own mapped indexes."""
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self._shards = shards
+    def __init__(self, shards: Sequence[Shard], *, remote: bool = False) -> None:
+        self._shards, self._remote = shards, remote
         self._places = offsets_of([len(shard) for shard in shards])
         """int64 `[P+1]`: place of the first document of each shard."""
         self._tokens = offsets_of([shard.entry.tokens for shard in shards])
@@ -117,7 +118,7 @@ class MappedOffsets:
         """
         places, before = np.full_like(tokens, self._places[-1]), tokens.copy()
         inside = np.flatnonzero(tokens < self._tokens[-1])
-        for part, group, inner in _by_part(self._tokens, tokens[inside]):
+        for part, group, inner in self._by_part(self._tokens, tokens[inside]):
             found, begins = self._search(part, inner)
             places[inside[group]] = found + self._places[part]
             before[inside[group]] = begins + self._tokens[part]
@@ -125,29 +126,41 @@ class MappedOffsets:
 
     def before(self, places: np.ndarray) -> np.ndarray:
         result = np.empty(len(places), np.int64)
-        for part, group, inner in _by_part(self._places, places):
+        for part, group, inner in self._by_part(self._places, places):
             self._shards[part].check(inner)
             result[group] = self._shards[part].places(inner) + self._tokens[part]
         return result
 
     def lengths_at(self, places: np.ndarray) -> np.ndarray:
         result = np.empty(len(places), np.int64)
-        for part, group, inner in _by_part(self._places, places):
+        for part, group, inner in self._by_part(self._places, places):
             self._shards[part].check(inner)
-            result[group] = self._shards[part].lengths[inner]
+            result[group] = self._shards[part].lengths_at(inner)
         return result
+
+    def _by_part(
+        self, edges: np.ndarray, values: np.ndarray
+    ) -> Iterator[tuple[int, np.ndarray | slice, np.ndarray]]:
+        """As `_by_part`; the indexes of a remote store are brought at once."""
+        found = _by_part(edges, values)
+        if self._remote:
+            from packline.store.remote_shard import bring_indexes
+
+            found = iter(list(found))
+            parts = np.unique(edges.searchsorted(values, "right") - 1)
+            bring_indexes([self._shards[part] for part in parts.tolist()])
+        return found
 
     def _search(self, part: int, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Documents of a shard that hold these tokens of it, and their starts."""
         shard = self._shards[part]
-        behind = _SEARCH.call([shard.searchable, pa.array(tokens * shard.itemsize)], _RIGHT)
-        behind = behind.to_numpy().astype(np.int64)
+        behind = shard.search(tokens)
         found = np.maximum(behind - 1, 0)
         begins = shard.places(found)
         # A search in numbers that are not ascending may return anything: check the result.
         ends = shard.places(np.minimum(behind, len(shard) - 1))
         ends[behind == len(shard)] = shard.entry.tokens
-        if not ((begins <= tokens) & (tokens < ends) & (ends - begins == shard.lengths[found])).all():
+        if not ((begins <= tokens) & (tokens < ends) & (ends - begins == shard.lengths_at(found))).all():
             raise contradiction(shard)
         return found, begins
 

@@ -78,7 +78,7 @@ class Rows(RowReader, Notebook):
         self._count = len(self.packer)
         if not self._count:
             raise StoreError(
-                f"{store.path}: no row of {seq_len:,} tokens: "
+                f"{store.place}: no row of {seq_len:,} tokens: "
                 f"{self.selection!r} gives none with {self.packing}",
                 hint="choose a smaller seq_len, a smaller min_tail_fraction, or another overflow",
             )
@@ -143,7 +143,7 @@ class Rows(RowReader, Notebook):
     def __repr__(self) -> str:
         return (
             f"<{len(self):,} rows of {self.seq_len:,} tokens, {self.packing}:"
-            f" {len(self.selection):,} documents, {self.selection.tokens:,} tokens of {self.store.path}>"
+            f" {len(self.selection):,} documents, {self.selection.tokens:,} tokens of {self.store.place}>"
         )
 
 

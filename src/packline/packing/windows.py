@@ -121,7 +121,7 @@ class WindowedBestFit:
             self._sizes = offsets_of_columns(self._plan.arrays["sizes"].reshape(-1, len(ARRAYS)))
             rows = self._plan.arrays["rows"].tolist()
             if len(rows) != len(self._parts):
-                where = self._plan.folder or selection.store.path
+                where = self._plan.folder or selection.store.place
                 raise CorruptStore(
                     f"the plan of {where} has {len(rows):,} windows: expected {len(self._parts):,}",
                     hint="delete that folder: the plan is made again",

@@ -25,7 +25,7 @@ from packline.sources.column_types import resolve_columns
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import HEAD_BYTES, InputFile, first_records, list_files, refuse_twice
 from packline.sources.jsonl import ABSENT, value_at
-from packline.sources.listing import pin_inputs
+from packline.sources.listing import map_files, pin_inputs
 from packline.sources.record_text import transform_of
 from packline.sources.typed_records import record_type
 from packline.storage.inputs import read_fully
@@ -193,9 +193,8 @@ def find_files(recipe: Recipe) -> list[InputFile]:
     check_transforms(recipe)
     files = list_files(recipe)
     _check_fields(recipe, files)
-    files = [
-        _with_columns(file, recipe) if recipe.sources[file.source].uses_records else file for file in files
-    ]
+    if any(source.uses_records for source in recipe.sources):
+        files = list(map_files(lambda file: _with_columns(file, recipe), files))
     return _with_carried(recipe, files) if any(source.columns for source in recipe.sources) else files
 
 
@@ -254,6 +253,8 @@ def _first_rows(file: InputFile) -> list[dict[str, Any]]:
 
 def _with_columns(file: InputFile, recipe: Recipe) -> InputFile:
     source = recipe.sources[file.source]
+    if not source.uses_records:
+        return file
     if file.format == "text":
         raise InputError(
             f"{file.path} is plain text: expected records with fields, for a template or filters",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 DEFAULT_ID = "id"
 TEXT_FIELDS = ("text", "content", "article", "document")
 HEAD_BYTES = 256 << 10
+PARQUET_HEAD_BYTES = 64
 SHOWN_NAMES = 5
 LONGEST_FIRST_RECORD = 64 << 20
 """Maximum size in bytes of a first record that is inspected for fields."""
@@ -143,7 +144,9 @@ def not_text_notes(files: Iterable[InputFile], names: Sequence[str]) -> list[str
 
 def _describe(number: int, name: str, listed: ListedFile, source: Source) -> InputFile:
     path = listed.path
-    state, raw = read_start(path, HEAD_BYTES)
+    # The rest of a Parquet file is known from its footer.
+    parquet = source.format in ("auto", "parquet") and plain_name(name).endswith(".parquet")
+    state, raw = read_start(path, PARQUET_HEAD_BYTES if parquet else HEAD_BYTES)
     if listed.state is not None and listed.state != state:
         raise InputChanged(
             f"{path} changed while the inputs were listed: expected {listed.state.size:,} bytes, "
@@ -323,6 +326,8 @@ def first_records(file: InputFile, head: bytes, most: int = 32) -> Iterator[dict
             head = _long_head(file, lambda data: b"\n" in data)
         lines = head.removeprefix(BOM).split(b"\n", most)[:most]
     for line in lines:
+        if not line:
+            continue
         try:
             record = decode_json(line)
         except (ValueError, RecursionError):

@@ -8,9 +8,10 @@ refused before anything is opened.
 from __future__ import annotations
 
 import glob as globbing
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from packline.errors import InputError
 from packline.storage.globs import MAGIC
@@ -19,10 +20,23 @@ from packline.storage.places import is_remote
 from packline.storage.ranged_file import PLANNING_REQUESTS, map_in_threads
 from packline.storage.remote_files import ListedFile
 
+
+class HasPath(Protocol):
+    """Anything with a path."""
+
+    @property
+    def path(self) -> str:
+        """Path or URI."""
+
+
 T = TypeVar("T")
+F = TypeVar("F", bound=HasPath)
 OWN_DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 """Prefixes of paths that depend on the process: another process would open something else."""
 
+CHUNK = 64
+"""Number of local files that a thread describes at a time."""
+LOCAL_THREADS = 16
 FileId = tuple[int, int]
 """Device and inode: identifies a folder whatever its path."""
 
@@ -47,9 +61,23 @@ def describe_inputs(inputs: Sequence[str], describe: Callable[[str, ListedFile],
     def describe_one(file: ListedFile) -> T:
         return describe(file.path[len(root) :].lstrip("/") if root else file.path, file)
 
-    # Local disks answer faster than threads take turns.
-    threads = PLANNING_REQUESTS if any(map(is_remote, inputs)) else 1
-    return map_in_threads(describe_one, listed, threads)
+    return map_files(describe_one, listed)
+
+
+def map_files(look: Callable[[F], T], files: Sequence[F]) -> Iterator[T]:
+    """Results of looking at each file, in order: remote files many at a time, local ones a few.
+
+    Args:
+        look: is called in threads.
+    """
+    if any(is_remote(file.path) for file in files):
+        return map_in_threads(look, files, PLANNING_REQUESTS)
+    # Where files are in memory, threads would spend more time in turns than in work: so many files a turn.
+    chunks = (files[start : start + CHUNK] for start in range(0, len(files), CHUNK))
+    threads = LOCAL_THREADS if len(files) > CHUNK else 1
+    return itertools.chain.from_iterable(
+        map_in_threads(lambda chunk: list(map(look, chunk)), chunks, threads)
+    )
 
 
 def pin_inputs(inputs: Sequence[str]) -> tuple[str, ...]:

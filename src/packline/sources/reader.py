@@ -13,7 +13,8 @@ Cost: decoding, above 1 GB/s per core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -41,9 +42,14 @@ from packline.sources.plain_text import Decode, text_decoder
 from packline.sources.record_text import JsonlRecords, Transform, row_batch, transform_of
 from packline.sources.stream_splitter import StreamChunk, delimiter_of
 from packline.storage.inputs import read_fully
+from packline.storage.places import is_remote
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+FILES_AHEAD = 32
+"""Number of small remote files that are requested before they are read."""
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
@@ -61,10 +67,12 @@ def read_span(
     max_document_bytes: int,
     hasher: Any,
     transform: Transform | None = None,
+    opened: BinaryIO | None = None,
 ) -> Iterator[Batch]:
     """Read the documents that begin in a span, in order.
 
     Args:
+        opened: the file, opened for this span (`open_span`); it is closed here.
         hasher: updated with the bytes of the batches (for a compressed file: its compressed bytes).
         transform: makes texts from whole records; by default that of a source with a template or filters.
     """
@@ -74,7 +82,7 @@ def read_span(
         from packline.sources.parquet import expect_columns, read_row_batches, read_row_groups, wanted_columns
         from packline.sources.parquet_schema import open_parquet
 
-        with file.open() as raw:
+        with opened or file.open() as raw:
             groups = range(span.start, span.stop)
             parquet = open_parquet(raw, file.path)
             expect_columns(raw, parquet, groups, wanted_columns(file, parquet.schema_arrow))
@@ -84,8 +92,7 @@ def read_span(
                 return
             yield from read_row_groups(file, parquet, groups, hasher, max_document_bytes)
         return
-    whole = file.compression or (file.format == "text" and source.documents != "line")
-    with file.open(*((0, file.size) if whole else (span.start, span.stop))) as raw:
+    with opened or open_span(file, source, span) as raw:
         if file.compression:
             stream = DecompressedStream(raw, file.compression)
             yield from _read_stream(file, source, stream, max_document_bytes, transform)
@@ -103,6 +110,41 @@ def read_span(
             return
         blocks = read_lines(reader_of(raw), start, stop=span.stop, max_bytes=max_document_bytes)
         yield from _decode(file, source, _hash_blocks(blocks, hasher), transform)
+
+
+def open_span(file: InputFile, source: Source, span: Span) -> BinaryIO:
+    """Open a file for the reading of a span; a remote one is read ahead.
+
+    Raises:
+        InputError: the file is missing, or not readable by this user.
+    """
+    if file.format == "parquet":
+        return file.open()
+    whole = file.compression or (file.format == "text" and source.documents != "line")
+    return file.open(*((0, file.size) if whole else (span.start, span.stop)))
+
+
+def open_ahead(
+    files: Sequence[InputFile], source: Source, spans: Sequence[Span]
+) -> Generator[tuple[Span, BinaryIO | None], None, None]:
+    """Spans in order, each with its opened file: of remote files, the next ones are on their way already.
+
+    Local files are not opened here, so that a unit of a thousand files holds one open.
+    """
+    waiting: deque[tuple[Span, BinaryIO]] = deque()
+    try:
+        if not any(is_remote(files[span.file].path) for span in spans):
+            yield from ((span, None) for span in spans)
+            return
+        for span in spans:
+            waiting.append((span, open_span(files[span.file], source, span)))
+            if len(waiting) > FILES_AHEAD:
+                yield waiting.popleft()
+        while waiting:
+            yield waiting.popleft()
+    finally:
+        for _, raw in waiting:
+            raw.close()
 
 
 def read_chunk(

@@ -138,8 +138,8 @@ def _difference(
 ) -> StoreDifference:
     one, other = stores
     return StoreDifference(
-        str(one.path),
-        str(other.path),
+        str(one.place),
+        str(other.place),
         not (recipe or tokenizer or inputs or sources or notes),
         recipe,
         tokenizer,

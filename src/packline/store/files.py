@@ -29,6 +29,7 @@ import msgspec
 
 from packline.errors import CorruptStore, PacklineError, StoreError
 from packline.fingerprint import hash_bytes
+from packline.store.paths import StorePath, local_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,9 +57,9 @@ class FileEntry(msgspec.Struct, frozen=True, gc=False):
     """xxh3-128, 32 hexadecimal digits."""
 
 
-def will_need(path: Path, start: int, size: int) -> None:
+def will_need(path: StorePath, start: int, size: int) -> None:
     """Ask the system to read a range of a file into the page cache, without waiting; a hint, and no more."""
-    if not hasattr(os, "posix_fadvise"):
+    if not hasattr(os, "posix_fadvise") or not isinstance(path, Path):
         return
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -69,7 +70,7 @@ def will_need(path: Path, start: int, size: int) -> None:
 
 
 @contextmanager
-def reading(path: str | Path) -> Iterator[None]:
+def reading(path: str | StorePath) -> Iterator[None]:
     """Turn every error of reading a file into `CorruptStore`.
 
     Args:
@@ -97,7 +98,7 @@ def reading(path: str | Path) -> Iterator[None]:
         raise CorruptStore(f"cannot read {path}: {what.splitlines()[0]}", hint=HINT) from error
 
 
-def _limit_reached(path: str | Path, error: OSError) -> StoreError | None:
+def _limit_reached(path: str | StorePath, error: OSError) -> StoreError | None:
     """Error for a limit of the system; None for any other error."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return StoreError(
@@ -112,22 +113,25 @@ def _limit_reached(path: str | Path, error: OSError) -> StoreError | None:
     return None
 
 
-def stat_file(path: Path, root: Path | None = None) -> os.stat_result:
+def stat_file(path: StorePath, root: StorePath | None = None) -> os.stat_result:
     """Size and status of a regular file of a store. Opens nothing, so a pipe cannot block it.
 
     Args:
         path: the file.
         root: folder that the path must not lead out of; default the file's folder. The root itself may be a
-            link.
+            link. Without meaning for a remote store.
 
     Raises:
         CorruptStore: the file is missing, not a regular file, or a link that leads out of the store.
     """
+    if not isinstance(path, Path):
+        return os.stat(local_file(path))
     with reading(path):
         found = os.lstat(path)
         linked = stat.S_ISLNK(found.st_mode)
         if not linked and root is None and stat.S_ISREG(found.st_mode):
             return found
+        root = root if isinstance(root, Path) else None
         if root is not None and path.parent != root:
             linked = linked or stat.S_ISLNK(os.lstat(path.parent).st_mode)
         if linked:
@@ -145,7 +149,7 @@ def stat_file(path: Path, root: Path | None = None) -> os.stat_result:
     return found
 
 
-def map_file(path: Path, root: Path | None = None) -> np.ndarray:
+def map_file(path: StorePath, root: StorePath | None = None) -> np.ndarray:
     """Map the bytes of a file, uint8 `[N]`, read-only; valid as long as the array or a view of it exists.
 
     Raises:
@@ -160,6 +164,8 @@ def map_file(path: Path, root: Path | None = None) -> np.ndarray:
     """
     import numpy as np
 
+    if not isinstance(path, Path):
+        return path.mirror.map(path.inner)
     size = stat_file(path, root).st_size
     with reading(path):
         if size <= SMALL:
@@ -182,13 +188,25 @@ def _map(path: Path) -> pa.Buffer:
         return file.read_buffer()
 
 
-def read_file(folder: Path, entry: FileEntry) -> bytes:
+def list_folder(folder: StorePath, place: str) -> list[str]:
+    """Names of all that is directly in a folder of a store, sorted and relative to the store."""
+    if not isinstance(folder, Path):
+        return sorted(folder.mirror.fetcher.storage.list(place))
+    inner = folder / place
+    if not inner.is_dir():
+        return []
+    return [f"{place}/{name}" if place else name for name in sorted(os.listdir(inner))]
+
+
+def read_file(folder: StorePath, entry: FileEntry) -> bytes:
     """Read a small file of the store, whole.
 
     Raises:
         CorruptStore: the file cannot be read, or differs from the manifest.
     """
     path = folder / entry.name
+    if not isinstance(path, Path):
+        return path.mirror.read(entry.name, entry)
     stat_file(path, folder)
     with reading(path):
         data = path.read_bytes()
@@ -196,7 +214,7 @@ def read_file(folder: Path, entry: FileEntry) -> bytes:
     return data
 
 
-def check_bytes(path: Path, entry: FileEntry, data: bytes | memoryview) -> None:
+def check_bytes(path: StorePath, entry: FileEntry, data: bytes | memoryview) -> None:
     """Check the contents of a file against its entry.
 
     Raises:
@@ -212,7 +230,7 @@ def check_bytes(path: Path, entry: FileEntry, data: bytes | memoryview) -> None:
         )
 
 
-def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str, of: str) -> np.ndarray:
+def map_array(path: StorePath, dtype: np.dtype, shape: tuple[int, ...], *, holds: str, of: str) -> np.ndarray:
     """Map a file of numbers, read-only.
 
     Args:
@@ -240,7 +258,7 @@ def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str
     return whole.view(dtype).reshape(shape) if len(whole) else np.empty(shape, dtype)
 
 
-def check_size(path: Path, expected: int, found: int, *, holds: str, of: str) -> None:
+def check_size(path: StorePath, expected: int, found: int, *, holds: str, of: str) -> None:
     """Refuse a file of another size; see `map_array`.
 
     Raises:

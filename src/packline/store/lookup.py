@@ -96,7 +96,7 @@ def check_names(store: StoreReader, names: Sequence[str]) -> None:
     from packline.where.columns import refuse_unknown
 
     if set(names) - set(documents_schema().names):
-        refuse_unknown(names, column_names(store), str(store.path))
+        refuse_unknown(names, column_names(store), str(store.place))
 
 
 def column_types(file: ProvenanceFile, names: Sequence[str]) -> dict[str, pa.DataType]:

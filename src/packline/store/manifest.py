@@ -26,7 +26,7 @@ import msgspec
 
 from packline.errors import NoDocuments
 from packline.fingerprint import hash_bytes, json_form, seal
-from packline.recipe import SPLITS, ColumnType, Recipe, Split
+from packline.recipe import SPLITS, ColumnType, Recipe, Split, is_limited
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger, losses, source_names, total, totals_by_source
 from packline.store.tables import (
@@ -404,8 +404,7 @@ def refuse_empty(place: Path | str, manifest: Manifest) -> None:
         for name, ledger in manifest.sources.items()
     )
     recipe = manifest.recipe
-    limited = recipe.limit_documents is not None or recipe.limit_tokens is not None
-    first = "raise the limit, or " if limited else ""
+    first = "raise the limit, or " if is_limited(recipe) else ""
     raise NoDocuments(
         f"{place} has no documents ({sources})",
         hint=f"{first}correct the field of the text or the filters, and build into the same folder",

@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packline.errors import CorruptStore
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry
 from packline.store.ledger import source_names
+from packline.store.paths import StorePath
 from packline.store.tables import INPUTS, SHARD_FILES, SHARDS, TOKENIZER, UNIT_FILES, UNITS, TableRows
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ Wrong = Iterator[tuple[str, str, object]]
 """Problems, as (description, expected, found)."""
 
 
-def check_manifest(path: Path, manifest: ManifestFile) -> None:
+def check_manifest(path: StorePath, manifest: ManifestFile) -> None:
     """Check a manifest alone, without its files.
 
     Args:
@@ -49,7 +49,7 @@ def check_manifest(path: Path, manifest: ManifestFile) -> None:
     _refuse(path, _wrong_values(manifest))
 
 
-def check_tables(folder: Path, manifest: Manifest) -> None:
+def check_tables(folder: StorePath, manifest: Manifest) -> None:
     """Check the tables of a manifest, without the files that they list.
 
     Args:
@@ -65,7 +65,7 @@ def check_tables(folder: Path, manifest: Manifest) -> None:
     _refuse(folder / rows.units.file, _wrong_units(manifest, sources))
 
 
-def _refuse(path: Path, problems: Wrong) -> None:
+def _refuse(path: StorePath, problems: Wrong) -> None:
     for what, expected, found in problems:
         raise CorruptStore(
             f"{path}: {what}: expected {expected}, found {found}"[:500],

@@ -12,10 +12,11 @@ from packline.fingerprint import NotWhole, unseal
 from packline.store.files import reading, stat_file
 from packline.store.manifest import FORMAT_VERSION, MANIFEST, WORK, Manifest, ManifestFile
 from packline.store.manifest_check import check_manifest, check_tables
+from packline.store.paths import StorePath
 from packline.store.tables import read_tables
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: StorePath) -> Manifest:
     """Read and check the manifest of a finished store and its tables.
 
     Raises:
@@ -26,17 +27,23 @@ def read_manifest(folder: Path) -> Manifest:
     fields = {name: getattr(read, name) for name in read.__struct_fields__}
     manifest = Manifest(**fields, rows=read_tables(folder, read.tables))
     check_tables(folder, manifest)
+    if not isinstance(folder, Path):
+        folder.mirror.manifest = manifest
     return manifest
 
 
-def read_manifest_file(folder: Path) -> ManifestFile:
+def read_manifest_file(folder: StorePath) -> ManifestFile:
     """Read and check `manifest.json` alone; see `read_manifest`."""
     path = folder / MANIFEST
-    if not os.path.lexists(path):
-        raise _not_found(folder)
-    stat_file(path)
+    if isinstance(path, Path):
+        if not os.path.lexists(path):
+            raise _not_found(folder)
+        stat_file(path)
     with reading(path):
-        data = path.read_bytes()
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise _not_found(folder) from None
     try:
         read = unseal(data, ManifestFile)
     except NotWhole as error:
@@ -53,7 +60,7 @@ class _Version(msgspec.Struct):
     format_version: int
 
 
-def _check_version(folder: Path, data: bytes, version: int | None = None) -> None:
+def _check_version(folder: StorePath, data: bytes, version: int | None = None) -> None:
     """Refuse a manifest of another version, even if its other fields cannot be read."""
     if version is None:
         try:
@@ -72,7 +79,12 @@ def _check_version(folder: Path, data: bytes, version: int | None = None) -> Non
         )
 
 
-def _not_found(folder: Path) -> StoreNotFound:
+def _not_found(folder: StorePath) -> StoreNotFound:
+    if not isinstance(folder, Path):
+        return StoreNotFound(
+            f"{folder} is not a finished store: it has no {MANIFEST}",
+            hint="check the URI; packline status shows a build that has not finished",
+        )
     if (folder / WORK).is_dir():
         return StoreNotFound(
             f"{folder} holds a build that has not finished",

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,6 +24,7 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.recipe import ColumnType
 from packline.store.files import HINT, FileEntry, check_bytes, map_file, reading
+from packline.store.paths import StorePath
 from packline.store.tables import ShardEntry
 
 CarriedTypes = tuple[tuple[str, ColumnType], ...]
@@ -130,7 +130,7 @@ class ProvenanceFile:
         CorruptStore: it differs from the manifest, or does not belong to this shard.
     """
 
-    def __init__(self, path: Path, entry: ShardEntry, file: FileEntry | None) -> None:
+    def __init__(self, path: StorePath, entry: ShardEntry, file: FileEntry | None) -> None:
         self.path = path
         data = map_file(path)
         if file is None:
@@ -224,7 +224,7 @@ class ProvenanceFile:
             first += rows
 
 
-def to_provenance(table: pa.Table, split: str, path: Path) -> list[Provenance]:
+def to_provenance(table: pa.Table, split: str, path: StorePath) -> list[Provenance]:
     """Convert rows with all columns of provenance to values.
 
     Raises:

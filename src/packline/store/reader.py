@@ -14,7 +14,7 @@ import bisect
 import operator
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, overload
@@ -27,12 +27,15 @@ from packline.store.files import HINT, FileEntry, check_size, read_file, reading
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest
 from packline.store.manifest_reader import read_manifest
+from packline.store.paths import CacheSettings, StorePath, store_path
 from packline.store.provenance import Provenance, to_provenance
 from packline.store.shard import Shard, index_size
 from packline.store.tables import TOKENIZER, ShardEntry, ShardRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from packline.store.mirror import Mirror
 
 
 class Documents:
@@ -62,15 +65,20 @@ class Documents:
         return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"<{len(self):,} documents of {self._store.path}>"
+        return f"<{len(self):,} documents of {self._store.place}>"
 
 
 class Shards(Sequence[Shard]):
     """Shards of a store: an immutable sequence, in which each is made once, when it is used."""
 
-    def __init__(self, folder: Path, rows: ShardRows, dtype: np.dtype, vocab_size: int) -> None:
+    def __init__(self, folder: StorePath, rows: ShardRows, dtype: np.dtype, vocab_size: int) -> None:
         self._folder, self._rows, self._dtype, self._vocab_size = folder, rows, dtype, vocab_size
         self._made: dict[int, Shard] = {}
+        self._kind: Callable[[Any, ShardEntry, np.dtype, int], Shard] = Shard
+        if not isinstance(folder, Path):
+            from packline.store.remote_shard import remote_shard
+
+            self._kind = remote_shard
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -91,7 +99,7 @@ class Shards(Sequence[Shard]):
     def _make(self, place: int, entry: ShardEntry) -> Shard:
         made = self._made.get(place)
         if made is None:  # the same shard for all threads
-            made = Shard(self._folder, entry, self._dtype, self._vocab_size)
+            made = self._kind(self._folder, entry, self._dtype, self._vocab_size)
             made = self._made.setdefault(place, made)
         return made
 
@@ -109,6 +117,10 @@ class Shards(Sequence[Shard]):
 class StoreReader:
     """A finished store, opened for reading.
 
+    Args:
+        path: its folder, or the URI of an object store.
+        cache: where pieces of a remote store are kept.
+
     Raises:
         StoreNotFound: there is none.
         CorruptStore: it is damaged, or has a newer format.
@@ -117,19 +129,39 @@ class StoreReader:
     growing: ClassVar[bool] = False
     """True for the committed part of a store that is still being built."""
 
-    def __init__(self, path: str | Path) -> None:
-        self._open(Path(path), read_manifest(Path(path)))
-        check_sizes(self.path, self.manifest.shards, self.dtype)
+    def __init__(self, path: str | StorePath, cache: CacheSettings | None = None) -> None:
+        place = store_path(path, cache)
+        self._open(place, read_manifest(place))
+        if isinstance(place, Path):  # of a remote store, sizes are compared with what arrives
+            check_sizes(place, self.manifest.shards, self.dtype)
 
-    def _open(self, path: Path, manifest: Manifest) -> None:
-        self.path, self.manifest = path, manifest
+    def _open(self, place: StorePath, manifest: Manifest) -> None:
+        self.place: StorePath = place
+        """Folder or URI of the store."""
+        self.manifest = manifest
         self.dtype = np.dtype(manifest.dtype).newbyteorder("<")
         shards = manifest.shards
-        self.shards = Shards(self.path, shards, self.dtype, self.manifest.tokenizer.vocab_size)
+        self.shards = Shards(self.place, shards, self.dtype, self.manifest.tokenizer.vocab_size)
         """Shards, in the order of the documents: a sequence, each opened when it is used."""
         self.firsts: np.ndarray = offsets_of(shards.numbers("documents"))
         """int64 `[P+1]`: number of each shard's first document; the last is the number of documents."""
         self._starts: list[int] = self.firsts.tolist()
+
+    @property
+    def path(self) -> Path:
+        """Folder of the store.
+
+        Raises:
+            StoreError: it is remote; `place` has its URI.
+        """
+        if not isinstance(self.place, Path):
+            raise StoreError(f"{self.place} is remote: it has no local folder", hint="store.place is its URI")
+        return self.place
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """The store as it is read through the cache, if it is remote."""
+        return None if isinstance(self.place, Path) else self.place.mirror
 
     @property
     def documents(self) -> Documents:
@@ -181,8 +213,8 @@ class StoreReader:
         """
         import tokenizers
 
-        data = read_file(self.path, self.tokenizer_file)
-        with reading(self.path / self.tokenizer_file.name):
+        data = read_file(self.place, self.tokenizer_file)
+        with reading(self.place / self.tokenizer_file.name):
             return tokenizers.Tokenizer.from_str(data.decode("utf-8"))
 
     @property
@@ -196,7 +228,7 @@ class StoreReader:
         for entry in self.manifest.tokenizer_files:
             if entry.name == name:
                 return entry
-        raise CorruptStore(f"the manifest of {self.path} does not list {name}", hint=HINT)
+        raise CorruptStore(f"the manifest of {self.place} does not list {name}", hint=HINT)
 
     def text(self, index: int) -> str:
         """Decode a document's tokens to text, without its boundary tokens.
@@ -218,13 +250,13 @@ class StoreReader:
         """
         return str(self.tokenizer.decode(np.asarray(tokens).tolist(), skip_special_tokens=False))
 
-    def __reduce__(self) -> tuple[type[StoreReader], tuple[Path]]:
-        return type(self), (self.path,)
+    def __reduce__(self) -> tuple[type[StoreReader], tuple[StorePath]]:
+        return type(self), (self.place,)
 
     def __repr__(self) -> str:
         manifest = self.manifest
         return (
-            f"<Store {self.path}: {manifest.documents:,} documents, {manifest.tokens:,} tokens of "
+            f"<Store {self.place}: {manifest.documents:,} documents, {manifest.tokens:,} tokens of "
             f"{manifest.tokenizer.name} ({manifest.dtype}), {len(self.shards)} shards>"
         )
 
@@ -292,7 +324,7 @@ def find_by_id(store: StoreReader, id: str) -> list[int]:
     for first, table in _row_groups(store, ["id"]):
         found += (first + np.flatnonzero(pc.fill_null(pc.equal(table["id"], id), False).to_numpy())).tolist()
     if not found:
-        raise StoreError(f"{store.path}: no document has the id {id!r}", hint=_near_ids(store, id))
+        raise StoreError(f"{store.place}: no document has the id {id!r}", hint=_near_ids(store, id))
     return found
 
 
@@ -331,12 +363,12 @@ def find_by_place(store: StoreReader, file: str, position: int, *, source: str |
         return found
     where = f"{source}/{file}" if source is not None else file
     if below is None and above is None:
-        raise StoreError(f"{store.path} has no document of a file {where!r}", hint=_near_files(store, file))
+        raise StoreError(f"{store.place} has no document of a file {where!r}", hint=_near_files(store, file))
     near = " and ".join(
         f"{place:,} (document {document:,})" for place, document in filter(None, (below, above))
     )
     raise StoreError(
-        f"{store.path}: no document of {where} begins at {position:,}",
+        f"{store.place}: no document of {where} begins at {position:,}",
         hint=f"the nearest begin at {near}; a position is a byte offset, or a row number in a Parquet file",
     )
 
@@ -379,7 +411,7 @@ def document_number(store: StoreReader, document: int) -> int:
     """
     count = len(store.documents)
     if not -count <= document < count:
-        raise StoreError(f"{store.path} has no document {document:,}: expected 0 to {count - 1:,}")
+        raise StoreError(f"{store.place} has no document {document:,}: expected 0 to {count - 1:,}")
     return document % count
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from packline.recipe import is_limited
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import (
     MANIFEST,
@@ -31,6 +32,7 @@ from packline.store.manifest import (
     StreamReceipt,
     join_checksums,
 )
+from packline.store.paths import StorePath, local_file
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
 from packline.store.tables import RECEIPTS, SHARDS, UNITS
@@ -41,7 +43,7 @@ from packline.store.writer import RejectEntry
 class ReceiptsCheck:
     """Receipts of a store, and the problems found in them."""
 
-    def __init__(self, folder: Path, manifest: Manifest, findings: Findings) -> None:
+    def __init__(self, folder: StorePath, manifest: Manifest, findings: Findings) -> None:
         self.by_unit: dict[str, Receipt] = {}
         """Receipts by name of the unit, in the order of their documents."""
         self.streams: dict[str, StreamReceipt] = {}
@@ -51,7 +53,7 @@ class ReceiptsCheck:
         self._names = source_names(manifest.recipe)
         self._slugs = source_slugs(self._names)
         recipe = manifest.recipe
-        self._limited = recipe.limit_documents is not None or recipe.limit_tokens is not None
+        self._limited = is_limited(recipe)
 
     def run(self) -> None:
         """Run all checks."""
@@ -208,7 +210,7 @@ def _compare_ledgers(findings: Findings, name: str, said: Ledger, found: Ledger,
 BLOCK_BYTES = 1 << 20
 
 
-def check_rejects(path: Path, name: str, raw_bytes: int, findings: Findings) -> dict[str, int] | None:
+def check_rejects(path: StorePath, name: str, raw_bytes: int, findings: Findings) -> dict[str, int] | None:
     """Check a unit's entries against the size of its raw file.
 
     Returns:
@@ -218,7 +220,7 @@ def check_rejects(path: Path, name: str, raw_bytes: int, findings: Findings) -> 
     reasons: Counter[str] = Counter()
     end = 0
     try:
-        with open(path, "rb") as file:
+        with open(local_file(path), "rb") as file:
             while lines := file.readlines(BLOCK_BYTES):
                 entries = decoder.decode_lines(b"".join(lines))
                 count = len(entries)

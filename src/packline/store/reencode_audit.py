@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -38,6 +37,7 @@ from packline.sources.reader import Span, read_span
 from packline.storage.inputs import read_fully
 from packline.store.ledger import source_names
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest
+from packline.store.paths import StorePath
 from packline.store.provenance import Provenance
 from packline.store.report import DeepReport, Findings
 from packline.store.shard import Shard
@@ -71,7 +71,7 @@ class _AuditedDocument:
 
 
 def reencode_audit(
-    folder: Path,
+    folder: StorePath,
     manifest: Manifest,
     tokenizer: Tokenizer,
     readable: set[str],

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
@@ -51,6 +50,7 @@ from packline.store.files import (
     opened,
     will_need,
 )
+from packline.store.paths import StorePath
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.tables import ShardEntry
 
@@ -99,7 +99,7 @@ class Index:
         CorruptStore: not an index, another version, or a size that contradicts its header.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: StorePath) -> None:
         self.path = path
         self.bytes: np.ndarray = map_file(path)
         """uint8 `[N]`: the whole file."""
@@ -138,7 +138,7 @@ class Shard:
     """One shard. Creating one reads nothing; its arrays are opened on first use.
 
     Args:
-        folder: folder of the store.
+        folder: folder of the store, local or remote.
         entry: entry of the shard in the manifest.
         dtype: dtype of its tokens.
         vocab_size: upper bound of ids, exclusive.
@@ -148,7 +148,7 @@ class Shard:
         StoreError: on use: a limit of the system; the hint names it.
     """
 
-    def __init__(self, folder: Path, entry: ShardEntry, dtype: np.dtype, vocab_size: int) -> None:
+    def __init__(self, folder: StorePath, entry: ShardEntry, dtype: np.dtype, vocab_size: int) -> None:
         self.entry = entry
         self.itemsize = dtype.itemsize
         """Bytes per token."""
@@ -168,7 +168,7 @@ class Shard:
         entry = self.entry
         return f"<Shard {entry.name}: {entry.documents:,} documents, {entry.tokens:,} tokens, {entry.split}>"
 
-    def path(self, ending: str) -> Path:
+    def path(self, ending: str) -> StorePath:
         """Path of one of its files, by the end of its name."""
         return self._folder / f"{self.entry.name}.{ending}"
 
@@ -216,6 +216,19 @@ class Shard:
     def places(self, documents: np.ndarray | slice) -> np.ndarray:
         """Place in `tokens` of the first token of these documents, int64 of their shape."""
         return self.offsets[documents] // self.itemsize
+
+    def lengths_at(self, documents: np.ndarray) -> np.ndarray:
+        """Tokens of these documents, int32 `[N]`."""
+        return self.lengths[documents]
+
+    def search(self, tokens: np.ndarray) -> np.ndarray:
+        """Number of documents that begin at or before each of these places in `tokens`, int64 `[N]`."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        options = pc.SearchSortedOptions(side="right")
+        found = pc.search_sorted(self.searchable, pa.array(tokens * self.itemsize), options=options)
+        return found.to_numpy().astype(np.int64)
 
     def check(self, documents: np.ndarray) -> None:
         """Check the index at these documents for consistency, unless its checksum was compared already.
@@ -302,13 +315,14 @@ class Shard:
         tokens = self.entry.tokens
         shape, holds = (tokens,), f"{tokens:,} tokens"
         found = map_array(self.path("bin"), self._dtype, shape, holds=holds, of="another store")
-        return {"tokens": found}
+        return {"tokens": found, "token_ranges": found}
 
     def _open_loss(self) -> dict[str, Any]:
         if not self.has_loss:
-            return {"loss": None}
+            return {"loss": None, "loss_ranges": None}
         shape, kind = (self.entry.tokens,), np.dtype(np.uint8)
-        return {"loss": map_array(self.path("loss"), kind, shape, holds="one per token", of="another store")}
+        found = map_array(self.path("loss"), kind, shape, holds="one per token", of="another store")
+        return {"loss": found, "loss_ranges": found}
 
     def _open_table(self) -> dict[str, Any]:
         return {"table": self.open_provenance().read()}
@@ -324,8 +338,12 @@ class Shard:
     """int64 `[D]`: the offsets, for Arrow, whose search does not copy numbers that are not aligned."""
     tokens: np.ndarray = opened(_open_tokens, MAPS)
     """`[T]`, in the store's dtype."""
+    token_ranges: np.ndarray = opened(_open_tokens, MAPS)
+    """The tokens for ranges and single ones, which are all that is brought of a remote store."""
     loss: np.ndarray | None = opened(_open_loss, MAPS)
     """uint8 `[T]`, 1 where a token is trained on; None where the shard has no `NAME.loss`."""
+    loss_ranges: np.ndarray | None = opened(_open_loss, MAPS)
+    """The same, as `token_ranges`."""
     table: pa.Table = opened(_open_table, TABLES)
     """Provenance of all documents."""
 
@@ -353,6 +371,6 @@ def wrong_id(shard: Shard, vocab_size: int, place: int) -> CorruptStore:
     """Error for a token of a shard that is outside of the vocabulary."""
     return CorruptStore(
         f"{shard.path('bin').parent}: token {place:,} of {shard.entry.name}.bin is "
-        f"{int(shard.tokens[place]):,}: expected an id from 0 to {vocab_size - 1:,}",
+        f"{int(shard.token_ranges[place : place + 1][0]):,}: expected an id from 0 to {vocab_size - 1:,}",
         hint=HINT,
     )

@@ -18,7 +18,6 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from packline.errors import CorruptStore
 from packline.fingerprint import Hasher
 from packline.recipe import ColumnType
 from packline.store.files import FileEntry, map_file, reading, stat_file
+from packline.store.paths import StorePath, local_file
 from packline.store.provenance import carried_columns, documents_schema, open_mapped_parquet
 from packline.store.report import Findings
 from packline.store.shard import Index
@@ -81,7 +81,7 @@ class ShardCounts:
 
 
 def check_file(
-    folder: Path,
+    folder: StorePath,
     entry: FileEntry,
     findings: Findings,
     look: Callable[[memoryview], None] | None = None,
@@ -97,7 +97,7 @@ def check_file(
     found_sums = BlockSums()
     try:
         stat_file(folder / entry.name, folder)
-        with open(folder / entry.name, "rb", buffering=0) as file:
+        with open(local_file(folder / entry.name), "rb", buffering=0) as file:
             size = file.seek(0, 2)
             if not findings.compare(entry.name, "size in bytes", entry.bytes, size):
                 return False
@@ -136,13 +136,13 @@ def check_file(
     return findings.compare(entry.name, f"checksum{place}", entry.checksum, found)
 
 
-def _without_path(error: CorruptStore, path: Path) -> str:
+def _without_path(error: CorruptStore, path: StorePath) -> str:
     """Message of an error without the file, which a finding names itself."""
     return str(error).removeprefix(f"cannot read {path}: ").removeprefix(f"{path}: ")
 
 
 def check_shard(
-    folder: Path, entry: ShardEntry, rules: TokenRules, origin: ShardOrigin | None, findings: Findings
+    folder: StorePath, entry: ShardEntry, rules: TokenRules, origin: ShardOrigin | None, findings: Findings
 ) -> ShardCounts:
     """Check a shard and count its contents.
 
@@ -175,7 +175,7 @@ def check_shard(
     return counts
 
 
-def check_files_of_shard(folder: Path, entry: ShardEntry, findings: Findings) -> None:
+def check_files_of_shard(folder: StorePath, entry: ShardEntry, findings: Findings) -> None:
     """Check sizes and checksums of a shard's files, not their contents."""
     *files, sums_file = entry.files
     for file, sums in zip(files, _read_sums(folder, sums_file, entry, findings), strict=True):
@@ -183,7 +183,7 @@ def check_files_of_shard(folder: Path, entry: ShardEntry, findings: Findings) ->
 
 
 def _read_sums(
-    folder: Path, file: FileEntry, entry: ShardEntry, findings: Findings
+    folder: StorePath, file: FileEntry, entry: ShardEntry, findings: Findings
 ) -> Sequence[np.ndarray | None]:
     """Checksums of the blocks of each other file of the shard; None for each if they are damaged."""
     sizes = [other.bytes for other in entry.files if other is not file]
@@ -192,10 +192,10 @@ def _read_sums(
         file.name, "bytes, 8 for each MiB", expected, file.bytes
     ):
         return [None] * len(sizes)
-    return split_sums(np.fromfile(folder / file.name, "<u8"), sizes)
+    return split_sums(np.fromfile(local_file(folder / file.name), "<u8"), sizes)
 
 
-def _open_index(folder: Path, entry: ShardEntry, rules: TokenRules, findings: Findings) -> Index | None:
+def _open_index(folder: StorePath, entry: ShardEntry, rules: TokenRules, findings: Findings) -> Index | None:
     """Index of the shard, if it can be relied on to find documents."""
     name = f"{entry.name}.idx"
     try:
@@ -355,7 +355,7 @@ class _TokenScan:
 
 
 def _check_documents(
-    folder: Path,
+    folder: StorePath,
     entry: ShardEntry,
     name: str,
     index: Index | None,

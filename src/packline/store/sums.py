@@ -53,6 +53,13 @@ class BlockSums:
         return np.array(self._sums, "<u8")
 
 
+def block_sums(data: np.ndarray) -> np.ndarray:
+    """Checksums of all blocks of a file's bytes, uint8 `[N]`."""
+    sums = BlockSums()
+    sums.update(data.data)
+    return sums.finish()
+
+
 def count_blocks(size: int) -> int:
     """Number of blocks of a file.
 

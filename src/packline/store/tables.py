@@ -15,7 +15,6 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
 import msgspec
@@ -25,6 +24,7 @@ from packline.errors import CorruptStore
 from packline.fingerprint import hash_bytes
 from packline.sources.compression import Compression
 from packline.store.files import HINT, FileEntry, read_file, reading
+from packline.store.paths import StorePath
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -159,7 +159,7 @@ class TableRows(Sequence[E], Generic[E]):
         return FileEntry(self.file, len(self.data), hash_bytes(self.data))
 
     @classmethod
-    def read(cls, folder: Path, entry: FileEntry) -> Self:
+    def read(cls, folder: StorePath, entry: FileEntry) -> Self:
         """Read the table of a store.
 
         Raises:
@@ -362,7 +362,7 @@ class Tables(msgspec.Struct, frozen=True):
         return self.shards.entry, self.inputs.entry, self.units.entry
 
 
-def read_tables(folder: Path, files: Sequence[FileEntry]) -> Tables:
+def read_tables(folder: StorePath, files: Sequence[FileEntry]) -> Tables:
     """Read the tables of a store.
 
     Args:

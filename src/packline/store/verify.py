@@ -15,7 +15,6 @@ detected only by comparison with the inputs, and `deep` compares a part of them.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from dataclasses import replace
@@ -25,20 +24,23 @@ import msgspec
 import numpy as np
 
 from packline.encoders.special_tokens import resolve_boundary
-from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, PacklineError
 from packline.ragged import dtype_for
 from packline.recipe import parse_columns
+from packline.store.files import list_folder
+from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import MANIFEST, Manifest, splits_of
 from packline.store.manifest_reader import read_manifest, read_manifest_file
+from packline.store.paths import StorePath, store_path
 from packline.store.receipts_check import ReceiptsCheck, check_rejects
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, check_file, check_shard
 from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER
 
 
-def check_kept_tokenizer(folder: Path, manifest: Manifest, findings: Findings) -> Tokenizer | None:
+def check_kept_tokenizer(folder: StorePath, manifest: Manifest, findings: Findings) -> Tokenizer | None:
     """Load the tokenizer kept with a store and check it; None if it cannot be read."""
     entry = manifest.tokenizer
     whole = [check_file(folder, file, findings) for file in manifest.tokenizer_files]
@@ -49,7 +51,7 @@ def check_kept_tokenizer(folder: Path, manifest: Manifest, findings: Findings) -
     if not all(whole):
         return None
     try:
-        tokenizer = load_tokenizer(str(folder / name))
+        tokenizer = load_kept_tokenizer(folder, manifest.tokenizer_files)
         boundary = resolve_boundary(tokenizer, entry.eod, entry.bos)
     except PacklineError as error:
         findings.add(name, str(error))
@@ -113,11 +115,11 @@ COUNTED = ("documents", "tokens", "text_bytes", "eod_tokens", "bos_tokens", "tex
 """Fields of a ledger that can be counted again from shards."""
 
 
-def verify(path: str | Path, *, deep: bool = False, on_progress: OnProgress | None = None) -> Report:
+def verify(path: str | StorePath, *, deep: bool = False, on_progress: OnProgress | None = None) -> Report:
     """Check a finished store from its files alone.
 
     Args:
-        path: folder of the store.
+        path: folder of the store, or its URI.
         deep: also read the inputs again, if they can be found, and compare a spread of documents of every
             shard with the reference tokenizer, id by id.
         on_progress: called with the number of bytes read and the total bytes of the store.
@@ -133,7 +135,9 @@ def verify(path: str | Path, *, deep: bool = False, on_progress: OnProgress | No
     packline.errors.StoreNotFound: nowhere does not exist
     """
     started = time.perf_counter()
-    folder = Path(path)
+    folder = store_path(path)
+    if not isinstance(folder, Path):  # as it is there, not as it is in the cache
+        folder = folder.anew()
     findings = Findings()
     manifest = _read_manifest(folder, findings)
     if manifest is None:
@@ -156,7 +160,7 @@ def verify(path: str | Path, *, deep: bool = False, on_progress: OnProgress | No
     return findings.report(deep_report, time.perf_counter() - started)
 
 
-def _read_manifest(folder: Path, findings: Findings) -> Manifest | None:
+def _read_manifest(folder: StorePath, findings: Findings) -> Manifest | None:
     """Manifest and tables; None, with the problems, if they cannot be read."""
     try:
         listed = read_manifest_file(folder)
@@ -177,7 +181,7 @@ def _read_manifest(folder: Path, findings: Findings) -> Manifest | None:
 class _Verification:
     """State of one verification."""
 
-    def __init__(self, folder: Path, manifest: Manifest, findings: Findings) -> None:
+    def __init__(self, folder: StorePath, manifest: Manifest, findings: Findings) -> None:
         self.tokenizer: Tokenizer | None = None
         self.readable: set[str] = set()
         """Shards whose documents can be read."""
@@ -257,9 +261,8 @@ class _Verification:
         """Report files that are named like the store's but not listed."""
         known = {entry.name for entry in self._manifest.files()}
         for place in ("", RECEIPTS, REJECTS, TOKENIZER):
-            folder = self._folder / place
-            for inner in sorted(os.listdir(folder)) if folder.is_dir() else ():
-                name = f"{place}/{inner}" if place else inner
+            for name in list_folder(self._folder, place):
+                inner = name.rpartition("/")[2]
                 if name not in known and (place or SHARD_FILE.fullmatch(inner)):
                     self._findings.add(
                         name, "a stray file", "nothing", "a file that the manifest does not name"

@@ -167,7 +167,7 @@ def analyze(
         vocabulary,
         boundary,
         top,
-        path=str(opened.path),
+        path=str(opened.place),
         format="store",
         lengths=measure_lengths(opened),
         groups=group_shards(opened, tally.text_bytes),

@@ -95,7 +95,7 @@ def count_store(
     most = workers if on == "local" else MOST_RANGES
     wanted = min(most, store.manifest.tokens // ALONE_TOKENS)
     cuts = cut_documents(store, max(wanted, 1))
-    settings = CountSettings(str(store.path), special, str(folder), files)
+    settings = CountSettings(str(store.place), special, str(folder), files)
     ranges = [
         Range(name=f"range-{number}", writer=number, start=start, stop=stop)
         for number, (start, stop) in enumerate(itertools.pairwise(cuts))

@@ -77,7 +77,7 @@ def store_page(
         blocks += [*column_table(store, columns), ledger_table(store.manifest.ledger)]
         blocks += [length_histogram(lengths)] if lengths.histogram else []
     strips = [document_strip(store, number, most=FIRST_TOKENS) for number in documents]
-    return Page(f"Store {store.path}", (*blocks, *strips), store_warnings(store))
+    return Page(f"Store {store.place}", (*blocks, *strips), store_warnings(store))
 
 
 def store_facts(store: StoreReader) -> tuple[tuple[str, str], ...]:

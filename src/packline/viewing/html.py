@@ -235,6 +235,7 @@ def _prepare(environment: jinja2.Environment) -> None:
         bar_widths=bar_widths,
         pct=lambda value: f"{value:.3f}".rstrip("0").rstrip(".") + "%",
         plot=Plot,
+        laid_out=lambda shares: list(itertools.accumulate(shares, initial=0.0)),
         strip_figure=lambda strip, interactive: strip_figure(strip, interactive=interactive),
         as_typed=_as_typed,
     )

@@ -43,7 +43,7 @@ def documents_page(selection: Selection, *, first: int = 0, most: int = LISTED) 
     caption = f"{first:,} to {first + len(numbers) - 1:,} of {plural(count, 'document')}"
     blocks.append(document_table(store, numbers.tolist(), known, caption))
     summary = f"{count:,} of {plural(len(store.documents), 'document')}, {plural(selection.tokens, 'token')}"
-    return Page(f"Documents of {store.path}", tuple(blocks), summary=summary)
+    return Page(f"Documents of {store.place}", tuple(blocks), summary=summary)
 
 
 def document_table(

@@ -186,11 +186,13 @@ class FormField:
     name: str
     label: str
     value: str = ""
-    kind: Literal["text", "number", "area", "choice", "hidden"] = "text"
+    kind: Literal["text", "number", "area", "choice", "hidden", "range"] = "text"
     choices: tuple[tuple[str, str], ...] = ()
     """Values and labels of a choice."""
     hint: str = ""
     """Example of a value, shown while the field is empty."""
+    most: int = 0
+    """Largest value of a range, which begins at 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,18 @@ class Form:
     action: str
     fields: tuple[FormField, ...]
     submit: str = "Show"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Parts of a whole in a line, with a mark."""
+
+    described: str
+    """The line in words."""
+    parts: tuple[tuple[str, float, bool], ...]
+    """Name of each part, its share of the whole, and True if the mark is in it."""
+    at: float
+    """Place of the mark, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +242,7 @@ Block: TypeAlias = (
     | TokenStrip
     | Links
     | Form
+    | Timeline
     | SideBySide
     | WithFacts
 )

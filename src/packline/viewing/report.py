@@ -31,8 +31,8 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError, StoreError
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
+from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.reader import StoreReader, shard_labels
-from packline.store.tables import TOKENIZER
 from packline.viewing.analysis import Analysis, analyze
 from packline.viewing.columns import column_table, count_columns
 from packline.viewing.counting import OnProgress
@@ -147,7 +147,7 @@ def report_page(
     tokens = ROW_TOKENS
     while True:
         page = Page(
-            f"Report on {opened.path}",
+            f"Report on {opened.place}",
             (*before, *_row_blocks(opened, length, packing, rows, tokens), *after),
             warnings=(*store_warnings(opened), *analysis_warnings(analysis)),
             summary=f"{plural(analysis.documents, 'document')}, {plural(analysis.tokens, 'token')}, "
@@ -323,7 +323,10 @@ def _largest(store: StoreReader) -> dict[str, list[range]]:
 
 def _sample(store: StoreReader, ranges: list[range]) -> Iterator[list[tuple[str, int]]]:
     """For each document, the texts between its control tokens with their numbers of store tokens."""
-    control = np.array(sorted(load_tokenizer(str(store.path / TOKENIZER)).special_tokens.values()), np.int64)
+    control = np.array(
+        sorted(load_kept_tokenizer(store.place, store.manifest.tokenizer_files).special_tokens.values()),
+        np.int64,
+    )
     ends = np.cumsum([len(one) for one in ranges])
     whole, size = int(ends[-1]), 0
     before = 0 if store.manifest.tokenizer.bos_id is None else 1

@@ -38,6 +38,7 @@ from packline.viewing.page import (
     Page,
     SideBySide,
     Table,
+    Timeline,
     TokenStrip,
     Value,
     WithFacts,
@@ -130,6 +131,8 @@ def _block_lines(block: Block, width: int, color: bool, wrap: bool) -> list[Line
             return strip_lines(block, width, color)
         case SideBySide():
             return render_blocks([one for part in block.parts for one in part], width, color, wrap=wrap)
+        case Timeline():
+            return [["  ", text] for text in wrapped(block.described, room - 2)]
         case WithFacts():
             return render_blocks([*block.facts, *block.content], width, color, wrap=wrap)
         case Links() | Form():

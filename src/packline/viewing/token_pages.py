@@ -58,7 +58,7 @@ def document_page(
     provenance = provenance_of(store, np.array([document]))[0]
     strip = document_strip(store, document, first=first, most=most, provenance=provenance, href=href)
     return Page(
-        f"Document {document:,} of {store.path}",
+        f"Document {document:,} of {store.place}",
         (WithFacts((replace(strip, headings=False),), (KeyValues(document_facts(provenance)),)),),
         summary=f"{plural(provenance.tokens, 'token')}, {size(provenance.text_bytes)} of text",
     )
@@ -91,7 +91,7 @@ def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None =
     return Page(
         f"Row {index:,} of {len(rows):,}",
         (WithFacts((strip,), (KeyValues(row_facts(rows, index)),)),),
-        summary=f"rows of {plural(rows.seq_len, 'token')} over {rows.store.path}",
+        summary=f"rows of {plural(rows.seq_len, 'token')} over {rows.store.place}",
     )
 
 
@@ -168,7 +168,7 @@ def rows_page(rows: Rows) -> Page:
         *left_out_facts(rows.selection),
     )
     strip = row_strip(rows, 0, most=NOTEBOOK_TOKENS)
-    return Page(f"Rows of {rows.store.path}", (KeyValues(facts), strip))
+    return Page(f"Rows of {rows.store.place}", (KeyValues(facts), strip))
 
 
 def loader_page(loader: Loader) -> Page:

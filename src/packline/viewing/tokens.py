@@ -25,22 +25,22 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from packline.encoders.token_bytes import TokenBytes
-from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.encoders.tokenizer import Tokenizer
 from packline.errors import TokenizerError
 from packline.packing.batch import IGNORED
 from packline.packing.row_reader import RowReader, RowSource
 from packline.store.files import FileEntry, read_file
+from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.manifest import TokenizerEntry
+from packline.store.paths import StorePath
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
-from packline.store.tables import TOKENIZER
 from packline.viewing.columns import value_text
 from packline.viewing.page import Cell, DocumentOrigin, TokenStrip
 from packline.viewing.text import JOINERS, MARKS_MOST, visible
@@ -99,7 +99,8 @@ class Vocabulary:
             TokenizerError: the tokenizer cannot be read.
         """
         entry = store.manifest.tokenizer
-        return _of_folder(store.path, store.tokenizer_file, msgspec.json.encode(entry))
+        files = store.tokenizer_file, store.manifest.tokenizer_files
+        return _of_folder(store.place, *files, msgspec.json.encode(entry))
 
     def text(self, number: int) -> str:
         """Text of a token, or its name if it is special.
@@ -131,10 +132,12 @@ class Vocabulary:
 
 
 @lru_cache(maxsize=4)
-def _of_folder(folder: Path, file: FileEntry, entry_json: bytes) -> Vocabulary:
+def _of_folder(
+    folder: StorePath, file: FileEntry, files: tuple[FileEntry, ...], entry_json: bytes
+) -> Vocabulary:
     entry = msgspec.json.decode(entry_json, type=TokenizerEntry)
     read_file(folder, file)  # raises an error if it is damaged
-    tokenizer = load_tokenizer(str(folder / TOKENIZER))
+    tokenizer = load_kept_tokenizer(folder, files)
     kind = "tiktoken" if entry.kind == "tiktoken" else tokenizer.kind
     found = Vocabulary.of_tokenizer(
         msgspec.structs.replace(tokenizer, name=entry.name, kind=kind), eod_id=entry.eod_id

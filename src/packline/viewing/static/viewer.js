@@ -113,4 +113,13 @@
       next.scrollIntoView({ block: "nearest" });
     }
   });
+
+  // A slider beside a number: moving it writes the number, letting go asks for the page.
+  for (const slider of document.querySelectorAll("input[type=range][data-for]")) {
+    const field = document.getElementById(slider.dataset.for);
+    slider.hidden = false;
+    slider.addEventListener("input", () => { field.value = slider.value; });
+    slider.addEventListener("change", () => slider.form.requestSubmit());
+    field.addEventListener("input", () => { slider.value = field.value; });
+  }
 })();

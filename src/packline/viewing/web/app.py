@@ -24,8 +24,9 @@ from starlette.routing import Route
 from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.viewing.html import Assets, macro, read_static, render_file, style
 from packline.viewing.page import Note, Page
-from packline.viewing.web import compare, documents, pages, rows
+from packline.viewing.web import compare, documents, pages, rows, run
 from packline.viewing.web.security import Guard
+from packline.viewing.web.served_run import address
 from packline.viewing.web.site import InvalidForm, Site, View, choice, number
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ NAVIGATION = (
     ("Documents", "/documents"),
     ("Rows", "/rows"),
     ("Batch", "/batch"),
+    ("Run", "/run"),
     ("Search", "/search"),
     ("Tokenizers", "/compare/tokenizers"),
     ("Stores", "/compare/stores"),
@@ -103,6 +105,7 @@ def make_site_app(
         route("/rows", lambda view, _: rows.rows(view)),
         route("/row/{number}", lambda view, request: rows.row(view, _path_number(request, "row"))),
         route("/batch", lambda view, _: rows.batch(view)),
+        route("/run", lambda view, _: run.run_page(view)),
         route("/search", lambda view, _: pages.search_page(view)),
         route("/compare/tokenizers", lambda view, _: compare.tokenizers(view)),
         route("/compare/stores", lambda view, _: compare.stores(view)),
@@ -179,12 +182,14 @@ def header(view: View, path: str) -> Markup:
     links = [
         (text, view.href(target), target == _section(path))
         for text, target in NAVIGATION
-        if target != "/compare/stores" or len(view.site.stores) > 1
+        if (target != "/compare/stores" or len(view.site.stores) > 1) and (target != "/run" or view.site.runs)
     ]
     kept = [(name, view.params[name]) for name in KEPT if view.params.get(name)]
     if view.number:
         kept.append(("store", str(view.number)))
-    kind = "row" if path.startswith("/row") else "step" if path.startswith("/batch") else "document"
+    kind = "row" if path.startswith("/row") else "step" if path in ("/batch", "/run") else "document"
+    if path == "/run":
+        kept = [("run", view.params.get("run") or "0"), *kept]
     found: Markup = macro("viewer_header")(view.opened.name, view.href("/"), links, JUMPS, kind, kept)
     return found
 
@@ -218,6 +223,8 @@ def _jump(site: Site, request: Request) -> Response:
         target = view.document(wanted)
     elif to == "row":
         target = view.href(f"/row/{wanted}", **{name: kept[name] for name in KEPT[:6] if name in kept})
+    elif "run" in request.query_params:
+        target = address("/run", run=request.query_params["run"], step=wanted)
     else:
         target = view.href("/batch", step=wanted, **kept)
     return RedirectResponse(target, 303)

@@ -91,7 +91,7 @@ def sorted_places(selection: Selection, column: str, descending: bool) -> np.nda
     if count > SORTED_MOST:
         raise RecipeError(
             f"{count:,} documents are too many to sort for a page: expected at most {SORTED_MOST:,}",
-            hint=f"column {column} is in the files *.docs.parquet of {store.path}",
+            hint=f"column {column} is in the files *.docs.parquet of {store.place}",
         )
     chunks: list[pa.Array] = []
     for shard in store.shards:
@@ -141,5 +141,5 @@ def open_rows(store: StoreReader, seq_len: int, options: RowOptions) -> Rows:
     raise RecipeError(
         f"no plan of best_fit with rows of {seq_len:,} tokens yet, and {len(selection):,} documents are "
         "too many to pack them for a page",
-        hint=f"packline pack {store.path} {' '.join(words)} --write",
+        hint=f"packline pack {store.place} {' '.join(words)} --write",
     )

@@ -46,6 +46,7 @@ from packline.viewing.text import plural, size, whole_characters
 from packline.viewing.token_pages import document_facts
 from packline.viewing.tokens import Vocabulary, document_strip
 from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_page, find_tokens
+from packline.viewing.web.served_run import uses_of
 from packline.viewing.web.site import InvalidForm, View, choice, number
 from packline.where.grammar import canonical_where
 
@@ -71,7 +72,7 @@ BEFORE_HIT = 64
 def overview(view: View) -> Page:
     """Overview page of the store."""
     store, manifest, lengths = view.store, view.store.manifest, view.opened.lengths
-    facts: list[tuple[str, Value]] = [("folder", str(store.path)), *store_facts(store)]
+    facts: list[tuple[str, Value]] = [("folder", str(store.place)), *store_facts(store)]
     facts[1] = ("documents", Link(f"{manifest.documents:,}", view.href("/documents")))
     facts += length_facts(lengths) if lengths is not None else ()
     blocks: list[Block] = [KeyValues(tuple(facts))]
@@ -149,6 +150,7 @@ def document(view: View, wanted: int) -> Page:
             row = int(found[0])
             href = view.href(f"/row/{row}", seq_len=seq_len, split=split_param(provenance.split))
             facts.append(("in row", Link(f"{row:,}, rows of {seq_len:,} tokens", href)))
+    facts += uses_of(view, wanted)
     neighbors = (
         _numbered(view, "‹ document", wanted - 1),
         _numbered(view, "document", wanted + 1, " ›"),

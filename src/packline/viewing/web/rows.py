@@ -33,7 +33,7 @@ from packline.viewing.page import (
 )
 from packline.viewing.text import plural
 from packline.viewing.token_pages import row_facts
-from packline.viewing.tokens import row_strip
+from packline.viewing.tokens import AnyRows, row_strip
 from packline.viewing.web.documents import Params, choice_fields, chosen_documents
 from packline.viewing.web.pages import PAGE_ITEMS, default_seq_len, split_param, steps, store_field
 from packline.viewing.web.site import InvalidForm, View, choice, number
@@ -170,7 +170,7 @@ def row(view: View, wanted: int) -> Page:
     return Page(f"Row {wanted:,}", blocks, summary=summary)
 
 
-def strips_of_rows(view: View, rows: Rows, numbers: list[int], *, most: int) -> list[TokenStrip]:
+def strips_of_rows(view: View, rows: AnyRows, numbers: list[int], *, most: int) -> list[TokenStrip]:
     """Strips of rows, with the origins of their documents as far as they can be read quickly."""
     spans = rows.spans(np.array(numbers, np.int64))
     documents, offsets = spans.documents.tolist(), spans.offsets.tolist()

@@ -35,9 +35,10 @@ from packline.packing.exclusions import ExclusionList
 from packline.packing.packer import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
+from packline.store.kept_tokenizer import load_kept_tokenizer
+from packline.store.paths import StorePath
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.reader import StoreReader
-from packline.store.tables import TOKENIZER
 from packline.viewing.column_bars import ColumnBars, measure_columns
 from packline.viewing.columns import ColumnCounts, count_columns
 from packline.viewing.page import Form, Note, Page
@@ -45,6 +46,7 @@ from packline.viewing.store_counts import DocumentLengths, Group, group_shards, 
 from packline.viewing.tokens import Vocabulary
 from packline.viewing.web.choosing import check_size, open_rows, recent, sorted_places
 from packline.viewing.web.search import TextSearch
+from packline.viewing.web.served_run import ServedRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,7 +120,7 @@ class SiteTokenizer:
     @classmethod
     def of_store(cls, store: StoreReader) -> SiteTokenizer:
         """Load the tokenizer kept with a store."""
-        tokenizer = load_tokenizer(str(store.path / TOKENIZER))
+        tokenizer = load_kept_tokenizer(store.place, store.manifest.tokenizer_files)
         return cls(store.manifest.tokenizer.name, Vocabulary.of_store(store), tokenizer)
 
     @classmethod
@@ -166,13 +168,13 @@ class InvalidForm(RecipeError):
         return cls(Page(title, (form, *notes)), error)
 
 
-def distinct(paths: Sequence[Path]) -> list[str]:
+def distinct(paths: Sequence[StorePath]) -> list[str]:
     """Shortest distinct names of folders: the last part, and as many parts before it as necessary.
 
     >>> distinct([Path("a/store"), Path("b/store"), Path("c")])
     ['a/store', 'b/store', 'c']
     """
-    parts = [path.resolve().parts for path in paths]
+    parts = [tuple(str(path.resolve()).split("/")) for path in paths]
 
     def name(own: tuple[str, ...], length: int) -> str:
         same = sum(other[-length:] == own[-length:] for other in parts)
@@ -191,7 +193,7 @@ class ServedStore:
 
     def __init__(self, store: StoreReader, choice: SiteTokenizer) -> None:
         self.store = store
-        self.name = store.path.name or str(store.path)
+        self.name = store.place.name or str(store.place)
         self.provenance = ProvenanceCache(store)
         self.lengths: DocumentLengths | None = None
         """Lengths of documents; None until they are counted."""
@@ -269,6 +271,7 @@ class Site:
         stores: folders of stores; the first is shown by default.
         tokenizers: further tokenizers to compare with.
         exclusions: lists of documents that pages can leave out, as `packline verify --write` makes them.
+        runs: run files; their stores are served too.
 
     Raises:
         StoreError: a folder is not a store, or the store is damaged.
@@ -281,24 +284,37 @@ class Site:
         tokenizers: Sequence[str] = (),
         *,
         exclusions: Sequence[str | Path] = (),
+        runs: Sequence[str | Path] = (),
     ) -> None:
+        self.runs = [ServedRun.open(path) for path in runs]
+        """Runs, in the order of the command line."""
+        folders = [Path(path) for path in stores]
+        folders += [path for run in self.runs for path in run.stores]
+        folders = list({path.resolve(): path for path in folders}.values())
         paths = [ExclusionList(path).path for path in exclusions]  # raises an error if one cannot be read
         self.exclusions = dict(zip(distinct(paths), map(str, paths), strict=True))
         """Paths of lists of documents by the names that addresses may use."""
         found: dict[str, SiteTokenizer] = {}
         self.stores: list[ServedStore] = []
-        for store in map(StoreReader, stores):
+        for store in map(StoreReader, folders):
             fingerprint = store.manifest.tokenizer.fingerprint
             if fingerprint not in found:
                 found[fingerprint] = SiteTokenizer.of_store(store)
             self.stores.append(ServedStore(store, found[fingerprint]))
-        for opened, name in zip(self.stores, distinct([one.store.path for one in self.stores]), strict=True):
+        for opened, name in zip(self.stores, distinct([one.store.place for one in self.stores]), strict=True):
             opened.name = name
         for name in tokenizers:
             found[f"named {name}"] = SiteTokenizer.load(name)
         self.tokenizers = list(found.values())
         for one in self.tokenizers:
             one.encode("")  # so that the first page need not wait
+
+    def place_of(self, folder: str | Path) -> int:
+        """Number of the store in a folder."""
+        wanted = Path(folder).resolve()
+        return next(
+            place for place, one in enumerate(self.stores) if Path(one.store.path).resolve() == wanted
+        )
 
     def wait(self, seconds: float) -> None:
         """Wait until lengths are counted, for at most this many seconds."""

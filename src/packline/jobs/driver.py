@@ -1,0 +1,182 @@
+"""Who drives a build whose store is not a local folder: an aid for people, not a safeguard.
+
+    .packline/driver.json     host, process, start, the command that resumes; a counter that the driver raises
+
+A local folder has a lock that ends with its process. An object store has none, and clocks of two machines
+differ. So the driver raises a counter, and another one watches it for a while on its own clock: a counter
+that moves belongs to a living driver, and a build whose counter rests is taken over. If both drive all the same,
+units are made twice, with the same bytes, and nothing else happens.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from packline.errors import PacklineError, StoreBusy
+from packline.jobs.work import Command
+from packline.storage.protocol import Storage
+from packline.store.manifest import WORK, to_json
+
+DRIVER = f"{WORK}/driver.json"
+BEAT_SECONDS = 15.0
+"""Seconds between two signs of a driver."""
+WATCH_SECONDS = 60.0
+"""Seconds without a sign after which another driver takes over."""
+LOOK_SECONDS = 2.0
+
+
+class DriverRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Contents of `driver.json`."""
+
+    id: str
+    """Identifies one run of the command."""
+    host: str
+    process: int
+    work: str
+    """Work folder on that host; who holds its lock knows that an earlier driver there has ended."""
+    since: int
+    """Start, in seconds since 1970 by the clock of the host."""
+    signed: int
+    """Last sign, by the same clock."""
+    counter: int = 0
+    ended: bool = False
+    """True once the driver has ended in an orderly way."""
+    command: Command | None = None
+    """The command that resumes the build."""
+
+    @property
+    def is_silent(self) -> bool:
+        """True if it has ended, or gave no sign for a while, by the clocks of both machines."""
+        return self.ended or time.time() - self.signed > WATCH_SECONDS
+
+
+def read_driver(storage: Storage) -> DriverRecord | None:
+    """Record of the driver of a build; None if there is none, or none that can be read."""
+    try:
+        return msgspec.json.decode(storage.read(DRIVER), type=DriverRecord)
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+def driver_lines(record: DriverRecord) -> str:
+    """A driver, described in a few words."""
+    since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(record.since))
+    return f"process {record.process} on {record.host}, since {since}"
+
+
+class Driver:
+    """This process as the driver of a build.
+
+    Args:
+        storage: storage of the results.
+        work: local work folder, whose lock this process holds.
+    """
+
+    def __init__(self, storage: Storage, work: Path) -> None:
+        self._storage, self._etag = storage, ""
+        now = int(time.time())
+        self.record = DriverRecord(
+            id=secrets.token_hex(8),
+            host=socket.gethostname(),
+            process=os.getpid(),
+            work=os.path.abspath(work),
+            since=now,
+            signed=now,
+        )
+        self.lost = False
+        """True once another driver has taken over."""
+        self._end = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def take(self) -> None:
+        """Become the driver.
+
+        Raises:
+            StoreBusy: another one drives.
+        """
+        while True:
+            before = self._storage.facts(DRIVER)
+            there = None if before is None else read_driver(self._storage)
+            if there is not None and before is not None and not self._has_ended(there):
+                self._watch(there)
+                before = self._storage.facts(DRIVER)
+            if self._write(None if before is None else before.etag):
+                break
+        self._thread = threading.Thread(target=self._beat, name="packline-driver", daemon=True)
+        self._thread.start()
+
+    def _has_ended(self, there: DriverRecord) -> bool:
+        return there.ended or (there.host, there.work) == (self.record.host, self.record.work)
+
+    def _watch(self, there: DriverRecord) -> None:
+        """Return once a driver has given no sign for a while."""
+        started = time.monotonic()
+        while time.monotonic() - started < WATCH_SECONDS:
+            time.sleep(LOOK_SECONDS)
+            now = read_driver(self._storage)
+            if now is None or now.ended:
+                return
+            if (now.id, now.counter) != (there.id, there.counter):
+                raise StoreBusy(
+                    f"{self._storage.place} is being built by {driver_lines(now)}",
+                    hint="--join helps it; or wait for it to end. packline status shows how far it is",
+                )
+
+    def _write(self, expected: str | None) -> bool:
+        etag = self._storage.replace(DRIVER, to_json(self.record), expected)
+        self._etag = etag or ""
+        return etag is not None
+
+    def _beat(self) -> None:
+        while not self._end.wait(BEAT_SECONDS):
+            self._sign()
+
+    def _sign(self, **changes: object) -> None:
+        """Raise the counter; what the storage refuses now is tried again at the next sign."""
+        with self._lock:
+            if self.lost:
+                return
+            self.record = msgspec.structs.replace(
+                self.record, counter=self.record.counter + 1, signed=int(time.time()), **changes
+            )
+            try:
+                if self._write(self._etag):
+                    return
+                facts = self._storage.facts(DRIVER)
+                there = read_driver(self._storage)
+            except (PacklineError, OSError):
+                return
+            if there is not None and facts is not None and there.id == self.record.id:
+                self._etag = facts.etag  # our own sign, whose reply was lost
+            else:
+                self.lost = True
+
+    def tell(self, command: Command) -> None:
+        """Publish the command that resumes the build."""
+        self._sign(command=command)
+
+    def end(self) -> None:
+        """Stop driving, so that another may take over at once."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            self._sign(ended=True)
+
+
+def record_command(place: str, command: Command) -> None:
+    """Publish the command that resumes a build, if this process drives one at the place."""
+    if (driver := ACTIVE.get(place.rstrip("/"))) is not None:
+        driver.tell(command)
+
+
+ACTIVE: dict[str, Driver] = {}
+"""Drivers in this process, by the place of the store."""

@@ -1,0 +1,139 @@
+"""Receipts of a build, read once, and read together.
+
+    receipts/UNIT.json          commit records, one file each
+    .packline/seen/000000.zst   up to 1,000 of them as they are, written by the driver now and then
+
+On an object store a request for each receipt would take longer than the work, so a driver keeps what it has
+read, and a resumed one reads segments. A segment is made of receipts alone: it may be missing, or be there
+twice. A receipt counts only if it is in the listing of `receipts`, whatever a segment has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from packline.errors import PacklineError
+from packline.fingerprint import hash_bytes
+from packline.storage.protocol import Storage
+from packline.store.files import FileEntry
+from packline.store.manifest import WORK, Receipt, StreamReceipt, to_json
+from packline.store.tables import RECEIPTS
+from packline.store.unit_names import STREAM
+
+SEEN = f"{WORK}/seen"
+IN_SEGMENT = 1000
+READERS = 32
+"""Receipts that are read at the same time from an object store."""
+
+
+class Committed:
+    """Receipts of a build, as far as they were read.
+
+    Args:
+        storage: storage of the build.
+        is_remote: read many at the same time, and keep segments.
+    """
+
+    def __init__(self, storage: Storage, *, is_remote: bool) -> None:
+        self._storage, self._is_remote = storage, is_remote
+        self.receipts: dict[str, Receipt] = {}
+        """Receipts of units, by unit."""
+        self.streams: dict[str, StreamReceipt] = {}
+        """Receipts of streams that were read to their end, by name."""
+        self.files: dict[str, FileEntry] = {}
+        """Entries of the receipts' own files, by name."""
+        self.writes_segments = False
+        """Set for the driver of a build without limits, whose receipts are never withdrawn."""
+        self._waiting: dict[str, bytes] = {}
+
+    def refresh(self) -> None:
+        """Read receipts that are new, and forget those that were withdrawn."""
+        names = set(self._storage.list(RECEIPTS))
+        for name in self.files.keys() - names:
+            self._forget(name)
+        for name, data in self._read(names - self.files.keys()):
+            self._take(name, data)
+
+    def add(self, unit: str, receipt: Receipt | StreamReceipt) -> None:
+        """Take over a receipt that a worker has committed."""
+        end = STREAM if isinstance(receipt, StreamReceipt) else ""
+        name, data = f"{RECEIPTS}/{unit}{end}.json", to_json(receipt)
+        self.files[name] = FileEntry(name, len(data), hash_bytes(data))
+        if isinstance(receipt, StreamReceipt):
+            self.streams[unit] = receipt
+        else:
+            self.receipts[unit] = receipt
+        self._wait(name, data)
+
+    def _take(self, name: str, data: bytes) -> None:
+        self.files[name] = FileEntry(name, len(data), hash_bytes(data))
+        unit = Path(name).stem
+        if unit.endswith(STREAM):
+            self.streams[unit.removesuffix(STREAM)] = msgspec.json.decode(data, type=StreamReceipt)
+        else:
+            self.receipts[unit] = msgspec.json.decode(data, type=Receipt)
+
+    def _forget(self, name: str) -> None:
+        del self.files[name]
+        unit = Path(name).stem
+        self.receipts.pop(unit, None)
+        self.streams.pop(unit.removesuffix(STREAM), None)
+
+    def _read(self, names: set[str]) -> Iterator[tuple[str, bytes]]:
+        """Names and bytes of receipts; one that is withdrawn meanwhile is left out."""
+        if not self._is_remote:
+            for name in sorted(names):
+                with contextlib.suppress(FileNotFoundError):
+                    yield name, self._storage.read(name)
+            return
+        with ThreadPoolExecutor(READERS) as threads:
+            if len(names) >= IN_SEGMENT:
+                for segment in threads.map(self._read_segment, self._storage.list(SEEN)):
+                    for name in segment.keys() & names:
+                        names.discard(name)
+                        yield name, segment[name]
+            rest = sorted(names)
+            for start in range(0, len(rest), IN_SEGMENT):
+                part = rest[start : start + IN_SEGMENT]
+                for name, data in zip(part, threads.map(self._read_one, part), strict=True):
+                    if data is not None:
+                        self._wait(name, data)
+                        yield name, data
+
+    def _read_one(self, name: str) -> bytes | None:
+        try:
+            return self._storage.read(name)
+        except FileNotFoundError:
+            return None
+
+    def _read_segment(self, name: str) -> dict[str, bytes]:
+        """Receipts of a segment, by name; none of one that is damaged."""
+        import zstandard
+
+        try:
+            data = zstandard.ZstdDecompressor().decompress(self._storage.read(name))
+            return msgspec.msgpack.decode(data, type=dict[str, bytes])
+        except (FileNotFoundError, zstandard.ZstdError, msgspec.MsgspecError, ValueError):
+            return {}
+
+    def _wait(self, name: str, data: bytes) -> None:
+        if self._is_remote and self.writes_segments:
+            self._waiting[name] = data
+            if len(self._waiting) >= IN_SEGMENT:
+                self._write_segment()
+
+    def _write_segment(self) -> None:
+        """Write what waits; a failure costs the next start some time, and is ignored."""
+        import zstandard
+
+        packed = msgspec.msgpack.encode(dict(sorted(self._waiting.items())))
+        data = zstandard.ZstdCompressor(write_checksum=True).compress(packed)
+        self._waiting = {}
+        with contextlib.suppress(PacklineError, OSError):
+            name = f"{len(self._storage.list(SEEN)):06d}-{hash_bytes(packed)[:8]}"
+            self._storage.put_new(f"{SEEN}/{name}.zst", data)

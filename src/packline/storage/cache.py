@@ -1,0 +1,318 @@
+"""A bounded folder of pieces of remote files, shared by any number of processes.
+
+    CACHE/pieces-1/3f/3f9c21d07a54be18...          a whole file, named by the checksum of its content
+    CACHE/pieces-1/3f/3f9c21d07a54be18...-12       one MiB of it, number 12
+    CACHE/pieces-1/usage                           bytes of all pieces; also the lock
+
+A piece is written under another name and renamed, so it is there whole or not at all, and eviction unlinks
+it, so a map of it stays valid. Bytes that are absent can therefore never be read, as zeros or otherwise. A
+sparse file of each remote file with a map of what is present would need fewer files, but also locks around
+every copy, holes that not every file system has, and a rule against reading a hole.
+
+The time of modification of a piece is when it was last used, or, of one that was fetched ahead, when it will
+be. Eviction takes the pieces of the past first, the longest unused one before all others, then those of the
+future, the farthest first. Only files with names of pieces are ever deleted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from packline.errors import StoreError
+from packline.storage.local import disk_errors
+
+PIECES = "pieces-1"
+USAGE = "usage"
+PIECE = re.compile(r"[0-9a-f]{32}(-\d+)?")
+UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.tmp")
+ROOM = 0.9
+"""Share of the limit that eviction leaves in use, so that it is not needed for every piece."""
+FILES = 8
+"""Files of pieces in memory that are open at a time."""
+ABANDONED = 3600
+"""Seconds after which a file under another name is that of a process that ended."""
+
+
+class Cache(Protocol):
+    """Pieces by key: `CHECKSUM` for a whole file, `CHECKSUM-NUMBER` for one MiB of it."""
+
+    most: int
+    """Bytes of all pieces, at most."""
+
+    def find(self, key: str) -> np.ndarray | None:
+        """A piece, uint8 `[N]`, valid as long as the array exists; None if it is absent."""
+
+    def add(self, key: str, size: int, write: Callable[[int], None], due: float = 0.0) -> np.ndarray:
+        """Keep a piece.
+
+        Args:
+            size: its bytes.
+            write: writes them to a file descriptor.
+            due: time at which it will be used, in seconds since the epoch; 0: now.
+        """
+
+    def expect(self, key: str, due: float) -> bool:
+        """Record when a piece will be used; False if it is absent."""
+
+    def drop(self, key: str) -> None:
+        """Delete a piece, if it is there."""
+
+    def path(self, key: str) -> Path | None:
+        """File of a piece, for readers that need one; None if it is absent."""
+
+
+class CacheFolder:
+    """A cache in a folder.
+
+    Args:
+        folder: any folder; it may hold other files, and several processes may use it at once.
+        most: bytes of all pieces, at most.
+
+    Raises:
+        StoreError: the folder cannot be written to.
+
+    >>> import tempfile
+    >>> cache = CacheFolder(Path(tempfile.mkdtemp()), 1 << 20)
+    >>> cache.add("0" * 32, 2, lambda file: write_all(file, b"ab")).tolist()
+    [97, 98]
+    >>> cache.find("0" * 32).tolist(), cache.find("1" * 32)
+    ([97, 98], None)
+    """
+
+    def __init__(self, folder: Path, most: int) -> None:
+        self.folder, self.most = folder, most
+        self._pieces = folder / PIECES
+        try:
+            self._pieces.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"cannot make the cache folder {folder}: {error.strerror}",
+                hint="cache= or $PACKLINE_CACHE names another; cache=False needs none",
+            ) from error
+
+    def _path(self, key: str) -> Path:
+        return self._pieces / key[:2] / key
+
+    def find(self, key: str) -> np.ndarray | None:
+        """See `Cache.find`."""
+        path = self._path(key)
+        try:
+            found = _map(path)
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        return found
+
+    def add(self, key: str, size: int, write: Callable[[int], None], due: float = 0.0) -> np.ndarray:
+        """See `Cache.add`.
+
+        Raises:
+            OutOfSpace: the disk is full.
+        """
+        path = self._path(key)
+        waiting = path.with_name(f".{secrets.token_hex(8)}.tmp")
+        self._reserve(size)
+        try:
+            with disk_errors(self.folder):
+                path.parent.mkdir(exist_ok=True)
+                descriptor = os.open(waiting, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+                try:
+                    write(descriptor)
+                finally:
+                    os.close(descriptor)
+                found = _map(waiting)
+                if due > time.time():
+                    os.utime(waiting, (due, due))
+                os.rename(waiting, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(waiting)
+            raise
+        return found
+
+    def expect(self, key: str, due: float) -> bool:
+        """See `Cache.expect`."""
+        try:
+            os.utime(self._path(key), (due, due))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def drop(self, key: str) -> None:
+        """See `Cache.drop`."""
+        self._path(key).unlink(missing_ok=True)
+
+    def path(self, key: str) -> Path | None:
+        """See `Cache.path`. Another process may delete the file at any time."""
+        path = self._path(key)
+        return path if path.exists() else None
+
+    def _reserve(self, size: int) -> None:
+        """Count the bytes of a new piece; make room if they are too many."""
+        with self._locked() as file:
+            used = int(os.pread(file, 32, 0).strip() or b"-1")
+            if used < 0 or used + size > self.most:
+                used = self._evict(int(self.most * ROOM) - size)
+            with disk_errors(self.folder):
+                os.pwrite(file, b"%-31d\n" % (used + size), 0)
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        file = os.open(self._pieces / USAGE, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+        finally:
+            os.close(file)
+
+    def _evict(self, most: int) -> int:
+        """Delete pieces until the others have at most these bytes; return their bytes."""
+        now = time.time()
+        past: list[tuple[float, int, str]] = []
+        future: list[tuple[float, int, str]] = []
+        for folder in os.scandir(self._pieces):
+            if len(folder.name) != 2:
+                continue
+            for entry in os.scandir(folder.path):
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if PIECE.fullmatch(entry.name):
+                    kept = past if status.st_mtime <= now else future
+                    kept.append((status.st_mtime, status.st_size, entry.path))
+                elif UNFINISHED.fullmatch(entry.name) and status.st_mtime < now - ABANDONED:
+                    _unlink(entry.path)
+        used = sum(size for _, size, _ in (*past, *future))
+        for _, size, path in (*sorted(past), *sorted(future, reverse=True)):
+            if used <= most:
+                break
+            _unlink(path)
+            used -= size
+        return used
+
+
+class TemporaryCache(CacheFolder):
+    """A cache in a new folder, which is deleted with it."""
+
+    def __init__(self, most: int) -> None:
+        folder = tempfile.mkdtemp(prefix="packline-")
+        self._remove = weakref.finalize(self, _remove, folder, os.getpid())
+        super().__init__(Path(folder), most)
+
+
+class CacheMemory:
+    """A cache in the memory of one process, for where there is no folder.
+
+    >>> cache = CacheMemory(4)
+    >>> for key in "ab":
+    ...     _ = cache.add(key, 3, lambda file: write_all(file, b"xyz"))
+    >>> cache.find("a"), cache.find("b").tolist()
+    (None, [120, 121, 122])
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._pieces: dict[str, tuple[float, np.ndarray]] = {}
+        """Time of use and bytes."""
+        self._used = 0
+        self._files: deque[int] = deque()
+        """Descriptors of unnamed files that were made for `path`."""
+
+    def find(self, key: str) -> np.ndarray | None:
+        """See `Cache.find`."""
+        found = self._pieces.get(key)
+        if found is None:
+            return None
+        self._pieces[key] = (time.time(), found[1])
+        return found[1]
+
+    def add(self, key: str, size: int, write: Callable[[int], None], due: float = 0.0) -> np.ndarray:
+        """See `Cache.add`."""
+        file = os.memfd_create("packline")
+        try:
+            write(file)
+            found = _map(Path(f"/proc/self/fd/{file}"))
+        finally:
+            os.close(file)
+        self.drop(key)
+        now = time.time()
+        while self._pieces and self._used + size > self.most:
+            pieces = list(self._pieces.items())
+            past = [(kept[0], other) for other, kept in pieces if kept[0] <= now]
+            self.drop(min(past)[1] if past else max((kept[0], other) for other, kept in pieces)[1])
+        self._pieces[key] = (max(due, now), found)
+        self._used += size
+        return found
+
+    def expect(self, key: str, due: float) -> bool:
+        """See `Cache.expect`."""
+        found = self._pieces.get(key)
+        if found is not None:
+            self._pieces[key] = (due, found[1])
+        return found is not None
+
+    def drop(self, key: str) -> None:
+        """See `Cache.drop`."""
+        found = self._pieces.pop(key, None)
+        if found is not None:
+            self._used -= len(found[1])
+
+    def path(self, key: str) -> Path | None:
+        """See `Cache.path`: an unnamed file in memory, until a few others were requested."""
+        found = self._pieces.get(key)
+        if found is None:
+            return None
+        file = os.memfd_create("packline")
+        write_all(file, found[1].data)
+        self._files.append(file)
+        if len(self._files) > FILES:
+            os.close(self._files.popleft())
+        return Path(f"/proc/{os.getpid()}/fd/{file}")
+
+    def __del__(self) -> None:
+        for file in self._files:
+            os.close(file)
+
+
+def write_all(file: int, data: bytes | memoryview, offset: int = 0) -> None:
+    """Write at an offset of a file; a single call may write less."""
+    rest = memoryview(data)
+    while len(rest):
+        done = os.pwrite(file, rest, offset)
+        rest, offset = rest[done:], offset + done
+
+
+def _map(path: Path) -> np.ndarray:
+    """Map with Arrow, which closes the descriptor at once; a file without bytes cannot be mapped."""
+    import pyarrow as pa
+
+    if not path.stat().st_size:
+        return np.empty(0, np.uint8)
+    with pa.memory_map(str(path)) as file:
+        return np.frombuffer(file.read_buffer(), np.uint8)
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Delete a folder, unless this is a child of the process that made it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unlink(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)

@@ -1,0 +1,204 @@
+"""Requests for ranges of remote files, made by threads in the order in which their bytes are due.
+
+    request(...)  ──> queue by time of use ──> 16 threads ──> bytes, or an error
+                                                  └─ a request that takes too long is made again
+
+What is needed now goes before what is fetched ahead. A slow request is repeated by the reader that waits for
+it, and the faster of the two counts. A forked process makes new threads; if its parent had used the client of
+the object store, which does not survive a fork, requests go through a helper process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from packline.errors import PacklineError
+from packline.storage.places import open_storage
+from packline.storage.protocol import Storage
+from packline.storage.relay import needs_relay, relayed
+
+Arrived = Callable[[bytes | None], None]
+THREADS = 16
+HEDGE_SECONDS = 2.0
+"""Seconds after which a request that a reader waits for is made again: p99.9 of S3's first byte."""
+
+
+class Traffic(msgspec.Struct):
+    """Requests and waits of one process."""
+
+    requests: int = 0
+    bytes: int = 0
+    """Bytes that arrived."""
+    repeated: int = 0
+    """Requests that were made again because they were slow."""
+    stalls: int = 0
+    """Times that a reader had to wait for bytes that were not there."""
+    stall_seconds: float = 0.0
+    latency: float = 0.0
+    """Seconds of a request: a running mean, with more weight on the slow ones."""
+
+    def arrived(self, size: int, seconds: float) -> None:
+        """Count a request."""
+        self.requests += 1
+        self.bytes += size
+        share = 0.2 if seconds > self.latency else 0.05
+        self.latency += share * (seconds - self.latency)
+
+
+class Request:
+    """A range of a file that is being fetched."""
+
+    def __init__(
+        self, fetcher: Fetcher, name: str, start: int, stop: int, arrived: Arrived | None = None
+    ) -> None:
+        self.name, self.start, self.stop = name, start, stop
+        self._fetcher, self._arrived = fetcher, arrived
+        self._done = threading.Event()
+        self.begun = False
+        self._data: bytes | None = None
+        self._error: Exception | None = None
+
+    def run(self, storage: Storage, traffic: Traffic) -> None:
+        """Fetch; the first result counts."""
+        started = time.monotonic()
+        self.begun = True
+        try:
+            data = storage.read(self.name, self.start, self.stop)
+            traffic.arrived(len(data), time.monotonic() - started)
+            if self._arrived is not None and not self.done:
+                self._arrived(data)
+        except Exception as error:
+            self.fail(error)
+        else:
+            self._data, self._error = b"" if self._arrived else data, None
+        self._done.set()
+
+    def fail(self, error: Exception) -> None:
+        """End with an error, unless it was made twice and has ended well."""
+        if self._arrived is not None and not self.done:
+            self._arrived(None)
+        if self._data is None:
+            self._error = error
+        self._done.set()
+
+    @property
+    def done(self) -> bool:
+        """True if it has ended."""
+        return self._done.is_set()
+
+    def wait(self) -> bytes:
+        """Bytes of the range, fewer if the file is shorter; none where `arrived` took them.
+
+        Raises:
+            CorruptStore: there is no such file.
+            PacklineError: the object store cannot be reached, or refuses.
+        """
+        if not self._done.is_set():
+            self._fetcher.hurry(self)
+            if not self._done.wait(HEDGE_SECONDS):
+                self._fetcher.repeat(self)
+                self._done.wait()
+        if self._data is not None:
+            return self._data
+        if isinstance(self._error, FileNotFoundError):
+            from packline.store.mirror import missing
+
+            raise missing(f"{self._fetcher.place}/{self.name}") from self._error
+        assert self._error is not None
+        raise self._error
+
+
+class Fetcher:
+    """Requests of one process for one store.
+
+    Args:
+        place: URI of the store.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.traffic = Traffic()
+        self._process = 0
+        self._make()
+
+    def _make(self) -> None:
+        self._storage: Storage | None = None
+        self._queue: queue.PriorityQueue[tuple[float, int, Request]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def _own(self) -> None:
+        """Begin anew in a forked process: it has none of the threads, and perhaps a lock of one of them."""
+        if self._process != os.getpid():
+            self._make()
+            self.traffic = Traffic()
+            self._process = os.getpid()
+
+    @property
+    def storage(self) -> Storage:
+        """Storage of this process.
+
+        Raises:
+            StoreError: the place cannot be opened.
+        """
+        self._own()
+        with self._lock:
+            if self._storage is None:
+                self._storage = relayed(self.place) if needs_relay() else open_storage(self.place)
+            return self._storage
+
+    def request(
+        self, name: str, start: int, stop: int, due: float = 0.0, arrived: Arrived | None = None
+    ) -> Request:
+        """Fetch bytes `start` to `stop` of a file, without waiting.
+
+        Args:
+            due: time at which they will be used; 0: now.
+            arrived: called with the bytes in the thread that fetched them, or with None after an error; an
+                error that it raises is that of the request.
+        """
+        self._own()
+        request = Request(self, name, start, stop, arrived)
+        self._put(due, request)
+        return request
+
+    def hurry(self, request: Request) -> None:
+        """Let a request that is queued for later go first."""
+        if not request.begun:
+            self._put(0.0, request)
+
+    def repeat(self, request: Request) -> None:
+        """Make a slow request again."""
+        self.traffic.repeated += 1
+        request.begun = False
+        self._put(-1.0, request)
+
+    def _put(self, due: float, request: Request) -> None:
+        self._queue.put((due, next(self._numbers), request))
+        with self._lock:
+            if len(self._threads) < THREADS:
+                thread = threading.Thread(
+                    target=_serve, args=(self._queue, self), name="packline-fetch", daemon=True
+                )
+                self._threads.append(thread)
+                thread.start()
+
+
+def _serve(waiting: queue.PriorityQueue[tuple[float, int, Request]], fetcher: Fetcher) -> None:
+    while True:
+        _, _, request = waiting.get()
+        if not request.begun:
+            try:
+                storage = fetcher.storage
+            except PacklineError as error:
+                request.fail(error)
+            else:
+                request.run(storage, fetcher.traffic)

@@ -1,0 +1,38 @@
+"""The tokenizer kept with a store."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packline.store.files import FileEntry, read_file
+from packline.store.paths import StorePath
+from packline.store.tables import TOKENIZER
+
+if TYPE_CHECKING:
+    from packline.encoders.tokenizer import Tokenizer
+
+
+def load_kept_tokenizer(place: StorePath, files: Sequence[FileEntry]) -> Tokenizer:
+    """Load the tokenizer of a store, local or remote.
+
+    Args:
+        place: folder of the store.
+        files: `tokenizer_files` of its manifest.
+
+    Raises:
+        CorruptStore: a file of a remote store is damaged.
+        TokenizerError: the tokenizer cannot be read.
+    """
+    from packline.encoders.tokenizer import load_tokenizer
+
+    if isinstance(place, Path):
+        return load_tokenizer(str(place / TOKENIZER))
+    with tempfile.TemporaryDirectory(prefix="packline-") as folder:
+        inner = Path(folder) / TOKENIZER
+        inner.mkdir()
+        for entry in files:
+            (Path(folder) / entry.name).write_bytes(read_file(place, entry))
+        return load_tokenizer(str(inner))

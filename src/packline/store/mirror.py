@@ -1,0 +1,294 @@
+"""A store in an object store, read through a cache: whole files, and single MiB of them.
+
+    read, map, local     a whole file, brought by parallel ranges, checked by its checksum in the manifest
+    RemoteFile.pieces    some MiB of it, checked by `NAME.sums`
+
+Whatever arrives is checked before anyone sees it, fetched again if it is damaged, and kept in the cache by
+the checksum of its content, so that a store that changes never reads old bytes. Opening reads the manifest
+and its tables; the sizes of the shards are in the tables, so there is no request for each shard.
+
+Requests are made by threads of the process that reads (`store.fetching`). A forked
+process makes new threads and clients.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from packline.errors import CorruptStore, PacklineError, StoreError
+from packline.fingerprint import hash_bytes
+from packline.storage.cache import Cache, TemporaryCache, write_all
+from packline.store.fetching import Fetcher, Request, Traffic
+from packline.store.files import HINT, FileEntry
+from packline.store.paths import CacheSettings
+from packline.store.pieces import ATTEMPTS, Pieces
+from packline.store.sums import BLOCK_BYTES, block_ranges, block_sums
+from packline.store.tables import SHARD_FILES
+
+if TYPE_CHECKING:
+    from packline.store.manifest import Manifest
+    from packline.store.remote_shard import RemoteShard
+
+RANGE_BYTES = 8 << 20
+"""Bytes of a request: 8 to 16 MiB have the best ratio of rate and price on S3."""
+FRESH_BYTES = 8 << 30
+"""Bytes of files that are brought to be verified, and are deleted afterwards."""
+IN_FLIGHT = 16
+"""Requests of one file that are made before the first is waited for."""
+
+
+class Mirror:
+    """A store in an object store.
+
+    Args:
+        place: its URI.
+        settings: where pieces are kept.
+        fresh: bring every file anew, and compare nothing: for `verify`, which compares itself.
+
+    Raises:
+        StoreError: the place is no URI of an object store, or the cache cannot be written to.
+    """
+
+    def __init__(self, place: str, settings: CacheSettings, *, fresh: bool = False) -> None:
+        self.place, self.settings, self.fresh = place, settings, fresh
+        self.cache: Cache = TemporaryCache(FRESH_BYTES) if fresh else settings.open()
+        self.fetcher = Fetcher(place)
+        self.pieces = Pieces(self)
+        self.manifest: Manifest | None = None
+        """Manifest of the store, once it is read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.place, self.settings, self.fresh, self.manifest)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Requests and waits of this process."""
+        return self.fetcher.traffic
+
+    @cached_property
+    def _entries(self) -> dict[str, FileEntry]:
+        """Entries of all files but those of shards."""
+        assert self.manifest is not None
+        found = {entry.name: entry for entry in (*self.manifest.tokenizer_files, *self.manifest.tables)}
+        for unit in self.manifest.units:
+            found |= {entry.name: entry for entry in (unit.receipt, *unit.rejects)}
+        return found
+
+    @cached_property
+    def _shards(self) -> dict[str, int]:
+        assert self.manifest is not None
+        return {name: number for number, name in enumerate(self.manifest.shards.names("name"))}
+
+    def entry(self, name: str) -> FileEntry | None:
+        """Entry of a file in the manifest; None if it is not listed, or the manifest is not read yet."""
+        if self.manifest is None:
+            return None
+        for ending in SHARD_FILES.values():
+            if name.endswith(ending) and (number := self._shards.get(name.removesuffix(ending))) is not None:
+                files = self.manifest.shards[number].files
+                return next((one for one in files if one.name == name), None)
+        small = {entry.name: entry for entry in (*self.manifest.tokenizer_files, *self.manifest.tables)}
+        return small.get(name) or self._entries.get(name)
+
+    def read(self, name: str, entry: FileEntry | None = None) -> bytes:
+        """Whole content of a small file, which is kept if it is listed.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            CorruptStore: it differs from its entry.
+        """
+        entry = entry or self.entry(name)
+        if entry is None and not self.fresh:
+            return self.fetcher.storage.read(name)
+        return self.map(name, entry).tobytes()
+
+    def map(self, name: str, entry: FileEntry | None = None) -> np.ndarray:
+        """Bytes of a file, whole, uint8 `[N]`, read-only; valid as long as the array exists.
+
+        Raises:
+            CorruptStore: it is missing, or differs from its entry.
+        """
+        return self.bring([self.file(name, entry)])[0]
+
+    def local(self, name: str) -> Path:
+        """File with the content of one in the store; the cache may delete it later.
+
+        Raises:
+            CorruptStore: it is missing, or differs from its entry.
+        """
+        file = self.file(name)
+        held = self.bring([file])
+        found = self.cache.path(file.key)
+        if found is None:
+            raise StoreError(
+                f"{self.place}/{name} was evicted while it was used: {len(held[0]):,} bytes",
+                hint="give a larger cache_bytes",
+            )
+        return found
+
+    def file(self, name: str, entry: FileEntry | None = None) -> RemoteFile:
+        """One file of the store; nothing is fetched.
+
+        Raises:
+            CorruptStore: there is no such file.
+        """
+        entry = entry or self.entry(name)
+        if entry is None or self.fresh:
+            facts = self.fetcher.storage.facts(name)
+            if facts is None:
+                raise missing(f"{self.place}/{name}")
+            # Without an entry nothing is compared; the key is that of this state of the file.
+            key = hash_bytes(f"{self.place}/{name} {facts.etag} {facts.size}".encode())
+            return RemoteFile(self, FileEntry(name, facts.size, ""), key)
+        return RemoteFile(self, entry, entry.checksum)
+
+    def bring(self, files: Sequence[RemoteFile], due: float = 0.0) -> list[np.ndarray]:
+        """Bring several files, whole and at once.
+
+        Raises:
+            CorruptStore: one is missing, or differs from its entry.
+            OutOfSpace: the disk of the cache is full.
+        """
+        found = {file.key: self.cache.find(file.key) for file in files}
+        todo = {file.key: file for file in files if found[file.key] is None}
+        damage: PacklineError = StoreError(f"{self.place}: nothing was fetched")
+        for _ in range(ATTEMPTS):
+            if not todo:
+                break
+            damage = self._bring_once(todo, found, due)
+        if todo:
+            raise damage
+        return [array for file in files if (array := found[file.key]) is not None]
+
+    def _bring_once(
+        self, todo: dict[str, RemoteFile], found: dict[str, np.ndarray | None], due: float
+    ) -> PacklineError:
+        """Fetch files once; those that arrive undamaged are moved from `todo` to `found`."""
+        # All files are requested first, then the rest of each one while it is written.
+        begun = {key: list(islice(self._requests(file, due), 1)) for key, file in todo.items()}
+        damage: PacklineError = StoreError("nothing to fetch")
+        for key, file in list(todo.items()):
+            requests = ahead(chain(begun[key], islice(self._requests(file, due), 1, None)), IN_FLIGHT)
+            array = self.cache.add(key, file.entry.bytes, partial(_write, requests), due)
+            if (wrong := file.damage(array)) is None:
+                found[key] = array
+                del todo[key]
+            else:
+                self.cache.drop(key)
+                damage = wrong
+        return damage
+
+    def bring_sums(self, files: Iterable[RemoteFile]) -> None:
+        """Bring the checksums of the MiB of these files at once, before they are needed one by one."""
+        shards = {file.shard.entry.name: file.shard for file in files if file.shard is not None}
+        todo = [
+            shard.sums_file
+            for shard in shards.values()
+            if "sums" not in shard.__dict__ and any(file.bytes > BLOCK_BYTES for file in shard.entry.files)
+        ]
+        if len(todo) > 1:
+            self.bring(todo)
+
+    def _requests(self, file: RemoteFile, due: float) -> Iterator[Request]:
+        """Requests for all ranges of a file, each made when it is taken."""
+        size = file.entry.bytes
+        for start in range(0, size, RANGE_BYTES):
+            yield self.fetcher.request(file.entry.name, start, min(start + RANGE_BYTES, size), due)
+
+
+class RemoteFile:
+    """One file of a remote store.
+
+    Args:
+        mirror: its store.
+        entry: its name, size and checksum; an empty checksum is not compared.
+        key: key of the whole file in the cache.
+        shard: the shard that it belongs to, which has the checksums of its MiB; None if nothing has.
+    """
+
+    def __init__(self, mirror: Mirror, entry: FileEntry, key: str, shard: RemoteShard | None = None) -> None:
+        self.mirror, self.entry, self.key, self.shard = mirror, entry, key, shard
+
+    def piece_key(self, number: int) -> str:
+        """Key of one of its MiB in the cache; a file of one is the whole file."""
+        return f"{self.key}-{number}" if self.entry.bytes > BLOCK_BYTES else self.key
+
+    @property
+    def _sums(self) -> np.ndarray | None:
+        return None if self.shard is None else self.shard.sums[self.entry.name]
+
+    def damage(self, data: np.ndarray) -> CorruptStore | None:
+        """Error for bytes of the whole file that are not those of the manifest; None if they are."""
+        entry, path = self.entry, f"{self.mirror.place}/{self.entry.name}"
+        if len(data) != entry.bytes:
+            return CorruptStore(f"{path}: expected {entry.bytes:,} bytes, found {len(data):,}", hint=HINT)
+        if not entry.checksum or (found := hash_bytes(data.data)) == entry.checksum:
+            return None
+        place = ""
+        if self.shard is not None:
+            wrong = np.flatnonzero(block_sums(data) != self._sums)
+            place = f" in byte range {block_ranges(wrong)}" if len(wrong) else ""
+        return CorruptStore(
+            f"{path} arrived damaged{place}: expected the checksum {entry.checksum}, found {found}", hint=HINT
+        )
+
+    def piece_damage(self, number: int, data: np.ndarray) -> CorruptStore | None:
+        """Error for a MiB that is not the file's; None if it is."""
+        start = number * BLOCK_BYTES
+        stop = min(start + BLOCK_BYTES, self.entry.bytes)
+        expected: int | str = stop - start
+        found: int | str = len(data)
+        if expected == found and stop - start == self.entry.bytes:
+            return self.damage(data)
+        if expected == found and (sums := self._sums) is not None:
+            expected, found = (f"the checksum {one:016x}" for one in (int(sums[number]), _sum(data)))
+        if expected == found:
+            return None
+        return CorruptStore(
+            f"{self.mirror.place}/{self.entry.name}: bytes {start:,} to {stop:,} arrived damaged: expected "
+            f"{expected}, found {found}",
+            hint=HINT,
+        )
+
+
+def _sum(data: np.ndarray) -> int:
+    return xxhash.xxh3_64_intdigest(data.data)
+
+
+def ahead(requests: Iterator[Request], most: int) -> Iterator[Request]:
+    """Requests in order, with up to `most` of them made before the first is waited for."""
+    waiting: deque[Request] = deque()
+    for request in requests:
+        waiting.append(request)
+        if len(waiting) > most:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def _reopen(place: str, settings: CacheSettings, fresh: bool, manifest: Manifest | None) -> Mirror:
+    mirror = Mirror(place, settings, fresh=fresh)
+    mirror.manifest = manifest
+    return mirror
+
+
+def _write(requests: Iterable[Request], file: int) -> None:
+    """Write what requests bring, as it arrives."""
+    for request in requests:
+        write_all(file, request.wait(), request.start)
+
+
+def missing(path: str) -> CorruptStore:
+    """Error for a file of a remote store that is not there."""
+    error = CorruptStore(
+        f"cannot read {path}: it does not exist", hint="it was deleted, or never copied there"
+    )
+    error.__cause__ = FileNotFoundError(path)
+    return error

@@ -1,0 +1,253 @@
+"""Pages of a run: its stages on a line, the shares of its sources, and the batch of any step and rank.
+
+    packline serve run.toml  ──  /run?step=1200&ranks=8&rank=3
+
+A run is described by its schedule, which is closed form: a page reads the rows that it shows and nothing
+else, however long the run is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from packline.errors import RecipeError
+from packline.loading.loader import Loader
+from packline.loading.schedule import ScheduledStage
+from packline.packing.row_reader import RowSource
+from packline.viewing.page import (
+    Bar,
+    Block,
+    Form,
+    FormField,
+    Heading,
+    KeyValues,
+    Link,
+    Links,
+    Page,
+    Table,
+    Timeline,
+    Value,
+)
+from packline.viewing.text import percent, plural, scaled
+from packline.viewing.web.rows import ROWS_OF_BATCH, TOKENS_IN_BATCH, TOKENS_OF_ROW, strips_of_rows
+from packline.viewing.web.served_run import address
+from packline.viewing.web.site import InvalidForm, View, choice, number
+
+Params = dict[str, str | int | None]
+
+
+def run_page(view: View) -> Page:
+    """Page of a run at a step: stages, sources, and the rows of the batch."""
+    runs, params = view.site.runs, view.params
+    if not runs:
+        raise RecipeError("no run is served", hint="packline serve run.toml")
+    names = tuple((str(place), one.name) for place, one in enumerate(runs))
+    chosen_run = int(choice(params, "run", [value for value, _ in names], "0"))
+    loader = runs[chosen_run].loader
+    several = (FormField("run", "Run", str(chosen_run), "choice", names),) if len(runs) > 1 else ()
+    form = Form(
+        "Which step",
+        "/run",
+        (
+            *several,
+            FormField("step", "Step", params.get("step") or "0", "range", most=len(loader) - 1),
+            FormField("rank", "Rank", params.get("rank", ""), "number", hint="all"),
+            FormField("ranks", "Ranks", params.get("ranks") or "1", "number"),
+        ),
+    )
+    try:
+        step = number(params, "step", 0, most=len(loader) - 1)
+        stage = loader.schedule.stage_of(step)
+        ranks = number(params, "ranks", 1, least=1, most=stage.batch_size)
+        if stage.batch_size % ranks:
+            raise RecipeError(
+                f"ranks is {ranks:,}: expected a number that divides the {stage.batch_size:,} rows of a batch"
+            )
+        rank = number(params, "rank", -1, most=ranks - 1)
+        row = number(params, "row", -1, most=stage.batch_size - 1)
+    except RecipeError as error:
+        raise InvalidForm.of("Run", form, error) from error
+    chosen: Params = {
+        "run": chosen_run or None,
+        "ranks": ranks if ranks > 1 else None,
+        "rank": None if rank < 0 else rank,
+    }
+    if row >= 0:
+        return _row(view, loader, stage, step, row, ranks, chosen)
+    blocks: list[Block] = [
+        _timeline(loader, step),
+        form,
+        _steps(loader, step, chosen),
+        *_batch(view, loader, stage, step, rank, ranks, chosen),
+        Heading(f"Sources of stage {stage.number}"),
+        _sources(stage, step),
+        Heading("Stages"),
+        _stages(loader, stage.number, chosen),
+        KeyValues((("fingerprint", loader.fingerprint), ("seed", f"{loader.seed:,}"))),
+    ]
+    title = f"{runs[chosen_run].name}, step {step:,}" + ("" if rank < 0 else f", rank {rank}")
+    seq_len = stage.mixture.seq_len
+    summary = (
+        f"step {step:,} of {len(loader):,}, counted from 0; stage {stage.number}: "
+        f"{plural(stage.batch_size, 'row')} of {plural(seq_len, 'token')} a batch"
+    )
+    return Page(title, tuple(blocks), summary=summary)
+
+
+def _timeline(loader: Loader, step: int) -> Timeline:
+    total = max(len(loader), 1)
+    parts = tuple(
+        (f"stage {one.number}", one.steps / total, one.number == loader.schedule.stage_of(step).number)
+        for one in loader.schedule.stages
+    )
+    words = ", ".join(
+        f"stage {one.number} of {plural(one.steps, 'step')} from {one.first_step:,}"
+        for one in loader.schedule.stages
+    )
+    return Timeline(f"{plural(len(loader), 'step')}: {words}; now step {step:,}", parts, (step + 0.5) / total)
+
+
+def _steps(loader: Loader, step: int, params: Params) -> Links:
+    def to(text: str, target: int) -> str | Link:
+        there = 0 <= target < len(loader)
+        return Link(text, address("/run", **params, step=target)) if there else text
+
+    return Links(
+        "Steps",
+        (
+            to("« first", 0) if step else "« first",
+            to("‹ step before", step - 1),
+            f"step {step:,}",
+            to("next step ›", step + 1),
+            to("last »", len(loader) - 1) if step < len(loader) - 1 else "last »",
+        ),
+    )
+
+
+def _batch(
+    view: View, loader: Loader, stage: ScheduledStage, step: int, rank: int, ranks: int, chosen: Params
+) -> list[Block]:
+    """Rows of the batch, one page of them."""
+    share = stage.batch_size // ranks
+    indices = range(stage.batch_size) if rank < 0 else range(rank * share, (rank + 1) * share)
+    page = number(view.params, "page", 0, most=(len(indices) - 1) // ROWS_OF_BATCH)
+    shown = indices[page * ROWS_OF_BATCH : (page + 1) * ROWS_OF_BATCH]
+    taken = loader.rows_of_step(step)
+    blocks: list[Block] = []
+    for index in shown:
+        source, row = int(taken.sources[index]), int(taken.rows[index])
+        rows = stage.mixture.rows[source]
+        opened = _view_of(view, rows)
+        (strip,) = strips_of_rows(opened, rows, [row], most=TOKENS_IN_BATCH)
+        place = f"slot {index:,}" if ranks == 1 else f"rank {index // share}, slot {index % share}"
+        caption = f"{place}: row {row:,} of {name_of(rows)}, epoch {int(taken.epochs[index])}"
+        whole = Link("all of this row", address("/run", **chosen, step=step, row=index))
+        blocks += [replace(strip, caption=caption), Links("More", (whole,))]
+    if len(indices) > ROWS_OF_BATCH:
+        last = (len(indices) - 1) // ROWS_OF_BATCH
+
+        def to(text: str, target: int) -> str | Link:
+            there = 0 <= target <= last
+            return Link(text, address("/run", **chosen, step=step, page=target)) if there else text
+
+        words = f"rows {shown[0]:,} to {shown[-1]:,} of {stage.batch_size:,}"
+        blocks.append(
+            Links("Rows of the batch", (to("‹ rows before", page - 1), words, to("more rows ›", page + 1)))
+        )
+    return blocks
+
+
+def _row(
+    view: View, loader: Loader, stage: ScheduledStage, step: int, index: int, ranks: int, chosen: Params
+) -> Page:
+    """Page of one row of a batch."""
+    taken = loader.rows_of_step(step)
+    rows = stage.mixture.rows[int(taken.sources[index])]
+    row = int(taken.rows[index])
+    (strip,) = strips_of_rows(_view_of(view, rows), rows, [row], most=TOKENS_OF_ROW)
+    share = stage.batch_size // ranks
+
+    def to(text: str, target: int) -> str | Link:
+        there = 0 <= target < stage.batch_size
+        return Link(text, address("/run", **chosen, step=step, row=target)) if there else text
+
+    ways = Links(
+        "Neighbors",
+        (
+            to("‹ slot before", index - 1),
+            Link("the batch", address("/run", **chosen, step=step, page=index // ROWS_OF_BATCH or None)),
+            to("next slot ›", index + 1),
+        ),
+    )
+    facts = KeyValues(
+        (
+            ("source", name_of(rows)),
+            ("row", f"{row:,} of {len(rows):,}"),
+            ("epoch", f"{int(taken.epochs[index])}"),
+            ("rank", f"{index // share}"),
+        )
+    )
+    return Page(f"Step {step:,}, slot {index:,}", (ways, strip, facts), summary=name_of(rows))
+
+
+def _view_of(view: View, rows: RowSource) -> View:
+    """View of the store that rows are read from."""
+    place = view.site.place_of(rows.store.path)
+    return View(view.site, place, {})
+
+
+def name_of(rows: RowSource) -> str:
+    """Store of a source, with the settings of its documents that are not the default."""
+    described: dict[str, Any] = getattr(getattr(rows, "selection", None), "described", {})
+    words = ", ".join(
+        f"{name} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+        for name, value in described.items()
+    )
+    name = Path(rows.store.path).name
+    return f"{name} ({words})" if words else name
+
+
+def _sources(stage: ScheduledStage, step: int) -> Table:
+    """Table of the sources of a stage: share, rows used before the step, passes."""
+    rows_before = (step - stage.first_step) * stage.batch_size
+    counts = stage.mixture.interleaving.counts(rows_before)
+    whole = stage.mixture.interleaving.counts(stage.steps * stage.batch_size)
+    table: list[tuple[Value, ...]] = []
+    for rows, share, before, count, end in zip(
+        stage.mixture.rows, stage.mixture.shares, stage.consumed, counts, whole, strict=True
+    ):
+        table.append(
+            (
+                name_of(rows),
+                Bar(percent(float(share)), float(share)),
+                f"{len(rows):,}",
+                f"{before + count:,}",
+                f"{(before + count) / len(rows):.2f}",
+                f"{(before + end) / len(rows):.2f}",
+                f"{scaled((before + count) * rows.seq_len)}",
+            )
+        )
+    head = ("source", "share", "rows", "rows used", "epochs now", "at its end", "tokens used")
+    return Table(f"Before step {step:,}", head, tuple(table), "llrrrrr")
+
+
+def _stages(loader: Loader, now: int, params: Params) -> Table:
+    rows = tuple(
+        (
+            Link(f"stage {one.number}", address("/run", **params, step=one.first_step)),
+            "now" if one.number == now else "",
+            f"{one.first_step:,} to {one.first_step + one.steps - 1:,}",
+            f"{one.batch_size:,}",
+            f"{one.mixture.seq_len:,}",
+            scaled(one.steps * one.batch_size * one.mixture.seq_len),
+            ", ".join(
+                f"{name_of(rows)} {percent(float(share))}"
+                for rows, share in zip(one.mixture.rows, one.mixture.shares, strict=True)
+            ),
+        )
+        for one in loader.schedule.stages
+    )
+    head = ("stage", "", "steps", "rows per batch", "tokens per row", "tokens", "sources")
+    return Table("", head, rows, "lllrrrl")

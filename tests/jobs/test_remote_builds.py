@@ -1,0 +1,262 @@
+"""Builds into an object store: the same bytes as into a folder, whatever was interrupted before."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.chat import talks
+from tests.chat.test_sft import PLAIN, make_tokenizer
+from tests.jobs.builds import digests, set_sizes
+from tests.laws.reference import Contents, write_corpus
+from tests.storage.kills import Crash, killed_at, storage_calls
+from tests.storage.servers import Bucket
+
+import packline
+from packline.chat.sft import SftRequest, run_sft
+from packline.chat.sources import ConversationSource
+from packline.errors import StoreBusy, StoreError, StoreNotFound
+from packline.formats.import_ import ImportRequest, run_import
+from packline.jobs import driver as driver_module
+from packline.jobs import seen
+from packline.jobs.build import run_build
+from packline.jobs.driver import Driver, read_driver, record_command
+from packline.jobs.events import Finished, Planned, UnitDone
+from packline.jobs.status import Status, status
+from packline.jobs.work import ONE_WRITER, SCRATCH, Command
+from packline.recipe import Recipe, RunOptions, Source
+from packline.storage.local import LocalFolder
+from packline.storage.places import open_storage
+
+NUMBERS = [f"{number} " * (number % 11 + 1) for number in range(60)]
+CORPUS: Contents = [("jsonl", NUMBERS[:25], True), ("jsonl.zst", NUMBERS[20:], True)]
+SERIAL = RunOptions(workers=0, engine="tokenizers")
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(SCRATCH, str(tmp_path / "scratch"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    set_sizes(monkeypatch, 1000, 200)
+    write_corpus(tmp_path / "in", CORPUS)
+    return tmp_path / "scratch"
+
+
+def built(place: str, inputs: Path, tokenizer: Path, options: RunOptions = SERIAL, **more: Any) -> Finished:
+    recipe = Recipe(sources=(Source(inputs=(str(inputs),)),), tokenizer=str(tokenizer), **more)
+    return run_build(recipe, place, options)
+
+
+def stored(place: str) -> dict[str, str]:
+    """SHA-256 of every object of a place."""
+    storage = open_storage(place)
+    return {one.name: hashlib.sha256(storage.read(one.name)).hexdigest() for one in storage.walk()}
+
+
+@pytest.mark.parametrize("more", [{}, {"limit_tokens": 400}, {"val_documents": 5}], ids=str)
+def test_a_store_in_a_bucket_is_the_one_in_a_folder(
+    more: dict[str, Any], bucket: Bucket, tmp_path: Path, tokenizer_json: Path, scratch: Path
+) -> None:
+    built(str(tmp_path / "local"), tmp_path / "in", tokenizer_json, **more)
+    place = bucket.place("a/store")
+    finished = built(place, tmp_path / "in", tokenizer_json, **more)
+    assert not finished.nothing_to_do
+    assert stored(place) == digests(tmp_path / "local")
+    assert not [path for path in scratch.rglob("*") if path.is_file()]
+    assert built(place, tmp_path / "in", tokenizer_json, **more).nothing_to_do
+
+
+def test_workers_commit_to_a_bucket(bucket: Bucket, tmp_path: Path, tokenizer_json: Path) -> None:
+    options = RunOptions(workers=2, engine="tokenizers")
+    built(str(tmp_path / "local"), tmp_path / "in", tokenizer_json, options)
+    place = bucket.place("store")
+    built(place, tmp_path / "in", tokenizer_json, options)
+    assert stored(place) == digests(tmp_path / "local")
+
+
+def places(kind: str, bucket: Bucket, tmp_path: Path) -> Iterator[str]:
+    for number in count():
+        yield bucket.place(f"store-{number}") if kind == "bucket" else str(tmp_path / f"store-{number}")
+
+
+def kill_points(kind: str, step: int, bucket: Bucket, tmp_path: Path, tokenizer: Path, **more: Any) -> None:
+    """Kill a build before each `step`-th call of its storage, and run it again."""
+    there = places(kind, bucket, tmp_path)
+    built(next(there), tmp_path / "in", tokenizer, **more)
+    with storage_calls() as calls:
+        built(first := next(there), tmp_path / "in", tokenizer, **more)
+    expected = stored(first)
+    assert len(calls) > 30
+    for number in range(0, len(calls), step):
+        place = next(there)
+        with pytest.raises(Crash), killed_at(number):
+            built(place, tmp_path / "in", tokenizer, **more)
+        built(place, tmp_path / "in", tokenizer, **more)
+        assert stored(place) == expected, f"killed before call {number}: {calls[number]}"
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_a_build_killed_between_two_calls_of_its_storage_resumes(
+    kind: str, bucket: Bucket, tmp_path: Path, tokenizer_json: Path
+) -> None:
+    kill_points(kind, 9, bucket, tmp_path, tokenizer_json)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, {"limit_tokens": 100}], ids=str)
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_every_point_at_which_a_build_can_be_killed(
+    kind: str, more: dict[str, Any], bucket: Bucket, tmp_path: Path, tokenizer_json: Path
+) -> None:
+    shutil.rmtree(tmp_path / "in")
+    write_corpus(tmp_path / "in", [("jsonl", NUMBERS[:9], True), ("jsonl.zst", NUMBERS[9:12], False)])
+    kill_points(kind, 1, bucket, tmp_path, tokenizer_json, **more)
+
+
+def test_a_second_driver_is_told_who_drives_and_takes_over_from_a_dead_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = LocalFolder(tmp_path / "place")
+    monkeypatch.setattr(driver_module, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(driver_module, "WATCH_SECONDS", 0.5)
+    monkeypatch.setattr(driver_module, "LOOK_SECONDS", 0.1)
+    one, two = Driver(storage, tmp_path / "one"), Driver(storage, tmp_path / "two")
+    one.take()
+    one.tell(Command("packline build in --out place", "/data", 3))
+    with pytest.raises(StoreBusy, match="is being built by process") as caught:
+        two.take()
+    assert "--join" in caught.value.hint
+    monkeypatch.setattr(driver_module, "BEAT_SECONDS", 99.0)
+    time.sleep(0.2)  # the last short beat is over
+    two.take()
+    record = read_driver(storage)
+    assert record is not None and record.id == two.record.id
+    one.tell(Command("late", "", 0))
+    assert one.lost and not two.lost
+    two.end()
+    one.end()
+    record = read_driver(storage)
+    assert record is not None and record.ended and record.id == two.record.id
+    three = Driver(storage, tmp_path / "three")
+    three.take()  # at once, since the last one has ended
+    three.end()
+
+
+def test_a_resumed_driver_reads_segments_of_receipts(
+    bucket: Bucket, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seen, "IN_SEGMENT", 2)
+    built(first := bucket.place("first"), tmp_path / "in", tokenizer_json)
+    place, storage = bucket.place("store"), open_storage(bucket.place("store"))
+
+    def stop(*_: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr("packline.jobs.store_job.publish_store", stop)
+        with pytest.raises(Crash):
+            built(place, tmp_path / "in", tokenizer_json)
+    names = storage.list(seen.SEEN)
+    assert names
+    with storage_calls() as calls:
+        committed = seen.Committed(storage, is_remote=True)
+        committed.refresh()
+    read = [call for call in calls if call.startswith("read receipts/")]
+    assert len(committed.files) > len(read) and set(committed.files) == set(storage.list("receipts"))
+    storage.delete(names[:1])
+    for name in names[1:]:
+        storage.delete([name])
+        storage.put_new(name, b"damaged")
+    built(place, tmp_path / "in", tokenizer_json)
+    assert stored(place) == stored(first)
+
+
+def test_a_foreign_folder_is_refused(bucket: Bucket, tmp_path: Path, tokenizer_json: Path) -> None:
+    storage = open_storage(bucket.place("mine"))
+    storage.put_new("notes/a.txt", b"mine")
+    with pytest.raises(StoreError, match=r"holds no packline build: found notes/a\.txt"):
+        built(bucket.place("mine"), tmp_path / "in", tokenizer_json)
+    assert stored(bucket.place("mine")).keys() == {"notes/a.txt"}
+
+
+def test_conversations_and_imports_go_into_a_bucket(
+    bucket: Bucket, tmp_path: Path, tokenizer_json: Path
+) -> None:
+    talk = talks.write(tmp_path / "chat.jsonl", [PLAIN, {"messages": talks.WEATHER}, {"messages": 7}] * 9)
+    tokenizer = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
+    source = ConversationSource(inputs=(str(talk),))
+
+    def sft(out: str) -> None:
+        run_sft(SftRequest(sources=(source,), tokenizer=str(tokenizer), out=out, workers=0))
+
+    sft(str(tmp_path / "sft"))
+    for _ in range(2):
+        sft(bucket.place("sft"))
+        assert stored(bucket.place("sft")) == digests(tmp_path / "sft")
+
+    packline.export(tmp_path / "sft", out=tmp_path / "data", to_format="megatron", workers=0)
+
+    def convert(out: str) -> None:
+        run_import(ImportRequest(str(tmp_path / "data"), None, str(tokenizer), out, workers=0))
+
+    convert(str(tmp_path / "imported"))
+    convert(bucket.place("imported"))
+    assert stored(bucket.place("imported")) == digests(tmp_path / "imported")
+
+
+def test_units_of_an_earlier_store_are_taken_over_into_a_bucket(
+    bucket: Bucket, tmp_path: Path, tokenizer_json: Path
+) -> None:
+    built(str(tmp_path / "old"), tmp_path / "in", tokenizer_json)
+    recipe = Recipe(sources=(Source(inputs=(str(tmp_path / "in"),)),), tokenizer=str(tokenizer_json))
+    place = bucket.place("new")
+    finished = run_build(recipe, place, SERIAL, reuse=tmp_path / "old")
+    assert finished.units_reused == finished.units - 1, "all but the receipt of the stream, and none is run"
+    assert stored(place) == digests(tmp_path / "old")
+
+
+def test_status_of_a_bucket_names_the_driver_and_the_command(
+    bucket: Bucket, tmp_path: Path, tokenizer_json: Path
+) -> None:
+    place = bucket.place("store")
+    with pytest.raises(StoreNotFound, match="no build has begun"):
+        status(place)
+    heard: list[Status] = []
+
+    def hear(event: Any) -> None:
+        if isinstance(event, Planned):
+            record_command(place, Command("packline build in", "/data", 3))
+            heard.append(status(place))
+        if isinstance(event, UnitDone):
+            raise Crash
+
+    recipe = Recipe(sources=(Source(inputs=(str(tmp_path / "in"),)),), tokenizer=str(tokenizer_json))
+    with pytest.raises(Crash):
+        run_build(recipe, place, SERIAL, hear)
+    (running,) = heard
+    assert (running.state, running.units_done) == ("running", 0) and running.units_total
+    assert running.driver.startswith("process ") and running.command == "packline build in"
+    stopped = status(place)
+    assert stopped.state == "interrupted" and stopped.units_done >= 1 and stopped.command_folder == "/data"
+    built(place, tmp_path / "in", tokenizer_json)
+    done = status(place)
+    assert done.state == "finished" and done.bytes_on_disk > 0 and not done.driver
+
+
+def test_a_store_that_ignores_conditions_is_refused_but_for_one_writer(
+    lying_bucket: Bucket, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = lying_bucket.place("store")
+    with pytest.raises(StoreError, match="ignores conditions"):
+        built(place, tmp_path / "in", tokenizer_json)
+    assert not stored(place)
+    monkeypatch.setenv(ONE_WRITER, "1")
+    built(place, tmp_path / "in", tokenizer_json)
+    built(str(tmp_path / "local"), tmp_path / "in", tokenizer_json)
+    assert stored(place) == digests(tmp_path / "local")

@@ -1,0 +1,195 @@
+"""A store in a bucket reads as the local one: documents, rows, provenance, verification, all commands."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.storage.servers import Bucket, bucket, moto  # noqa: F401
+from tests.store.remote import lengths_of, same_arrays, upload
+
+import packline
+from packline.cli.main import main
+from packline.errors import CorruptStore, RecipeError, StoreError, StoreNotFound
+from packline.store.reader import find_by_id, find_by_place
+from packline.testing import make_store
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> packline.Store:
+    """Shards of several MiB and of little, two sources, two splits."""
+    lengths = [lengths_of(700, 1), lengths_of(30, 2), lengths_of(400, 3), lengths_of(9, 4)]
+    folder = tmp_path_factory.mktemp("local") / "store"
+    return make_store(
+        folder, lengths, sources=["a", "b", "a", "b"], splits=["train", "train", "train", "val"]
+    )
+
+
+@pytest.fixture
+def place(local: packline.Store, bucket: Bucket) -> str:  # noqa: F811
+    upload(local.path, found := bucket.place("data/store"))
+    return found
+
+
+def test_everything_that_is_read_equals_the_local_store(
+    local: packline.Store, place: str, tmp_path: Path
+) -> None:
+    remote = packline.open(place, cache=tmp_path / "cache", cache_bytes="64MB")
+    assert str(remote.place) == place and place in repr(remote)
+    assert remote.manifest == local.manifest
+    chosen = [0, 5, 699, 700, 729, 730, 1129, len(local.documents) - 1]
+    for number in chosen:
+        assert np.array_equal(remote.documents[number], local.documents[number])
+        assert remote.provenance(number) == local.provenance(number)
+    assert remote.text(3) == local.text(3)
+    for packing in ("concat", "best_fit", "pad"):
+        for shuffle in (None, 7):
+            settings: dict[str, Any] = {"packing": packing, "shuffle_documents": shuffle}
+            mine, theirs = local.rows(512, **settings), remote.rows(512, **settings)
+            assert len(mine) == len(theirs) and mine.fingerprint == theirs.fingerprint
+            rows = np.random.default_rng(0).integers(0, len(mine), 40)
+            assert same_arrays(mine.read(rows), theirs.read(rows))
+            assert np.array_equal(mine.rows_of(7), theirs.rows_of(7))
+    assert remote.verify().ok
+    id = local.provenance(712).id
+    assert id is not None and find_by_id(remote, id) == find_by_id(local, id)
+    origin = local.provenance(712)
+    assert find_by_place(remote, origin.file, origin.position) == find_by_place(
+        local, origin.file, origin.position
+    )
+    with pytest.raises(StoreError, match="is remote"):
+        remote.path  # noqa: B018
+
+
+def test_commands_show_the_same(
+    local: packline.Store, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*words: str) -> str:
+        assert main([*words, "--json"]) == 0, capsys.readouterr()
+        lines = capsys.readouterr().out.splitlines()
+        return "\n".join(line for line in lines if '"seconds"' not in line).replace(place, str(local.path))
+
+    commands: list[Sequence[str]] = [
+        ["info"],
+        ["view", "--document", "3"],
+        ["pack", "--seq-len", "256"],
+        ["trace", "--seq-len", "256", "--batch-size", "4", "--step", "3"],
+    ]
+    for name, *words in commands:
+        assert run(name, place, *words) == run(name, str(local.path), *words)
+    assert main(["verify", place]) == 0
+    assert main(["diff", place, str(local.path)]) == 0
+    assert main(["report", place, "--out", str(tmp_path / "page.html")]) == 0
+    for source, out in ((place, "remote"), (str(local.path), "local")):
+        assert main(["export", source, "--to", "nanogpt", "--out", str(tmp_path / out)]) == 0
+        assert main(["bake", source, "--seq-len", "128", "--out", str(tmp_path / f"{out}-rows")]) == 0
+    for name in ("train.bin", "val.bin"):
+        assert (tmp_path / "remote" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
+    assert (tmp_path / "remote" / "train.bin").stat().st_nlink == 1
+    rows = [sorted((tmp_path / f"{one}-rows").glob("*.bin")) for one in ("local", "remote")]
+    assert [one.read_bytes() for one in rows[0]] == [one.read_bytes() for one in rows[1]]
+
+
+def test_remote_stores_are_merged(bucket: Bucket, tmp_path: Path) -> None:  # noqa: F811
+    one = make_store(tmp_path / "one", [[5, 2]], sources=["books"])
+    two = make_store(tmp_path / "two", [[4]], sources=["web"])
+    upload(two.path, bucket.place("two"))
+    local = packline.merge([one.path, two.path], out=tmp_path / "local")
+    merged = packline.merge([one.path, bucket.place("two")], out=tmp_path / "merged", verify=True)
+    assert merged.manifest == local.manifest and merged.verify().ok
+
+
+def test_what_is_not_a_store_is_refused(
+    bucket: Bucket,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(StoreNotFound, match="has no manifest"):
+        packline.open(bucket.place("nothing"), cache=tmp_path)
+    with pytest.raises(StoreError, match="no such bucket"):
+        packline.open("s3://no-such-bucket-of-the-tests/store", cache=tmp_path)
+    with pytest.raises(RecipeError, match="cache_bytes is 5"):
+        packline.open(bucket.place("nothing"), cache=tmp_path, cache_bytes=5)
+    with pytest.raises(RecipeError, match="local store"):
+        packline.open(tmp_path, cache=tmp_path)
+
+
+def test_damage_in_the_bucket_is_found_and_never_read(
+    local: packline.Store, place: str, tmp_path: Path
+) -> None:
+    name = f"{local.shards[0].entry.name}.bin"
+    damaged = bytearray((local.path / name).read_bytes())
+    damaged[2_000_000] ^= 1
+    from packline.storage.places import open_storage
+
+    storage = open_storage(place)
+    storage.delete([name])
+    storage.put_new(name, bytes(damaged))
+    remote = packline.open(place, cache=tmp_path / "cache")
+    document = int(np.searchsorted(local.shards[0].offsets, 2_000_000)) - 1
+    with pytest.raises(CorruptStore, match=r"bytes 1,048,576 to 2,097,152 .*: expected the checksum"):
+        remote.documents[document]
+    assert np.array_equal(remote.documents[0], local.documents[0])
+    report = remote.verify()
+    assert any(name in str(problem) and "1 MiB to 2 MiB" in str(problem) for problem in report.problems)
+    storage.delete([name])
+    with pytest.raises(CorruptStore, match="does not exist"):
+        remote.documents[document]
+    assert any("missing" in str(problem) for problem in remote.verify().problems)
+
+
+def _read(store: packline.Store, numbers: Sequence[int], answers: Any) -> None:
+    answers.put([store.documents[number].tolist() for number in numbers])
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("folder", [True, False])
+def test_processes_share_an_open_store(
+    local: packline.Store, place: str, tmp_path: Path, start: str, folder: bool
+) -> None:
+    remote = packline.open(place, cache=str(tmp_path / "cache") if folder else False)
+    assert np.array_equal(remote.documents[1], local.documents[1])  # the client was used here
+    context: Any = multiprocessing.get_context(start)
+    answers = context.Queue()
+    numbers = [[1, 3, 500], [2, 600, 1, 1100]]
+    processes = [context.Process(target=_read, args=(remote, chosen, answers)) for chosen in numbers]
+    for process in processes:
+        process.start()
+    found = [answers.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(30)
+    expected = [[local.documents[number].tolist() for number in chosen] for chosen in numbers]
+    assert sorted(map(len, found)) == sorted(map(len, expected))
+    assert all(one in expected for one in found)
+
+
+def test_run_files_name_stores_by_uri(local: packline.Store, place: str, tmp_path: Path) -> None:
+    text = "[loader]\nbatch_size = 4\n[[stages]]\nseq_len = 128\n[[stages.sources]]\n"
+    text += "sources = ['a']\nstore = '{}'\n"
+    loaders = []
+    for name, store in (("local", str(local.path)), ("remote", place)):
+        (tmp_path / f"{name}.toml").write_text(text.format(store))
+        loaders.append(packline.Loader.from_file(tmp_path / f"{name}.toml"))
+    for step in (0, 3, 11):
+        assert same_arrays(*(loader.batch(step) for loader in loaders))
+    assert loaders[0].state_dict() == loaders[1].state_dict()
+
+
+def test_a_store_that_changes_is_read_anew(bucket: Bucket, tmp_path: Path) -> None:  # noqa: F811
+    place = bucket.place("changing")
+    for lengths in ([[5, 2, 9]], [[5, 2, 8]]):
+        store = make_store(tmp_path / "store", lengths)
+        from packline.storage.places import open_storage
+
+        storage = open_storage(place)
+        storage.delete([one.name for one in storage.walk()])
+        upload(store.path, place)
+        remote = packline.open(place, cache=tmp_path / "cache")
+        assert [len(one) for one in remote.documents] == lengths[0]
+        shutil.rmtree(tmp_path / "store")
+    assert os.listdir(tmp_path / "cache") == ["pieces-1"]
