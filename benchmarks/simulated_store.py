@@ -13,8 +13,9 @@ from typing import Any
 
 from packline.errors import StoreError
 from packline.fingerprint import hash_bytes
-from packline.jobs.folder import BuildIdentity, Committed, StoreFolder
+from packline.jobs.folder import BuildIdentity, StoreFolder
 from packline.jobs.job import WorkUnit
+from packline.jobs.seen import Committed
 from packline.jobs.work import WorkFolder
 from packline.recipe import Recipe, Source
 from packline.storage.objects import ObjectFolder, _Passing
@@ -139,6 +140,7 @@ class SimulatedFolder(StoreFolder):
             self, storage, scratch, BuildIdentity, record=".packline/build.json", receipts="receipts"
         )
         self.is_remote = True
+        self.driver = None
         self._tmp = super().tmp
 
     @property
@@ -154,7 +156,7 @@ class SimulatedFolder(StoreFolder):
             tokenizer=TOKENIZER,
             dtype="uint16",
             inputs=(),
-            receipt_files=committed.files,
+            receipt_files=committed.files.values(),
             tokenizer_files=(),
         )
 

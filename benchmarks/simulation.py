@@ -79,6 +79,8 @@ class Result:
     """Seconds until the last unit was committed."""
     ideal: float
     """Work of all units, divided by all workers: no loss, no start, no last unit."""
+    used: float
+    """Work of all units, divided by the time of the workers that were there."""
     runs: int
     """Units that were run to their end, those that ran twice counted twice."""
     interrupted: int
@@ -109,7 +111,9 @@ class Result:
         shards = [shard for receipt in committed.receipts.values() for shard in receipt.shards]
         named = {entry.name for shard in shards for entry in shard.files}
         there = {facts.name for facts in store.walk()}
-        assert there == named | {entry.name for entry in committed.files}, "files that no receipt names"
+        assert there == named | {entry.name for entry in committed.files.values()}, (
+            "files that no receipt names"
+        )
         manifest = self.folder.manifest(committed)
         assert manifest.tokens == sum(expected_tokens(number) for number in range(world.units))
         for _ in range(2):
@@ -121,6 +125,7 @@ class _Node:
     """A machine, from its start to its loss."""
 
     name: str
+    began: float
     dies: float
     """Time of its loss."""
     silent: float
@@ -148,7 +153,7 @@ class _Simulation:
         self.shares: list[Shares] = []
         self.committed: set[str] = set()
         self.nodes: dict[str, _Node] = {}
-        self.work = 0.0
+        self.all_nodes: list[_Node] = []
         self.runs = self.interrupted = self.losses = self.started = 0
         self.finished = 0.0
 
@@ -168,11 +173,13 @@ class _Simulation:
             assert self.now < LONGEST_SECONDS, f"{world.units - len(self.committed)} units are never run"
             action(*arguments)
         work = sum(self.seconds_of(unit) for unit in self.units)
+        lives = sum(max(min(node.silent, self.finished) - node.began, 0.0) for node in self.all_nodes)
         return Result(
             world=world,
             how=self.how,
             makespan=self.finished,
             ideal=work / (world.nodes * world.workers),
+            used=work / (lives * world.workers),
             runs=self.runs,
             interrupted=self.interrupted,
             losses=self.losses,
@@ -208,7 +215,8 @@ class _Simulation:
         world = self.world
         rate = world.losses_a_node_hour / 3600
         dies = self.now + (self.random.expovariate(rate) if rate else float("inf"))
-        node = _Node(f"{number}.{self.started}", dies, dies, slice=number)
+        node = _Node(f"{number}.{self.started}", self.now, dies, dies, slice=number)
+        self.all_nodes.append(node)
         if self.random.random() < world.cut_off:
             node.dies += 60
         self.nodes[node.name] = node
@@ -322,6 +330,7 @@ def describe(result: Result) -> Mapping[str, str]:
         "losses": f"{result.losses}, {world.losses_a_node_hour:g} a node and hour",
         "ideal": f"{result.ideal:,.0f} s",
         "time": f"{result.makespan:,.0f} s ({result.efficiency:.1%} of the ideal rate)",
+        "use of machines": f"{result.used:.1%} of the time of those that were there",
         "run twice": f"{result.runs - world.units:,} ({(result.runs - world.units) / world.units:.2%})",
         "interrupted": f"{result.interrupted:,}",
         "puts": f"{result.puts:,}, of which {result.found_again:,} found the same bytes",
