@@ -153,7 +153,9 @@ class DocumentOrigin:
     """Description such as `web/a.jsonl at 7,749,032, id a1b2`."""
     href: str = ""
     title: str = ""
-    """Name of the block; default: `document` and its number."""
+    """Name of the block, such as the role of a turn; default: `document` and its number."""
+    note: str = ""
+    """Remark on the block."""
 
 
 @dataclass(frozen=True, slots=True)

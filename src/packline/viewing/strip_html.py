@@ -64,14 +64,15 @@ def strip_figure(strip: TokenStrip, *, interactive: bool = False) -> Markup:
     caption = Markup("<figcaption>{}</figcaption>").format(escaped(strip.caption)) if strip.caption else ""
     more = f"and {plural(strip.more, 'more token')}" if strip.more else "" if strip.cells else "no tokens"
     end = Markup('<p class="more">{}</p>').format(more) if more else ""
-    legend = _legend(strip.cells, segments)
+    legend = _legend(strip.cells, segments, interactive)
     return Markup('<figure class="strip">{}<div class="segments">{}</div>{}{}</figure>').format(
         caption, segments, end, legend
     )
 
 
-def _legend(cells: Sequence[Cell], segments: Markup) -> Markup:
+def _legend(cells: Sequence[Cell], segments: Markup, interactive: bool) -> Markup:
     """Legend of the marks that are there."""
+    learned = interactive and any(cell.loss for cell in cells) and any(cell.loss is False for cell in cells)
     marks = (
         any(cell.special for cell in cells),
         any(cell.loss is False and not cell.padding for cell in cells),
@@ -83,6 +84,10 @@ def _legend(cells: Sequence[Cell], segments: Markup) -> Markup:
         for entry, there in zip(LEGEND, marks, strict=True)
         if there
     )
+    if learned:
+        items += Markup(
+            "<li><kbd>n</kbd> and <kbd>p</kbd> go to the next and previous stretch in the loss</li>"
+        )
     return Markup('<ul class="legend" aria-label="Legend">{}</ul>').format(items) if items else items
 
 
@@ -96,9 +101,10 @@ def _segment(
     if origin is not None:
         if interactive:
             number = "" if origin.document is None else Markup(' data-document="{}"').format(origin.document)
-            data = Markup('{} data-origin="{}"').format(number, escaped(origin.text))
+            turn = Markup(' data-turn="{}"').format(escaped(origin.title)) if origin.title else ""
+            data = Markup('{}{} data-origin="{}"').format(number, turn, escaped(origin.text))
         heading = _heading(cells[0], origin, count) if headings else heading
-    kind = " short" if several and heading and count <= SHORT else ""
+    kind = " short" if several and heading and count <= SHORT and not (origin and origin.title) else ""
     spans: list[Markup] = []
     marks = -1
     for cell in cells:
@@ -119,8 +125,8 @@ def _heading(first: Cell, origin: DocumentOrigin, count: int) -> Markup:
         if href
         else Markup("<strong>{}</strong>").format(escaped(name))
     )
-    shown = escaped(origin.text)
-    text = Markup('<span class="origin" title="{0}">{0}</span>').format(shown) if origin.text else ""
+    shown = escaped(origin.note if origin.title else origin.text)
+    text = Markup('<span class="origin" title="{0}">{0}</span>').format(shown) if shown else ""
     part = f"from token {first.position:,}, " if first.position and not origin.title else ""
     return Markup('<p class="edge">{}{}<span class="count">{}{}</span></p>').format(
         title, text, part, plural(count, "token")

@@ -230,7 +230,8 @@ def strip_lines(strip: TokenStrip, width: int, color: bool) -> list[Line]:
 def _edge(held: list[Cell], origin: DocumentOrigin) -> Line:
     name = origin.title or ("" if origin.document is None else f"document {origin.document:,}")
     position = f"; from token {held[0].position:,}" if held[0].position else ""
-    return ["  ── ", (name, "edge"), "  " if name else "", (f"{origin.text}{position}", "quiet")]
+    text = origin.note if origin.title else f"{origin.text}{position}"
+    return ["  ── ", (name, "edge"), "  " if name else "", (text, "quiet")]
 
 
 class _Wrapped:

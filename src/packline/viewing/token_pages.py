@@ -36,6 +36,7 @@ from packline.viewing.tokens import (
     document_strip,
     row_strip,
 )
+from packline.viewing.turns import with_turns
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
@@ -57,11 +58,23 @@ def document_page(
     document = document_number(store, document)
     provenance = provenance_of(store, np.array([document]))[0]
     strip = document_strip(store, document, first=first, most=most, provenance=provenance, href=href)
+    strip = with_turns(replace(strip, headings=False), document)
+    share = loss_share(store, document)
+    loss = "" if share is None else f", {percent(share)} in the loss"
     return Page(
         f"Document {document:,} of {store.place}",
-        (WithFacts((replace(strip, headings=False),), (KeyValues(document_facts(provenance)),)),),
-        summary=f"{plural(provenance.tokens, 'token')}, {size(provenance.text_bytes)} of text",
+        (WithFacts((strip,), (KeyValues(document_facts(provenance)),)),),
+        summary=f"{plural(provenance.tokens, 'token')}, {size(provenance.text_bytes)} of text{loss}",
     )
+
+
+def loss_share(store: StoreReader, document: int) -> float | None:
+    """Share of a document's tokens that are in the loss; None without a loss mask."""
+    shard, inner = store.locate(document)
+    if shard.loss is None:
+        return None
+    place, count = int(shard.places(slice(inner, inner + 1))[0]), len(shard.document(inner))
+    return float(np.count_nonzero(shard.loss[place : place + count])) / max(count, 1)
 
 
 def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:

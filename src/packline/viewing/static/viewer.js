@@ -22,7 +22,9 @@
     if (data.bytes) found.push(["bytes", data.bytes, true]);
     if (/^\p{M}/u.test(text)) found.push(["begins", "with a combining mark"]);
     found.push(["position", Number(data.position).toLocaleString("en")]);
-    if (data.segment) found.push(["segment", data.segment]);
+    const turn = segment && segment.dataset.turn;
+    if (turn) found.push(["turn", `${Number(data.segment) + 1}, ${turn}`]);
+    else if (data.segment) found.push(["segment", data.segment]);
     if (data.loss) found.push(["loss", data.loss === "1" ? "in the loss" : "no loss (never a target)"]);
     if (segment && segment.dataset.document) {
       found.push(["document", Number(segment.dataset.document).toLocaleString("en")]);
@@ -93,6 +95,17 @@
     End: (token) => token.parentElement.lastElementChild,
   };
 
+  // The first token of the next (or previous) stretch that is in the loss.
+  const learned = (forth) => {
+    const tokens = [...document.querySelectorAll(".tokens .t")];
+    const has = (token) => token !== undefined && token.dataset.loss === "1";
+    const starts = tokens.filter((token, place) => has(token) && !has(tokens[place - 1]));
+    if (!current) return forth ? starts[0] : undefined;
+    const after = Node.DOCUMENT_POSITION_FOLLOWING, before = Node.DOCUMENT_POSITION_PRECEDING;
+    const there = starts.filter((token) => current.compareDocumentPosition(token) & (forth ? after : before));
+    return forth ? there[0] : there[there.length - 1];
+  };
+
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") return hide();
     if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -100,6 +113,15 @@
     if (event.key === "/" && !typing) {
       event.preventDefault();
       document.getElementById("jump-number")?.focus();
+      return;
+    }
+    if (!typing && (event.key === "n" || event.key === "p")) {
+      const to = learned(event.key === "n");
+      if (to) {
+        to.parentElement.focus({ preventScroll: true });
+        show(to);
+        to.scrollIntoView({ block: "center" });
+      }
       return;
     }
     const stretch = event.target;

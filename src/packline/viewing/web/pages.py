@@ -42,9 +42,10 @@ from packline.viewing.page import (
     Value,
     WithFacts,
 )
-from packline.viewing.text import plural, size, whole_characters
-from packline.viewing.token_pages import document_facts
+from packline.viewing.text import percent, plural, size, whole_characters
+from packline.viewing.token_pages import document_facts, loss_share
 from packline.viewing.tokens import Vocabulary, document_strip
+from packline.viewing.turns import with_turns
 from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_page, find_tokens
 from packline.viewing.web.served_run import uses_of
 from packline.viewing.web.site import InvalidForm, View, choice, number
@@ -155,7 +156,7 @@ def document(view: View, wanted: int) -> Page:
         _numbered(view, "‹ document", wanted - 1),
         _numbered(view, "document", wanted + 1, " ›"),
     )
-    content: list[Block] = [replace(strip, headings=False)]
+    content: list[Block] = [with_turns(replace(strip, headings=False), wanted)]
     if count > PAGE_TOKENS or first:
         path = f"/document/{wanted}"
         before, after = max(first - PAGE_TOKENS, 0), first + PAGE_TOKENS
@@ -168,7 +169,9 @@ def document(view: View, wanted: int) -> Page:
     compare = view.href("/compare/tokenizers", document=wanted)
     content.append(Links("More", (Link("compare with another tokenizer", compare),)))
     blocks = (Links("Neighbors", neighbors), WithFacts(tuple(content), (KeyValues(tuple(facts)),)))
-    summary = f"{plural(count, 'token')}, {size(provenance.text_bytes)} of text"
+    share = loss_share(store, wanted)
+    loss = "" if share is None else f", {percent(share)} in the loss"
+    summary = f"{plural(count, 'token')}, {size(provenance.text_bytes)} of text{loss}"
     return Page(f"Document {wanted:,}", blocks, summary=summary)
 
 

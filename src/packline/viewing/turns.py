@@ -1,0 +1,85 @@
+"""Turns of a conversation: found in its tokens, by the control tokens that chat formats begin them with.
+
+    <|im_start|> assistant ↵ Hello <|im_end|> ↵ <|im_start|> user ...
+    └──────── turn, role assistant ─────────┘   └── turn, role user
+
+A store keeps tokens and a loss mask, no messages. Only control tokens begin a turn, never text that looks
+like one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from packline.viewing.page import Cell, DocumentOrigin, TokenStrip
+from packline.viewing.text import percent
+
+BEFORE_ROLE = frozenset({"<|im_start|>", "<|start_header_id|>", "<start_of_turn>", "<|start|>"})
+"""Control tokens that a role follows as text."""
+WITH_ROLE = re.compile(
+    r"<[|｜](system|developer|user|assistant|tool|observation|ipython|python|output)(?:_start)?[|｜]>",
+    re.IGNORECASE,
+)
+"""Control tokens that contain a role."""
+MISTRAL = {"[INST]": "user", "[/INST]": "assistant", "[SYSTEM_PROMPT]": "system", "[TOOL_RESULTS]": "tool"}
+ROLE = re.compile(r"\s*([A-Za-z][\w .-]{0,30}?)\s*(?:\n|$)")
+ROLE_CELLS = 8
+"""Most tokens of a role."""
+UNKNOWN = "before the first turn"
+
+
+def turns_of(cells: Sequence[Cell]) -> list[tuple[int, str]]:
+    """First cell and role of each turn, in order; empty for what is no conversation.
+
+    >>> texts = ["<|im_start|>", "user", "\\n", "hi", "<|im_end|>"]
+    >>> turns_of([Cell(one, (0,), one.encode(), 0, special=one[0] == "<") for one in texts])
+    [(0, 'user')]
+    """
+    found: list[tuple[int, str]] = []
+    for place, cell in enumerate(cells):
+        if not cell.special:
+            continue
+        if cell.text in BEFORE_ROLE:
+            text = ""
+            for after in cells[place + 1 : place + 1 + ROLE_CELLS]:
+                if after.special:
+                    break
+                text += after.text
+            if match := ROLE.match(text):
+                found.append((place, match[1]))
+        elif match := WITH_ROLE.fullmatch(cell.text):
+            found.append((place, match[1].lower()))
+        elif cell.text in MISTRAL:
+            found.append((place, MISTRAL[cell.text]))
+    return found
+
+
+def with_turns(strip: TokenStrip, document: int) -> TokenStrip:
+    """Strip of a document with a block for each turn of a conversation; other strips as they are."""
+    turns = turns_of(strip.cells)
+    if not turns:
+        return strip
+    edges = [*(place for place, _ in turns), len(strip.cells)]
+    roles = [role for _, role in turns]
+    if edges[0]:
+        edges, roles = [0, *edges], [UNKNOWN, *roles]
+    cells: list[Cell] = []
+    origins: list[DocumentOrigin] = []
+    text = strip.origins[0].text if strip.origins else ""
+    for number, (role, (start, stop)) in enumerate(zip(roles, pairwise(edges), strict=True)):
+        part = strip.cells[start:stop]
+        cells += [replace(cell, segment=number) for cell in part]
+        origins.append(DocumentOrigin(number, document, text, title=role, note=in_loss(part)))
+    return replace(strip, cells=tuple(cells), origins=tuple(origins), headings=True)
+
+
+def in_loss(cells: Sequence[Cell]) -> str:
+    """Share of tokens that are in the loss, in words; empty if it is unknown."""
+    if any(cell.loss is None for cell in cells):
+        return ""
+    count = sum(len(cell.ids) for cell in cells)
+    learned = sum(len(cell.ids) for cell in cells if cell.loss)
+    return f"{percent(learned / count)} in the loss" if learned else "no loss"
