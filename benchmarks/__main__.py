@@ -11,6 +11,7 @@ python -m benchmarks export              add the rates of exports to it
 python -m benchmarks reuse               add the seconds of builds that reuse a store to it
 python -m benchmarks remote              add the rates of builds from an object server to it
 python -m benchmarks merge               add the seconds of merging and comparing stores to it
+python -m benchmarks units               add the rate of units without work to it
 python -m benchmarks training            add the seconds of training tokenizers to it
 python -m benchmarks against             compare this checkout with another one, such as an earlier commit
 python -m benchmarks simulate            simulate a build on 1,000 workers, some of them lost and replaced
@@ -52,6 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
             "reuse": reuse,
             "remote": remote,
             "merge": merge,
+            "units": units,
             "training": training,
             "against": against,
             "simulate": simulate_builds,
@@ -137,6 +139,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=3)
     command.add_argument("--size", default="10GB", help="tokens of the merged store")
     _add_tokenizer(command)
+
+    command = commands.add_parser("units", parents=[common], help="measure units without work")
+    command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--workers", type=int, default=2)
+    command.add_argument("--counts", default="1k,10k,1M", help="numbers of units, separated by commas")
 
     command = commands.add_parser("training", parents=[common], help="measure training of tokenizers")
     command.add_argument("--rounds", type=int, default=3)
@@ -229,7 +236,7 @@ def run(options: argparse.Namespace) -> None:
             results.cold = kept.cold
             results.permutation, results.exporting = kept.permutation, kept.exporting
             results.reusing, results.merging = kept.reusing, kept.merging
-            results.remote = kept.remote
+            results.remote, results.units = kept.remote, kept.units
             results.training = kept.training
         _save(options.results, results)
 
@@ -387,6 +394,17 @@ def merge(options: argparse.Namespace) -> None:
         rounds=options.rounds,
         say=_say,
     )
+    _save(options.results, results)
+
+
+def units(options: argparse.Namespace) -> None:
+    """Measure units without work, and add them to the results, in place of older measurements."""
+    from benchmarks.units import measure_units
+    from packline.quantities import parse_count
+
+    results = _results(options)
+    counts = [parse_count(word) for word in options.counts.split(",")]
+    results.units = measure_units(counts, workers=options.workers, rounds=options.rounds, say=_say)
     _save(options.results, results)
 
 
