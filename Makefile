@@ -10,13 +10,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 WEB    := tests/viewing/browser
+AZURITE := tests/storage/azurite
 PIP    := -m pip --disable-pip-version-check --no-input -qq install
 INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PEERS  := $(VENV)-peers/bin/python $(PIP)
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format docs bench peers browser slurm pictures lock clean
+.PHONY: help setup demo test test-fast check format docs bench peers browser azurite slurm pictures lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | awk '{ printf "  make %-11s", $$2; $$1 = $$2 = ""; print }'
@@ -57,6 +58,8 @@ peers: $(VENV)/.torch $(VENV)-peers/.done ## install torch, and .venv-peers with
 
 browser: $(VENV)/.browser ## install Chromium and axe-core, with which tests look at the pages
 
+azurite: $(VENV)/.azurite ## install the Azure server of the tests (npm, 365 MB)
+
 slurm: ## install Slurm, with which tests run the array script, where that is possible
 	@tools/install-slurm.sh
 
@@ -67,7 +70,7 @@ lock: ## resolve the newest versions into constraints.txt
 	@$(PYTHON) tools/lock.py
 
 clean: ## remove the environments and all caches
-	rm -rf $(VENV) $(VENV)-peers $(WEB)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-peers $(WEB)/node_modules $(AZURITE)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # ------------------------------------------------------------------------------------ environment
 
@@ -112,6 +115,10 @@ $(VENV)/.torch: $(VENV)/.dev
 $(VENV)/.browser: $(WEB)/package-lock.json | $(VENV)/.dev
 	@tools/install-browser.sh
 	@npm --prefix $(WEB) ci --silent --no-audit --no-fund
+	@touch $@
+
+$(VENV)/.azurite: $(AZURITE)/package.json | $(VENV)/.dev
+	@npm --prefix $(AZURITE) install --silent --no-audit --no-fund --no-package-lock
 	@touch $@
 
 # Torch first; last, and without their requirements, the lines that are marked so (peers.txt says why).

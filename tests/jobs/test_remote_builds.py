@@ -21,7 +21,7 @@ from tests.storage.servers import Bucket
 import packline
 from packline.chat.sft import SftRequest, run_sft
 from packline.chat.sources import ConversationSource
-from packline.errors import StoreBusy, StoreError, StoreNotFound
+from packline.errors import RecipeError, ResumeMismatch, StoreBusy, StoreError, StoreNotFound
 from packline.formats.import_ import ImportRequest, run_import
 from packline.jobs import driver as driver_module
 from packline.jobs import seen
@@ -260,3 +260,33 @@ def test_a_store_that_ignores_conditions_is_refused_but_for_one_writer(
     built(place, tmp_path / "in", tokenizer_json)
     built(str(tmp_path / "local"), tmp_path / "in", tokenizer_json)
     assert stored(place) == digests(tmp_path / "local")
+
+
+def test_an_export_into_a_bucket_is_the_one_in_a_folder(
+    bucket: Bucket, tmp_path: Path, tokenizer_json: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(str(tmp_path / "store"), tmp_path / "in", tokenizer_json)
+    place = bucket.place("export")
+
+    def export(out: Path | str, **more: Any) -> Any:
+        return packline.export(
+            tmp_path / "store", out=out, to_format="megatron", workers=0, link="copy", **more
+        )
+
+    export(tmp_path / "local")
+    with storage_calls() as calls:
+        export(bucket.place("counted"))
+    for number in range(0, len(calls), 4):
+        with pytest.raises(Crash), killed_at(number):
+            export(place := bucket.place(f"export-{number}"))
+        exported = export(place)
+        assert exported.out == place and not exported.nothing_to_do
+        assert stored(place) == digests(tmp_path / "local"), calls[number]
+    assert export(place).nothing_to_do
+    assert not [path for path in scratch.rglob("*") if path.is_file()]
+    with pytest.raises(ResumeMismatch):
+        packline.export(tmp_path / "store", out=place, to_format="nanogpt", workers=0)
+    with pytest.raises(RecipeError, match="one machine"):
+        export(bucket.place("other"), on=packline.Slice(0, 2))
+    with pytest.raises(StoreError, match="local path"):
+        packline.merge([tmp_path / "store"] * 2, out=bucket.place("merged"))

@@ -33,7 +33,9 @@ ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 Inputs = Annotated[
     str,
-    Parameter(help="Files, folders, globs or URIs (s3://, https://, ...) of text; or one recipe (.toml)."),
+    Parameter(
+        help="Files, folders, globs or URIs (s3://, hf://, ...) of text; or one recipe (.toml)."
+    ),
 ]
 
 

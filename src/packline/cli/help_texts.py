@@ -31,6 +31,7 @@ the same command resumes it, and the result is the same, byte for byte.""",
       --eod '<|endoftext|>' --out store
   packline build books.parquet --text body --tokenizer gpt2 \\
       --val-fraction 0.01 --out store
+  packline build 's3://bucket/web/*.parquet' --tokenizer gpt2 --out store
   packline build web.parquet --tokenizer gpt2 --out store \\
       --columns 'url,score: float' --where "score >= 3"
   packline build recipe.toml --out store --workers 8 --memory 12GiB

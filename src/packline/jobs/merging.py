@@ -32,6 +32,7 @@ from packline.jobs.folder import (
 from packline.jobs.resources import require_disk
 from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors, sync_file, sync_folder
+from packline.storage.places import refuse_remote
 from packline.storage.sharing import share_file
 from packline.store.files import HINT, FileEntry, stat_file
 from packline.store.manifest import Manifest, refuse_empty, to_json
@@ -79,6 +80,7 @@ def run_merge(
     paths = [store_path(store) for store in stores]
     if len(paths) < 2:
         raise RecipeError(f"found {len(paths)} store to merge: expected two or more")
+    refuse_remote(out, "a merged store")
     return _Merge(paths, Path(out), verify, on_event or (lambda event: None)).run()
 
 

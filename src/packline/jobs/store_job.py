@@ -42,6 +42,7 @@ from packline.ragged import dtype_for
 from packline.recipe import Recipe, is_limited, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import hash_range
+from packline.storage.places import is_remote
 from packline.store.ledger import source_names
 from packline.store.manifest import (
     MANIFEST,
@@ -200,7 +201,7 @@ class StoreJob(Job[U, R, S]):
             return
         published = (self.folder.path / MANIFEST).stat().st_mtime_ns
         for file in self.files:
-            if file.modified.isdigit() and int(file.modified) > published:
+            if not is_remote(file.path) and file.modified.isdigit() and int(file.modified) > published:
                 yield file
 
     def begin(self) -> Sequence[U]:

@@ -47,14 +47,14 @@ class CopiedFile(msgspec.Struct, frozen=True):
 
 
 class CopyCounts(msgspec.Struct):
-    """What a copy has done."""
+    """Counts of a copy."""
 
     files: int = 0
     bytes: int = 0
     found_files: int = 0
-    """Of `files`, those that the target had already."""
+    """Number of `files` that the target had already."""
     linked_bytes: int = 0
-    """Of `bytes`, those that share their blocks with the source."""
+    """Number of `bytes` that share their blocks with the source."""
 
 
 def checksum_of(storage: Storage, name: str) -> str:

@@ -28,7 +28,7 @@ from packline.storage.clients import READ_SECONDS, STALL_SECONDS, Clients, obsto
 from packline.storage.globs import fixed_folder, glob_pattern, is_hidden
 from packline.storage.places import without_secrets
 from packline.storage.remote_files import InputState, ListedFile
-from packline.storage.store_errors import ACCESS, reason_of, status_of
+from packline.storage.store_errors import ACCESS, is_missing_bucket, reason_of, status_of
 
 LISTED = 1000
 ATTEMPTS = 4
@@ -235,6 +235,11 @@ def _input_error(uri: str, reason: str, error: Exception) -> InputError:
         return InputError(
             f"cannot read {shown}: its server does not support ranges",
             hint="download the file, and give its path",
+        )
+    if is_missing_bucket(error):
+        return InputError(
+            f"cannot read {shown}: there is no such bucket or container",
+            hint="check its name and the endpoint",
         )
     if status in (401, 403) or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
         hint = ACCESS.get(uri.partition("://")[0], "the server wants credentials, and packline sends none")

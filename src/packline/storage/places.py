@@ -88,6 +88,31 @@ def without_secrets(place: str) -> str:
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
+def store_beside(out: str | os.PathLike[str]) -> str:
+    """Place of the store that is kept beside an export.
+
+    >>> store_beside("data/rows/"), store_beside("s3://bucket/rows/")
+    ('data/rows.store', 's3://bucket/rows.store')
+    """
+    return f"{os.fspath(out).rstrip('/') if is_remote(out) else Path(out)}.store"
+
+
+def refuse_remote(place: str | os.PathLike[str], what: str) -> None:
+    """Refuse the URI of an object store where only a local path works.
+
+    Args:
+        what: the command or result that needs a local path.
+
+    Raises:
+        StoreError: the place is a URI.
+    """
+    if is_remote(place):
+        raise StoreError(
+            f"{without_secrets(os.fspath(place))}: {what} is written to a local path, found a URI",
+            hint="write it to a local path, then copy it: packline cp SRC DST",
+        )
+
+
 def open_storage(place: str | os.PathLike[str]) -> Storage:
     """Storage of a place; nothing is read or written yet.
 
