@@ -22,13 +22,14 @@ import packline
 QUICK = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 500,
-    "health_check_timeout_ms": 500,
-    "health_check_failure_threshold": 2,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 3,
 }
-"""A dead node is noticed after 4 seconds instead of 17."""
+"""A dead node is noticed after 5 seconds instead of 17."""
 LOOPBACK = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # binds to 127.0.0.1 only
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "120",  # machines of tests are busy
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": secrets.token_hex(16),
 }
