@@ -130,7 +130,7 @@ def publish_bytes(path: Path, data: bytes) -> None:
 
 @contextmanager
 def _waiting_file(path: Path, data: bytes) -> Iterator[Path]:
-    """The bytes, durable under a name in the folder of `path` that no other process has; removed at the end."""
+    """The bytes, durable under a name of the same folder that no other process has; removed at the end."""
     waiting = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         with open(waiting, "xb") as file:
