@@ -15,8 +15,9 @@ from tests.hub.loopback import OTHER, READ, LoopbackHub
 
 from packline.errors import CorruptStore, HubError, RecipeError, StoreError, StoreNotFound
 from packline.hub import push as pushing
-from packline.hub.layout import local_name, repository_paths
+from packline.hub.layout import repository_paths
 from packline.hub.push import PushProgress, push
+from packline.storage.hub_folder import local_name
 from packline.store.manifest import MANIFEST, to_json
 from packline.testing import make_store
 

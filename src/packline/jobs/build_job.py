@@ -23,7 +23,7 @@ from packline.errors import PacklineError, RecipeError
 from packline.fingerprint import Hasher
 from packline.jobs.build_runner import BuildInfo, BuildResult, Built, StreamRead, TokenizeSettings
 from packline.jobs.events import BuildPlanned, EnginesTried, Event, Finished, Note, Progress, UnitDone
-from packline.jobs.folder import BuildIdentity, digest_inputs
+from packline.jobs.identity import BuildIdentity, digest_inputs
 from packline.jobs.input_evidence import keep_evidence, now_ns
 from packline.jobs.job import Session
 from packline.jobs.limits import (

@@ -21,7 +21,8 @@ import msgspec
 from packline.errors import CorruptStore, StoreNotFound
 from packline.jobs.begun import BegunBuild, read_begun
 from packline.jobs.driver import driver_lines, read_driver
-from packline.jobs.folder import BuildIdentity, read_published
+from packline.jobs.folder import read_published
+from packline.jobs.identity import BuildIdentity
 from packline.jobs.seen import Committed
 from packline.jobs.units import Stream
 from packline.jobs.work import PARTS, Command, is_running, read_command, staging_folder
