@@ -10,6 +10,8 @@ python -m benchmarks cold                add the rates from a cold disk to it
 python -m benchmarks export              add the rates of exports to it
 python -m benchmarks reuse               add the seconds of builds that reuse a store to it
 python -m benchmarks remote              add the rates of builds from an object server to it
+python -m benchmarks ray                 compare a build on Ray with one on this machine
+python -m benchmarks chaos               kill processes of builds at random, and compare the stores
 python -m benchmarks merge               add the seconds of merging and comparing stores to it
 python -m benchmarks units               add the rate of units without work to it
 python -m benchmarks training            add the seconds of training tokenizers to it
@@ -52,6 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
             "export": export,
             "reuse": reuse,
             "remote": remote,
+            "ray": on_ray,
+            "chaos": chaos,
             "merge": merge,
             "units": units,
             "training": training,
@@ -134,6 +138,15 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=5)
     command.add_argument("--inputs", help="files of the corpus, separated by commas; default: all three")
     _add_tokenizer(command)
+
+    command = commands.add_parser("ray", parents=[common], help="compare Ray with this machine")
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    _add_tokenizer(command)
+
+    command = commands.add_parser("chaos", parents=[common], help="kill processes of builds at random")
+    command.add_argument("--kills", type=int, default=200)
+    command.add_argument("--seed", type=int, default=15)
 
     command = commands.add_parser("merge", parents=[common], help="measure merging and comparing stores")
     command.add_argument("--rounds", type=int, default=3)
@@ -379,6 +392,26 @@ def remote(options: argparse.Namespace) -> None:
         say=_say,
     )
     _save(options.results, results)
+
+
+def on_ray(options: argparse.Namespace) -> None:
+    """Compare the rate of a build on Ray with that on this machine; nothing is added to the results."""
+    from benchmarks.clusters import measure_ray
+
+    measure_ray(
+        options.folder,
+        tokenizer=_tokenizers(options)[-1],
+        rounds=options.rounds,
+        workers=options.workers,
+        say=_say,
+    )
+
+
+def chaos(options: argparse.Namespace) -> None:
+    """Kill processes of builds at random, and compare their stores."""
+    from benchmarks.clusters import run_chaos
+
+    run_chaos(options.kills, options.seed, _say)
 
 
 def merge(options: argparse.Namespace) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 from packline.errors import StoreError
 from packline.fingerprint import hash_bytes
-from packline.jobs.folder import BuildIdentity, StoreFolder
+from packline.jobs.folder import StoreFolder
+from packline.jobs.identity import BuildIdentity
 from packline.jobs.job import WorkUnit
 from packline.jobs.seen import Committed
 from packline.jobs.work import WorkFolder
