@@ -26,6 +26,7 @@ import xxhash
 from packline.errors import CorruptStore, PacklineError, StoreError
 from packline.fingerprint import hash_bytes
 from packline.storage.cache import Cache, TemporaryCache, write_all
+from packline.storage.places import HUB
 from packline.store.fetching import Fetcher, Request, Traffic
 from packline.store.files import HINT, FileEntry
 from packline.store.paths import CacheSettings, RemotePath
@@ -45,6 +46,15 @@ IN_FLIGHT = 16
 """Requests of one file that are made before the first is waited for."""
 
 
+def _fixed(place: str) -> str:
+    """A place whose files do not change: of a repository on the hub, one commit."""
+    if not place.startswith(HUB):
+        return place
+    from packline.storage.hub_folder import pinned
+
+    return pinned(place)
+
+
 class Mirror:
     """A store in an object store.
 
@@ -58,7 +68,7 @@ class Mirror:
     """
 
     def __init__(self, place: str, settings: CacheSettings, *, fresh: bool = False) -> None:
-        self.place, self.settings, self.fresh = place, settings, fresh
+        self.place, self.settings, self.fresh = _fixed(place), settings, fresh
         self.cache: Cache = TemporaryCache(FRESH_BYTES) if fresh else settings.open()
         self.fetcher = Fetcher(place)
         self.pieces = Pieces(self)
