@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cluster.raylets import Raylets, start_raylets
+from tests.faults.processes import processes_of
 from tests.jobs.builds import build, digests, set_sizes_everywhere, start_build
 from tests.laws.reference import write_corpus
 
@@ -89,20 +90,6 @@ def end_of(process: subprocess.Popen[str]) -> str:
     text = process.communicate(timeout=120)[0]
     assert process.returncode == 0, text
     return text
-
-
-def processes_of(word: str) -> dict[int, int]:
-    """Processes with a word in their command line, and the parent of each."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (path / "cmdline").read_bytes()
-            state, parent = (path / "stat").read_text().rsplit(")", 1)[1].split()[:2]
-        except OSError:
-            continue
-        if word.encode() in command and state not in "ZX":
-            found[int(path.name)] = int(parent)
-    return found
 
 
 def test_a_node_is_lost_and_another_joins(

@@ -22,13 +22,8 @@ import msgspec
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.jobs.events import Note, OnEvent, Planned
-from packline.jobs.folder import (
-    BuildIdentity,
-    StoreFolder,
-    digest_inputs,
-    input_differences,
-    refuse_differences,
-)
+from packline.jobs.folder import StoreFolder
+from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences, refuse_differences
 from packline.jobs.resources import require_disk
 from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors, sync_file, sync_folder

@@ -25,13 +25,8 @@ from packline.errors import PacklineError, ResumeMismatch, TokenizerError
 from packline.jobs.begun import BegunBuild, build_mark, input_entries, record_begun
 from packline.jobs.events import ImportPlanned, Note, UnitDone
 from packline.jobs.finish import make_manifest, publish_store
-from packline.jobs.folder import (
-    BuildIdentity,
-    StoreFolder,
-    digest_inputs,
-    input_differences,
-    refuse_differences,
-)
+from packline.jobs.folder import StoreFolder
+from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences, refuse_differences
 from packline.jobs.input_evidence import read_evidence
 from packline.jobs.job import Job, Numbered, Session, WorkUnit
 from packline.jobs.resources import require_disk, usable_cores

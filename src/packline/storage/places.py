@@ -3,6 +3,7 @@
 data/store                  folder
 s3://bucket/key             S3, and stores that speak its protocol (R2, MinIO, Ceph) by $AWS_ENDPOINT_URL
 gs://bucket/key             Google Cloud Storage
+hf://datasets/ORG/NAME      a repository of the Hugging Face hub, for reading
 az://container/key          Azure Blob Storage; the account is in $AZURE_STORAGE_ACCOUNT_NAME
 """
 
@@ -18,6 +19,8 @@ from packline.errors import StoreError, did_you_mean
 if TYPE_CHECKING:
     from packline.storage.protocol import Storage
 
+HUB = "hf://"
+"""Scheme of the hub, whose repositories are only read."""
 SCHEMES = ("s3", "gs", "az")
 """Schemes of object stores."""
 
@@ -123,6 +126,10 @@ def open_storage(place: str | os.PathLike[str]) -> Storage:
     'data/store'
     """
     start = os.fspath(place)
+    if start.startswith(HUB):
+        from packline.storage.hub_folder import HubFolder
+
+        return HubFolder(start)
     if is_remote(start):
         from packline.storage.objects import ObjectFolder
 
