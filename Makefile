@@ -16,7 +16,7 @@ PEERS  := $(VENV)-peers/bin/python $(PIP)
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format docs bench peers browser pictures lock clean
+.PHONY: help setup demo test test-fast check format docs bench peers browser pictures screenshots lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | awk '{ printf "  make %-11s", $$2; $$1 = $$2 = ""; print }'
@@ -59,6 +59,9 @@ browser: $(VENV)/.browser ## install Chromium and axe-core, with which tests loo
 
 pictures: $(VENV)/.browser ## take the pictures of docs/pictures from pages of the demo's store
 	@$(BIN)/python -m tools.pictures
+
+screenshots: $(VENV)/.browser ## take pictures of every page of the viewer in many scripts, and judge them
+	@$(BIN)/python -m tools.screenshots
 
 lock: ## resolve the newest versions into constraints.txt
 	@$(PYTHON) tools/lock.py
