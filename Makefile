@@ -10,13 +10,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 WEB    := tests/viewing/browser
+AZURITE := tests/storage/azurite
 PIP    := -m pip --disable-pip-version-check --no-input -qq install
 INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PEERS  := $(VENV)-peers/bin/python $(PIP)
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format docs bench peers browser pictures screenshots lock clean
+.PHONY: help setup demo test test-fast check format docs bench peers browser azurite slurm pictures screenshots package lowest lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | awk '{ printf "  make %-11s", $$2; $$1 = $$2 = ""; print }'
@@ -57,17 +58,35 @@ peers: $(VENV)/.torch $(VENV)-peers/.done ## install torch, and .venv-peers with
 
 browser: $(VENV)/.browser ## install Chromium and axe-core, with which tests look at the pages
 
+azurite: $(VENV)/.azurite ## install the Azure server of the tests (npm, 365 MB)
+
+slurm: ## install Slurm, with which tests run the array script, where that is possible
+	@tools/install-slurm.sh
+
 pictures: $(VENV)/.browser ## take the pictures of docs/pictures from pages of the demo's store
 	@$(BIN)/python -m tools.pictures
 
 screenshots: $(VENV)/.browser ## take pictures of every page of the viewer in many scripts, and judge them
 	@$(BIN)/python -m tools.screenshots
 
+package: $(VENV)-package/.done ## build wheel and sdist into dist, and try both in a clean environment
+	@rm -rf dist build/from-sdist
+	@$(VENV)-package/bin/hatchling build -d dist >/dev/null
+	@$(VENV)-package/bin/python $(PIP:install=wheel) --no-deps --no-build-isolation -w build/from-sdist dist/*.tar.gz
+	@$(VENV)-package/bin/python tools/check_wheel.py dist/*.whl build/from-sdist/*.whl
+	@$(VENV)-package/bin/python $(PIP) --force-reinstall --no-deps build/from-sdist/*.whl
+	@tools/smoke.sh $(VENV)-package/bin
+
+lowest: $(VENV)-lowest/.done ## try packline with the lowest versions it allows, and beside transformers 4.51
+	@tools/smoke.sh $(VENV)-lowest/bin
+	@$(VENV)-lowest/bin/python $(PIP) --dry-run . numpy==2.2.6 transformers==4.51.3 datasets==3.6.0
+	@echo "packline: the lowest versions work, and transformers 4.51, datasets 3.6 and numpy 2.2 fit"
+
 lock: ## resolve the newest versions into constraints.txt
 	@$(PYTHON) tools/lock.py
 
 clean: ## remove the environments and all caches
-	rm -rf $(VENV) $(VENV)-peers $(WEB)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-package $(VENV)-lowest $(WEB)/node_modules $(AZURITE)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # ------------------------------------------------------------------------------------ environment
 
@@ -108,10 +127,28 @@ $(VENV)/.torch: $(VENV)/.dev
 	@$(INSTALL) torchdata
 	@touch $@
 
+# A clean environment: packline's requirements as pip chooses them today, and the backend that builds.
+$(VENV)-package/.done: pyproject.toml
+	@echo "packline: making $(VENV)-package"
+	$(call make-environment,$(VENV)-package)
+	@$(VENV)-package/bin/python $(PIP) . $$(sed -n '/^requires = /{s/^requires = //;s/[]",[]//g;p}' pyproject.toml)
+	@touch $@
+
+$(VENV)-lowest/.done: pyproject.toml tools/lowest.py $(shell find src -name '*.py')
+	@echo "packline: making $(VENV)-lowest with the lowest versions that packline allows"
+	$(call make-environment,$(VENV)-lowest)
+	@mkdir -p build && $(VENV)-lowest/bin/python tools/lowest.py > build/lowest.txt
+	@$(VENV)-lowest/bin/python $(PIP) -c build/lowest.txt . transformers==4.51.3
+	@touch $@
+
 # Chromium and npm are the system's; axe-core, which judges how well a page can be read aloud, is npm's.
 $(VENV)/.browser: $(WEB)/package-lock.json | $(VENV)/.dev
 	@tools/install-browser.sh
 	@npm --prefix $(WEB) ci --silent --no-audit --no-fund
+	@touch $@
+
+$(VENV)/.azurite: $(AZURITE)/package.json | $(VENV)/.dev
+	@npm --prefix $(AZURITE) install --silent --no-audit --no-fund --no-package-lock
 	@touch $@
 
 # Torch first; last, and without their requirements, the lines that are marked so (peers.txt says why).

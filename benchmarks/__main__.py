@@ -10,9 +10,13 @@ python -m benchmarks cold                add the rates from a cold disk to it
 python -m benchmarks export              add the rates of exports to it
 python -m benchmarks reuse               add the seconds of builds that reuse a store to it
 python -m benchmarks remote              add the rates of builds from an object server to it
+python -m benchmarks ray                 compare a build on Ray with one on this machine
+python -m benchmarks chaos               kill processes of builds at random, and compare the stores
 python -m benchmarks merge               add the seconds of merging and comparing stores to it
+python -m benchmarks units               add the rate of units without work to it
 python -m benchmarks training            add the seconds of training tokenizers to it
 python -m benchmarks against             compare this checkout with another one, such as an earlier commit
+python -m benchmarks simulate            simulate a build on 1,000 workers, some of them lost and replaced
 python -m benchmarks render              rewrite the tables of docs/benchmarks.md
 """
 
@@ -50,9 +54,13 @@ def main(arguments: list[str] | None = None) -> int:
             "export": export,
             "reuse": reuse,
             "remote": remote,
+            "ray": on_ray,
+            "chaos": chaos,
             "merge": merge,
+            "units": units,
             "training": training,
             "against": against,
+            "simulate": simulate_builds,
             "render": render_pages,
         }
         commands[options.command](options)
@@ -131,10 +139,24 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--inputs", help="files of the corpus, separated by commas; default: all three")
     _add_tokenizer(command)
 
+    command = commands.add_parser("ray", parents=[common], help="compare Ray with this machine")
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    _add_tokenizer(command)
+
+    command = commands.add_parser("chaos", parents=[common], help="kill processes of builds at random")
+    command.add_argument("--kills", type=int, default=200)
+    command.add_argument("--seed", type=int, default=15)
+
     command = commands.add_parser("merge", parents=[common], help="measure merging and comparing stores")
     command.add_argument("--rounds", type=int, default=3)
     command.add_argument("--size", default="10GB", help="tokens of the merged store")
     _add_tokenizer(command)
+
+    command = commands.add_parser("units", parents=[common], help="measure units without work")
+    command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--workers", type=int, default=2)
+    command.add_argument("--counts", default="1k,10k,1M", help="numbers of units, separated by commas")
 
     command = commands.add_parser("training", parents=[common], help="measure training of tokenizers")
     command.add_argument("--rounds", type=int, default=3)
@@ -147,6 +169,14 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=5)
     command.add_argument("--only", default="", help="prefixes of task names, separated by commas")
     _add_tokenizer(command)
+
+    command = commands.add_parser("simulate", help="simulate a build on many machines")
+    command.add_argument("--nodes", type=int, default=50)
+    command.add_argument("--workers", type=int, default=20, help="workers of each node")
+    command.add_argument("--units", type=int, default=400_000)
+    command.add_argument("--losses", type=float, default=0.5, help="losses a node and hour")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--how", default="ray,slices", help="choice of units")
 
     command = commands.add_parser("render", parents=[common], help="rewrite the tables")
     command.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
@@ -162,6 +192,29 @@ def _add_tokenizer(command: argparse.ArgumentParser) -> None:
         help="a tokenizer.json or a folder with one; the first is measured on everything",
     )
     command.add_argument("--eod", default="<|endoftext|>")
+
+
+def simulate_builds(options: argparse.Namespace) -> None:
+    """Simulate a build for each choice of units, check it, and print its figures."""
+    import tempfile
+    from typing import cast
+
+    from benchmarks.simulation import How, World, describe, simulate
+
+    world = World(
+        nodes=options.nodes,
+        workers=options.workers,
+        units=options.units,
+        losses_a_node_hour=options.losses,
+        seed=options.seed,
+    )
+    for how in options.how.split(","):
+        with tempfile.TemporaryDirectory() as scratch:
+            found = simulate(world, cast("How", how), Path(scratch))
+            found.check()
+        for name, value in describe(found).items():
+            _say(f"{name:16}  {value}")
+        _say("checked: every unit has one receipt, no file is without one")
 
 
 def corpus(options: argparse.Namespace) -> None:
@@ -196,7 +249,7 @@ def run(options: argparse.Namespace) -> None:
             results.cold = kept.cold
             results.permutation, results.exporting = kept.permutation, kept.exporting
             results.reusing, results.merging = kept.reusing, kept.merging
-            results.remote = kept.remote
+            results.remote, results.units = kept.remote, kept.units
             results.training = kept.training
         _save(options.results, results)
 
@@ -341,6 +394,26 @@ def remote(options: argparse.Namespace) -> None:
     _save(options.results, results)
 
 
+def on_ray(options: argparse.Namespace) -> None:
+    """Compare the rate of a build on Ray with that on this machine; nothing is added to the results."""
+    from benchmarks.clusters import measure_ray
+
+    measure_ray(
+        options.folder,
+        tokenizer=_tokenizers(options)[-1],
+        rounds=options.rounds,
+        workers=options.workers,
+        say=_say,
+    )
+
+
+def chaos(options: argparse.Namespace) -> None:
+    """Kill processes of builds at random, and compare their stores."""
+    from benchmarks.clusters import run_chaos
+
+    run_chaos(options.kills, options.seed, _say)
+
+
 def merge(options: argparse.Namespace) -> None:
     """Measure merging and comparing stores, and add it to the results, in place of older measurements."""
     from benchmarks.merging import measure_merging
@@ -354,6 +427,17 @@ def merge(options: argparse.Namespace) -> None:
         rounds=options.rounds,
         say=_say,
     )
+    _save(options.results, results)
+
+
+def units(options: argparse.Namespace) -> None:
+    """Measure units without work, and add them to the results, in place of older measurements."""
+    from benchmarks.units import measure_units
+    from packline.quantities import parse_count
+
+    results = _results(options)
+    counts = [parse_count(word) for word in options.counts.split(",")]
+    results.units = measure_units(counts, workers=options.workers, rounds=options.rounds, say=_say)
     _save(options.results, results)
 
 

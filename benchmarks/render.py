@@ -74,6 +74,8 @@ def render(results: Results) -> str:
         parts.append(remote_table(results))
     if results.merging:
         parts.append(merging_table(results))
+    if results.units:
+        parts.append(units_table(results))
     if results.training:
         parts.append(training_table(results))
     if results.left_out:
@@ -347,6 +349,28 @@ def merging_table(results: Results) -> str:
             f"{runs[0].changed:,}" if case.startswith("diff") else "",
             show_seconds(seconds),
             show_size(max(run.peak_bytes for run in runs)),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def units_table(results: Results) -> str:
+    """Rates of units without work, and the size of plans."""
+    busy = spread_of(run.busy_cores for run in results.units)
+    note = f"Other work ran during these commands ({show_rate(busy)} cores), so they took longer."
+    lines = [
+        *([note, ""] if busy.median > BUSY_CORES else []),
+        "| units without work | units per second | memory of the driver | plan on disk | plan read in |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    for count in sorted({run.units for run in results.units}):
+        runs = [run for run in results.units if run.units == count]
+        cells = [
+            f"{count:,}",
+            f"{spread_of(run.units / run.seconds for run in runs).median:,.0f}",
+            show_size(max(run.driver_bytes for run in runs)),
+            show_size(runs[0].plan_bytes),
+            show_seconds(spread_of(run.plan_read_seconds for run in runs)),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

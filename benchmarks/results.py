@@ -22,6 +22,7 @@ import packline
 from benchmarks.catalogue import Kind
 from benchmarks.corpus import Facts
 from benchmarks.errors import BenchmarkError
+from benchmarks.units_run import UnitsRun
 
 BUSY_CORES = 0.3
 """More than this at the start means that others use the cores too."""
@@ -375,6 +376,7 @@ class Results(msgspec.Struct, kw_only=True):
     reusing: list[ReuseRun] = []
     remote: list[RemoteRun] = []
     merging: list[MergeRun] = []
+    units: list[UnitsRun] = []
     training: list[TrainingRun] = []
     left_out: list[str] = []
     """What was not measured, and why."""

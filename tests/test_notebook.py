@@ -10,6 +10,7 @@ import pytest
 
 from packline.facade import Store
 from packline.loading.loader import Loader
+from packline.loading.mixture import Mixture
 from packline.notebook import Notebook
 from packline.packing.row_reader import Row
 from packline.packing.rows import Rows
@@ -27,7 +28,7 @@ assert "packline.viewing.token_pages" in sys.modules
 """
 
 
-@pytest.mark.parametrize("kind", [Store, Rows, Row, Loader])
+@pytest.mark.parametrize("kind", [Store, Rows, Row, Loader, Mixture])
 def test_every_value_for_notebooks_has_a_page(kind: type) -> None:
     assert issubclass(kind, Notebook)
     assert token_pages.page_of.dispatch(kind) is not token_pages.page_of.dispatch(object)

@@ -74,6 +74,7 @@ def export(
     from packline.jobs.build import run_build
     from packline.loading.loader import Loader
     from packline.recipe import Recipe
+    from packline.storage.places import store_beside
     from packline.store.reader import StoreReader
 
     choice, rest = make_choice(dict(settings))
@@ -85,7 +86,7 @@ def export(
     elif isinstance(source, str | Path) and tokenizer is None and not is_recipe(source):
         view = source
     else:
-        view = Path(f"{Path(out)}.store")
+        view = store_beside(out)
         if not isinstance(source, Recipe) and not str(source).endswith(".toml"):
             choice, rest["where"] = without_where(choice)
         recipe, running = make_recipe(source, tokenizer, {**rest, "workers": workers})
@@ -167,6 +168,7 @@ def convert(
     """
     from packline.formats.choice import ExportChoice, is_store, make_choice
     from packline.formats.export import run_export
+    from packline.storage.places import store_beside
 
     choice, rest = make_choice(dict(settings))
     if rest:
@@ -175,7 +177,7 @@ def convert(
     if not is_store(source, from_format):
         if tokenizer is None:
             raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
-        store = f"{Path(out)}.store"
+        store = store_beside(out)
         import_dataset(
             source,
             tokenizer=tokenizer,

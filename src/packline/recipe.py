@@ -57,7 +57,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """
 
     inputs: tuple[str, ...]
-    """Files, folders, globs or fsspec URIs."""
+    """Files, folders, globs or URIs."""
     name: str = ""
     """Name in provenance and reports; by default derived from the file or folder shared by the inputs."""
     format: Format = "auto"

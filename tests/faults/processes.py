@@ -32,6 +32,20 @@ def workers_of(session: int) -> list[int]:
     return [pid for pid, parent in members(session).items() if parent == coordinator and coordinator]
 
 
+def processes_of(word: str) -> dict[int, int]:
+    """Living processes with a word in their command line, and the parent of each."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_bytes()
+            state, parent = (path / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+        except OSError:
+            continue
+        if word.encode() in command and state not in "ZX":
+            found[int(path.name)] = int(parent)
+    return found
+
+
 def wait_until_gone(session: int, seconds: float) -> dict[int, int]:
     """Who is left of a session after so long at the most."""
     end = time.monotonic() + seconds

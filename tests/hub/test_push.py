@@ -11,12 +11,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.hub.loopback import OTHER, READ, LoopbackHub
+from tests.hub.loopback import OTHER, READ, WRITE, LoopbackHub
 
 from packline.errors import CorruptStore, HubError, RecipeError, StoreError, StoreNotFound
 from packline.hub import push as pushing
-from packline.hub.layout import local_name, repository_paths
+from packline.hub.layout import repository_paths
 from packline.hub.push import PushProgress, push
+from packline.storage.hub_folder import local_name
 from packline.store.manifest import MANIFEST, to_json
 from packline.testing import make_store
 
@@ -296,4 +297,7 @@ def test_the_command_line(hub: LoopbackHub, store: Path) -> None:
     assert f"packline pull {PLACE}@{hub.repository(NAME).find('main').sha}" in ran.stdout
     again = subprocess.run([*command, "--json"], capture_output=True, text=True, env=dict(os.environ))
     facts = json.loads(again.stdout)
+    published = b"".join(hub.files(NAME).values()).decode("latin-1")
+    for text in (ran.stdout, ran.stderr, again.stdout, again.stderr, published):
+        assert WRITE not in text
     assert facts["sent_files"] == 0 and facts["revision"] == hub.repository(NAME).find("main").sha

@@ -108,3 +108,16 @@ def start_build(
         start_new_session=True,
         env={"PYTHONPATH": str(SRC), **os.environ, **(environment or {})},
     )
+
+
+def start_slice(out: Path, inputs: Path, tokenizer: Path, slice: str, *words: str) -> subprocess.Popen[str]:
+    """One slice of a build, by the command line, with a worker."""
+    command = ["build", str(inputs), "--tokenizer", str(tokenizer), "--out", str(out), "--slice", slice]
+    return subprocess.Popen(
+        [sys.executable, "-m", "packline", *command, "--workers", "1", "--engine", "tokenizers", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={"PYTHONPATH": str(SRC), **os.environ},
+    )

@@ -18,12 +18,8 @@ from tests.storage.steps import failing_at
 from packline.errors import ResumeMismatch, StoreBusy
 from packline.fingerprint import hash_bytes
 from packline.jobs import work as work_module
-from packline.jobs.folder import (
-    BuildIdentity,
-    StoreFolder,
-    digest_inputs,
-    input_differences,
-)
+from packline.jobs.folder import StoreFolder
+from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences
 from packline.jobs.work import COMMAND, Command, read_command, remember_command
 from packline.recipe import Recipe, Source
 from packline.store.files import FileEntry

@@ -15,13 +15,14 @@ from tests.chat import talks
 from tests.chat.test_sft import PLAIN, make_tokenizer
 from tests.jobs.builds import digests, set_sizes
 from tests.laws.reference import Contents, write_corpus
+from tests.storage.fault_proxy import Schedule, fault_proxy
 from tests.storage.kills import Crash, killed_at, storage_calls
 from tests.storage.servers import Bucket
 
 import packline
 from packline.chat.sft import SftRequest, run_sft
 from packline.chat.sources import ConversationSource
-from packline.errors import StoreBusy, StoreError, StoreNotFound
+from packline.errors import PacklineError, RecipeError, ResumeMismatch, StoreBusy, StoreError, StoreNotFound
 from packline.formats.import_ import ImportRequest, run_import
 from packline.jobs import driver as driver_module
 from packline.jobs import seen
@@ -260,3 +261,65 @@ def test_a_store_that_ignores_conditions_is_refused_but_for_one_writer(
     built(place, tmp_path / "in", tokenizer_json)
     built(str(tmp_path / "local"), tmp_path / "in", tokenizer_json)
     assert stored(place) == digests(tmp_path / "local")
+
+
+def test_an_export_into_a_bucket_is_the_one_in_a_folder(
+    bucket: Bucket, tmp_path: Path, tokenizer_json: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(str(tmp_path / "store"), tmp_path / "in", tokenizer_json)
+    place = bucket.place("export")
+
+    def export(out: Path | str, **more: Any) -> Any:
+        return packline.export(
+            tmp_path / "store", out=out, to_format="megatron", workers=0, link="copy", **more
+        )
+
+    export(tmp_path / "local")
+    with storage_calls() as calls:
+        export(bucket.place("counted"))
+    for number in range(0, len(calls), 4):
+        with pytest.raises(Crash), killed_at(number):
+            export(place := bucket.place(f"export-{number}"))
+        exported = export(place)
+        assert exported.out == place and not exported.nothing_to_do
+        assert stored(place) == digests(tmp_path / "local"), calls[number]
+    assert export(place).nothing_to_do
+    assert not [path for path in scratch.rglob("*") if path.is_file()]
+    with pytest.raises(ResumeMismatch):
+        packline.export(tmp_path / "store", out=place, to_format="nanogpt", workers=0)
+    with pytest.raises(RecipeError, match="one machine"):
+        export(bucket.place("other"), on=packline.Slice(0, 2))
+    with pytest.raises(StoreError, match="local path"):
+        packline.merge([tmp_path / "store"] * 2, out=bucket.place("merged"))
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
+def test_a_build_through_a_store_on_a_bad_day_has_the_same_bytes(
+    seed: int, bucket: Bucket, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(str(tmp_path / "local"), tmp_path / "in", tokenizer_json)
+    with fault_proxy(bucket.endpoint, Schedule(seed=seed, rate=0.15)) as proxy:
+        with monkeypatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+            built(bucket.place("store"), tmp_path / "in", tokenizer_json)
+        assert len(proxy.faults()) > 5
+    assert stored(bucket.place("store")) == digests(tmp_path / "local")
+
+
+def test_a_store_that_begins_to_refuse_stops_a_build_which_then_resumes(
+    bucket: Bucket, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(str(tmp_path / "local"), tmp_path / "in", tokenizer_json)
+    for number, name in enumerate((".bin", "receipts/", "manifest.json", "plan.zst")):
+        place = bucket.place(f"store-{number}")
+
+        def at(method: str, path: str, number: int, name: str = name) -> str | None:
+            return "denied" if name in path and method == "PUT" else None
+
+        with fault_proxy(bucket.endpoint, Schedule(at=at)) as proxy, monkeypatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+            with pytest.raises(PacklineError) as caught:
+                built(place, tmp_path / "in", tokenizer_json)
+            assert caught.value.hint
+        built(place, tmp_path / "in", tokenizer_json)
+        assert stored(place) == digests(tmp_path / "local"), name

@@ -17,6 +17,7 @@ from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.packing import offsets
 from packline.packing.offsets import InMemoryOffsets, MappedOffsets, document_offsets
+from packline.store.shard import bisect_right
 from packline.testing import make_store
 
 
@@ -79,3 +80,9 @@ def test_the_sizes_of_the_shards_decide_where_the_starts_are_held(
     assert isinstance(document_offsets(store.shards), InMemoryOffsets)
     monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 8 * 5 - 1)
     assert isinstance(document_offsets(store.shards), MappedOffsets)
+
+
+@given(st.lists(st.integers(-5, 50)).map(sorted), st.lists(st.integers(-9, 60)))
+def test_bisection_finds_what_numpy_finds(ascending: list[int], values: list[int]) -> None:
+    found = bisect_right(np.array(ascending, np.int64), np.array(values, np.int64))
+    assert found.tolist() == np.array(ascending, np.int64).searchsorted(values, "right").tolist()

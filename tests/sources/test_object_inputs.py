@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from tests.sources.reading import files_of, read_file, read_sliced, source_of
-from tests.storage.servers import Bucket, bucket, moto  # noqa: F401
+from tests.storage.fault_proxy import Schedule, fault_proxy
+from tests.storage.servers import Bucket
 
 from packline.errors import InputChanged, InputError
 from packline.fingerprint import Hasher
@@ -33,7 +34,7 @@ LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, bucket: Bucket) -> str:  # noqa: F811
+def corpus(tmp_path: Path, bucket: Bucket) -> str:
     folder = tmp_path / "corpus"
     (folder / "deep/.hidden").mkdir(parents=True)
     (folder / "a.jsonl").write_bytes(LINES)
@@ -143,7 +144,7 @@ def test_a_parquet_file_is_read_by_its_needed_columns(corpus: str, monkeypatch: 
 
 
 def test_small_files_are_requested_before_they_are_read(
-    bucket: Bucket,  # noqa: F811
+    bucket: Bucket,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     storage = open_storage(bucket.place("small"))
@@ -174,6 +175,22 @@ def test_small_files_are_requested_before_they_are_read(
     assert sorted(requested) == [file.path for file in files], "each once"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_faults_on_the_way_change_nothing(
+    corpus: str,
+    bucket: Bucket,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(object_inputs, "_CLIENTS", {})
+    with fault_proxy(bucket.endpoint, Schedule(seed=seed, rate=0.4)) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        assert len(files_of(source_of(corpus))) == 5
+        for name in ("a.jsonl", "deep/b.jsonl.gz", "deep/d.jsonl.zst", "e.parquet"):
+            assert read_file(source_of(f"{corpus}/{name}")).texts == TEXTS, name
+    assert len({fault for _, _, fault in proxy.faults()}) > 1
+
+
 PLAN_THEN_FORK = """
 import sys
 import packline
@@ -182,13 +199,23 @@ packline.build([given], tokenizer=tokenizer, out=out, workers=2)
 """
 
 
-def test_workers_read_after_the_driver_has_planned(corpus: str, tmp_path: Path, tokenizer_json: Path) -> None:
+def test_workers_read_after_the_driver_has_planned(
+    corpus: str,
+    bucket: Bucket,
+    tmp_path: Path,
+    tokenizer_json: Path,
+) -> None:
     stores: list[Path] = []
-    for base in (corpus, str(tmp_path / "corpus")):
-        out = tmp_path / f"out-{len(stores)}"
-        command = [sys.executable, "-c", PLAN_THEN_FORK, f"{base}/**/*.jsonl*", str(tokenizer_json), str(out)]
-        subprocess.run(command, check=True, timeout=120)
-        stores.append(out)
+    with fault_proxy(bucket.endpoint, Schedule(rate=0.2)) as proxy:
+        for base in (corpus, str(tmp_path / "corpus")):
+            out = tmp_path / f"out-{len(stores)}"
+            words = [f"{base}/**/*.jsonl*", str(tokenizer_json), str(out)]
+            environment = os.environ | {"AWS_ENDPOINT_URL": proxy.endpoint}
+            subprocess.run(
+                [sys.executable, "-c", PLAN_THEN_FORK, *words], check=True, timeout=120, env=environment
+            )
+            stores.append(out)
+    assert proxy.faults()
     remote, local = ({path.name: path.read_bytes() for path in out.glob("*.*")} for out in stores)
     assert remote.keys() == local.keys()
     different = {name for name in local if remote[name] != local[name]}

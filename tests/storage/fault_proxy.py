@@ -20,6 +20,7 @@ faults by hand instead.
     lost       done; the connection is reset instead of an answer
     flipped    a bit of the answer's body is flipped; of the request's body where it has one, which a store
                answers by 400 where the signature contains the checksum, and stores where it does not
+    denied     403 with an answer that repeats the request's signature and key id, as S3 does; only by `at`
 """
 
 from __future__ import annotations
@@ -127,6 +128,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(500, "InternalError", "We encountered an internal error.")
         if fault == "conflict":
             return self._refuse(409, "ConditionalRequestConflict", "Another request is in progress.")
+        if fault == "denied":
+            given = f"{self.headers.get('Authorization')} {self.headers.get('x-amz-security-token')}"
+            return self._refuse(403, "SignatureDoesNotMatch", f"The signature of {given} does not match.")
         if fault == "reset":
             return self._reset()
         if fault == "flipped" and body:

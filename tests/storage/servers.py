@@ -1,4 +1,4 @@
-"""Object stores for tests, on loopback: moto as S3, rclone as a store that ignores conditions.
+"""Object stores for tests, on loopback: moto as S3, Azurite, rclone as a store that ignores conditions.
 
 A plugin of pytest (named in conftest.py), so every test may ask for its fixtures:
 
@@ -12,8 +12,12 @@ so a test may still fork.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import itertools
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,7 +26,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from email.utils import formatdate
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -158,3 +164,62 @@ def lying_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bu
         yield bucket
     finally:
         end(process)
+
+
+AZURITE = Path(__file__).parent / "azurite/node_modules/azurite/dist/src/blob/main.js"
+AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The key that Azurite documents for its one account."""
+
+
+@pytest.fixture
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """URI of a new container of Azurite, with the environment set."""
+    node = shutil.which("node")
+    if node is None or not AZURITE.exists():
+        pytest.skip("Azurite is not installed: make azurite")
+    port = free_port()
+    command = [
+        node,
+        str(AZURITE),
+        "--blobHost",
+        "127.0.0.1",
+        "--blobPort",
+        str(port),
+        "--inMemoryPersistence",
+    ]
+    with open(tmp_path / "azurite.log", "wb") as output:
+        process = subprocess.Popen(
+            [*command, "--disableTelemetry", "--skipApiVersionCheck"],
+            stdout=output,
+            stderr=output,
+            cwd=tmp_path,
+        )
+    try:
+        wait_for(process, port)
+        for name in list(os.environ):
+            if name.startswith(("AWS_", "GOOGLE_", "AZURE_")):
+                monkeypatch.delenv(name)
+        endpoint = f"http://127.0.0.1:{port}/devstoreaccount1"
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "devstoreaccount1")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", AZURITE_KEY)
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
+        _make_container(f"{endpoint}/packline")
+        yield "az://packline"
+    finally:
+        end(process)
+
+
+def _make_container(address: str) -> None:
+    """Create a container by a request with a shared key."""
+    path = urlsplit(address).path
+    date = formatdate(usegmt=True)
+    signed = f"PUT\n\n\n\n\n\n\n\n\n\n\n\nx-ms-date:{date}\nx-ms-version:2021-12-02\n"
+    signed += f"/devstoreaccount1{path}\nrestype:container"
+    digest = hmac.new(base64.b64decode(AZURITE_KEY), signed.encode(), hashlib.sha256).digest()
+    headers = {
+        "x-ms-date": date,
+        "x-ms-version": "2021-12-02",
+        "Authorization": f"SharedKey devstoreaccount1:{base64.b64encode(digest).decode()}",
+    }
+    request = urllib.request.Request(f"{address}?restype=container", method="PUT", headers=headers)
+    urllib.request.urlopen(request, timeout=30).close()

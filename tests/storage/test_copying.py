@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from functools import partial
@@ -14,7 +15,7 @@ from tests.storage.fault_proxy import FAULTS, Schedule, fault_proxy
 from tests.storage.servers import Bucket
 
 import packline
-from packline.errors import CorruptStore, StoreError, StoreNotFound
+from packline.errors import CorruptStore, OutOfSpace, StoreError, StoreNotFound
 from packline.storage import copying
 from packline.storage.local import LocalFolder
 from packline.storage.objects import ObjectFolder
@@ -207,3 +208,22 @@ def test_a_store_that_lies_is_refused_unless_it_has_one_writer(store: Path, lyin
         packline.copy(store, lying_bucket.place("copy"))
     packline.copy(store, lying_bucket.place("copy"), one_writer=True)
     assert {facts.name for facts in open_storage(lying_bucket.place("copy")).walk()} == set(contents(store))
+
+
+@pytest.mark.parametrize("path", ["folder to folder", "objects to folder"])
+def test_a_full_disk_is_reported_and_the_copy_resumed(
+    path: str, store: Path, tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source: Any = store
+    if path.startswith("objects"):
+        packline.copy(store, source := bucket.place("source"))
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", full)
+        with pytest.raises(OutOfSpace, match=r"the disk of .* is full"):
+            packline.copy(source, tmp_path / "copy")
+    packline.copy(source, tmp_path / "copy")
+    assert contents(tmp_path / "copy") == contents(store)

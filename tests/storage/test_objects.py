@@ -11,11 +11,16 @@ from tests.storage.servers import Bucket
 
 from packline.errors import StoreError
 from packline.storage.places import open_storage
+from packline.storage.probe import probe
 from packline.storage.protocol import Storage
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", "s3", "azure"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "azure":
+        storage = open_storage(request.getfixturevalue("container") + "/some/store")
+        probe(storage)
+        return storage
     if request.param == "local":
         return open_storage(tmp_path / "store")
     return open_storage(request.getfixturevalue("bucket").place("some/store"))

@@ -293,3 +293,26 @@ def test_settings_that_cannot_work_are_reported_at_once(
     with pytest.raises(StoreError, match=message) as caught:
         ObjectFolder(place).read("a")
     assert caught.value.hint and "me:word" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_azure_answers_to_the_same_laws_under_faults(container: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = os.environ["AZURE_STORAGE_ENDPOINT"]
+    faults = [fault for fault in FAULTS if fault not in ("conflict", "flipped")]
+    with fault_proxy(endpoint, Schedule(11, 0.4, faults)) as proxy:
+        account = endpoint.rpartition("/")[2]
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{proxy.endpoint}/{account}")
+        storage = ObjectFolder(f"{container}/laws", pause=0.01, patience=60)
+        data = {f"in/{number}": b"%d" % number * 3000 for number in range(4)}
+        for name in data:
+            storage.put_new(name, data[name])
+            assert not storage.put_new(name, data[name])
+            with pytest.raises(StoreError, match="another content"):
+                storage.put_new(name, b"other")
+        assert {facts.name: storage.read(facts.name) for facts in storage.walk()} == data
+        first = storage.replace("driver.json", b"1", None)
+        assert first and storage.replace("driver.json", b"2", first)
+        assert storage.replace("driver.json", b"3", first) is None
+        storage.delete(data)
+        assert [facts.name for facts in storage.walk()] == ["driver.json"]
+        assert len(proxy.faults()) > 3

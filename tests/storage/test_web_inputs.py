@@ -20,7 +20,8 @@ DATA = bytes(number * number % 251 for number in range(500_000))
 @pytest.fixture
 def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     monkeypatch.setattr(object_inputs, "STALL_SECONDS", 1)
-    monkeypatch.setattr(object_inputs, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(object_inputs, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(object_inputs, "FIRST_SECONDS", 0.1)
     folder = tmp_path / "served"
     folder.mkdir()
     (folder / "a.bin").write_bytes(DATA)

@@ -52,7 +52,7 @@ class ConversationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Files of conversations of one kind."""
 
     inputs: tuple[str, ...]
-    """Files, folders, globs or fsspec URIs: JSONL or a JSON array (also compressed), or Parquet."""
+    """Files, folders, globs or URIs: JSONL or a JSON array (also compressed), or Parquet."""
     name: str = ""
     """Name in provenance and counts; by default the common name of its inputs."""
     label: str | None = None

@@ -33,7 +33,7 @@ ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
 Inputs = Annotated[
     str,
-    Parameter(help="Files, folders, globs or URIs (s3://, https://, ...) of text; or one recipe (.toml)."),
+    Parameter(help="Files, folders, globs or URIs (s3://, hf://, ...) of text; or one recipe (.toml)."),
 ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
@@ -28,6 +27,7 @@ from packline.formats.choice import make_choice
 from packline.formats.export import run_export
 from packline.jobs.on import On
 from packline.settings import is_recipe, make_recipe
+from packline.storage.places import store_beside
 from packline.storage.sharing import Link
 
 TEXT = Group("Text", sort_key=10)
@@ -146,7 +146,7 @@ def _store_of(
             f"cannot export {len(sources)} things at once: expected one store or one run file",
             hint="files of text are tokenized on the way with --tokenizer T",
         )
-    store = f"{Path(out)}.store"
+    store = store_beside(out)
     recipe, running = make_recipe(sources, tokenizer, {**of_text, "workers": workers})
     from packline.jobs.build import run_build
     from packline.jobs.resources import process_age

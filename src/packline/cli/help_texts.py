@@ -31,12 +31,15 @@ the same command resumes it, and the result is the same, byte for byte.""",
       --eod '<|endoftext|>' --out store
   packline build books.parquet --text body --tokenizer gpt2 \\
       --val-fraction 0.01 --out store
+  packline build 's3://bucket/web/*.parquet' --tokenizer gpt2 --out store
   packline build web.parquet --tokenizer gpt2 --out store \\
       --columns 'url,score: float' --where "score >= 3"
   packline build recipe.toml --out store --workers 8 --memory 12GiB
   packline build recipe.toml --out tuesday --reuse monday
   packline build recipe.toml --out store --on ray --address auto
   packline build recipe.toml --out store --slice 3/8
+  packline build recipe.toml --out s3://bucket/store --scratch scratch
+  packline build recipe.toml --out s3://bucket/store --join
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
 --max-bad-fraction, 129, 130 or 143 interrupted by a signal.""",
@@ -102,6 +105,7 @@ and after an interruption.""",
         """Examples:
 
   packline status store
+  packline status s3://bucket/store
   packline status store --json""",
     ),
     "verify": (

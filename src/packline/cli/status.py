@@ -18,6 +18,7 @@ _FLAGS = Flags()
 STATES: dict[str, Piece] = {
     "finished": ("finished", "good"),
     "running": ("running", "number"),
+    "unknown": ("not known: slices leave no sign of life in an object store", "quiet"),
     "interrupted": ("interrupted: the command that began it resumes it", "warning"),
 }
 
@@ -48,6 +49,8 @@ def status_lines(found: Status) -> list[Line]:
     ledger = found.ledger
     name = "build" if found.kind == "store" else "export"
     head: list[Line] = [[(name, "quiet"), found.path], [("state", "quiet"), STATES[found.state]]]
+    if found.processes:
+        head.append([("shared by", "quiet"), ", ".join(found.processes)])
     if found.driver:
         head.append([("driver", "quiet"), found.driver])
     lines = table(head, "ll", gap=7)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import msgspec
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import Flags, _token, option
+from packline.cli.arguments import ClusterArguments, Flags, _token, option
 from packline.cli.main import DONE, FAILED, UNCHECKED
 from packline.cli.output import Line, output
 from packline.errors import RecipeError
+from packline.jobs.on import On
 from packline.store.reader import StoreReader
 from packline.store.report import OnProgress, Report
 from packline.viewing.page import Block, Heading, KeyValues, Mood, Note, Page, Table
@@ -28,7 +29,7 @@ AGAINST = Group("Evaluation sets", sort_key=15)
 R = TypeVar("R")
 SHOWN = 20
 """Overlaps of evaluation sets shown, the longest first."""
-_FLAGS = Flags()
+_FLAGS, _PLACE = Flags(), ClusterArguments()
 
 
 def verify(
@@ -73,15 +74,17 @@ def verify(
         list[str] | None,
         option("Option of the format: NAME=VALUE, a list as NAME=A,B. May be repeated.", FOREIGN),
     ] = None,
+    place: ClusterArguments = _PLACE,
     flags: Flags = _FLAGS,
 ) -> int:
     """Check a store from its files alone; see `help_texts`."""
     if against:
         if from_ is not None or deep:
             raise RecipeError("--against goes with neither --from nor --deep", hint="run one after the other")
-        return verify_against(store, against, 13 if ngram is None else ngram, ngram_of or "words", write)
-    if ngram is not None or ngram_of is not None or write is not None:
-        raise RecipeError("--ngram, --ngram-of and --write belong to --against")
+        n, on = 13 if ngram is None else ngram, place.place()
+        return verify_against(store, against, n, ngram_of or "words", write, on)
+    if ngram is not None or ngram_of is not None or write is not None or place.place() != "local":
+        raise RecipeError("--ngram, --ngram-of, --write and --on belong to --against")
     if from_ is not None:
         return verify_foreign(store, from_, tokenizer, eod, bos, set)
     if tokenizer is not None or eod is not None or bos is not None or set:
@@ -97,13 +100,23 @@ def verify(
     return code
 
 
-def verify_against(store: str, against: list[str], n: int, gram_of: GramOf, write: str | None = None) -> int:
+def verify_against(
+    store: str,
+    against: list[str],
+    n: int,
+    gram_of: GramOf,
+    write: str | None = None,
+    on: On = "local",
+) -> int:
     """Search a store for the questions of evaluation sets."""
     from packline.evals.contamination import find_questions
 
     opened = StoreReader(store)
     report = _with_bar(
-        lambda hear: find_questions(opened, against, n=n, gram_of=gram_of, on_progress=hear, write=write), ""
+        lambda hear: find_questions(
+            opened, against, n=n, gram_of=gram_of, on=on, on_progress=hear, write=write
+        ),
+        "",
     )
     output.page(contamination_page(report, store))
     if write is not None:

@@ -39,9 +39,9 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     bytes: int
     found_files: int
-    """Of `files`, those that the target had already."""
+    """Number of `files` that the target had already."""
     linked_bytes: int
-    """Of `bytes`, those that share their blocks with the source."""
+    """Number of `bytes` that share their blocks with the source."""
     unlisted_files: int
     """Files that no manifest or record lists."""
     left_out: int

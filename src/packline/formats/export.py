@@ -28,6 +28,7 @@ from packline.formats.choice import ExportChoice, is_run
 from packline.formats.document_view import DocumentView
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
 from packline.formats.format import Format, Options, convert_options, get_format
+from packline.formats.remote_export import RemoteExport
 from packline.formats.row_view import RowView
 from packline.formats.staging import PartReceipt, Staging, clear_leftovers, finished_export
 from packline.formats.target import Target
@@ -38,6 +39,7 @@ from packline.jobs.job import Job, ReportProgress, Runner, Session, WorkUnit
 from packline.jobs.on import On
 from packline.jobs.resources import require_disk, usable_cores
 from packline.storage.local import disk_errors
+from packline.storage.places import is_remote
 from packline.storage.sharing import Link, sync_files
 from packline.store.files import read_file
 from packline.store.manifest import MANIFEST
@@ -193,7 +195,13 @@ def run_export(
     view = source if isinstance(source, RowView) else format.view(str(source), choice, chosen)
     if isinstance(view, RowView) != (format.kind == "rows"):
         raise RecipeError(f"{to} holds {format.kind}, and was given rows")
-    place = Path(os.path.abspath(out))
+    remote = RemoteExport(str(out)) if is_remote(out) else None
+    if remote is not None and on != "local":
+        raise RecipeError(
+            f"{out}: an export to a URI is made in a scratch folder of one machine: expected on local",
+            hint="leave out --on, --slice and --join, or export into a folder that all machines share",
+        )
+    place = Path(os.path.abspath(out)) if remote is None else remote.folder
     identity = ExportIdentity(
         format=to,
         options=msgspec.to_builtins(chosen),
@@ -201,10 +209,14 @@ def run_export(
         settings=msgspec.to_builtins(choice),
         link=link,
     )
+    if remote is not None and (record := remote.finished(identity)) is not None:
+        return _exported(remote.place, record, (), 0, 0, began, nothing_to_do=True)
     if (record := finished_export(place, identity)) is not None:
         clear_leftovers(place, identity)
         lines = format.trainer_lines(str(place), record, chosen)
-        return _exported(place, record, lines, 0, 0, began, nothing_to_do=True)
+        if remote is not None:  # interrupted while its files were put
+            return _publish(remote, _exported(str(place), record, lines, 0, 0, began))
+        return _exported(str(place), record, lines, 0, 0, began, nothing_to_do=True)
     settings = PartSettings(
         format=to,
         options=identity.options,
@@ -213,9 +225,10 @@ def run_export(
         out=str(place),
         link=link,
     )
-    return run_job(
+    exported = run_job(
         ExportJob(settings, identity, format, chosen, view, workers, with_tokenizer, began), on_event, on=on
     )
+    return exported if remote is None else _publish(remote, exported)
 
 
 class ExportJob(Job[PartUnit, PartReceipt, Exported]):
@@ -305,7 +318,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         record = self._sum_up([self._receipts[part.name] for part in parts])
         self.folder.publish(record)
         lines = self._format.trainer_lines(str(self.folder.out), record, self._options)
-        return _exported(self.folder.out, record, lines, len(parts), self._kept, self._began)
+        return _exported(str(self.folder.out), record, lines, len(parts), self._kept, self._began)
 
     def _how_shared(self) -> str:
         """Share something small to find out which way works."""
@@ -395,8 +408,15 @@ def _source_of(source: str | Path | RowView, view: View) -> dict[str, str]:
     return {"store": view.store.manifest.checksum, "rows": view.fingerprint}
 
 
+def _publish(remote: RemoteExport, exported: Exported) -> Exported:
+    """Put a finished local export where it belongs."""
+    remote.publish()
+    lines = tuple(line.replace(str(remote.folder), remote.place) for line in exported.trainer_lines)
+    return msgspec.structs.replace(exported, out=remote.place, trainer_lines=lines)
+
+
 def _exported(
-    out: Path,
+    out: str,
     record: ExportRecord,
     trainer_lines: tuple[str, ...],
     parts: int,
@@ -405,7 +425,7 @@ def _exported(
     nothing_to_do: bool = False,
 ) -> Exported:
     return Exported(
-        out=str(out),
+        out=out,
         format=record.format,
         documents=record.documents,
         tokens=record.tokens,

@@ -28,7 +28,7 @@ from packline.formats.export_record import (
     record_bytes,
 )
 from packline.formats.types import ExportPart
-from packline.jobs.folder import refuse_differences
+from packline.jobs.identity import refuse_differences
 from packline.jobs.work import PARTS, WorkFolder, staging_folder
 from packline.recipe import recipe_difference
 from packline.storage.local import LocalFolder, disk_errors, publish_bytes, publish_folder

@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 from packline.errors import StoreError
+from packline.storage.hub_folder import local_name
 from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER
 
 MOST_FILES = 100_000
 """Number of files that the hub recommends as the limit of a repository."""
 MOST_IN_FOLDER = 5_000
-_NUMBERED = re.compile(r"\d{4}")
 _SHARD = re.compile(r"(train|val|test)-.*\.(bin|idx|docs\.parquet|loss|sums)")
 
 
@@ -47,16 +47,6 @@ def repository_paths(names: Iterable[str], most: int = MOST_IN_FOLDER) -> dict[s
             own = f"{place // most:04d}/" if len(inside) > most else ""
             paths[name] = prefix + own + name.removeprefix(prefix)
     return paths
-
-
-def local_name(path: str) -> str:
-    """Name below the store of a path in a repository: without the numbered folder.
-
-    >>> local_name("receipts/0003/web-015000.json"), local_name("0000/train-a-000000.bin")
-    ('receipts/web-015000.json', 'train-a-000000.bin')
-    """
-    *folders, name = path.split("/")
-    return "/".join([*(folder for folder in folders if not _NUMBERED.fullmatch(folder)), name])
 
 
 def belongs_to_store(path: str) -> bool:

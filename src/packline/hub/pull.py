@@ -21,10 +21,10 @@ import msgspec
 from packline.errors import CorruptStore, HubError, StoreError
 from packline.fingerprint import Hasher
 from packline.hub.client import HubClient, HubFile, not_cached, with_patience
-from packline.hub.layout import local_name
 from packline.hub.offline import CachedSnapshot
 from packline.hub.places import HubPlace, parse_place
 from packline.hub.publication import CARD, PULLED, RECORDS, Kind, kind_of, read_publication
+from packline.storage.hub_folder import local_name
 from packline.storage.local import publish_bytes, publish_folder, sync_file_system
 from packline.store.files import FileEntry
 from packline.store.tables import INPUTS, SHARDS, UNITS

@@ -23,7 +23,7 @@ from packline.errors import PacklineError, RecipeError
 from packline.fingerprint import Hasher
 from packline.jobs.build_runner import BuildInfo, BuildResult, Built, StreamRead, TokenizeSettings
 from packline.jobs.events import BuildPlanned, EnginesTried, Event, Finished, Note, Progress, UnitDone
-from packline.jobs.folder import BuildIdentity, digest_inputs
+from packline.jobs.identity import BuildIdentity, digest_inputs
 from packline.jobs.input_evidence import keep_evidence, now_ns
 from packline.jobs.job import Session
 from packline.jobs.limits import (
@@ -87,7 +87,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         self._started = started
         self._info: BuildInfo | None = None
         self._limit = LimitWatch(self, self.receipts, self.streams)
-        self._first_encode = 0.0
+        self._first_encode = self._first_progress = 0.0
         self._peak = self._run_bytes = 0
         self._engine_bytes: dict[float, dict[str, int]] = {}
         self._undecoded: dict[float, int] = {}
@@ -290,6 +290,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
     def progress(self, event: Event) -> None:
         """Add up the text of this run."""
         if isinstance(event, Progress):
+            self._first_progress = self._first_progress or time.monotonic()
             self._run_bytes += event.text_bytes
         self.tell(event)
 
@@ -369,6 +370,8 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         for counts in self._engine_bytes.values():
             for name, size in counts.items():
                 engine_bytes[name] = engine_bytes.get(name, 0) + size
+        # Clocks of other machines are not comparable with this one's.
+        first = self._first_progress if self.is_shared else self._first_encode
         finished = Finished(
             manifest.ledger,
             manifest.sources,
@@ -377,7 +380,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             len(manifest.units) if nothing_to_do else 0,
             manifest.store_bytes,
             time.monotonic() - self._started,
-            max(self._first_encode - self._started, 0.0) if self._first_encode else 0.0,
+            max(first - self._started, 0.0) if first else 0.0,
             0.0 if self._info is None else self._info.load_seconds,
             self._run_bytes,
             self._peak,

@@ -32,7 +32,6 @@ from packline.jobs.resources import (
     peak_memory,
     resident_memory,
     run_in_child,
-    usable_memory,
 )
 from packline.jobs.unit import KEEP, Task, UnitRunner, check_unchanged, judge
 from packline.jobs.units import SampleTexts, Stream, Work, load_encoder, set_room
@@ -114,8 +113,9 @@ class BuildRunner(Runner[Task, BuildResult]):
             SampleTexts(work), partial(run_in_child, list[EngineReport]) if workers else None
         )
         set_room(work, chosen.names, base)
-        share_read_ahead(workers, workers * memory or usable_memory())
-        if workers:  # a unit may add to an engine's cache before the next check: leave room for that
+        if workers:
+            share_read_ahead(workers, workers * memory)
+            # A unit may add to an engine's cache before the next check: leave room for that.
             self.memory_bytes = max(memory * 3 // 4, peak_memory() + (128 << 20))
         unit_settings = msgspec.structs.replace(work.settings, tokenizer=settings.fingerprint)
         self._units = UnitRunner(unit_settings, self._encoder, self._folder.tmp)

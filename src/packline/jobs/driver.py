@@ -4,8 +4,8 @@
 
 A local folder has a lock that ends with its process. An object store has none, and clocks of two machines
 differ. So the driver raises a counter, and another one watches it for a while on its own clock: a counter
-that moves belongs to a living driver, and a build whose counter rests is taken over. If both drive all the same,
-units are made twice, with the same bytes, and nothing else happens.
+that moves belongs to a living driver, and a build whose counter rests is taken over. If both drive all the
+same, units are made twice, with the same bytes, and nothing else happens.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Any, Protocol
 
 import msgspec
@@ -36,6 +37,8 @@ from packline.jobs.job import Job, Runner, Session, WorkUnit
 
 REPORT_SECONDS = 0.2
 """Least time between two progress events of a process."""
+WINDOW = 4096
+"""Units that are sent to the host and not committed: a job may have a million."""
 
 
 class Executor(Protocol):
@@ -241,22 +244,30 @@ class LocalProcesses:
     ) -> None:
         """See `Session.run`."""
         assert self._job is not None and self._host is not None
-        left = {unit.name for unit in units}
-        if not left or (enough is not None and enough()):
+        if not units or (enough is not None and enough()):
             return
-        self._host.send(Run([encode(unit) for unit in units], enough is not None))
-        while left:
-            reply = self._receive()
-            if isinstance(reply, Progress):
-                on_event(reply)
-            elif isinstance(reply, Committed):
-                left.discard(reply.name)
-                on_result(reply.name, msgspec.msgpack.decode(reply.result, type=self._job.result))
-                if enough is not None and enough():
-                    self._host.send(Drop())
-                    while not isinstance(self._receive(), Dropped):
-                        pass
-                    return
+        waiting, in_order = iter(units), enough is not None
+        sent: set[str] = set()
+        done = 0
+        # Units are sent by a thread, since the host may be sending a large result at the same time.
+        with ThreadPoolExecutor(1) as sender:
+            while done < len(units):
+                if len(sent) <= WINDOW // 2 and (more := list(islice(waiting, WINDOW - len(sent)))):
+                    sent.update(unit.name for unit in more)
+                    sender.submit(self._host.send, Run([encode(unit) for unit in more], in_order))
+                reply = self._receive()
+                if isinstance(reply, Progress):
+                    on_event(reply)
+                elif isinstance(reply, Committed):
+                    if reply.name in sent:  # else a part of a stream
+                        sent.discard(reply.name)
+                        done += 1
+                    on_result(reply.name, msgspec.msgpack.decode(reply.result, type=self._job.result))
+                    if enough is not None and enough():
+                        sender.submit(self._host.send, Drop())
+                        while not isinstance(self._receive(), Dropped):
+                            pass
+                        return
 
     def _receive(self) -> Opened | Progress | Committed | Dropped:
         assert self._host is not None

@@ -19,27 +19,26 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Container, Iterable, Mapping, Sequence
-from importlib.metadata import version
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
 from packline.errors import ResumeMismatch, StoreBusy, StoreError
-from packline.fingerprint import Hasher, hash_bytes
+from packline.fingerprint import hash_bytes
 from packline.jobs.begun import PLAN, read_begun
 from packline.jobs.driver import ACTIVE, Driver
+from packline.jobs.identity import BuildIdentity, input_differences, refuse_differences
 from packline.jobs.seen import SEEN, Committed
 from packline.jobs.work import ONE_WRITER, WorkFolder, open_results, process_name, store_work_folder
-from packline.recipe import Recipe, is_limited, recipe_difference
+from packline.recipe import is_limited, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import refuse_name
 from packline.storage.local import disk_errors
 from packline.storage.places import is_remote
 from packline.store.files import FileEntry
 from packline.store.manifest import (
-    FORMAT_VERSION,
     MANIFEST,
     WORK,
     Manifest,
@@ -60,46 +59,9 @@ from packline.store.tables import (
     UNITS,
 )
 from packline.store.unit_names import STREAM, parse_unit
-from packline.version import __version__
 
 DIFFERS = f"{WORK}/differs"
 TOKENIZER_FILE = f"{TOKENIZER}/tokenizer.json"
-
-
-def versions() -> dict[str, str]:
-    """Versions that decide the bytes of a store."""
-    return {"packline": __version__, "store format": str(FORMAT_VERSION), "pyarrow": version("pyarrow")}
-
-
-class InputsDigest(msgspec.Struct, frozen=True):
-    """Checksums of the list of inputs; the list itself is in the plan."""
-
-    names: str
-    """Checksum of the paths and sizes."""
-    states: str
-    """Checksum of the times of modification."""
-
-
-def digest_inputs(files: Iterable[InputFile]) -> InputsDigest:
-    """Checksums of a list of inputs."""
-    names, states = Hasher(), Hasher()
-    for file in files:
-        names.update(msgspec.msgpack.encode((file.path, file.size)))
-        states.update(msgspec.msgpack.encode(file.modified))
-    return InputsDigest(names.hexdigest(), states.hexdigest())
-
-
-class BuildIdentity(msgspec.Struct, frozen=True):
-    """Values that must be equal for a build to be resumed."""
-
-    recipe: Recipe
-    tokenizer: str
-    """Fingerprint of the tokenizer."""
-    boundary: dict[str, Any]
-    inputs: InputsDigest
-    planned_ns: int = 0
-    """Time before the inputs were looked at by the first run."""
-    versions: dict[str, str] = msgspec.field(default_factory=versions)
 
 
 class StoreFolder(WorkFolder[BuildIdentity]):
@@ -455,9 +417,8 @@ def _is_listed(name: str, shards: Container[str], units: Container[str]) -> bool
     if name.endswith(f"{STREAM}.json"):
         return True
     for begin, ending in UNIT_FILES.values():
-        if name.startswith(begin):
-            unit = name.removeprefix(begin).removesuffix(ending)
-            return not name.endswith(ending) or unit in units
+        if name.startswith(begin) and name.endswith(ending):
+            return name.removeprefix(begin).removesuffix(ending) in units
     for ending in SHARD_FILES.values():
         if name.endswith(ending):
             shard = name.removesuffix(ending)
@@ -482,36 +443,3 @@ def names_of(receipt: Receipt) -> list[str]:
     """Names of the files of a unit."""
     entries = [entry for shard in receipt.shards for entry in shard.files]
     return [entry.name for entry in (*entries, *receipt.rejects)]
-
-
-def input_differences(old: list[tuple[str, int]], new: list[tuple[str, int]]) -> list[str]:
-    """Differences between two lists of inputs (name and size), one line each."""
-    before, after = dict(old), dict(new)
-    lines = [f"input {name} is gone" for name in before if name not in after]
-    lines += [f"input {name} is new" for name in after if name not in before]
-    lines += [
-        f"input {name}: {size:,} bytes -> {after[name]:,} bytes"
-        for name, size in before.items()
-        if name in after and after[name] != size
-    ]
-    if not lines and old != new:
-        lines.append("the order of the inputs")
-    return lines
-
-
-def refuse_differences(
-    place: Path | str,
-    differences: list[str],
-    kind: str = "a build",
-    hint: str = "repeat the earlier command to resume it, or choose another --out",
-) -> None:
-    """Raise `ResumeMismatch` if there are any differences.
-
-    Args:
-        kind: kind of job that the folder contains.
-    """
-    if differences:
-        more = f"; and {len(differences) - 5} more" if len(differences) > 5 else ""
-        raise ResumeMismatch(
-            f"{place} holds {kind} of something else: {'; '.join(differences[:5])}{more}", hint=hint
-        )

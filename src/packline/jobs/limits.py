@@ -26,7 +26,8 @@ import msgspec
 import numpy as np
 
 from packline.errors import RecipeError, ResumeMismatch
-from packline.jobs.folder import StoreFolder, digest_inputs
+from packline.jobs.folder import StoreFolder
+from packline.jobs.identity import digest_inputs
 from packline.jobs.job import Session, WorkUnit
 from packline.jobs.units import Stream, Unit
 from packline.recipe import Recipe

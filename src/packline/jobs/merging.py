@@ -22,16 +22,12 @@ import msgspec
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.jobs.events import Note, OnEvent, Planned
-from packline.jobs.folder import (
-    BuildIdentity,
-    StoreFolder,
-    digest_inputs,
-    input_differences,
-    refuse_differences,
-)
+from packline.jobs.folder import StoreFolder
+from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences, refuse_differences
 from packline.jobs.resources import require_disk
 from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors, sync_file, sync_folder
+from packline.storage.places import refuse_remote
 from packline.storage.sharing import share_file
 from packline.store.files import HINT, FileEntry, stat_file
 from packline.store.manifest import Manifest, refuse_empty, to_json
@@ -79,6 +75,7 @@ def run_merge(
     paths = [store_path(store) for store in stores]
     if len(paths) < 2:
         raise RecipeError(f"found {len(paths)} store to merge: expected two or more")
+    refuse_remote(out, "a merged store")
     return _Merge(paths, Path(out), verify, on_event or (lambda event: None)).run()
 
 

@@ -159,6 +159,7 @@ class RayExecutor:
         self._steps: dict[Any, _Share] = {}
         """Calls that have not returned, by reference."""
         self._cores = self._memory = self._made = self._failed_starts = 0
+        self._opened = False
         self._info: Any = None
         self._looked = 0.0
         self._fitting = 0
@@ -224,7 +225,7 @@ class RayExecutor:
         )
         self._recruit(1 << 30)
         begun, told = time.monotonic(), False
-        while self._info is None:
+        while not self._opened:
             self._wait(None, lambda event: None, lambda name, result: None)
             nobody = not any(share.node for share in self._shares.values())
             if nobody and not told and time.monotonic() - begun > WAIT_NOTE_SECONDS:
@@ -350,7 +351,8 @@ class RayExecutor:
             reply = REPLIES.decode(data)
             if isinstance(reply, Opened):
                 share.is_open, self._failed_starts = True, 0
-                self._info = msgspec.msgpack.decode(reply.info) if self._info is None else self._info
+                if not self._opened:
+                    self._opened, self._info = True, msgspec.msgpack.decode(reply.info)
             elif isinstance(reply, Progress):
                 on_event(reply)
             elif isinstance(reply, Committed):

@@ -21,10 +21,11 @@ import msgspec
 from packline.errors import CorruptStore, StoreNotFound
 from packline.jobs.begun import BegunBuild, read_begun
 from packline.jobs.driver import driver_lines, read_driver
-from packline.jobs.folder import BuildIdentity, read_published
+from packline.jobs.folder import read_published
+from packline.jobs.identity import BuildIdentity
 from packline.jobs.seen import Committed
 from packline.jobs.units import Stream
-from packline.jobs.work import PARTS, Command, is_running, read_command, staging_folder
+from packline.jobs.work import PARTS, Command, is_running, read_command, sharing_processes, staging_folder
 from packline.recipe import Recipe, is_limited
 from packline.storage.local import LocalFolder
 from packline.storage.places import is_remote, open_storage
@@ -36,7 +37,7 @@ from packline.store.unit_names import STREAM, planned_name
 
 EXPORTED = "packline.json"
 """Record of a finished export."""
-State = Literal["finished", "running", "interrupted"]
+State = Literal["finished", "running", "interrupted", "unknown"]
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +67,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Command that resumes an unfinished build, if it was started by one."""
     command_folder: str = ""
     """Working directory of that command."""
+    processes: list[str] = []
+    """Slices or drivers that share the job in a local folder and run: host and process id of each."""
     driver: str = ""
     """Process that builds into an object store, or was the last to do so."""
 
@@ -100,7 +103,8 @@ def status(path: str | Path) -> Status:
         if (folder / MANIFEST).exists():  # it has finished in the meantime
             return _finished(place, read_manifest(folder))
         return _without_recipe(folder, state)
-    return _begun(storage, identity, state, _bytes_below(folder), read_command(folder / WORK))
+    found = _begun(storage, identity, state, _bytes_below(folder), read_command(folder / WORK))
+    return msgspec.structs.replace(found, processes=sharing_processes(folder / WORK))
 
 
 def _remote(place: str) -> Status:
@@ -112,7 +116,7 @@ def _remote(place: str) -> Status:
     if identity is None:
         raise StoreNotFound(f"{place} holds no store, and no build has begun there", hint="check the URI")
     driver = read_driver(storage)
-    state: State = "interrupted" if driver is None or driver.is_silent else "running"
+    state: State = "unknown" if driver is None else "interrupted" if driver.is_silent else "running"
     found = _begun(
         storage,
         identity,

@@ -25,13 +25,8 @@ from packline.errors import PacklineError, ResumeMismatch, TokenizerError
 from packline.jobs.begun import BegunBuild, build_mark, input_entries, record_begun
 from packline.jobs.events import ImportPlanned, Note, UnitDone
 from packline.jobs.finish import make_manifest, publish_store
-from packline.jobs.folder import (
-    BuildIdentity,
-    StoreFolder,
-    digest_inputs,
-    input_differences,
-    refuse_differences,
-)
+from packline.jobs.folder import StoreFolder
+from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences, refuse_differences
 from packline.jobs.input_evidence import read_evidence
 from packline.jobs.job import Job, Numbered, Session, WorkUnit
 from packline.jobs.resources import require_disk, usable_cores
@@ -42,6 +37,7 @@ from packline.ragged import dtype_for
 from packline.recipe import Recipe, is_limited, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import hash_range
+from packline.storage.places import is_remote
 from packline.store.ledger import source_names
 from packline.store.manifest import (
     MANIFEST,
@@ -200,7 +196,7 @@ class StoreJob(Job[U, R, S]):
             return
         published = (self.folder.path / MANIFEST).stat().st_mtime_ns
         for file in self.files:
-            if file.modified.isdigit() and int(file.modified) > published:
+            if not is_remote(file.path) and file.modified.isdigit() and int(file.modified) > published:
                 yield file
 
     def begin(self) -> Sequence[U]:

@@ -324,6 +324,14 @@ def is_locked(lock: Path) -> bool:
         os.close(descriptor)
 
 
+def sharing_processes(work: Path) -> list[str]:
+    """Processes that share the job of a work folder and run: host and process id of each.
+
+    Those of other machines are seen where the disk passes locks on.
+    """
+    return sorted(path.name for path in (work / JOINED).glob("*") if is_locked(path))
+
+
 def is_running(work: Path) -> bool:
     """True if a process of this machine runs the job of a work folder, alone or with others."""
-    return is_locked(work / "lock") or any(is_locked(path) for path in (work / JOINED).glob("*"))
+    return is_locked(work / "lock") or bool(sharing_processes(work))

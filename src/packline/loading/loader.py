@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 import numpy as np
 
 from packline.errors import RecipeError
+from packline.loading.fetch_ahead import FetchAhead
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import OrderName, row_order
 from packline.loading.prefetch import make_ahead
@@ -35,6 +36,7 @@ from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED
 
 if TYPE_CHECKING:
     from packline.packing.row_reader import RowSource
+    from packline.store.fetching import Traffic
 
 
 Batch = dict[str, np.ndarray]
@@ -115,6 +117,7 @@ class Loader(Notebook):
         self._step = self._resume = 0
         self._pass = 0
         self._read_ahead = ReadAhead()
+        self._fetch_ahead = FetchAhead()
 
     def _check_batch_sizes(self) -> None:
         """Refuse batches that the ranks cannot share."""
@@ -223,12 +226,13 @@ class Loader(Notebook):
             IndexError: no such step.
             CorruptStore: a store is damaged there.
         """
-        stage, start, stop = self._place_of(step)
+        stage, start, stop = self.place_of(step)
         return named(_read(stage, start, stop, self.fields), self.keys)
 
     def next_batch(self, step: int) -> Batch:
-        """As `batch`, for one step after another: the system reads ahead of a block shuffle."""
-        stage, start, stop = self._place_of(step)
+        """As `batch`, for one step after another: what later steps read is fetched or read ahead."""
+        self._fetch_ahead.announce(self, step)
+        stage, start, stop = self.place_of(step)
         counts = stage.mixture.interleaving
         for source, order in enumerate(stage.orders):
             before = stage.consumed[source]
@@ -238,13 +242,18 @@ class Loader(Notebook):
             self._read_ahead.announce(stage.mixture.rows[source], order, *draws)
         return self.batch(step)
 
-    def _place_of(self, step: int) -> tuple[ScheduledStage, int, int]:
+    def place_of(self, step: int) -> tuple[ScheduledStage, int, int]:
         """Stage of a step, and the range of this rank's rows in it."""
         step = operator.index(step)
         stage = self.schedule.stage_of(step)
         size = stage.batch_size // self.world_size
         start = (step - stage.first_step) * stage.batch_size + self.rank * size
         return stage, start, start + size
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """Requests, bytes, and waits for bytes of this process, if a store is remote; else None."""
+        return self._fetch_ahead.traffic(self.schedule.stages)
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate from the beginning, or once from a loaded state, to the end of the run."""

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from packline.errors import RecipeError
+from packline.notebook import Notebook
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ WeightedRows: TypeAlias = "tuple[RowSource, Weight] | tuple[RowSource, Weight, i
 """Rows, their weight, and the largest number of times that each row may be used."""
 
 
-class Mixture:
+class Mixture(Notebook):
     """Rows of several sources by weight.
 
     Args:

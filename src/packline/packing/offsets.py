@@ -8,7 +8,8 @@ There are two implementations, with the same results. Up to `IN_MEMORY_BYTES` (4
 are held in one array, made on first use: then the number of shards does not matter, and a hundred searches
 take 5 microseconds. Above that the mapped indexes themselves are searched, and nothing is held whatever the
 number of documents: 30 microseconds per hundred searches, and 15 for every further shard involved. Arrow does
-that search, since an index's numbers are not aligned in their file and NumPy would copy all of them.
+that search where it can (since version 23): an index's numbers are not aligned in their file, and NumPy
+would copy all of them; else bisection by gathers.
 """
 
 from __future__ import annotations

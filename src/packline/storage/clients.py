@@ -1,7 +1,7 @@
 """Clients of object stores (obstore), made when first used, one for each process.
 
-obstore runs threads of its own, which a forked child does not have: it would wait for them for ever. So a
-process that was forked after the first use is refused; one that was forked before makes clients of its own.
+obstore runs threads, which a forked child does not have: it would wait for them for ever. So a process that
+was forked after the first use is refused; one that was forked before makes new clients.
 """
 
 from __future__ import annotations

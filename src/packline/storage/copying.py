@@ -25,7 +25,7 @@ import msgspec
 
 from packline.errors import CorruptStore, StoreError
 from packline.fingerprint import Hasher
-from packline.storage.local import LocalFolder, hash_file, sync_folder
+from packline.storage.local import LocalFolder, disk_errors, hash_file, sync_folder
 from packline.storage.objects import PIECE_BYTES, ObjectFolder
 from packline.storage.places import join
 from packline.storage.protocol import FileFacts, Storage, other_content
@@ -47,14 +47,14 @@ class CopiedFile(msgspec.Struct, frozen=True):
 
 
 class CopyCounts(msgspec.Struct):
-    """What a copy has done."""
+    """Counts of a copy."""
 
     files: int = 0
     bytes: int = 0
     found_files: int = 0
-    """Of `files`, those that the target had already."""
+    """Number of `files` that the target had already."""
     linked_bytes: int = 0
-    """Of `bytes`, those that share their blocks with the source."""
+    """Number of `bytes` that share their blocks with the source."""
 
 
 def checksum_of(storage: Storage, name: str) -> str:
@@ -104,7 +104,7 @@ class Copier:
             StoreError: the target has one with other bytes, or a storage cannot be reached.
             CorruptStore: a file of the source has another size or checksum than listed.
         """
-        with self._waiting_folder() as self._scratch:
+        with self._waiting_folder() as self._scratch, disk_errors(self._scratch):
             if isinstance(self.source, LocalFolder) and isinstance(self.target, LocalFolder):
                 for start in range(0, len(files), LINKED_AT_ONCE):
                     self._link_files(self.source, self.target, files[start : start + LINKED_AT_ONCE])

@@ -130,7 +130,7 @@ def publish_bytes(path: Path, data: bytes) -> None:
 
 @contextmanager
 def _waiting_file(path: Path, data: bytes) -> Iterator[Path]:
-    """The bytes, durable under a name beside `path` that no other process has; removed at the end."""
+    """The bytes, durable under a name of the same folder that no other process has; removed at the end."""
     waiting = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
     try:
         with open(waiting, "xb") as file:
@@ -239,7 +239,7 @@ class LocalFolder:
                 path.unlink(missing_ok=True)
 
     def replace(self, name: str, data: bytes, expected: str | None) -> str | None:
-        """See `Storage.replace`; other processes wait on a lock beside the file."""
+        """See `Storage.replace`; other processes wait for a lock in its folder."""
         path = self.path / name
         with disk_errors(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)

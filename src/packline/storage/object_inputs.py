@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -24,23 +23,25 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from packline.errors import InputChanged, InputError, StoreError
-from packline.storage.clients import READ_SECONDS, STALL_SECONDS, Clients, obstore
+from packline.storage.attempts import FIRST_SECONDS, PATIENCE_SECONDS, Attempts
+from packline.storage.clients import READ_SECONDS, RETRIES, STALL_SECONDS, Clients, obstore
 from packline.storage.globs import fixed_folder, glob_pattern, is_hidden
 from packline.storage.places import without_secrets
 from packline.storage.remote_files import InputState, ListedFile
-from packline.storage.store_errors import ACCESS, reason_of, status_of
+from packline.storage.store_errors import ACCESS, is_missing_bucket, may_pass, reason_of, status_of
 
 LISTED = 1000
-ATTEMPTS = 4
+FIRST_PAUSE = 0.2
 OTHER_RANGE = "Requested"
 """In the error of an answer that is whole in itself, and not the range that was requested."""
-FIRST_WAIT = 0.5
 SECRETS = {"signature", "sig", "token", "key", "apikey", "credential", "password", "secret", "authorization"}
 """Words in names of query parameters that must not be published."""
 MISSING = "check the URI, and that your credentials may list and read it"
 
 T = TypeVar("T")
 _CLIENTS: dict[str, Clients] = {}
+_REACHED: set[str] = set()
+"""Stores that have answered: they are waited for longer."""
 
 
 class ObjectInputs:
@@ -208,24 +209,30 @@ def _changed(uri: str, expected: InputState, found: InputState | None) -> InputC
 
 
 def _retried(uri: str, ask: Callable[[], T]) -> T:
-    """Ask a store; again, if an answer is too short. The client itself repeats what fails otherwise.
+    """Answer of a store. What may pass is repeated.
 
     Raises:
         InputError: refused, not supported, or still failing.
     """
-    for attempt in range(ATTEMPTS):
+    attempts, root = Attempts(FIRST_PAUSE), split_uri(uri)[0]
+    while True:
         try:
-            return ask()
+            result = ask()
         except InputError:
             raise
         except StoreError as error:
             raise InputError(error.message, hint=error.hint) from error
         except Exception as error:
-            if attempt == ATTEMPTS - 1 or OTHER_RANGE not in str(error):
-                short = "its server answers with other ranges than requested"
-                raise _input_error(uri, short if attempt else reason_of(error), error) from None
-            time.sleep(FIRST_WAIT * 2**attempt)
-    raise AssertionError
+            if status_of(error):
+                _REACHED.add(root)
+            other = OTHER_RANGE in str(error)
+            patience = PATIENCE_SECONDS if root in _REACHED else FIRST_SECONDS
+            if not (other or may_pass(error)) or not attempts.wait(patience):
+                reason = "its server answers with other ranges than requested"
+                raise _input_error(uri, reason if other else reason_of(error), error) from None
+        else:
+            _REACHED.add(root)
+            return result
 
 
 def _input_error(uri: str, reason: str, error: Exception) -> InputError:
@@ -235,6 +242,11 @@ def _input_error(uri: str, reason: str, error: Exception) -> InputError:
         return InputError(
             f"cannot read {shown}: its server does not support ranges",
             hint="download the file, and give its path",
+        )
+    if is_missing_bucket(error):
+        return InputError(
+            f"cannot read {shown}: there is no such bucket or container",
+            hint="check its name and the endpoint",
         )
     if status in (401, 403) or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
         hint = ACCESS.get(uri.partition("://")[0], "the server wants credentials, and packline sends none")
@@ -264,4 +276,5 @@ def _web_client(root: str, process: int) -> Any:
         "read_timeout": timedelta(seconds=STALL_SECONDS),
         "timeout": timedelta(seconds=READ_SECONDS),
     }
-    return HTTPStore.from_url(root, client_options=options)
+    retry: Any = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=180)}
+    return HTTPStore.from_url(root, client_options=options, retry_config=retry)

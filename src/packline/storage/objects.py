@@ -38,7 +38,7 @@ LARGEST_BYTES = 5 << 30
 
 
 class _Passing(Exception):
-    """A failure that may pass: of the network, or of a store that asks for another attempt."""
+    """A failure that may pass: of the network, or of a store that may succeed at the next attempt."""
 
     def __init__(self, error: StoreError) -> None:
         super().__init__(error.message)

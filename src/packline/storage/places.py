@@ -3,6 +3,7 @@
 data/store                  folder
 s3://bucket/key             S3, and stores that speak its protocol (R2, MinIO, Ceph) by $AWS_ENDPOINT_URL
 gs://bucket/key             Google Cloud Storage
+hf://datasets/ORG/NAME      a repository of the Hugging Face hub, for reading
 az://container/key          Azure Blob Storage; the account is in $AZURE_STORAGE_ACCOUNT_NAME
 """
 
@@ -18,6 +19,8 @@ from packline.errors import StoreError, did_you_mean
 if TYPE_CHECKING:
     from packline.storage.protocol import Storage
 
+HUB = "hf://"
+"""Scheme of the hub, whose repositories are only read."""
 SCHEMES = ("s3", "gs", "az")
 """Schemes of object stores."""
 
@@ -88,6 +91,31 @@ def without_secrets(place: str) -> str:
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
+def store_beside(out: str | os.PathLike[str]) -> str:
+    """Place of the store that is kept beside an export.
+
+    >>> store_beside("data/rows/"), store_beside("s3://bucket/rows/")
+    ('data/rows.store', 's3://bucket/rows.store')
+    """
+    return f"{os.fspath(out).rstrip('/') if is_remote(out) else Path(out)}.store"
+
+
+def refuse_remote(place: str | os.PathLike[str], what: str) -> None:
+    """Refuse the URI of an object store where only a local path works.
+
+    Args:
+        what: the command or result that needs a local path.
+
+    Raises:
+        StoreError: the place is a URI.
+    """
+    if is_remote(place):
+        raise StoreError(
+            f"{without_secrets(os.fspath(place))}: {what} is written to a local path, found a URI",
+            hint="write it to a local path, then copy it: packline cp SRC DST",
+        )
+
+
 def open_storage(place: str | os.PathLike[str]) -> Storage:
     """Storage of a place; nothing is read or written yet.
 
@@ -98,6 +126,10 @@ def open_storage(place: str | os.PathLike[str]) -> Storage:
     'data/store'
     """
     start = os.fspath(place)
+    if start.startswith(HUB):
+        from packline.storage.hub_folder import HubFolder
+
+        return HubFolder(start)
     if is_remote(start):
         from packline.storage.objects import ObjectFolder
 

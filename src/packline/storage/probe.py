@@ -1,7 +1,7 @@
 """Refusal of stores that ignore conditions, by trial: a key is created twice.
 
 Some stores and gateways accept a put with `If-None-Match: *` and overwrite all the same. Two processes that
-create one name would both be told that they were first, so nothing that packline promises would hold.
+create one name would both succeed, so nothing that packline promises would hold.
 """
 
 from __future__ import annotations

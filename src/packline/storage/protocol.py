@@ -82,7 +82,7 @@ class Storage(Protocol):
         """
 
     def replace(self, name: str, data: bytes, expected: str | None) -> str | None:
-        """Replace a small file that nobody else has changed.
+        """Replace a small file that no other process has changed.
 
         Args:
             expected: etag of the file to replace; None to create it.

@@ -12,7 +12,7 @@ import re
 from packline.errors import StoreError
 
 INSTANCE = "169.254."
-"""Start of the addresses at which a machine of a cloud is told its credentials."""
+"""Start of the addresses at which a machine of a cloud gets its credentials."""
 _STATUS = re.compile(r"status (?:code: )?(\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,200})</Message>")
@@ -42,11 +42,11 @@ ACCESS = {
     "gs": "check GOOGLE_APPLICATION_CREDENTIALS or the machine's account",
     "az": "check AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or another way of access",
 }
-"""What to check where access is refused, by scheme."""
+"""Settings to check where access is refused, by scheme."""
 
 
 def status_of(error: BaseException) -> int:
-    """HTTP status of the answer that an error tells of; 0 if there was none."""
+    """HTTP status of the answer that an error reports; 0 if there was none."""
     found = _STATUS.search(str(error))
     return int(found[1]) if found else 0
 

@@ -44,6 +44,15 @@ class Traffic(msgspec.Struct):
     latency: float = 0.0
     """Seconds of a request: a running mean, with more weight on the slow ones."""
 
+    def add(self, other: Traffic) -> None:
+        """Add the counts of another store."""
+        self.requests += other.requests
+        self.bytes += other.bytes
+        self.repeated += other.repeated
+        self.stalls += other.stalls
+        self.stall_seconds += other.stall_seconds
+        self.latency = max(self.latency, other.latency)
+
     def arrived(self, size: int, seconds: float) -> None:
         """Count a request."""
         self.requests += 1
@@ -61,14 +70,22 @@ class Request:
         self.name, self.start, self.stop = name, start, stop
         self._fetcher, self._arrived = fetcher, arrived
         self._done = threading.Event()
-        self.begun = False
+        self._turns = threading.Semaphore(1)
+        """One for each time that it is to be made."""
         self._data: bytes | None = None
         self._error: Exception | None = None
+
+    def claim(self) -> bool:
+        """True for the thread that is to make it; it may be queued twice."""
+        return self._turns.acquire(blocking=False)
+
+    def allow(self) -> None:
+        """Let it be made once more."""
+        self._turns.release()
 
     def run(self, storage: Storage, traffic: Traffic) -> None:
         """Fetch; the first result counts."""
         started = time.monotonic()
-        self.begun = True
         try:
             data = storage.read(self.name, self.start, self.stop)
             traffic.arrived(len(data), time.monotonic() - started)
@@ -172,13 +189,12 @@ class Fetcher:
 
     def hurry(self, request: Request) -> None:
         """Let a request that is queued for later go first."""
-        if not request.begun:
-            self._put(0.0, request)
+        self._put(0.0, request)
 
     def repeat(self, request: Request) -> None:
         """Make a slow request again."""
         self.traffic.repeated += 1
-        request.begun = False
+        request.allow()
         self._put(-1.0, request)
 
     def _put(self, due: float, request: Request) -> None:
@@ -195,7 +211,7 @@ class Fetcher:
 def _serve(waiting: queue.PriorityQueue[tuple[float, int, Request]], fetcher: Fetcher) -> None:
     while True:
         _, _, request = waiting.get()
-        if not request.begun:
+        if request.claim():
             try:
                 storage = fetcher.storage
             except PacklineError as error:

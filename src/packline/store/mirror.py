@@ -26,12 +26,13 @@ import xxhash
 from packline.errors import CorruptStore, PacklineError, StoreError
 from packline.fingerprint import hash_bytes
 from packline.storage.cache import Cache, TemporaryCache, write_all
+from packline.storage.places import HUB
 from packline.store.fetching import Fetcher, Request, Traffic
 from packline.store.files import HINT, FileEntry
-from packline.store.paths import CacheSettings
+from packline.store.paths import CacheSettings, RemotePath
 from packline.store.pieces import ATTEMPTS, Pieces
 from packline.store.sums import BLOCK_BYTES, block_ranges, block_sums
-from packline.store.tables import SHARD_FILES
+from packline.store.tables import SHARD_FILES, ShardEntry
 
 if TYPE_CHECKING:
     from packline.store.manifest import Manifest
@@ -43,6 +44,15 @@ FRESH_BYTES = 8 << 30
 """Bytes of files that are brought to be verified, and are deleted afterwards."""
 IN_FLIGHT = 16
 """Requests of one file that are made before the first is waited for."""
+
+
+def _fixed(place: str) -> str:
+    """A place whose files do not change: of a repository on the hub, one commit."""
+    if not place.startswith(HUB):
+        return place
+    from packline.storage.hub_folder import pinned
+
+    return pinned(place)
 
 
 class Mirror:
@@ -58,7 +68,7 @@ class Mirror:
     """
 
     def __init__(self, place: str, settings: CacheSettings, *, fresh: bool = False) -> None:
-        self.place, self.settings, self.fresh = place, settings, fresh
+        self.place, self.settings, self.fresh = _fixed(place), settings, fresh
         self.cache: Cache = TemporaryCache(FRESH_BYTES) if fresh else settings.open()
         self.fetcher = Fetcher(place)
         self.pieces = Pieces(self)
@@ -91,12 +101,29 @@ class Mirror:
         """Entry of a file in the manifest; None if it is not listed, or the manifest is not read yet."""
         if self.manifest is None:
             return None
-        for ending in SHARD_FILES.values():
-            if name.endswith(ending) and (number := self._shards.get(name.removesuffix(ending))) is not None:
-                files = self.manifest.shards[number].files
-                return next((one for one in files if one.name == name), None)
+        if (shard := self._entry_of_shard(name)) is not None:
+            return next((one for one in shard.files if one.name == name), None)
         small = {entry.name: entry for entry in (*self.manifest.tokenizer_files, *self.manifest.tables)}
         return small.get(name) or self._entries.get(name)
+
+    def _entry_of_shard(self, name: str) -> ShardEntry | None:
+        """Shard that a file belongs to; None for other files."""
+        for ending in SHARD_FILES.values():
+            if name.endswith(ending) and (number := self._shards.get(name.removesuffix(ending))) is not None:
+                return self.manifest.shards[number] if self.manifest is not None else None
+        return None
+
+    def _shard_of(self, name: str) -> RemoteShard | None:
+        """Shard with the checksums of a file's MiB; None for files that have none."""
+        if self.manifest is None or name.endswith(SHARD_FILES["sums"]):
+            return None
+        from packline.store.remote_shard import remote_shard
+
+        entry = self._entry_of_shard(name)
+        if entry is None:
+            return None
+        vocab_size = self.manifest.tokenizer.vocab_size
+        return remote_shard(RemotePath(self), entry, np.dtype(self.manifest.dtype), vocab_size)
 
     def read(self, name: str, entry: FileEntry | None = None) -> bytes:
         """Whole content of a small file, which is kept if it is listed.
@@ -148,7 +175,7 @@ class Mirror:
             # Without an entry nothing is compared; the key is that of this state of the file.
             key = hash_bytes(f"{self.place}/{name} {facts.etag} {facts.size}".encode())
             return RemoteFile(self, FileEntry(name, facts.size, ""), key)
-        return RemoteFile(self, entry, entry.checksum)
+        return RemoteFile(self, entry, entry.checksum, self._shard_of(name))
 
     def bring(self, files: Sequence[RemoteFile], due: float = 0.0) -> list[np.ndarray]:
         """Bring several files, whole and at once.
@@ -157,7 +184,7 @@ class Mirror:
             CorruptStore: one is missing, or differs from its entry.
             OutOfSpace: the disk of the cache is full.
         """
-        found = {file.key: self.cache.find(file.key) for file in files}
+        found = {file.key: self._find(file) for file in files}
         todo = {file.key: file for file in files if found[file.key] is None}
         damage: PacklineError = StoreError(f"{self.place}: nothing was fetched")
         for _ in range(ATTEMPTS):
@@ -167,6 +194,14 @@ class Mirror:
         if todo:
             raise damage
         return [array for file in files if (array := found[file.key]) is not None]
+
+    def _find(self, file: RemoteFile) -> np.ndarray | None:
+        """A whole file of the cache; None if it is absent, or was damaged there."""
+        found = self.cache.find(file.key)
+        if found is not None and file.damage(found) is not None:
+            self.cache.drop(file.key)
+            return None
+        return found
 
     def _bring_once(
         self, todo: dict[str, RemoteFile], found: dict[str, np.ndarray | None], due: float
@@ -220,6 +255,10 @@ class RemoteFile:
     def piece_key(self, number: int) -> str:
         """Key of one of its MiB in the cache; a file of one is the whole file."""
         return f"{self.key}-{number}" if self.entry.bytes > BLOCK_BYTES else self.key
+
+    def piece_bytes(self, number: int) -> int:
+        """Bytes of one of its MiB: of the last, what remains."""
+        return min(BLOCK_BYTES, self.entry.bytes - number * BLOCK_BYTES)
 
     @property
     def _sums(self) -> np.ndarray | None:

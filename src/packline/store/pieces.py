@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,13 @@ HELD_SHARE = 8
 LEAST_HELD = 64 << 20
 
 
+class Coming(NamedTuple):
+    """A request for pieces, and the pieces that it has brought."""
+
+    request: Request
+    kept: dict[tuple[str, int], np.ndarray]
+
+
 class Pieces:
     """Pieces of all files of one store.
 
@@ -54,7 +61,7 @@ class Pieces:
         self._make()
 
     def _make(self) -> None:
-        self._coming: dict[tuple[str, int], Request] = {}
+        self._coming: dict[tuple[str, int], Coming] = {}
         self._lock = threading.Lock()
 
     def _own(self) -> None:
@@ -95,7 +102,7 @@ class Pieces:
         """
         self._own()
         pieces = {(file.key, number): (file, number) for file, number in wanted}
-        self._check_room(len(pieces))
+        self._check_room(sum(file.piece_bytes(number) for file, number in pieces.values()))
         self._mirror.bring_sums(file for file, _ in pieces.values())
         found: dict[tuple[str, int], np.ndarray] = {}
         damage: PacklineError | None = None
@@ -108,14 +115,9 @@ class Pieces:
                     else:
                         found[key] = here
             if not todo:
-                return found
+                break
             damage = self._wait_for(self._request(todo, 0.0), found)
-        if damage is None:
-            damage = StoreError(
-                f"{self._mirror.place}: pieces are evicted from the cache as soon as they arrive",
-                hint="give a larger cache_bytes",
-            )
-        if len(found) < len(pieces):
+        if damage is not None and any(key not in found for key in pieces):
             raise damage
         return found
 
@@ -133,32 +135,51 @@ class Pieces:
         """Number of pieces that are being fetched."""
         return len(self._coming)
 
-    def _request(self, todo: dict[tuple[str, int], Piece], due: float) -> list[Request]:
+    def _request(self, todo: dict[tuple[str, int], Piece], due: float) -> list[Coming]:
         """Requests for pieces that are absent: those already made, and new ones."""
         with self._lock:
-            coming = {id(request): request for key in todo if (request := self._coming.get(key)) is not None}
+            made = {id(coming): coming for key in todo if (coming := self._coming.get(key)) is not None}
             new = {key: piece for key, piece in todo.items() if key not in self._coming}
-            requests = list(coming.values())
+            requests = list(made.values())
             for file, first, count in _runs(new.values()):
                 start = first * BLOCK_BYTES
                 stop = min(start + count * BLOCK_BYTES, file.entry.bytes)
-                arrived = partial(self._arrived, file, first, count, due)
-                request = self._mirror.fetcher.request(file.entry.name, start, stop, due, arrived)
-                self._coming |= {(file.key, first + number): request for number in range(count)}
-                requests.append(request)
+                kept: dict[tuple[str, int], np.ndarray] = {}
+                arrived = partial(self._arrived, file, first, count, due, kept)
+                coming = Coming(
+                    self._mirror.fetcher.request(file.entry.name, start, stop, due, arrived), kept
+                )
+                self._coming |= {(file.key, first + number): coming for number in range(count)}
+                requests.append(coming)
         return requests
 
-    def _arrived(self, file: RemoteFile, first: int, count: int, due: float, data: bytes | None) -> None:
+    def _arrived(
+        self,
+        file: RemoteFile,
+        first: int,
+        count: int,
+        due: float,
+        kept: dict[tuple[str, int], np.ndarray],
+        data: bytes | None,
+    ) -> None:
         """Check and keep what a request brought; runs in its thread."""
         try:
             if data is not None:
-                self._keep(file, first, count, due, data)
+                self._keep(file, first, count, due, data, kept)
         finally:
             with self._lock:
                 for number in range(first, first + count):
                     self._coming.pop((file.key, number), None)
 
-    def _keep(self, file: RemoteFile, first: int, count: int, due: float, data: bytes) -> None:
+    def _keep(
+        self,
+        file: RemoteFile,
+        first: int,
+        count: int,
+        due: float,
+        data: bytes,
+        kept: dict[tuple[str, int], np.ndarray],
+    ) -> None:
         damage: CorruptStore | None = None
         view = memoryview(data)
         for place in range(count):
@@ -168,25 +189,26 @@ class Pieces:
                 damage = wrong
                 continue
             write = partial(_write, part)
-            kept = self._mirror.cache.add(file.piece_key(number), len(part), write, due)
-            self._hold((file.key, number), kept)
+            kept[file.key, number] = self._mirror.cache.add(file.piece_key(number), len(part), write, due)
+            self._hold((file.key, number), kept[file.key, number])
         if damage is not None:
             raise damage
 
     def _wait_for(
-        self, requests: list[Request], found: dict[tuple[str, int], np.ndarray]
+        self, requests: list[Coming], found: dict[tuple[str, int], np.ndarray]
     ) -> PacklineError | None:
-        """Wait for requests; return the damage of one of them."""
+        """Wait for requests, and take what they bring; return the damage of one of them."""
         traffic, started = self._mirror.traffic, time.monotonic()
-        stalled = not all(request.done for request in requests)
+        stalled = not all(coming.request.done for coming in requests)
         damage = None
-        for request in requests:
+        for coming in requests:
             try:
-                request.wait()
+                coming.request.wait()
             except CorruptStore as error:
                 if isinstance(error.__cause__, FileNotFoundError):
                     raise
                 damage = error
+            found |= coming.kept
         if stalled:
             traffic.stalls += 1
             traffic.stall_seconds += time.monotonic() - started
@@ -204,8 +226,8 @@ class Pieces:
                 continue
             self._held_bytes -= len(gone)
 
-    def _check_room(self, pieces: int) -> None:
-        needed, most = pieces * BLOCK_BYTES, self._mirror.cache.most
+    def _check_room(self, needed: int) -> None:
+        most = self._mirror.cache.most
         if needed > most:
             raise StoreError(
                 f"{self._mirror.place}: a batch needs {needed:,} bytes of the cache: expected cache_bytes of "

@@ -134,6 +134,22 @@ larger one each document is compared with the next when it is read, so a batch n
 document."""
 
 
+def bisect_right(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Number of elements that are at most each value, int64 `[N]`: `searchsorted` without a copy.
+
+    >>> bisect_right(np.array([2, 5, 5]), np.array([1, 5, 9])).tolist()
+    [0, 3, 3]
+    """
+    low, high = np.zeros(len(values), np.int64), np.full(len(values), len(ascending), np.int64)
+    for _ in range(len(ascending).bit_length()):
+        middle, searching = (low + high) // 2, low < high
+        right = np.zeros(len(values), bool)
+        right[searching] = ascending[middle[searching]] <= values[searching]
+        low = np.where(right, middle + 1, low)
+        high = np.where(searching & ~right, middle, high)
+    return low
+
+
 class Shard:
     """One shard. Creating one reads nothing; its arrays are opened on first use.
 
@@ -226,6 +242,8 @@ class Shard:
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        if "search_sorted" not in pc.list_functions():
+            return bisect_right(self.offsets, tokens * self.itemsize)
         options = pc.SearchSortedOptions(side="right")
         found = pc.search_sorted(self.searchable, pa.array(tokens * self.itemsize), options=options)
         return found.to_numpy().astype(np.int64)

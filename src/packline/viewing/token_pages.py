@@ -16,6 +16,7 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.loading.loader import Loader
+from packline.loading.mixture import Mixture
 from packline.packing.batch import IGNORED
 from packline.packing.row_reader import Row
 from packline.packing.rows import Rows
@@ -25,7 +26,7 @@ from packline.viewing.batch_files import BatchFile
 from packline.viewing.columns import column_facts
 from packline.viewing.describe import left_out_facts, store_page
 from packline.viewing.html import render_notebook
-from packline.viewing.page import Block, Heading, KeyValues, Note, Page, WithFacts
+from packline.viewing.page import Bar, Block, Heading, KeyValues, Note, Page, Table, Value, WithFacts
 from packline.viewing.text import percent, plural, size
 from packline.viewing.tokens import (
     MOST,
@@ -205,6 +206,30 @@ def loader_page(loader: Loader) -> Page:
     return Page("Loader", (KeyValues(facts), heading, *strips))
 
 
+def mixture_page(mixture: Mixture) -> Page:
+    """Sources of a mixture with their shares, and how long the mixture lasts."""
+    shares = [float(share) for share in mixture.shares]
+    most = max(shares)
+    rows: list[tuple[Value, ...]] = []
+    lasts: list[float] = []
+    for source, share, epochs in zip(mixture.rows, shares, mixture.max_epochs, strict=True):
+        lasts.append(float("inf") if epochs is None else len(source) * epochs / share)
+        options = getattr(source, "options", None)
+        chosen = [options.sources, options.labels] if options is not None else []
+        names = [one if isinstance(one, str) else ", ".join(one) for one in chosen if one]
+        bar = Bar(percent(share), share / most)
+        times = "no limit" if epochs is None else f"{epochs:,}"
+        rows.append((" ".join([str(source.store.path), *names]), bar, f"{len(source):,}", times))
+    head = ("source", "share of rows", "rows", "most passes")
+    lines: list[Block] = [Table("", head, tuple(rows), "lrrr")]
+    length = min(lasts)
+    if length != float("inf"):
+        first = rows[lasts.index(length)][0]
+        tokens = int(length) * mixture.seq_len
+        lines.append(Note(f"Lasts for about {plural(tokens, 'token')}; then {first} is used up."))
+    return Page(f"Mixture of {plural(len(rows), 'source')}, rows of {mixture.seq_len:,} tokens", tuple(lines))
+
+
 def batch_page(
     batch: BatchFile,
     vocabulary: Vocabulary | None,
@@ -318,6 +343,7 @@ def page_of(value: object) -> Page:
 page_of.register(StoreReader, store_page)
 page_of.register(Rows, rows_page)
 page_of.register(Loader, loader_page)
+page_of.register(Mixture, mixture_page)
 
 
 @page_of.register

@@ -9,7 +9,6 @@ else, however long the run is.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from packline.errors import RecipeError
@@ -194,7 +193,7 @@ def _row(
 
 def _view_of(view: View, rows: RowSource) -> View:
     """View of the store that rows are read from."""
-    place = view.site.place_of(rows.store.path)
+    place = view.site.place_of(rows.store.place)
     return View(view.site, place, {})
 
 
@@ -205,7 +204,7 @@ def name_of(rows: RowSource) -> str:
         f"{name} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
         for name, value in described.items()
     )
-    name = Path(rows.store.path).name
+    name = rows.store.place.name
     return f"{name} ({words})" if words else name
 
 

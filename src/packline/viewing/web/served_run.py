@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from packline.loading.loader import Loader
 from packline.loading.trace import stores_of, trace_document
+from packline.store.paths import StorePath
 from packline.viewing.page import Link, Value
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ class ServedRun:
         return cls(Path(path).name, Loader.from_file(path, prefetch=0))
 
     @property
-    def stores(self) -> list[Path]:
-        """Folders of the stores that it reads."""
-        return [Path(store.path) for store in stores_of(self.loader)]
+    def stores(self) -> list[StorePath]:
+        """Places of the stores that it reads."""
+        return [store.place for store in stores_of(self.loader)]
 
 
 def address(path: str, **params: str | int | None) -> str:
@@ -56,7 +57,7 @@ def uses_of(view: View, document: int) -> tuple[tuple[str, Value], ...]:
     """Facts about the steps of each run that use a document."""
     facts: list[tuple[str, Value]] = []
     for place, run in enumerate(view.site.runs):
-        stores = [store for store in stores_of(run.loader) if store.path == view.store.path]
+        stores = [store for store in stores_of(run.loader) if store.place == view.store.place]
         if not stores or run.loader.building:
             continue
         uses = trace_document(run.loader, document, store=stores[0])

@@ -36,7 +36,7 @@ from packline.packing.packer import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
 from packline.store.kept_tokenizer import load_kept_tokenizer
-from packline.store.paths import StorePath
+from packline.store.paths import StorePath, store_path
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.reader import StoreReader
 from packline.viewing.column_bars import ColumnBars, measure_columns
@@ -308,7 +308,7 @@ class Site:
     ) -> None:
         self.runs = [ServedRun.open(path) for path in runs]
         """Runs, in the order of the command line."""
-        folders = [Path(path) for path in stores]
+        folders = [store_path(path) for path in stores]
         folders += [path for run in self.runs for path in run.stores]
         folders = list({path.resolve(): path for path in folders}.values())
         paths = [ExclusionList(path).path for path in exclusions]  # raises an error if one cannot be read
@@ -330,12 +330,10 @@ class Site:
         for one in self.tokenizers:
             one.encode("")  # so that the first page need not wait
 
-    def place_of(self, folder: str | Path) -> int:
+    def place_of(self, folder: str | StorePath) -> int:
         """Number of the store in a folder."""
-        wanted = Path(folder).resolve()
-        return next(
-            place for place, one in enumerate(self.stores) if Path(one.store.path).resolve() == wanted
-        )
+        wanted = store_path(folder).resolve()
+        return next(place for place, one in enumerate(self.stores) if one.store.place.resolve() == wanted)
 
     def wait(self, seconds: float) -> None:
         """Wait until lengths are counted, for at most this many seconds."""

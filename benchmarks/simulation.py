@@ -1,0 +1,337 @@
+"""A build on machines that are slow, lost and replaced, on a simulated clock.
+
+    clock (heapq) ──> nodes: start, run units, lag, die, are replaced
+                        │ take, done, lost            │ commit
+                        v                             v
+                      Leases or Shares              StoreFolder.commit ──> ObjectFolder.put_new
+                      (packline.jobs)               (packline.jobs)        (packline.storage, in memory)
+
+Only time and failures are simulated. Which node runs which unit is decided by the code of `--on ray` and of
+`--slice`; units are committed by the code of a build, into an object store in memory that loses replies and
+reports conflicts that are none. A node that is lost in the middle of a commit leaves a part of its files. A
+node that is only cut off continues to commit while its units run elsewhere.
+
+`Result.check` proves the end: one receipt for every unit, the files that the receipts name and no others, and
+a manifest with the sum of them, which two processes publish.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.simulated_store import SimulatedFolder, SimulatedStore, expected_tokens, receipt_of
+from packline.jobs.job import Numbered, WorkUnit
+from packline.jobs.leases import Leases
+from packline.jobs.on import Slice
+from packline.jobs.slices import Shares
+
+How = Literal["ray", "slices"]
+ASK_SECONDS = 1.0
+"""Time after which a node without work asks again."""
+MESSAGE_SECONDS = 0.01
+LONGEST_SECONDS = 30 * 86_400.0
+"""Simulated time after which units are taken for lost."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Machines, units and failures. Times are in seconds."""
+
+    nodes: int = 50
+    workers: int = 20
+    """Workers of each node."""
+    units: int = 400_000
+    unit_seconds: float = 3.0
+    """Mean time of a unit: lognormal with a sigma of 0.3; 1% take 3 times as long, 0.1% 10 times."""
+    put_seconds: float = 0.03
+    """Median time of a put: lognormal with a sigma of 1."""
+    losses_a_node_hour: float = 0.5
+    together: float = 0.5
+    """Share of losses that take one more node at the same time."""
+    cut_off: float = 0.1
+    """Share of lost nodes that continue for a minute, unseen."""
+    notice_seconds: float = 15.0
+    """Time until the driver knows of a loss."""
+    replace_seconds: tuple[float, float] = (120.0, 600.0)
+    start_seconds: tuple[float, float] = (5.0, 15.0)
+    lost_replies: float = 1e-3
+    """Share of puts that succeed, and whose reply is lost."""
+    refusals: float = 1e-3
+    """Share of puts that are answered by 503, or by a conflict, and write nothing."""
+    seed: int = 0
+
+
+@dataclass
+class Result:
+    """What happened."""
+
+    world: World
+    how: How
+    makespan: float
+    """Seconds until the last unit was committed."""
+    ideal: float
+    """Work of all units, divided by all workers: no loss, no start, no last unit."""
+    used: float
+    """Work of all units, divided by the time of the workers that were there."""
+    runs: int
+    """Units that were run to their end, those that ran twice counted twice."""
+    interrupted: int
+    """Units that ended with their node."""
+    losses: int
+    nodes_started: int
+    puts: int
+    found_again: int
+    """Files that existed with the same bytes when they were put."""
+    folder: SimulatedFolder
+    units: Sequence[WorkUnit]
+
+    @property
+    def efficiency(self) -> float:
+        """Ideal time / time."""
+        return self.ideal / self.makespan
+
+    def check(self) -> None:
+        """Prove that no unit is lost or doubled.
+
+        Raises:
+            AssertionError: with what is wrong.
+        """
+        world, store = self.world, self.folder.storage
+        committed = self.folder.read_receipts()
+        names = {Numbered.of(number).name for number in range(world.units)}
+        assert set(committed.receipts) == names, "units without a receipt, or receipts without a unit"
+        shards = [shard for receipt in committed.receipts.values() for shard in receipt.shards]
+        named = {entry.name for shard in shards for entry in shard.files}
+        there = {facts.name for facts in store.walk()}
+        assert there == named | {entry.name for entry in committed.files.values()}, (
+            "files that no receipt names"
+        )
+        manifest = self.folder.manifest(committed)
+        assert manifest.tokens == sum(expected_tokens(number) for number in range(world.units))
+        for _ in range(2):
+            self.folder.publish(manifest)
+
+
+@dataclass(eq=False)
+class _Node:
+    """A machine, from its start to its loss."""
+
+    name: str
+    began: float
+    dies: float
+    """Time of its loss."""
+    silent: float
+    """Time from which nobody hears it; before `dies` for a node that is cut off."""
+    queue: deque[WorkUnit] = field(default_factory=deque)
+    busy: int = 0
+    slice: int = 0
+    asking: bool = False
+    phase: Literal["own", "help", "over"] = "own"
+
+
+class _Simulation:
+    """The clock, the machines, and the store."""
+
+    def __init__(self, world: World, how: How, scratch: Path) -> None:
+        self.world, self.how = world, how
+        self.random = random.Random(world.seed)
+        self.now = 0.0
+        self.events: list[tuple[float, int, Any, tuple[Any, ...]]] = []
+        self.order = itertools.count()
+        self.store = SimulatedStore(self.random, world.lost_replies, world.refusals, world.put_seconds)
+        self.folder = SimulatedFolder(self.store, scratch)
+        self.units: Sequence[WorkUnit] = [Numbered.of(number) for number in range(world.units)]
+        self.leases = Leases(self.units)
+        self.shares: list[Shares] = []
+        self.committed: set[str] = set()
+        self.nodes: dict[str, _Node] = {}
+        self.all_nodes: list[_Node] = []
+        self.runs = self.interrupted = self.losses = self.started = 0
+        self.finished = 0.0
+
+    def run(self) -> Result:
+        world = self.world
+        if self.how == "slices":
+            names = [unit.name for unit in self.units]
+            first = Shares(names, Slice(0, world.nodes))
+            for number in range(world.nodes):
+                share = copy.copy(first)  # places are the same for all slices
+                share._slice = Slice(number, world.nodes)
+                self.shares.append(share)
+        for number in range(world.nodes):
+            self.at(self.random.uniform(*world.start_seconds), self.start, number)
+        while self.events:
+            self.now, _, action, arguments = heapq.heappop(self.events)
+            assert self.now < LONGEST_SECONDS, f"{world.units - len(self.committed)} units are never run"
+            action(*arguments)
+        work = sum(self.seconds_of(unit) for unit in self.units)
+        lives = sum(max(min(node.silent, self.finished) - node.began, 0.0) for node in self.all_nodes)
+        return Result(
+            world=world,
+            how=self.how,
+            makespan=self.finished,
+            ideal=work / (world.nodes * world.workers),
+            used=work / (lives * world.workers),
+            runs=self.runs,
+            interrupted=self.interrupted,
+            losses=self.losses,
+            nodes_started=self.started,
+            puts=self.store.puts,
+            found_again=self.store.same,
+            folder=self.folder,
+            units=self.units,
+        )
+
+    @property
+    def over(self) -> bool:
+        return len(self.committed) == self.world.units
+
+    def at(self, seconds: float, action: Any, *arguments: Any) -> None:
+        """Do something after some time."""
+        heapq.heappush(self.events, (self.now + seconds, next(self.order), action, arguments))
+
+    def seconds_of(self, unit: WorkUnit) -> float:
+        """Time of a unit: the same for every attempt, as most of it is the unit's own."""
+        mixed = random.Random(f"{self.world.seed} {unit.name}")
+        seconds = self.world.unit_seconds * mixed.lognormvariate(-0.045, 0.3)
+        chance = mixed.random()
+        return seconds * (10 if chance < 0.001 else 3 if chance < 0.011 else 1)
+
+    # machines
+
+    def start(self, number: int) -> None:
+        """A machine begins to work."""
+        if self.over:
+            return
+        self.started += 1
+        world = self.world
+        rate = world.losses_a_node_hour / 3600
+        dies = self.now + (self.random.expovariate(rate) if rate else float("inf"))
+        node = _Node(f"{number}.{self.started}", self.now, dies, dies, slice=number)
+        self.all_nodes.append(node)
+        if self.random.random() < world.cut_off:
+            node.dies += 60
+        self.nodes[node.name] = node
+        if rate:
+            self.at(node.silent - self.now, self.die, node)
+        if self.how == "slices":
+            mine = self.shares[number].own([unit for unit in self.units if unit.name not in self.committed])
+            node.queue.extend(mine)
+        self.ask(node)
+
+    def die(self, node: _Node) -> None:
+        """A machine is gone, or cannot be heard any more; another one takes its place."""
+        if self.over or node.name not in self.nodes:
+            return
+        self.losses += 1
+        del self.nodes[node.name]
+        self.at(self.world.notice_seconds, self.notice, node)
+        self.at(self.random.uniform(*self.world.replace_seconds), self.start, node.slice)
+        if self.nodes and self.random.random() < self.world.together:
+            other = self.random.choice(list(self.nodes.values()))
+            other.silent = other.dies = self.now
+            self.at(0.0, self.die, other)
+
+    def notice(self, node: _Node) -> None:
+        """The driver knows of a loss."""
+        if self.how == "ray":
+            self.leases.lost(node.name)
+
+    # units
+
+    def ask(self, node: _Node) -> None:
+        """A node gets more units, if the driver hears it."""
+        node.asking = False
+        if self.over or self.now >= node.silent:
+            return
+        if self.how == "ray":
+            node.queue.extend(self.leases.take(node.name, self.world.workers))
+        elif not node.queue and not node.busy:
+            self.look_again(node)
+        self.begin(node)
+        if self.how == "ray" and node.busy < self.world.workers and not node.asking:
+            node.asking = True
+            self.at(ASK_SECONDS, self.ask, node)
+
+    def look_again(self, node: _Node) -> None:
+        """A slice whose own units are done helps with those of others, once, and then ends."""
+        if node.phase == "own":
+            left = [unit for unit in self.units if unit.name not in self.committed]
+            node.queue.extend(self.shares[node.slice].help(left))
+            node.phase = "help"
+        else:
+            node.phase = "over"
+
+    def begin(self, node: _Node) -> None:
+        """Idle workers of a node begin units; one that is committed already is left out."""
+        while node.busy < self.world.workers and node.queue:
+            unit = node.queue.popleft()
+            if self.how == "slices" and self.store.facts(f"receipts/{unit.name}.json") is not None:
+                continue
+            node.busy += 1
+            self.at(self.seconds_of(unit), self.end, node, unit)
+        if self.how == "slices" and not node.queue and not node.busy and node.phase != "over":
+            self.look_again(node)
+            if node.queue:
+                self.begin(node)
+
+    def end(self, node: _Node, unit: WorkUnit) -> None:
+        """A worker has encoded a unit, and commits it."""
+        if self.now >= node.dies:
+            self.interrupted += 1
+            return
+        self.runs += 1
+        receipt = receipt_of(unit)
+        if not self.store.committing(self.now, node.dies, lambda: self.folder.commit(receipt)):
+            self.interrupted += 1
+            return
+        if unit.name not in self.committed:
+            self.committed.add(unit.name)
+            self.finished = max(self.finished, self.store.clock)
+        self.at(self.store.clock - self.now, self.report, node, unit)
+
+    def report(self, node: _Node, unit: WorkUnit) -> None:
+        """A node reports a unit, and its worker is free."""
+        node.busy -= 1
+        if self.now >= node.silent:
+            self.begin(node)  # a node that is cut off continues with what it holds
+            return
+        if self.how == "ray":
+            self.leases.done(node.name, unit.name)
+            self.at(MESSAGE_SECONDS, self.ask, node)
+        self.begin(node)
+
+
+def simulate(world: World, how: How, scratch: Path) -> Result:
+    """Build in a simulated world.
+
+    Args:
+        how: `ray`: a driver that leases units to nodes; `slices`: nodes that share them without a driver.
+        scratch: an empty folder.
+    """
+    return _Simulation(world, how, scratch).run()
+
+
+def describe(result: Result) -> Mapping[str, str]:
+    """Figures of a result, by name."""
+    world = result.world
+    return {
+        "choice of units": result.how,
+        "workers": f"{world.nodes} x {world.workers}",
+        "units": f"{world.units:,}",
+        "losses": f"{result.losses}, {world.losses_a_node_hour:g} a node and hour",
+        "ideal": f"{result.ideal:,.0f} s",
+        "time": f"{result.makespan:,.0f} s ({result.efficiency:.1%} of the ideal rate)",
+        "use of machines": f"{result.used:.1%} of the time of those that were there",
+        "run twice": f"{result.runs - world.units:,} ({(result.runs - world.units) / world.units:.2%})",
+        "interrupted": f"{result.interrupted:,}",
+        "puts": f"{result.puts:,}, of which {result.found_again:,} found the same bytes",
+    }

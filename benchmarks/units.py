@@ -1,0 +1,104 @@
+"""Units without work: what the engine itself takes for each, and the plan of a build with many.
+
+Everything is measured in a fresh process (`contenders.no_op_units`), on the executor of every local build: a
+host and its workers. The units are made when they are sent, as those of a build are from its plan.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import msgspec
+
+from benchmarks.process import run_fresh
+from benchmarks.results import busy_cores
+from benchmarks.suite import ROOT, environment
+from benchmarks.units_run import UnitsRun
+from packline.jobs.job import Job, Numbered, ReportProgress, Runner, Session
+
+Say = Callable[[str], None]
+
+
+class NoOpSettings(msgspec.Struct, frozen=True):
+    """Settings of units without work."""
+
+    def open(self) -> NoOpRunner:
+        """Runner of the units."""
+        return NoOpRunner()
+
+
+class NoOpRunner(Runner[Numbered, int]):
+    """Returns the number of a unit."""
+
+    unit = Numbered
+
+    def run(self, unit: Numbered, report: ReportProgress) -> int:
+        """The unit's number."""
+        return unit.number
+
+
+class NumberedUnits(Sequence[Numbered]):
+    """Units that are made when they are used."""
+
+    def __init__(self, count: int) -> None:
+        self._numbers = range(count)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> Numbered: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Numbered]: ...
+
+    def __getitem__(self, place: int | slice) -> Numbered | list[Numbered]:
+        if isinstance(place, slice):
+            return [Numbered.of(number) for number in self._numbers[place]]
+        return Numbered.of(self._numbers[place])
+
+
+class NoOpJob(Job[Numbered, int, int]):
+    """Units without work; the sum of their numbers is the result."""
+
+    result = int
+
+    def __init__(self, units: int, workers: int) -> None:
+        self._units, self._workers, self._sum = units, workers, 0
+
+    def begin(self) -> Sequence[Numbered]:
+        """All units."""
+        return NumberedUnits(self._units)
+
+    def workers(self, units: int) -> int:
+        """Number of processes."""
+        return self._workers
+
+    def opening(self) -> NoOpSettings:
+        """No settings."""
+        return NoOpSettings()
+
+    def take(self, name: str, result: int) -> None:
+        """Add a number."""
+        self._sum += result
+
+    def finish(self, session: Session) -> int:
+        """The sum."""
+        return self._sum
+
+
+def measure_units(counts: Sequence[int], *, workers: int, rounds: int, say: Say) -> list[UnitsRun]:
+    """Seconds and memory for these numbers of units."""
+    runs = []
+    for round in range(rounds):
+        for count in counts:
+            busy = busy_cores()
+            command = [sys.executable, "-m", "benchmarks.contenders.no_op_units", str(count), str(workers)]
+            paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+            outcome = run_fresh(command, cwd=ROOT, env={**environment(), **paths})
+            report: dict[str, Any] = outcome.report
+            runs.append(UnitsRun(units=count, workers=workers, round=round, busy_cores=busy, **report))
+            say(f"{count:,} units: {count / runs[-1].seconds:,.0f} a second")
+    return runs

@@ -1,0 +1,176 @@
+"""Fetching for coming steps from remote stores, before they are due.
+
+    step            40      41      42 ... 103     104
+    main            reads 40
+    fetched ahead           └── pieces of 41 to 103 ──┘     each due at now + steps to go x time of a step
+
+The rows of a step are a formula, so the pieces of the coming steps are known. They are requested in the order
+in which they are due, and the cache evicts pieces without a known use first, then the ones that are due last.
+The window covers ten times the latency of a request, and at least 64 steps, as far as half of the cache has
+room. The state of a loader does not change: what is fetched ahead is only found in the cache.
+
+A worker process of a data loader makes every n-th step, and fetches for those alone. Nothing is fetched ahead
+for single batches out of order, and nothing for local stores.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packline.errors import PacklineError
+
+if TYPE_CHECKING:
+    from packline.loading.schedule import ScheduledStage
+    from packline.store.fetching import Traffic
+    from packline.store.mirror import Mirror
+    from packline.store.pieces import Piece
+
+LEAST_STEPS = 64
+LATENCIES = 10
+"""Latencies of a request that a window lasts."""
+CHUNK = 8
+"""Steps whose pieces are computed together, so that their indexes are brought at once."""
+SHARE = 2
+"""A window has room in this part of the cache."""
+
+
+def window_steps(latency: float, step_seconds: float, step_bytes: float, cache_bytes: int) -> int:
+    """Steps to fetch ahead.
+
+    Args:
+        latency: seconds of a request.
+        step_seconds: seconds from one step to the next.
+        step_bytes: bytes of the pieces of a step.
+        cache_bytes: size of the cache.
+
+    >>> window_steps(0.3, 0.01, 1 << 20, 1 << 40), window_steps(0.3, 1, 1 << 20, 8 << 20)
+    (300, 4)
+    """
+    wanted = max(LEAST_STEPS, round(LATENCIES * latency / max(step_seconds, 1e-4)))
+    room = int(cache_bytes / SHARE / max(step_bytes, 1.0))
+    return max(min(wanted, room), 0)
+
+
+class FetchAhead:
+    """Pieces that are fetched for a loader."""
+
+    def __init__(self) -> None:
+        self._mirrors: list[Mirror] | None = None
+        self._process = 0
+        self._restart()
+
+    def _restart(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._last: int | None = None
+        self._at = 0.0
+        self._stride = 1
+        self._seconds = 0.0
+        self._planned = -1
+        """First step that nothing was requested for."""
+        self._bytes = 0.0
+        """Bytes of the pieces of a step: a running mean."""
+
+    def mirrors(self, stages: Iterable[ScheduledStage]) -> list[Mirror]:
+        """The remote stores of a run, each once."""
+        if self._mirrors is None:
+            found = {}
+            for stage in stages:
+                for rows in stage.mixture.rows:
+                    if (mirror := getattr(rows.store, "mirror", None)) is not None:
+                        found[id(mirror)] = mirror
+            self._mirrors = list(found.values())
+        return self._mirrors
+
+    def announce(self, loader: Any, step: int) -> None:
+        """Note that a step is read now, and fetch for the steps after it."""
+        mirrors = self.mirrors(loader.schedule.stages)
+        if not mirrors:
+            return
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._restart()
+        now = time.monotonic()
+        if self._last is None or not 0 < step - self._last <= CHUNK * CHUNK:  # the beginning, or a jump
+            self._planned = step + 1
+        else:
+            self._stride = step - self._last
+            seconds = now - self._at
+            self._seconds += (seconds - self._seconds) * (0.1 if self._seconds else 1.0)
+        self._last, self._at = step, now
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._planned = max(self._planned, step + self._stride)
+        short = self._planned + CHUNK * self._stride > self._end(loader, step)
+        if short and self._planned > step + self._stride:  # wait until a chunk is missing, or all
+            return
+        self._thread = threading.Thread(
+            target=self._plan, args=(loader, step), name="packline-fetch-ahead", daemon=True
+        )
+        self._thread.start()
+
+    def _end(self, loader: Any, step: int) -> int:
+        """One past the last step of the window."""
+        mirrors = self.mirrors(loader.schedule.stages)
+        latency = max(one.traffic.latency for one in mirrors)
+        most = min(one.cache.most for one in mirrors)
+        steps = window_steps(latency, self._seconds, self._bytes, most) if self._bytes else CHUNK
+        return int(min(step + 1 + steps * self._stride, len(loader)))
+
+    def _plan(self, loader: Any, step: int) -> None:
+        """Request what the window lacks; body of the thread."""
+        try:
+            while (first := self._planned) < (end := self._end(loader, step)):
+                steps = range(first, min(end, first + CHUNK * self._stride), self._stride)
+                due = time.time() + (first - step) / self._stride * self._seconds
+                size = 0
+                for mirror, pieces in self._pieces_of(loader, steps):
+                    unique = {(file.key, number): (file, number) for file, number in pieces}
+                    size += sum(file.piece_bytes(number) for file, number in unique.values())
+                    mirror.pieces.expect(unique.values(), due)
+                self._bytes += (size / len(steps) - self._bytes) * (0.3 if self._bytes else 1.0)
+                self._planned = steps[-1] + self._stride
+        except PacklineError:
+            pass  # raised again, with its place, by the step that needs it
+
+    def _pieces_of(self, loader: Any, steps: Iterable[int]) -> list[tuple[Mirror, list[Piece]]]:
+        """Pieces that steps read, by store."""
+        from packline.packing.batch import GatherPlan, Layout
+        from packline.store.remote_shard import wanted_pieces
+
+        sources: dict[int, Any] = {}
+        numbers: dict[int, list[np.ndarray]] = {}
+        for step in steps:
+            stage, start, stop = loader.place_of(step)
+            for place, rows in stage.rows_by_source(start, stop):
+                source = stage.mixture.rows[place]
+                sources[id(source)] = source
+                numbers.setdefault(id(source), []).append(rows)
+        found = []
+        for key, source in sources.items():
+            mirror = getattr(source.store, "mirror", None)
+            if mirror is not None:
+                layout = Layout.of(source.spans(np.concatenate(numbers[key])), source.seq_len)
+                plan = GatherPlan.of(source.store, layout)
+                found.append((mirror, wanted_pieces(plan.shards, plan.sources, plan.lengths)))
+        return found
+
+    def traffic(self, stages: Iterable[ScheduledStage]) -> Traffic | None:
+        """Requests and waits of this process for all remote stores of a run; None without any."""
+        mirrors = self.mirrors(stages)
+        if not mirrors:
+            return None
+        from packline.store.fetching import Traffic
+
+        total = Traffic()
+        for mirror in mirrors:
+            total.add(mirror.traffic)
+        return total
+
+    def __reduce__(self) -> tuple[type[FetchAhead], tuple[()]]:
+        return FetchAhead, ()

@@ -1,0 +1,116 @@
+"""Random kills of a build's processes, again and again, until its store is complete and compared.
+
+    start the build ──> wait a moment ──> SIGKILL of one of its processes ──> continues, or is started again
+
+Victims: the driver, the host, a worker; on Ray also the actor and a whole node, which another replaces.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from tests.cluster.raylets import Raylets
+from tests.faults.processes import members, processes_of
+from tests.jobs.builds import start_build
+
+MOST_SECONDS = 3.0
+"""Longest time between a start and a kill."""
+EACH = 4
+"""Kills of one store before it may finish."""
+
+
+class Chaos:
+    """Builds of one corpus under random kills.
+
+    Args:
+        inputs: folder of the corpus.
+        compare: checks a finished store, by its place.
+        raylets: cluster for builds on Ray; None for builds on this machine.
+        environment: further variables of the builds.
+    """
+
+    def __init__(
+        self,
+        inputs: Path,
+        tokenizer: Path,
+        compare: Callable[[str], None],
+        seed: int,
+        *,
+        raylets: Raylets | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._inputs, self._tokenizer, self._compare = inputs, tokenizer, compare
+        self._raylets, self._random = raylets, random.Random(seed)
+        self._environment = dict(environment or {}) | (raylets.environment if raylets else {})
+        self._nodes = [raylets.add(), raylets.add()] if raylets else []
+        self.kills: dict[str, int] = {}
+        """Number of kills by victim."""
+
+    def run(self, places: Callable[[int], str], kills: int) -> None:
+        """Build stores one after another, until this number of processes were killed."""
+        number = 0
+        while sum(self.kills.values()) < kills:
+            left = min(EACH, kills - sum(self.kills.values()))
+            self._build(places(number), left)
+            number += 1
+
+    def _build(self, place: str, kills: int) -> None:
+        """Build one store, with at most this number of kills."""
+        for _ in range(200):
+            process = self._start(place)
+            while kills and process.poll() is None:
+                time.sleep(self._random.uniform(0.2, MOST_SECONDS))
+                if process.poll() is None and self._kill_one(process):
+                    kills -= 1
+            text = process.communicate(timeout=200)[0]
+            if process.returncode == 0:
+                break
+            died = process.returncode == -signal.SIGKILL or "ended unexpectedly" in text or "killed" in text
+            assert died, f"{place}: exit code {process.returncode}: {text}"
+        self._compare(place)
+
+    def _start(self, place: str) -> subprocess.Popen[str]:
+        on = "ray" if self._raylets else "local"
+        return start_build(
+            Path(place) if "://" not in place else place,  # type: ignore[arg-type]
+            self._inputs,
+            self._tokenizer,
+            self._environment,
+            on=on,
+            engine="tokenizers",
+            workers=1 if self._raylets else 2,
+            val_fraction=0.1,
+        )
+
+    def _kill_one(self, process: subprocess.Popen[str]) -> bool:
+        """Kill a random process of the build; False if the one chosen does not exist yet."""
+        hosts = processes_of("packline.jobs.host")
+        if self._raylets is None:
+            mine = members(process.pid)
+            hosts = {pid: parent for pid, parent in hosts.items() if pid in mine}
+            first = [pid for pid, parent in hosts.items() if parent == process.pid]
+            actors: list[int] = []
+        else:
+            actors = list(processes_of("ray::NodeShare"))
+            first = [pid for pid, parent in hosts.items() if parent in actors]
+        workers = [pid for pid, parent in hosts.items() if parent in first]
+        choices = {"driver": [process.pid], "host": first, "worker": workers, "actor": actors}
+        victims = ["driver", "host", "worker"] + (["actor", "node"] if self._raylets else [])
+        victim = self._random.choice(victims)
+        if victim == "node" and self._raylets is not None:
+            self._raylets.kill(self._nodes.pop(self._random.randrange(len(self._nodes))))
+            self._nodes.append(self._raylets.add())
+        elif pids := choices.get(victim, []):
+            with suppress(ProcessLookupError):
+                os.kill(self._random.choice(pids), signal.SIGKILL)
+        else:
+            return False
+        self.kills[victim] = self.kills.get(victim, 0) + 1
+        return True

@@ -1,0 +1,87 @@
+"""Random kills, on this machine, on Ray and into an object store; `python -m benchmarks chaos` does more."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.cluster.chaos import Chaos
+from tests.cluster.raylets import start_raylets
+from tests.jobs.builds import build, digests, set_sizes_everywhere
+from tests.laws.reference import write_corpus
+from tests.storage.servers import Bucket
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes through /proc"),
+]
+SEED = int(os.environ.get("PACKLINE_SEED", 15))
+
+
+def kills(usual: int) -> int:
+    """Number of kills: `python -m benchmarks chaos` asks for more."""
+    return int(os.environ.get("PACKLINE_KILLS", usual))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("chaos")
+    third = len(documents) // 3
+    contents = [
+        ("jsonl", documents[:third], True),
+        ("jsonl.zst", documents[third : 2 * third], True),
+        ("parquet", documents[2 * third :], False),
+    ]
+    write_corpus(folder / "in", contents)
+    with pytest.MonkeyPatch.context() as patch:
+        set_sizes_everywhere(patch, folder / "site", 60_000)
+        yield folder / "in"
+
+
+Compare = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def compare(tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_json: Path) -> Compare:
+    """Check of a store against that of a build without kills."""
+    out = tmp_path_factory.mktemp("whole") / "store"
+    build(out, corpus, tokenizer_json, engine="gigatoken", val_fraction=0.1)
+    whole = digests(out)
+
+    def check(place: str) -> None:
+        assert digests(Path(place)) == whole
+
+    return check
+
+
+def test_on_this_machine(corpus: Path, tokenizer_json: Path, compare: Compare, tmp_path: Path) -> None:
+    Chaos(corpus, tokenizer_json, compare, SEED).run(lambda number: str(tmp_path / f"{number}"), kills(8))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+def test_on_ray(corpus: Path, tokenizer_json: Path, compare: Compare, tmp_path: Path) -> None:
+    with start_raylets() as raylets:
+        chaos = Chaos(corpus, tokenizer_json, compare, SEED, raylets=raylets)
+        chaos.run(lambda number: str(tmp_path / f"{number}"), kills(4))
+
+
+def test_into_an_object_store(
+    corpus: Path, tokenizer_json: Path, compare: Compare, bucket: Bucket, tmp_path: Path
+) -> None:
+    def fetch_and_compare(place: str) -> None:
+        from packline.storage.places import open_storage
+
+        storage, copy = open_storage(place), tmp_path / place.rpartition("/")[2]
+        for one in list(storage.walk()):
+            path = copy / one.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(storage.read(one.name))
+        compare(str(copy))
+
+    environment = {"PACKLINE_SCRATCH": str(tmp_path / "scratch")}
+    chaos = Chaos(corpus, tokenizer_json, fetch_and_compare, SEED, environment=environment)
+    chaos.run(lambda number: bucket.place(f"store-{number}"), kills(8))

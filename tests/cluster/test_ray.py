@@ -1,0 +1,199 @@
+"""Builds, conversations and exports on several raylets: the bytes of one machine, whatever is killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.cluster.raylets import Raylets, start_raylets
+from tests.faults.processes import processes_of
+from tests.jobs.builds import build, digests, set_sizes_everywhere, start_build
+from tests.laws.reference import write_corpus
+
+import packline
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes through /proc"),
+]
+PLAIN = {"engine": "tokenizers", "val_fraction": 0.1}
+"""The slowest engine, so that there is time to kill something."""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Iterator[Path]:
+    """About 5 MB: a plain file of ranges, a stream of slices, a columnar file."""
+    folder = tmp_path_factory.mktemp("ray")
+    many = [f"{number} {text}" for number in range(4) for text in documents]
+    third = len(many) // 3
+    contents = [
+        ("jsonl", many[:third], True),
+        ("jsonl.zst", many[third : 2 * third], True),
+        ("parquet", many[2 * third :], False),
+    ]
+    write_corpus(folder / "in", contents)
+    with pytest.MonkeyPatch.context() as patch:
+        set_sizes_everywhere(patch, folder / "site", 150_000)
+        yield folder / "in"
+
+
+@pytest.fixture(scope="module")
+def raylets(corpus: Path) -> Iterator[Raylets]:
+    """A head, and two nodes of one core each; tests that kill one add another."""
+    with start_raylets() as cluster:
+        cluster.add()
+        cluster.add()
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_json: Path) -> dict[str, str]:
+    """Digests of the store that this machine builds alone."""
+    out = tmp_path_factory.mktemp("whole") / "store"
+    build(out, corpus, tokenizer_json, **{**PLAIN, "engine": "gigatoken"})
+    return digests(out)
+
+
+Start = Callable[[Path], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(raylets: Raylets, corpus: Path, tokenizer_json: Path) -> Start:
+    def run(out: Path) -> subprocess.Popen[str]:
+        return start_build(out, corpus, tokenizer_json, raylets.environment, on="ray", **PLAIN)
+
+    return run
+
+
+def receipts(out: Path) -> int:
+    return len(list(out.glob("receipts/*.json")))
+
+
+def wait_for_receipts(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 120
+    while receipts(out) < count:
+        assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
+        time.sleep(0.01)
+
+
+def end_of(process: subprocess.Popen[str]) -> str:
+    text = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, text
+    return text
+
+
+def test_a_node_is_lost_and_another_joins(
+    start: Start, raylets: Raylets, whole: dict[str, str], tmp_path: Path
+) -> None:
+    lost = raylets.add()  # the third node, so that two remain
+    process = start(tmp_path / "store")
+    wait_for_receipts(tmp_path / "store", 3, process)
+    raylets.kill(lost)
+    raylets.add()
+    end_of(process)
+    assert digests(tmp_path / "store") == whole
+
+
+def test_the_driver_is_killed_and_run_again(start: Start, whole: dict[str, str], tmp_path: Path) -> None:
+    process = start(tmp_path / "store")
+    wait_for_receipts(tmp_path / "store", 3, process)
+    process.kill()
+    process.communicate()
+    done = receipts(tmp_path / "store")
+    again = start(tmp_path / "store")
+    end_of(again)
+    assert done >= 3
+    assert digests(tmp_path / "store") == whole
+
+
+@pytest.mark.parametrize("victim", ["worker", "actor"])
+def test_a_process_is_killed_as_if_memory_had_run_out(
+    start: Start, whole: dict[str, str], tmp_path: Path, victim: str
+) -> None:
+    process = start(tmp_path / "store")
+    wait_for_receipts(tmp_path / "store", 3, process)
+    hosts = processes_of("packline.jobs.host")
+    actors = set(hosts.values()) & set(processes_of("ray::NodeShare"))
+    own = {pid for pid, parent in hosts.items() if parent in actors}
+    workers = [pid for pid, parent in hosts.items() if parent in own]
+    os.kill(workers[0] if victim == "worker" else min(actors), signal.SIGKILL)
+    end_of(process)
+    assert digests(tmp_path / "store") == whole
+
+
+def test_two_drivers_build_one_store(start: Start, whole: dict[str, str], tmp_path: Path) -> None:
+    drivers = [start(tmp_path / "store") for _ in range(2)]
+    for driver in drivers:
+        end_of(driver)
+    assert digests(tmp_path / "store") == whole
+
+
+CHAT_AND_EXPORT = """
+import json, sys
+import packline
+given = json.loads(sys.argv[1])
+folder, on = given["folder"], given["on"]
+template = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+packline.build_chat(given["chats"], given["tokenizer"], out=f"{folder}/chat", on=on, workers=1,
+    eod="<|endoftext|>", chat_template=template)
+packline.export(given["store"], to_format="llmc", out=f"{folder}/data", on=on, workers=1, link="copy",
+    options={"shard_tokens": 200_000})
+packline.write_rows(given["store"], out=f"{folder}/rows", on=on, workers=1, seq_len=512, seed=1)
+print(packline.analyze(given["store"], on=on, workers=1).tokens)
+"""
+
+
+def test_conversations_exports_rows_and_counts(
+    raylets: Raylets, corpus: Path, tokenizer_json: Path, documents: list[str], tmp_path: Path
+) -> None:
+    store = build(tmp_path / "store", corpus, tokenizer_json, **{**PLAIN, "engine": "gigatoken"})
+    chats = tmp_path / "chats"
+    chats.mkdir()
+    for number in range(3):
+        lines = [msgspec.json.encode({"prompt": "say it", "response": text}) for text in documents[number::3]]
+        (chats / f"{number}.jsonl").write_bytes(b"\n".join(lines))
+    found = []
+    for on, environment in (("local", {}), ("ray", raylets.environment)):
+        folder = tmp_path / on
+        given: dict[str, Any] = {
+            "folder": str(folder),
+            "on": on,
+            "chats": str(chats),
+            "tokenizer": str(tokenizer_json),
+            "store": str(store.path),
+        }
+        source = str(Path(packline.__file__).parents[1])
+        done = subprocess.run(
+            [sys.executable, "-c", CHAT_AND_EXPORT, msgspec.json.encode(given).decode()],
+            env={"PYTHONPATH": source, **os.environ, **environment},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        found.append((digests(folder), done.stdout))
+    assert found[0] == found[1]
+    assert len(found[0][0]) > 8
+
+
+def test_an_error_of_a_unit_names_it_as_on_one_machine(
+    raylets: Raylets, corpus: Path, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    process = start_build(
+        tmp_path / "store", corpus, tokenizer_json, raylets.environment, on="ray", strict=True, **PLAIN
+    )
+    text = process.communicate(timeout=120)[0]
+    assert process.returncode == 3
+    assert text.startswith("BadRecord | ")

@@ -1,0 +1,166 @@
+"""The array script: written as sites allow it, and run by a real Slurm."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.jobs.builds import SRC, build, digests
+from tests.laws.reference import write_corpus
+
+from packline.errors import RecipeError
+from packline.jobs.slurm import array_script
+
+BUILD = ["build", "in", "--tokenizer", "t.json", "--out", "a store"]
+
+
+def test_the_script_divides_the_command_among_nodes() -> None:
+    text = array_script(["packline", *BUILD], 1000, options=["time=04:00:00", "partition=cpu"])
+    assert "#SBATCH --array=0-999\n" in text
+    assert "#SBATCH --time=04:00:00\n#SBATCH --partition=cpu\n" in text
+    assert "packline finalize 'a store'" in text
+    last = text.splitlines()[-1]
+    assert last.startswith("exec packline build in --tokenizer t.json --out 'a store' --slice ")
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "nodes", "options", "what"),
+    [
+        (BUILD, 0, [], "nodes is 0"),
+        (BUILD, 1001, [], "nodes is 1,001"),
+        ([], 2, [], "no command"),
+        (["export", "store", "--out", "data"], 2, [], "'export'"),
+        ([*BUILD, "--slice=0/2"], 2, [], "--slice"),
+        ([*BUILD, "--on", "ray"], 2, [], "--on"),
+        (BUILD[:-2], 2, [], "no --out"),
+        (BUILD, 2, ["time=1\nrm -r x"], "sbatch"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(
+    command: list[str], nodes: int, options: list[str], what: str
+) -> None:
+    with pytest.raises(RecipeError, match=re.escape(what)):
+        array_script(command, nodes, options=options)
+
+
+CONF = """
+ClusterName=packline
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmdPort={node_port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/none
+CredType=cred/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+SchedulerParameters=batch_sched_delay=0,sched_interval=1
+SelectType=select/cons_tres
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} State=UNKNOWN
+PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A controller and a node on this machine; the environment of their clients."""
+    programs = [
+        shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") for name in ("slurmctld", "slurmd")
+    ]
+    if os.getuid() or None in programs or shutil.which("sbatch") is None:
+        pytest.skip("Slurm needs root, and its packages: make slurm")
+    folder = tmp_path_factory.mktemp("slurm")
+    (folder / "state").mkdir()
+    (folder / "spool").mkdir()
+    conf = folder / "slurm.conf"
+    conf.write_text(
+        CONF.format(
+            host=socket.gethostname().partition(".")[0],
+            controller_port=free_port(),
+            node_port=free_port(),
+            cores=os.cpu_count(),
+            folder=folder,
+        )
+    )
+    environment = {**os.environ, "SLURM_CONF": str(conf), "PYTHONPATH": str(SRC)}
+    daemons = [
+        subprocess.Popen([str(program), "-D", "-f", str(conf)], env=environment, stderr=subprocess.DEVNULL)
+        for program in programs
+    ]
+    try:
+        end = time.monotonic() + 30
+        while "idle" not in answer(["sinfo", "-h", "-o", "%T"], environment):
+            if time.monotonic() > end:
+                pytest.skip(f"Slurm does not start here: {(folder / 'slurmctld.log').read_text()[-500:]}")
+            time.sleep(0.2)
+        yield environment
+    finally:
+        for daemon in daemons:
+            daemon.terminate()
+        for daemon in daemons:
+            daemon.wait(30)
+
+
+def answer(command: list[str], environment: dict[str, str]) -> str:
+    return subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+
+
+@pytest.mark.slow
+def test_a_real_slurm_runs_the_script(
+    slurm: dict[str, str], documents: list[str], tokenizer_json: Path, tmp_path: Path
+) -> None:
+    write_corpus(tmp_path / "in", [("jsonl", documents[:150], True), ("parquet", documents[150:300], False)])
+    build(tmp_path / "whole", tmp_path / "in", tokenizer_json)
+    command = [
+        "build",
+        str(tmp_path / "in"),
+        "--tokenizer",
+        str(tokenizer_json),
+        "--out",
+        "store",
+        "--engine",
+        "tokenizers",
+    ]
+    text = array_script([*command, "--workers", "1"], 2)
+    own = tmp_path / "bin"
+    own.mkdir()
+    (own / "packline").write_text(f'#!/bin/sh\nexec {sys.executable} -m packline "$@"\n')
+    (own / "packline").chmod(0o755)
+    (tmp_path / "packline.slurm").write_text(text)
+    environment = {**slurm, "PATH": f"{own}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sbatch", "--wait", "packline.slurm"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    logs = "\n".join(path.read_text() for path in sorted(tmp_path.glob("packline-*.log")))
+    assert done.returncode == 0, done.stderr + logs
+    assert len(list(tmp_path.glob("packline-*.log"))) == 2
+    assert digests(tmp_path / "store") == digests(tmp_path / "whole")

@@ -1,0 +1,85 @@
+"""A store on the hub is read where it is: by ranges, at one commit, through the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.hub.loopback import LoopbackHub
+from tests.hub.test_push import PLACE
+
+import packline
+from packline.errors import StoreError
+from packline.hub.layout import repository_paths
+from packline.hub.push import push
+from packline.testing import make_store
+
+LENGTHS = [[50, 10, 90], [40], [700, 200], [31]]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> packline.Store:
+    splits = ["train", "val", "train", "train"]
+    return make_store(tmp_path / "store", LENGTHS, splits=splits, sources=["a", "a", "b", "b"])
+
+
+def batches(store: packline.Store) -> list[np.ndarray]:
+    loader = packline.Loader(store.rows(seq_len=32), batch_size=4, seed=1)
+    return [batch["tokens"] for batch in loader]
+
+
+def test_a_store_on_the_hub_reads_like_a_local_one(
+    hub: LoopbackHub, store: packline.Store, tmp_path: Path
+) -> None:
+    pushed = push(store.path, PLACE)
+    there = packline.open(PLACE, cache=tmp_path / "cache")
+    assert str(there.place) == f"{PLACE}@{pushed.revision}"
+    assert [one.tolist() for one in there.documents] == [one.tolist() for one in store.documents]
+    assert there.provenance(3) == store.provenance(3)
+    for found, expected in zip(batches(there), batches(store), strict=True):
+        assert np.array_equal(found, expected)
+    assert there.verify().ok
+
+
+def test_a_pinned_store_stays_the_same(hub: LoopbackHub, store: packline.Store, tmp_path: Path) -> None:
+    first = push(store.path, PLACE)
+    push(make_store(tmp_path / "other", [[2, 2]]).path, PLACE)
+    there = packline.open(f"{PLACE}@{first.revision}", cache=False)
+    assert len(there.documents) == len(store.documents)
+    assert len(packline.open(PLACE, cache=False).documents) == 2
+
+
+def test_numbered_folders_are_found(
+    hub: LoopbackHub, store: packline.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packline.hub.publication.repository_paths", lambda names: repository_paths(names, 3))
+    push(store.path, PLACE)
+    there = packline.open(PLACE, cache=False)
+    assert [one.tolist() for one in there.documents] == [one.tolist() for one in store.documents]
+
+
+def test_a_flipped_byte_is_fetched_again(
+    hub: LoopbackHub, store: packline.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    push(store.path, PLACE)
+    hub.fail("^GET /lfs/", "flip", skip=2)
+    there = packline.open(PLACE, cache=False)
+    assert [one.tolist() for one in there.documents] == [one.tolist() for one in store.documents]
+
+
+def test_what_is_absent_is_an_error(hub: LoopbackHub, store: packline.Store) -> None:
+    with pytest.raises(StoreError, match="no such dataset"):
+        packline.open("hf://datasets/org/absent", cache=False)
+    push(store.path, f"{PLACE}@next")
+    with pytest.raises(StoreError):
+        packline.open(PLACE, cache=False)
+
+
+def test_the_hub_is_no_place_of_results(hub: LoopbackHub, store: packline.Store) -> None:
+    from packline.storage.places import open_storage
+
+    with pytest.raises(StoreError, match="cannot write") as caught:
+        open_storage(PLACE).put_new("a", b"a")
+    assert "packline push" in caught.value.hint

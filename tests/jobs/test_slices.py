@@ -1,0 +1,142 @@
+"""Slices: they divide all units evenly, meet without a coordinator, and the bytes are those of one build."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.jobs.builds import build, digests, set_sizes_everywhere, start_slice
+from tests.laws.reference import write_corpus
+
+import packline
+from packline.errors import RecipeError, UnitsLeft
+from packline.jobs.finish import finalize_store
+from packline.jobs.job import WorkUnit
+from packline.jobs.on import Slice, parse_slice
+from packline.jobs.slices import Shares
+
+
+@given(st.integers(0, 200), st.integers(1, 12))
+def test_every_unit_belongs_to_one_slice_and_slices_are_even(units: int, count: int) -> None:
+    names = [f"u{number}" for number in range(units)]
+    shares = [Shares(names, Slice(number, count)) for number in range(count)]
+    owned = Counter(name for share in shares for name in names if share.owns(name))
+    assert owned == Counter(names)
+    sizes = [sum(share.owns(name) for name in names) for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(st.integers(1, 60), st.integers(1, 8), st.data())
+def test_helping_covers_all_units_but_streams(units: int, count: int, data: st.DataObject) -> None:
+    planned = [WorkUnit(name=f"u{number}", is_stream=number % 7 == 3) for number in range(units)]
+    left = data.draw(st.lists(st.sampled_from(planned), unique_by=lambda unit: unit.name))
+    slices = [Shares([unit.name for unit in planned], Slice(number, count)) for number in range(count)]
+    plain = sorted(unit.name for unit in left if not unit.is_stream)
+    for share in slices:
+        assert sorted(unit.name for unit in share.help(left)) == plain
+    begins = {share.help(left)[0].name for share in slices if plain}
+    assert len(begins) == min(count, len(plain)), "slices do not help with the same unit first"
+
+
+@pytest.mark.parametrize("text", ["", "3", "3/3", "-1/3", "1/0", "a/b", "1/2/3", "1.0/2"])
+def test_a_slice_that_does_not_exist_is_refused(text: str) -> None:
+    with pytest.raises(RecipeError, match="slice"):
+        parse_slice(text)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("slices")
+    contents = [("jsonl", documents[:200], True), ("jsonl.zst", documents[200:260], False)]
+    write_corpus(folder / "in", contents)
+    with pytest.MonkeyPatch.context() as patch:
+        set_sizes_everywhere(patch, folder / "site", 60_000)
+        yield folder / "in"
+
+
+def test_slices_one_after_another_make_the_store_of_one_build(
+    corpus: Path, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    build(tmp_path / "whole", corpus, tokenizer_json)
+    streams = 0
+    for number in (2, 0, 1):
+        try:
+            build(tmp_path / "store", corpus, tokenizer_json, on=Slice(number, 3))
+        except UnitsLeft as left:
+            streams += "compressed" in str(left)
+    assert digests(tmp_path / "store") == digests(tmp_path / "whole")
+    assert streams < 3
+
+
+def test_a_build_without_slices_does_what_they_have_left(
+    corpus: Path, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    build(tmp_path / "whole", corpus, tokenizer_json)
+    for number in range(40):  # one that does not own the compressed file
+        try:
+            build(tmp_path / f"store{number}", corpus, tokenizer_json, on=Slice(number, 40))
+        except UnitsLeft as left:
+            assert left.hint
+            break
+    build(tmp_path / f"store{number}", corpus, tokenizer_json)
+    assert digests(tmp_path / f"store{number}") == digests(tmp_path / "whole")
+
+
+def test_finalize_publishes_once_all_is_committed_and_may_be_repeated(
+    corpus: Path, tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path / "whole", corpus, tokenizer_json)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("packline.jobs.store_job.make_manifest", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build(tmp_path / "store", corpus, tokenizer_json, on=Slice(0, 1))
+    moved = corpus.rename(corpus.with_name("moved"))  # the inputs are not needed
+    try:
+        for _ in range(2):
+            finalize_store(str(tmp_path / "store"))
+    finally:
+        moved.rename(corpus)
+    assert digests(tmp_path / "store") == digests(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("limit", [{"limit_documents": 5}, {"limit_tokens": 500}, {"val_documents": 3}])
+def test_limits_of_all_slices_together_are_refused(
+    corpus: Path, tokenizer_json: Path, tmp_path: Path, limit: dict[str, int]
+) -> None:
+    with pytest.raises(RecipeError, match=f"{next(iter(limit))} counts the documents of all slices"):
+        build(tmp_path / "store", corpus, tokenizer_json, on=Slice(0, 2), **limit)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_scan_without_receipts_and_an_export_are_not_sliced(
+    corpus: Path, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    store = build(tmp_path / "store", corpus, tokenizer_json)
+    with pytest.raises(RecipeError, match="keeps no receipts"):
+        packline.analyze(store, on=Slice(0, 2))
+    with pytest.raises(RecipeError, match="renaming one folder"):
+        packline.export(store, to_format="llmc", out=tmp_path / "out", on=Slice(0, 2))
+
+
+SLICES = 3
+
+
+@pytest.mark.slow
+def test_slices_at_the_same_time(corpus: Path, tokenizer_json: Path, tmp_path: Path) -> None:
+    build(tmp_path / "whole", corpus, tokenizer_json)
+    running: list[subprocess.Popen[str]] = [
+        start_slice(tmp_path / "store", corpus, tokenizer_json, f"{number}/{SLICES}")
+        for number in range(SLICES)
+    ]
+    texts = [one.communicate(timeout=200)[0] for one in running]
+    assert [one.returncode for one in running] == [0] * SLICES, texts
+    assert digests(tmp_path / "store") == digests(tmp_path / "whole")

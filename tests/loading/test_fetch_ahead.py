@@ -1,0 +1,123 @@
+"""Loaders of remote stores: the batches of local ones, and no waits where the bandwidth suffices."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.store.remote import PLACE, Faults, Flip, lengths_of, same_arrays, standing_for_bucket
+
+from packline import Loader, Mixture
+from packline.errors import StoreError
+from packline.facade import Store
+from packline.loading.fetch_ahead import window_steps
+from packline.store.paths import CacheSettings
+from packline.testing import make_store
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    lengths = [lengths_of(900, 1), lengths_of(20, 2), lengths_of(600, 3), lengths_of(5, 4)]
+    sources = ["a", "b", "a", "b"]
+    return make_store(tmp_path_factory.mktemp("local") / "store", lengths, sources=sources)
+
+
+def mixture(store: Store) -> Mixture:
+    return Mixture([(store.rows(256, sources="a"), 3, 2), (store.rows(256, sources="b"), 1, 20)])
+
+
+ORDERS: list[dict[str, Any]] = [
+    {},
+    {"shuffle": False},
+    {"order": "blocks", "block_rows": 16, "window_blocks": 4},
+]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("most", [6 * MIB, 1 << 30])
+def test_batches_equal_local_ones_for_every_order_world_and_cache(
+    local: Store, tmp_path: Path, order: dict[str, Any], most: int
+) -> None:
+    with standing_for_bucket(Faults(local.path, Flip(".bin", 2))):
+        remote = Store(PLACE, CacheSettings(str(tmp_path), most))
+        loaders: list[Loader] = []
+        for world in (1, 2):
+            loaders = [
+                Loader(mixture(one), batch_size=4, seed=3, rank=world - 1, world_size=world, **order)
+                for one in (local, remote)
+            ]
+            for mine, theirs in itertools.islice(zip(*loaders, strict=True), 60):
+                assert same_arrays(mine, theirs)
+            assert loaders[0].state_dict() == loaders[1].state_dict()
+        resumed = [Loader(mixture(one), batch_size=4, seed=3, **order) for one in (local, remote)]
+        state = loaders[0].state_dict()
+        for loader in resumed:
+            loader.load_state_dict(state)
+        for mine, theirs in itertools.islice(zip(*resumed, strict=True), 20):
+            assert same_arrays(mine, theirs)
+        assert resumed[0].traffic is None and resumed[1].traffic is not None
+
+
+def test_what_is_due_is_there_and_waits_are_counted(local: Store, tmp_path: Path) -> None:
+    with standing_for_bucket(Faults(local.path, seconds=0.02)):
+        waits = {}
+        for ahead in (True, False):
+            remote = Store(PLACE, CacheSettings(str(tmp_path / str(ahead))))
+            loader = Loader(remote.rows(256), batch_size=4, prefetch=0)
+            for step in range(40):
+                (loader.next_batch if ahead else loader.batch)(step)
+                time.sleep(0.02)
+            assert loader.traffic is not None and loader.traffic.requests > 3
+            waits[ahead] = loader.traffic.stalls
+        assert waits[True] < waits[False]
+
+
+def test_a_cache_without_room_for_a_batch_is_refused_at_the_start(local: Store, tmp_path: Path) -> None:
+    with standing_for_bucket(Faults(local.path)):
+        remote = Store(PLACE, CacheSettings(str(tmp_path), MIB))
+        loader = Loader(remote.rows(256), batch_size=16)
+        with pytest.raises(StoreError, match="cache_bytes of at least") as found:
+            next(iter(loader))
+        assert "cache_bytes=" in found.value.hint
+
+
+@given(
+    latency=st.floats(0.001, 2.0),
+    step_seconds=st.floats(0.005, 1.0),
+    pieces=st.integers(1, 40),
+    share=st.floats(0.1, 0.9),
+    seed=st.integers(0, 1000),
+)
+def test_there_are_no_stalls_when_the_bandwidth_suffices(
+    latency: float, step_seconds: float, pieces: int, share: float, seed: int
+) -> None:
+    """On a simulated clock: requests of up to ten latencies, as many at once as the mean rate needs."""
+    rng = np.random.default_rng(seed)
+    workers = int(np.ceil(pieces * latency / (share * step_seconds))) + 1
+    ahead = window_steps(latency, step_seconds, pieces * MIB, 1 << 50)
+    free = [0.0] * workers
+    heapq.heapify(free)
+    ready: dict[int, float] = {}
+    steps, clock, stalls = 3 * ahead + 20, 0.0, 0
+    for step in range(min(steps, 200)):
+        for coming in range(step, step + ahead + 1):
+            if coming not in ready:
+                ends = []
+                for _ in range(pieces):
+                    begin = max(heapq.heappop(free), clock)
+                    ends.append(begin + latency * float(rng.uniform(0.2, 1.0)))
+                    heapq.heappush(free, ends[-1])
+                ready[coming] = max(ends)
+        if step > ahead and ready[step] > clock:
+            stalls += 1
+        clock = max(clock, ready.pop(step)) + step_seconds
+    assert not stalls

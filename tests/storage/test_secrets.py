@@ -1,0 +1,115 @@
+"""Credentials appear in no output, file, event or error: commands run with known ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.command import run
+from tests.conftest import python_sources
+from tests.storage.fault_proxy import PASSING, Schedule, fault_proxy
+from tests.storage.servers import Bucket
+
+from packline.storage.clients import obstore
+from packline.testing import make_store
+
+KEY, SECRET, TOKEN = (
+    "AKIAHIDDENKEY0000001",
+    "hiddenSecret/of+the+environment/0002",
+    "hiddenToken0000000000003",
+)
+IN_PROFILE, IN_URI, IN_QUERY = "hiddenSecret/of+the+profile/00000004", "hiddenPassword5", "hiddenSignature6"
+HIDDEN = (KEY, SECRET, TOKEN, IN_PROFILE, IN_URI, IN_QUERY)
+
+
+@pytest.fixture
+def home(tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working folder beside the profile; the environment has secrets and a faulty S3."""
+    (tmp_path / "aws").mkdir()
+    (tmp_path / "aws/credentials").write_text(
+        f"[hidden]\naws_access_key_id = {KEY}\naws_secret_access_key = {IN_PROFILE}\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws/credentials"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
+    for name in ("XDG_CACHE_HOME", "PACKLINE_SCRATCH", "TMPDIR"):
+        (tmp_path / "work" / name).mkdir(parents=True)
+        monkeypatch.setenv(name, str(tmp_path / "work" / name))
+    faults = [fault for fault in PASSING if fault not in ("slow", "conflict")]
+    plain = Schedule(1, 0.15, faults)
+
+    def choose(method: str, path: str, number: int) -> str | None:
+        """HEAD has no body to repeat anything in."""
+        if "/denied" in path and method != "HEAD":
+            return "denied"
+        return plain.choose(method, path, number, False, 0)
+
+    with fault_proxy(bucket.endpoint, Schedule()) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        proxy.schedule.at = choose
+        yield tmp_path / "work"
+
+
+def stored(bucket: Bucket) -> Iterator[tuple[str, bytes]]:
+    """Bytes and metadata of all objects of a bucket."""
+    from obstore.store import S3Store
+
+    store = S3Store(bucket.name, endpoint=bucket.endpoint, client_options={"allow_http": True})
+    for page in obstore().list(store):
+        for meta in page:
+            found = obstore().get(store, meta["path"])
+            yield meta["path"], bytes(found.bytes()) + repr(found.attributes).encode()
+
+
+@pytest.mark.slow
+def test_no_secret_is_ever_written(
+    home: Path, bucket: Bucket, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(home / "store", [[5, 2, 900], [4]])
+    (home / "text").mkdir()
+    for path, text in python_sources(60_000):
+        (home / "text" / path.name.replace(".py", ".txt")).write_text(text)
+    build = ["--tokenizer", str(tokenizer_json), "--workers", "1"]
+    at = bucket.place
+    commands: list[tuple[int | None, list[str]]] = [
+        (0, ["cp", "store", at("copy")]),
+        (0, ["cp", at("copy"), "back", "--verify", "--json"]),
+        (1, ["cp", "store", at("denied")]),
+        (1, ["cp", "store", at("denied"), "--debug"]),
+        (1, ["cp", "store", at("denied"), "--json"]),
+        (1, ["cp", "store", f"s3://none-{bucket.name}/x", "--debug"]),
+        (1, ["cp", "store", f"s3://me:{IN_URI}@{bucket.name}/x"]),
+        (1, ["cp", f"az://c/x?sig={IN_QUERY}", "new", "--json"]),
+        (None, ["build", "text", *build, "--out", at("built"), "--json"]),
+        (None, ["status", at("built")]),
+        (None, ["info", at("copy")]),
+        (None, ["build", at("copy"), *build, "--out", "wrong"]),
+        (None, ["build", f"https://me:{IN_URI}@127.0.0.1:9/x.txt?sig={IN_QUERY}", *build, "--out", "wrong"]),
+        (None, ["build", "text", *build, "--out", f"s3://me:{IN_URI}@{bucket.name}/x"]),
+        (None, ["build", "text", *build, "--out", at("denied")]),
+        (1, ["cp", f"{at('copy')}?sig={IN_QUERY}", "new", "--debug"]),
+    ]
+    printed: dict[str, str] = {}
+    for code, words in commands:
+        done = run(*words, cwd=home)
+        assert code is None or done.returncode == code, (words, done.stderr)
+        printed[" ".join(words)] = done.stdout + done.stderr
+    assert any("SignatureDoesNotMatch" in text for text in printed.values())
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.delenv("AWS_SESSION_TOKEN")
+    for profile, code in (("hidden", 0), ("absent", 1)):
+        done = run("cp", "store", at(f"by-{profile}"), cwd=home, AWS_PROFILE=profile)
+        assert done.returncode == code, done.stderr
+        printed[profile] = done.stdout + done.stderr
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+
+    files = {str(path): path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    objects = dict(stored(bucket))
+    assert len(files) > 20 and len(objects) > 20
+    texts = {name: text.encode() for name, text in printed.items()} | files | objects
+    found = [(name, secret) for name, text in texts.items() for secret in HIDDEN if secret.encode() in text]
+    assert found == []

@@ -1,0 +1,212 @@
+"""Laws of the cache of remote stores, for any size of it, any order of access, and faults."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.store.remote import PLACE, Faults, Flip, lengths_of, refuse, same_arrays, standing_for_bucket
+
+from packline.errors import CorruptStore, OutOfSpace, StoreError
+from packline.facade import Store
+from packline.storage.cache import CacheFolder, write_all
+from packline.store import fetching, remote_shard
+from packline.store.paths import CacheSettings
+from packline.store.pieces import Pieces
+from packline.testing import make_store
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    lengths = [lengths_of(900, 1), lengths_of(20, 2), lengths_of(600, 3)]
+    return make_store(tmp_path_factory.mktemp("local") / "store", lengths)
+
+
+def pieces_in(folder: Path) -> list[Path]:
+    return [file for file in (folder / "pieces-1").glob("??/*") if not file.name.startswith(".")]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(
+    most=st.integers(MIB, 8 * MIB),
+    reads=st.lists(st.tuples(st.booleans(), st.integers(0, 10**6)), min_size=1, max_size=30),
+    folder=st.booleans(),
+    long=st.booleans(),
+)
+def test_reads_of_any_order_equal_the_local_store_within_any_cache(
+    local: Store,
+    tmp_path_factory: pytest.TempPathFactory,
+    most: int,
+    reads: list[tuple[bool, int]],
+    folder: bool,
+    long: bool,
+) -> None:
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch, standing_for_bucket(Faults(local.path)):
+        if long:
+            patch.setattr(remote_shard, "CHECKED_BYTES", 1000)
+        patch.setattr("packline.store.pieces.LEAST_HELD", MIB)
+        remote = Store(PLACE, CacheSettings(str(cache) if folder else False, most))
+        rows = [one.rows(512) for one in (local, remote)]
+        for whole, number in reads:
+            if whole:
+                document = number % len(local.documents)
+                assert np.array_equal(remote.documents[document], local.documents[document])
+            else:
+                chosen = np.array([number % len(rows[0])])
+                assert same_arrays(rows[0].read(chosen), rows[1].read(chosen))
+            if folder:
+                # A file that is brought whole may be larger than the cache; then it is alone.
+                sizes = sorted(file.stat().st_size for file in pieces_in(cache))
+                assert sum(sizes) <= most or len(sizes) == 1
+
+
+def test_damage_is_fetched_again_and_named_if_it_stays(local: Store, tmp_path: Path) -> None:
+    name = f"{local.shards[0].entry.name}.bin"
+    with standing_for_bucket(Faults(local.path, Flip(".bin", 2))) as storage:
+        remote = Store(PLACE, CacheSettings(str(tmp_path / "1")))
+        assert np.array_equal(remote.documents[0], local.documents[0])
+        assert storage.requests[name] == 3
+    with standing_for_bucket(Faults(local.path, Flip(".bin", -1))):
+        remote = Store(PLACE, CacheSettings(str(tmp_path / "2")))
+        with pytest.raises(CorruptStore, match=r"000.bin: bytes 0 to 1,048,576 .* checksum \w{16}, found"):
+            remote.documents[0]
+        with pytest.raises(CorruptStore, match=r"byte range 1 MiB .*expected the checksum \w{32}, found"):
+            remote.shards[0].tokens  # noqa: B018
+    with standing_for_bucket(Faults(local.path, Flip("shards.parquet", -1))):
+        with pytest.raises(CorruptStore, match="shards"):
+            Store(PLACE, CacheSettings(str(tmp_path / "3")))
+
+
+def test_pieces_of_the_cache_that_are_broken_are_noticed(local: Store, tmp_path: Path) -> None:
+    settings = CacheSettings(str(tmp_path))
+    with standing_for_bucket(Faults(local.path)) as storage:
+        first = Store(PLACE, settings).documents[0].copy()
+        # As after a loss of power: the name is there, the bytes are not.
+        for file in pieces_in(tmp_path):
+            os.truncate(file, 0)
+            os.truncate(file, MIB)
+        before = storage.requests.total()
+        assert np.array_equal(Store(PLACE, settings).documents[0], first)
+        assert storage.requests.total() > before
+
+
+def test_the_law_fails_if_what_is_present_is_not_compared(
+    local: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Break the check on purpose: then, and only then, zeros are read."""
+    settings = CacheSettings(str(tmp_path))
+    with standing_for_bucket(Faults(local.path)):
+        expected = Store(PLACE, settings).documents[0].copy()
+        for file in pieces_in(tmp_path):
+            if file.name.endswith("-0"):
+                os.truncate(file, 0)
+                os.truncate(file, MIB)
+        monkeypatch.setattr("packline.store.mirror.RemoteFile.piece_damage", lambda *given: None)
+        assert not np.array_equal(Store(PLACE, settings).documents[0], expected)
+
+
+def test_a_batch_larger_than_the_cache_is_refused_with_the_bytes(local: Store, tmp_path: Path) -> None:
+    with standing_for_bucket(Faults(local.path)):
+        remote = Store(PLACE, CacheSettings(str(tmp_path), 2 * MIB))
+        rows = remote.rows(512)
+        with pytest.raises(StoreError, match=r"needs [\d,]+ bytes .* found 2,097,152"):
+            rows.read(np.arange(0, len(rows), 100))
+
+
+def test_a_full_disk_of_the_cache_is_an_error(
+    local: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with standing_for_bucket(Faults(local.path)):
+        remote = Store(PLACE, CacheSettings(str(tmp_path)))
+        monkeypatch.setattr("packline.storage.cache.os.pwrite", full)
+        with pytest.raises(OutOfSpace, match=str(tmp_path)):
+            remote.documents[0]
+        monkeypatch.undo()
+        assert np.array_equal(remote.documents[0], local.documents[0])
+
+
+def test_other_files_and_open_maps_outlive_eviction(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("kept")
+    cache = CacheFolder(tmp_path, 10)
+    held = cache.add("a" * 32, 8, lambda file: write_all(file, b"12345678"))
+    (tmp_path / "pieces-1" / "aa" / "notes.txt").write_text("kept too")
+    cache.add("b" * 32, 8, lambda file: write_all(file, b"abcdefgh"))
+    assert cache.find("a" * 32) is None and bytes(held) == b"12345678"
+    assert (tmp_path / "mine").exists() and (tmp_path / "pieces-1" / "aa" / "notes.txt").exists()
+
+
+def test_what_is_due_late_is_evicted_before_what_is_due_soon(tmp_path: Path) -> None:
+    import time
+
+    cache, now = CacheFolder(tmp_path, 40), time.time()
+    for letter, due in (("a", 900.0), ("b", 100.0), ("c", 0.0), ("d", 500.0)):
+        cache.add(letter * 32, 10, lambda file: write_all(file, bytes(10)), now + due if due else 0.0)
+    left = []
+    for letter in "efgh":
+        cache.add(letter * 32, 4, lambda file: write_all(file, bytes(4)), now + 50)
+        left.append("".join(one for one in "abcd" if cache.path(one * 32) is not None))
+    assert left == ["abd", "bd", "bd", "bd"] or left == ["abd", "abd", "bd", "bd"], left
+
+
+def test_threads_and_stores_share_one_cache(local: Store, tmp_path: Path) -> None:
+    errors: list[BaseException] = []
+
+    def read(seed: int) -> None:
+        try:
+            remote = Store(PLACE, CacheSettings(str(tmp_path), 3 * MIB))
+            for number in np.random.default_rng(seed).integers(0, len(local.documents), 60).tolist():
+                assert np.array_equal(remote.documents[number], local.documents[number])
+        except BaseException as error:
+            errors.append(error)
+
+    with standing_for_bucket(Faults(local.path, seconds=0.001)):
+        threads = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not errors, errors[0]
+
+
+def test_a_slow_request_is_made_again(local: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck = threading.Event()
+    times = iter([True])
+
+    def once(name: str, start: int, data: bytes) -> bytes:
+        if name.endswith(".bin") and next(times, False):
+            stuck.wait(20)
+        return data
+
+    monkeypatch.setattr(fetching, "HEDGE_SECONDS", 0.05)
+    with standing_for_bucket(Faults(local.path, once)):
+        remote = Store(PLACE, CacheSettings(str(tmp_path)))
+        assert np.array_equal(remote.documents[0], local.documents[0])
+        stuck.set()
+        assert remote.mirror is not None and remote.mirror.traffic.repeated == 1
+
+
+def test_an_error_of_the_store_is_raised_where_it_is_needed(local: Store, tmp_path: Path) -> None:
+    with standing_for_bucket(Faults(local.path, refuse(".idx"))):
+        remote = Store(PLACE, CacheSettings(str(tmp_path)))
+        with pytest.raises(StoreError, match="no access"):
+            remote.documents[0]
+
+
+def test_opening_makes_no_request_for_a_shard(local: Store, tmp_path: Path) -> None:
+    with standing_for_bucket(Faults(local.path)) as storage:
+        remote = Store(PLACE, CacheSettings(str(tmp_path)))
+        assert len(remote.rows(512)) and len(remote.documents)
+        assert set(storage.requests) == {"manifest.json", "shards.parquet", "inputs.parquet", "units.parquet"}
+        assert isinstance(remote.mirror.pieces if remote.mirror else None, Pieces)
