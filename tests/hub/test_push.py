@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.hub.loopback import OTHER, READ, LoopbackHub
+from tests.hub.loopback import OTHER, READ, WRITE, LoopbackHub
 
 from packline.errors import CorruptStore, HubError, RecipeError, StoreError, StoreNotFound
 from packline.hub import push as pushing
@@ -297,4 +297,7 @@ def test_the_command_line(hub: LoopbackHub, store: Path) -> None:
     assert f"packline pull {PLACE}@{hub.repository(NAME).find('main').sha}" in ran.stdout
     again = subprocess.run([*command, "--json"], capture_output=True, text=True, env=dict(os.environ))
     facts = json.loads(again.stdout)
+    published = b"".join(hub.files(NAME).values()).decode("latin-1")
+    for text in (ran.stdout, ran.stderr, again.stdout, again.stderr, published):
+        assert WRITE not in text
     assert facts["sent_files"] == 0 and facts["revision"] == hub.repository(NAME).find("main").sha

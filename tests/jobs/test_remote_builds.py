@@ -15,13 +15,14 @@ from tests.chat import talks
 from tests.chat.test_sft import PLAIN, make_tokenizer
 from tests.jobs.builds import digests, set_sizes
 from tests.laws.reference import Contents, write_corpus
+from tests.storage.fault_proxy import Schedule, fault_proxy
 from tests.storage.kills import Crash, killed_at, storage_calls
 from tests.storage.servers import Bucket
 
 import packline
 from packline.chat.sft import SftRequest, run_sft
 from packline.chat.sources import ConversationSource
-from packline.errors import RecipeError, ResumeMismatch, StoreBusy, StoreError, StoreNotFound
+from packline.errors import PacklineError, RecipeError, ResumeMismatch, StoreBusy, StoreError, StoreNotFound
 from packline.formats.import_ import ImportRequest, run_import
 from packline.jobs import driver as driver_module
 from packline.jobs import seen
@@ -290,3 +291,35 @@ def test_an_export_into_a_bucket_is_the_one_in_a_folder(
         export(bucket.place("other"), on=packline.Slice(0, 2))
     with pytest.raises(StoreError, match="local path"):
         packline.merge([tmp_path / "store"] * 2, out=bucket.place("merged"))
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
+def test_a_build_through_a_store_on_a_bad_day_has_the_same_bytes(
+    seed: int, bucket: Bucket, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(str(tmp_path / "local"), tmp_path / "in", tokenizer_json)
+    with fault_proxy(bucket.endpoint, Schedule(seed=seed, rate=0.15)) as proxy:
+        with monkeypatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+            built(bucket.place("store"), tmp_path / "in", tokenizer_json)
+        assert len(proxy.faults()) > 5
+    assert stored(bucket.place("store")) == digests(tmp_path / "local")
+
+
+def test_a_store_that_begins_to_refuse_stops_a_build_which_then_resumes(
+    bucket: Bucket, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(str(tmp_path / "local"), tmp_path / "in", tokenizer_json)
+    for number, name in enumerate((".bin", "receipts/", "manifest.json", "plan.zst")):
+        place = bucket.place(f"store-{number}")
+
+        def at(method: str, path: str, number: int, name: str = name) -> str | None:
+            return "denied" if name in path and method == "PUT" else None
+
+        with fault_proxy(bucket.endpoint, Schedule(at=at)) as proxy, monkeypatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+            with pytest.raises(PacklineError) as caught:
+                built(place, tmp_path / "in", tokenizer_json)
+            assert caught.value.hint
+        built(place, tmp_path / "in", tokenizer_json)
+        assert stored(place) == digests(tmp_path / "local"), name

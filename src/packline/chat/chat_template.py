@@ -23,7 +23,7 @@ Cost: about 30 microseconds per message with marks; without, one rendering per t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from jinja2 import Environment, TemplateError, nodes, pass_context
@@ -32,6 +32,8 @@ from jinja2.runtime import Context
 
 from packline.chat.conversations import Conversation, Message, as_messages
 from packline.chat.pieces import Piece, check_pieces, join_pieces, trained_runs
+from packline.chat.render_plans import BEGIN, END, NoPlan, PlanningBudget, Plans
+from packline.encoders.tokenizer import read_added_tokens
 from packline.errors import RecipeError
 from packline.sources.batch import RecordProblem, TemplateTimeout
 from packline.sources.sandbox import BUDGET, Sandbox
@@ -99,6 +101,7 @@ class ChatTemplate:
         self._numbers = {string: number for number, string in enumerate(self._hidden)}
         self._hide = re.compile("|".join(map(re.escape, self._hidden)))
         self._split = re.compile("(" + "|".join(map(re.escape, [OPEN, CLOSE, *tokens])) + ")")
+        self._plans = self._make_plans(text)
         self.unproven = self._probe() if masked else ""
         """Why the mask of a conversation of several turns cannot be proven; "" if it can."""
 
@@ -113,11 +116,27 @@ class ChatTemplate:
             raise RecordProblem(
                 "content_not_text", "code among the words: only nanochat's scheme has a place for it"
             )
-        messages, tools = self._given(conversation)
-        whole = self._run(messages, tools, prompt=False)
+        if self._plans is not None and (found := self._plans.pieces(conversation)) is not None:
+            return found
+        return self._render(*self._given(conversation))
+
+    def _render(
+        self, messages: list[Any], tools: list[Any] | None, budget: PlanningBudget | None = None
+    ) -> list[Piece]:
+        whole = self._run(messages, tools, prompt=False, budget=budget)
         if not self.marked:
-            whole = self._mark(whole, messages, tools)
+            whole = self._mark(whole, messages, tools, budget)
         return join_pieces(self._cut(whole))
+
+    def _make_plans(self, text: str) -> Plans | None:
+        """Render plans, if the template keeps no text of blocks and its control tokens strip nothing."""
+        tree = self._environment.parse(text)
+        keeps = any(tree.find(kind) is not None for kind in (nodes.AssignBlock, nodes.FilterBlock))
+        if keeps or BEGIN in text or any(map(any, self._strips.values())):
+            return None
+        return Plans(
+            lambda messages, budget: self._render(messages, None, budget), MOST_PRODUCED, self._hidden
+        )
 
     def write(self, conversation: Conversation) -> str:
         """Render the text of a conversation, whether or not a mask can be determined.
@@ -188,12 +207,19 @@ class ChatTemplate:
         messages = [self._hidden_in(one) for one in as_messages(conversation.messages)]
         return messages, [self._hidden_in(tool) for tool in conversation.tools] or None
 
-    def _run(self, messages: list[Any], tools: list[Any] | None, *, prompt: bool) -> str:
+    def _run(
+        self,
+        messages: list[Any],
+        tools: list[Any] | None,
+        *,
+        prompt: bool,
+        budget: PlanningBudget | None = None,
+    ) -> str:
         parts: list[str] = []
         size = 0
         given = {**self._variables, "messages": messages, "tools": tools, "add_generation_prompt": prompt}
         try:
-            stream, _ = self._environment.start(self._template, given)
+            stream, _ = self._environment.start(self._template, given, budget)
             for part in stream:
                 parts.append(part)
                 size += len(part)
@@ -201,29 +227,37 @@ class ChatTemplate:
                     raise RecordProblem(
                         "template", f"the template made more than {MOST_CHARACTERS:,} characters"
                     )
-        except (RecordProblem, TemplateTimeout):
+        except (RecordProblem, TemplateTimeout, NoPlan):
             raise
         except Exception as error:  # any error of a template affects one conversation only
             raise RecordProblem("template", f"{type(error).__name__}: {error}"[:500]) from error
         return "".join(parts)
 
-    def _mark(self, whole: str, messages: list[Any], tools: list[Any] | None) -> str:
+    def _mark(
+        self,
+        whole: str,
+        messages: list[Any],
+        tools: list[Any] | None,
+        budget: PlanningBudget | None = None,
+    ) -> str:
         """Put marks around the assistant's ranges, each proven."""
         marked: list[str] = []
         done = 0
         for number, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            before = self._run(messages[:number], tools, prompt=True)
+            before = self._run(messages[:number], tools, prompt=True, budget=budget)
             after = whole
             if number + 1 < len(messages):
-                after = self._run(messages[: number + 1], tools, prompt=False)
+                after = self._run(messages[: number + 1], tools, prompt=False, budget=budget)
             if not (after.startswith(before) and whole.startswith(after) and len(before) >= done):
                 raise RecordProblem(
                     "mask", f"message {number}: what comes before it is rendered otherwise with it than alone"
                 )
             # White space after the last token of a turn belongs to the template; no model generates it.
             end = len(before) + len(after[len(before) :].rstrip())
+            if budget is not None and after[:end].endswith(END):
+                raise NoPlan("words at the end of a turn, which may end in white space")
             marked += (whole[done : len(before)], OPEN, whole[len(before) : end], CLOSE)
             done = end
         return "".join([*marked, whole[done:]])
@@ -324,14 +358,12 @@ def make_environment() -> Sandbox:
     return environment
 
 
-def strips_of(added_tokens: Iterable[Mapping[str, Any]]) -> dict[str, tuple[bool, bool]]:
-    """Special tokens among the `added_tokens` of a tokenizer.json, and whether they strip white space.
+def strips_of(tokenizer_json: str) -> dict[str, tuple[bool, bool]]:
+    """Special tokens of a tokenizer.json, and whether they strip white space before and after them.
 
-    >>> strips_of([{"content": "<s>", "special": True, "rstrip": True}, {"content": "<think>"}])
+    >>> added = '[{"content": "<s>", "id": 0, "special": true, "rstrip": true}, {"content": "x", "id": 1}]'
+    >>> strips_of(f'{{"added_tokens": {added}}}')
     {'<s>': (False, True)}
     """
-    return {
-        token["content"]: (bool(token.get("lstrip")), bool(token.get("rstrip")))
-        for token in added_tokens
-        if token.get("special")
-    }
+    tokens = read_added_tokens(tokenizer_json)
+    return {token.content: (token.lstrip, token.rstrip) for token in tokens if token.special}

@@ -248,11 +248,17 @@ class Encoded:
 
 
 class PieceEncoder:
-    """Encodes rendered conversations in this process."""
+    """Encodes rendered conversations in this process.
 
-    def __init__(self, tokenizer: Tokenizer, boundary: Boundary) -> None:
+    Args:
+        tokenizer: the tokenizer.
+        boundary: tokens around every conversation.
+        text_bytes: bytes of text to be encoded, as far as known (`Encoder`).
+    """
+
+    def __init__(self, tokenizer: Tokenizer, boundary: Boundary, text_bytes: int | None = None) -> None:
         self._boundary = boundary
-        self._encoder = Encoder(tokenizer)
+        self._encoder = Encoder(tokenizer, text_bytes=text_bytes)
         reference = self._encoder.reference
         self._ids = tokenizer.special_tokens | {boundary.eod: boundary.eod_id}
         if boundary.bos is not None and boundary.bos_id is not None:
@@ -291,7 +297,15 @@ class PieceEncoder:
         places = {token: len(texts) + number for number, token in enumerate(control)}
         ids = np.array([self._ids[one] for one in control], self._encoder.dtype)
         table = concatenate([ragged, Ragged(ids, np.arange(len(ids) + 1))])
-        return [self._assemble(pieces, table, numbers, places) for pieces in whole]
+        order = [(places if one.control else numbers)[one.text] for pieces in whole for one in pieces]
+        taken = table.take(np.array(order, np.int64))
+        trained = np.array([one.trained for pieces in whole for one in pieces], np.uint8)
+        loss = np.repeat(trained, taken.lengths)
+        ends = taken.offsets[np.cumsum([0, *map(len, whole)])].tolist()
+        return [
+            self._spaced_or(pieces, Encoded(taken.tokens[start:end], loss[start:end]))
+            for pieces, (start, end) in zip(whole, pairwise(ends), strict=True)
+        ]
 
     def _with_boundaries(self, pieces: list[Piece]) -> list[Piece]:
         """Add boundary tokens if the scheme has not."""
@@ -302,18 +316,14 @@ class PieceEncoder:
         ended = last is not None and last.control and last.text == boundary.eod and len(pieces) > 1
         return pieces if ended else [*pieces, Piece(boundary.eod, control=True)]
 
-    def _assemble(
-        self, pieces: list[Piece], table: Ragged, numbers: dict[str, int], places: dict[str, int]
-    ) -> Encoded | RecordProblem:
-        if self._spaced and any(not one.control and not other.control for one, other in pairwise(pieces)):
-            try:
-                return self._assemble_spaced(pieces)
-            except RecordProblem as error:
-                return error
-        order = np.array([(places if one.control else numbers)[one.text] for one in pieces], np.int64)
-        taken = table.take(order)
-        trained = np.fromiter((one.trained for one in pieces), np.uint8, len(pieces))
-        return Encoded(taken.tokens, np.repeat(trained, taken.lengths))
+    def _spaced_or(self, pieces: list[Piece], encoded: Encoded) -> Encoded | RecordProblem:
+        """A document; encoded as a whole if the tokenizer joins adjacent texts otherwise."""
+        if not self._spaced or all(one.control or other.control for one, other in pairwise(pieces)):
+            return encoded
+        try:
+            return self._assemble_spaced(pieces)
+        except RecordProblem as error:
+            return error
 
     def _assemble_spaced(self, pieces: list[Piece]) -> Encoded:
         """Encode adjacent texts as one, and cut between tokens."""

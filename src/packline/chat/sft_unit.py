@@ -114,7 +114,7 @@ class ConversationRunner(Runner[ChatUnit, ChatResult]):
         self.job = job
         self.folder = StoreFolder(job.out)
         tokenizer = job.tokenizer
-        self.encoder = PieceEncoder(tokenizer, job.boundary)
+        self.encoder = PieceEncoder(tokenizer, job.boundary, sum(file.size for file in job.files))
         self.text_bytes = TextBytes(tokenizer)
         self.special = SpecialTokenCounter(tokenizer.special_tokens)
         self.render = make_renderer(job.options, tokenizer.json)
@@ -166,8 +166,7 @@ def make_template(options: SftOptions, tokenizer_json: str) -> ChatTemplate | No
     if options.scheme == "nanochat":
         return None
     assert options.template is not None
-    added = msgspec.json.decode(tokenizer_json).get("added_tokens") or []
-    return ChatTemplate(options.template, strips_of(added), options.variables)
+    return ChatTemplate(options.template, strips_of(tokenizer_json), options.variables)
 
 
 class _Document(NamedTuple):

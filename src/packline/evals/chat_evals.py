@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import msgspec
 import numpy as np
 
 from packline.chat.chat_template import ChatTemplate, strips_of
@@ -155,9 +154,8 @@ def find_ask(tokenizer: Tokenizer, template: str | None = None) -> tuple[Ask, bo
 
 
 def _ask_by(template: str, tokenizer: Tokenizer) -> Ask:
-    added = msgspec.json.decode(tokenizer.json).get("added_tokens") or []
     variables = {"bos_token": tokenizer.bos_token or "", "eos_token": tokenizer.eos_token or ""}
-    chat = ChatTemplate(template, strips_of(added), variables, masked=False)
+    chat = ChatTemplate(template, strips_of(tokenizer.json), variables, masked=False)
 
     def ask(question: str) -> list[Piece]:
         try:

@@ -417,9 +417,8 @@ def _is_listed(name: str, shards: Container[str], units: Container[str]) -> bool
     if name.endswith(f"{STREAM}.json"):
         return True
     for begin, ending in UNIT_FILES.values():
-        if name.startswith(begin):
-            unit = name.removeprefix(begin).removesuffix(ending)
-            return not name.endswith(ending) or unit in units
+        if name.startswith(begin) and name.endswith(ending):
+            return name.removeprefix(begin).removesuffix(ending) in units
     for ending in SHARD_FILES.values():
         if name.endswith(ending):
             shard = name.removesuffix(ending)

@@ -25,7 +25,7 @@ import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, zip_longest
 from time import monotonic, thread_time
 from types import MappingProxyType
 from typing import Any
@@ -175,6 +175,18 @@ class Budget:
             self.copy(left)
             self.copy(right)
 
+    def combined(self, value: Any) -> Any:
+        """A value that an operator made."""
+        return value
+
+    def needle(self, value: Any) -> None:
+        """Count a value that is looked for in another."""
+        self.read(value)
+
+    def function(self, called: Any, arguments: Iterable[Any]) -> None:
+        """Count the call of a function."""
+        self.spend(1)
+
     def apply(
         self,
         name: str,
@@ -246,12 +258,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.filters = {name: _counted(name, function) for name, function in filters.items()} | HOOKS
         self.tests = {name: _counted(name, function) for name, function in tests.items()}
 
-    def start(self, template: Template, variables: Mapping[str, Any]) -> tuple[Iterator[str], Budget]:
-        """Render one record in parts; also return its budget.
+    def start(
+        self, template: Template, variables: Mapping[str, Any], budget: Budget | None = None
+    ) -> tuple[Iterator[str], Budget]:
+        """Render one record in parts; also return its budget, by default a new one.
 
         Any error of an operation with the values of the record may be raised while the parts are iterated.
         """
-        budget = Budget(self._most_characters)
+        budget = budget or Budget(self._most_characters)
         context = template.new_context({**variables, BUDGET: budget})
         return template.root_render_func(context), budget
 
@@ -265,8 +279,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Arithmetic, within the budget."""
-        context.parent[BUDGET].operate(operator, left, right)
-        return super().call_binop(context, operator, left, right)
+        budget = context.parent[BUDGET]
+        budget.operate(operator, left, right)
+        return budget.combined(super().call_binop(context, operator, left, right))
 
     def wrap_str_format(self, value: Any) -> Any:
         """`str.format` in Jinja's sandbox, without widths that are large or come from values."""
@@ -279,7 +294,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a method or a function of the template, within the budget."""
-        budget, called = __context.parent[BUDGET], super().call
+        budget = __context.parent[BUDGET]
+        own = {name: kwargs.pop(name) for name in JINJAS_OWN if name in kwargs}
+        called = partial(super().call, **own)
         owner = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
         if isinstance(owner, str | list | tuple | dict):
             name = __obj.__name__
@@ -295,7 +312,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             budget.copy([*args, kwargs])
         if isinstance(__obj, LoopContext):
             args = (budget.list_of(args[0]), *args[1:])
-        budget.spend(1)
+        budget.function(__obj, (*args, *kwargs.values()))
         return budget.made(called(__context, __obj, *args, **kwargs))
 
 
@@ -342,11 +359,11 @@ def json_text(value: Any, ensure_ascii: bool = False, indent: Any = None, **more
 
 
 @pass_context
-def _joined(context: Context, values: list[Any]) -> str:
+def _joined(context: Context, values: list[Any]) -> Any:
     """The values of a `~`."""
-    text = join(context, values)
-    context.parent[BUDGET].spend(characters=len(text))
-    return text
+    text, budget = join(context, values), context.parent[BUDGET]
+    budget.spend(characters=len(text))
+    return budget.combined(text)
 
 
 @pass_context
@@ -361,7 +378,16 @@ def _read(context: Context, value: Any) -> Any:
     return value
 
 
+@pass_context
+def _needle(context: Context, value: Any) -> Any:
+    context.parent[BUDGET].needle(value)
+    return value
+
+
+JINJAS_OWN = ("_loop_vars", "_block_vars")
+"""Arguments that compiled templates add to every call."""
 HOOKS: dict[str, Callable[..., Any]] = {
+    "__needle": _needle,
     "__joined": _joined,
     "__copied": _copied,
     "__read": _read,
@@ -388,9 +414,11 @@ class _Hooks(NodeTransformer):
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
         operands: list[Any] = [node, *node.ops]
-        for operand in operands:
+        behind = [operand.op for operand in node.ops]
+        for operand, operator in zip_longest(operands, behind):
             if not isinstance(operand.expr, nodes.Const):
-                operand.expr = through("__read", operand.expr)
+                name = "__needle" if operator in ("in", "notin") else "__read"
+                operand.expr = through(name, operand.expr)
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
