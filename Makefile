@@ -17,7 +17,7 @@ PEERS  := $(VENV)-peers/bin/python $(PIP)
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format docs bench peers browser azurite slurm pictures package lowest lock clean
+.PHONY: help setup demo test test-fast check format docs bench peers browser azurite slurm pictures screenshots package lowest lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | awk '{ printf "  make %-11s", $$2; $$1 = $$2 = ""; print }'
@@ -65,6 +65,9 @@ slurm: ## install Slurm, with which tests run the array script, where that is po
 
 pictures: $(VENV)/.browser ## take the pictures of docs/pictures from pages of the demo's store
 	@$(BIN)/python -m tools.pictures
+
+screenshots: $(VENV)/.browser ## take pictures of every page of the viewer in many scripts, and judge them
+	@$(BIN)/python -m tools.screenshots
 
 package: $(VENV)-package/.done ## build wheel and sdist into dist, and try both in a clean environment
 	@rm -rf dist build/from-sdist

@@ -105,7 +105,9 @@ def test_a_line_says_how_far_it_is() -> None:
     clock.now = 4
     tally.hear(Progress("web", 1_234, 5_000_000, 1_000_000))
     tally.hear(UnitDone("000000", 1_234, 1_000_000, {"ascii": {"gigatoken": 90.0}}))
-    assert plain_line(tally) == "50.0%  1,234 documents  1.2 MB/s  250 k tokens/s  1 of 8 units  4.0 s left"
+    assert (
+        plain_line(tally) == "50.0%  1,234 documents  1.2 MB/s  250 k tokens/s  1 of 8 units  about 5 s left"
+    )
     assert tally.rates == {"ascii": {"gigatoken": 90.0}}
 
 

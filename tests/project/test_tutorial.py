@@ -35,7 +35,7 @@ def run_page(page: str, expected: dict[str, int]) -> tuple[dict[str, Any], dict[
                 pytest.importorskip("torch", reason="the optional torch is not installed")
             exec(compile(code, page, "exec"), names)
             continue
-        for line in code.splitlines():
+        for line in code.replace("\\\n", "").splitlines():
             program, *words = shlex.split(line.removeprefix("$ "))
             assert program == "packline"
             command = [sys.executable, "-m", "packline", *words]
@@ -54,6 +54,37 @@ def test_the_tutorial_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
     assert "row 0" in next(text for line, text in outputs.items() if "--step 10" in line)
     assert "step" in next(text for line, text in outputs.items() if "--id bisect.py" in line)
     assert names["losses"][-1] < names["losses"][0] - 1
+
+
+@pytest.mark.slow
+def test_from_notes_to_nanogpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names, outputs = run_page("nanogpt-from-notes.md", {})
+    plan = next(text for line, text in outputs.items() if line.startswith("plan"))
+    assert "2 files are not UTF-8 text: old.txt, scan.png" in plan
+    assert packline.open("old").text(0) == "Übermäßige Straßen.\n"
+    assert len(names["train"]) + len(names["val"]) == packline.open("store").manifest.tokens
+    assert packline.open("store").sources["notes"].splits["val"] == 5
+
+
+@pytest.mark.slow
+def test_from_parquet_to_a_mixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names, outputs = run_page("mixture-from-parquet.md", {})
+    assert names["saved"]["step"] == 10
+    assert names["span"].provenance.columns["url"].startswith("https://example.org/")
+    first, later = (text for line, text in outputs.items() if line.startswith("trace"))
+    assert "rows of 1,024 tokens" in first and "rows of 4,096 tokens" in later
+    halves = np.concatenate([half.batch(10)["tokens"] for half in names["halves"]])
+    assert (halves == names["loader"].batch(10)["tokens"]).all()
+
+
+@pytest.mark.slow
+def test_from_chats_to_a_checked_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names, outputs = run_page("sft-from-chats.md", {"--against": 1})
+    assert (len(names["store"]), len(names["rows"])) == (221, 201)  # 19 repeated, 1 leaked
+    assert "bipartite" in next(text for line, text in outputs.items() if "--against" in line)
 
 
 @pytest.mark.slow

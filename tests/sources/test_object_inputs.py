@@ -17,7 +17,7 @@ import pytest
 import zstandard
 from tests.sources.reading import files_of, read_file, read_sliced, source_of
 from tests.storage.fault_proxy import Schedule, fault_proxy
-from tests.storage.servers import Bucket, bucket, moto  # noqa: F401
+from tests.storage.servers import Bucket
 
 from packline.errors import InputChanged, InputError
 from packline.fingerprint import Hasher
@@ -34,7 +34,7 @@ LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, bucket: Bucket) -> str:  # noqa: F811
+def corpus(tmp_path: Path, bucket: Bucket) -> str:
     folder = tmp_path / "corpus"
     (folder / "deep/.hidden").mkdir(parents=True)
     (folder / "a.jsonl").write_bytes(LINES)
@@ -144,7 +144,7 @@ def test_a_parquet_file_is_read_by_its_needed_columns(corpus: str, monkeypatch: 
 
 
 def test_small_files_are_requested_before_they_are_read(
-    bucket: Bucket,  # noqa: F811
+    bucket: Bucket,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     storage = open_storage(bucket.place("small"))
@@ -178,7 +178,7 @@ def test_small_files_are_requested_before_they_are_read(
 @pytest.mark.parametrize("seed", range(3))
 def test_faults_on_the_way_change_nothing(
     corpus: str,
-    bucket: Bucket,  # noqa: F811
+    bucket: Bucket,
     seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -201,7 +201,7 @@ packline.build([given], tokenizer=tokenizer, out=out, workers=2)
 
 def test_workers_read_after_the_driver_has_planned(
     corpus: str,
-    bucket: Bucket,  # noqa: F811
+    bucket: Bucket,
     tmp_path: Path,
     tokenizer_json: Path,
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from packline.viewing.page import (
     Bar,
     ColumnHead,
+    CopyText,
     DataTable,
     DocumentOrigin,
     Form,
@@ -22,6 +23,7 @@ from packline.viewing.page import (
     KeyValues,
     Link,
     Links,
+    Live,
     Note,
     Page,
     SideBySide,
@@ -80,7 +82,7 @@ def byte_strips(draw: st.DrawFn) -> tuple[Vocabulary, np.ndarray, np.ndarray]:
 def a_page(text: str, strip: TokenStrip) -> Page:
     """Every block there is, with a text wherever a text may stand."""
     row = (text, Link(text, text))
-    kinds: tuple[Literal["text", "number", "area", "choice", "hidden", "range"], ...] = get_args(
+    kinds: tuple[Literal["text", "number", "area", "choice", "hidden", "range", "check"], ...] = get_args(
         get_type_hints(FormField)["kind"]
     )
     fields = tuple(FormField(kind + text, text, text, kind, ((text, text),)) for kind in kinds)
@@ -94,6 +96,8 @@ def a_page(text: str, strip: TokenStrip) -> Page:
             Heading(text, 3),
             Table(text, (text, text), (row, row), "lr"),
             Table(text, (), ((text, Bar(text, 1.0, 0.5, "bad")), (text, Bar(text, 0.0))), "lr", part=text),
+            Live((Note(text),)),
+            CopyText(text, text),
             Timeline(text, ((text, 0.5, True), (text, 0.5, False)), 0.25),
             DataTable(text, (head,), ((text,),), "l"),
             Histogram(text, (text, text), (3, 0), text, ((text, 1),)),

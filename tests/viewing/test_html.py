@@ -32,7 +32,7 @@ from packline.viewing.text import MARKS_MOST, visible
 from packline.viewing.tokens import Vocabulary, cells_of, visible_pieces
 
 PAGE_TAGS = """html head meta title style body a main h1 h2 h3 p ul li section strong dl div dt dd table
-    caption thead tbody tr th td figure figcaption span i nav header details summary aside"""
+    caption thead tbody tr th td figure figcaption span i nav header details summary aside pre"""
 CHART_TAGS = "svg g rect path text tspan line desc circle polyline polygon defs"
 FORM_TAGS = "form label input select option textarea button"
 TAGS = {*PAGE_TAGS.split(), *CHART_TAGS.split(), *FORM_TAGS.split()}

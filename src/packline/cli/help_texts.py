@@ -386,15 +386,16 @@ stacks. Writes one file per task, and config.json.""",
       --tokenizer gpt2/tokenizer.json --out hellaswag""",
     ),
     "serve": (
-        """Show stores in a browser.
+        """Show stores and runs in a browser.
 
-Pages of sources, documents, rows and batches with every token as the tokenizer
-split it; search; comparison of tokenizers and of two stores. Only this machine
+Pages of sources, documents, rows, batches and runs with every token as the
+tokenizer split it; search; comparison of tokenizers and of two stores. Only this machine
 can open them by default; with --host, pages require a token. Writes nothing.
 Needs packline[web].""",
         """Examples:
 
   packline serve store
+  packline serve run.toml
   packline serve store --tokenizer Qwen/Qwen3-8B
   packline serve old new --port 0
   packline serve store --host 0.0.0.0""",

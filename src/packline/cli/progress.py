@@ -177,8 +177,22 @@ class Tally:
         kept = self.planned.units_done / max(self.planned.units, 1) if self.planned else 0.0
         done = self.fraction - kept
         if seconds > TELLING_SECONDS and done > 0:
-            parts.append(f"{duration(seconds / done * (1 - self.fraction))} left")
+            parts.append(time_left(seconds / done * (1 - self.fraction)))
         return "  ".join(parts)
+
+
+def time_left(seconds: float) -> str:
+    """Estimate of the remaining time, no more exact than it is.
+
+    >>> time_left(4.2), time_left(18.7), time_left(100), time_left(7260)
+    ('about 5 s left', 'about 20 s left', 'about 2 min left', 'about 2 h 01 min left')
+    """
+    if seconds < 60:
+        step = 5 if seconds < 30 else 10
+        return f"about {-(-int(seconds) // step) * step or 1} s left"
+    if seconds < 3600:
+        return f"about {round(seconds / 60)} min left"
+    return f"about {duration(seconds)} left"
 
 
 @contextmanager
@@ -284,7 +298,7 @@ def plain_line(tally: Tally) -> str:
     ]
     left = tally.remaining_seconds()
     if left is not None:
-        parts.append(f"{duration(left)} left")
+        parts.append(time_left(left))
     return "  ".join(parts)
 
 
@@ -311,7 +325,7 @@ def draw(tally: Tally, width: int) -> list[Line]:
     if tally.total.fraction >= ALMOST:
         left_text = "finishing"
     else:
-        left_text = f"{duration(left)} left" if left is not None else "..."
+        left_text = time_left(left) if left is not None else "..."
     parts = [f"{size(rate)}/s", f"{scaled(tokens)} tokens/s", tally.units(), left_text]
     wide = width >= NARROW
     lines.append([cut((" " * (name_width + 4) if wide else "  ") + "  ·  ".join(parts), width)])

@@ -160,7 +160,7 @@ class _Push:
             removed_files=len(self.removed),
             created=created,
             private=self.private if created else None,
-            notes=tuple(self._notes()),
+            notes=tuple(self._notes()) if self.sent else (),
             seconds=time.perf_counter() - started,
         )
 

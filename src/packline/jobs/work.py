@@ -31,8 +31,9 @@ import msgspec
 
 from packline.errors import PacklineError, StoreBusy, StoreError
 from packline.fingerprint import hash_bytes
+from packline.storage.hub_folder import read_only
 from packline.storage.local import disk_errors, publish_bytes, user_cache
-from packline.storage.places import is_remote, open_storage
+from packline.storage.places import HUB, is_remote, open_storage
 from packline.storage.protocol import Storage
 from packline.store.manifest import WORK, to_json
 
@@ -100,6 +101,8 @@ def store_work_folder(place: str) -> Path:
     """
     if not is_remote(place):
         return Path(place) / WORK
+    if place.startswith(HUB):
+        raise read_only(place)
     given = os.environ.get(SCRATCH)
     root = Path(given) if given else user_cache() / "scratch"
     return root / hash_bytes(place.rstrip("/").encode())[:16]

@@ -109,7 +109,7 @@ def check_same_run(schedule: Schedule, state: Mapping[str, Any]) -> None:
         differing = [name for name in differing if name != "order"] + named
     if differing:
         raise RecipeError(
-            f"a loader's state of another run, which differs in {', '.join(differing)}",
+            f"this state is from a different run: it differs in {', '.join(differing)}",
             hint="resume with the stores and settings that the run began with; only ranks may change",
         )
 
@@ -157,7 +157,7 @@ def _check_source(number: int, rows: RowSource, entry: Any) -> bool:
     build, units, chain = entry
     if build_of(rows) != build:
         raise RecipeError(
-            f"a loader's state of another run: source {number} was read from a build of another recipe, "
+            f"this state is from a different run: source {number} was read from a build of another recipe, "
             f"tokenizer or inputs than {rows.store.place}",
             hint="resume with the store that the run began with",
         )
@@ -166,7 +166,7 @@ def _check_source(number: int, rows: RowSource, entry: Any) -> bool:
         return False
     if found != chain:
         raise RecipeError(
-            f"a loader's state of another run: the first {units:,} units of source {number} that it has read "
+            f"this state is from a different run: the first {units:,} units that it read of source {number} "
             f"differ from those of {rows.store.place} (expected {chain}, found {found})",
             hint="the store was built again, with other contents; packline diff shows what differs",
         )

@@ -47,6 +47,14 @@ def pinned(place: str) -> str:
         return pin(f"{place.rstrip('/')}/{FIRST}").removesuffix(f"/{FIRST}")
 
 
+def read_only(place: str) -> StoreError:
+    """Error for a result that is to be written to the hub."""
+    return StoreError(
+        f"cannot write to {place}: the hub is not a place of results",
+        hint="build into a folder or an object store, then: packline push STORE hf://datasets/ORG/NAME",
+    )
+
+
 class HubFolder:
     """See the module.
 
@@ -141,10 +149,7 @@ class HubFolder:
         """Nothing to wait for."""
 
     def _read_only(self) -> StoreError:
-        return StoreError(
-            f"cannot write to {self.place}: the hub is not a place of results",
-            hint="build into a folder or an object store, then: packline push STORE hf://datasets/ORG/NAME",
-        )
+        return read_only(self.place)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from markupsafe import Markup
 from packline.errors import OutOfSpace, StoreError
 from packline.storage.local import publish_bytes
 from packline.storage.places import refuse_remote
+from packline.version import __version__
 from packline.viewing.escaping import escaped, make_visible, safe_href
 from packline.viewing.page import Bar, Block, Heading, Histogram, Link, Page, Table
 from packline.viewing.strip_html import strip_figure
@@ -225,7 +226,9 @@ def _template() -> Any:
 
 
 def _prepare(environment: jinja2.Environment) -> None:
-    environment.globals.update(moods=MOODS, longest_text=LONGEST_TEXT, contents_from=CONTENTS_FROM)
+    environment.globals.update(
+        version=__version__, moods=MOODS, longest_text=LONGEST_TEXT, contents_from=CONTENTS_FROM
+    )
     environment.tests.update(
         link=lambda value: isinstance(value, Link),
         bar=lambda value: isinstance(value, Bar),

@@ -74,6 +74,8 @@ class Table:
     """`l` or `r` for each column."""
     part: str = ""
     """Meaning of the marked parts of bars; empty if there are none."""
+    stacked: bool = False
+    """True to write each row as running text where there is no room for columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ class FormField:
     name: str
     label: str
     value: str = ""
-    kind: Literal["text", "number", "area", "choice", "hidden", "range"] = "text"
+    kind: Literal["text", "number", "area", "choice", "hidden", "range", "check"] = "text"
     choices: tuple[tuple[str, str], ...] = ()
     """Values and labels of a choice."""
     hint: str = ""
@@ -205,6 +207,8 @@ class Form:
     action: str
     fields: tuple[FormField, ...]
     submit: str = "Show"
+    live: bool = False
+    """True to ask for the page at every change, and to put its `Live` blocks in place of those there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +221,21 @@ class Timeline:
     """Name of each part, its share of the whole, and True if the mark is in it."""
     at: float
     """Place of the mark, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyText:
+    """Text to be copied, shown on request."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Blocks that a live form renews."""
+
+    blocks: tuple[Block, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +264,8 @@ Block: TypeAlias = (
     | Links
     | Form
     | Timeline
+    | CopyText
+    | Live
     | SideBySide
     | WithFacts
 )

@@ -29,7 +29,7 @@ PIECES = {
 }
 LEGEND = (
     ("t x", "special", "a control token"),
-    ("t n", "no loss", "no position has it as its target"),
+    ("t n", "no loss", "never a target"),
     ("t m3", "字", "one character of several tokens, a tick for each"),
     ("t e", "\\x9f", "not text: a byte or a character that acts"),
 )

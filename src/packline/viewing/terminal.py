@@ -26,6 +26,7 @@ from packline.viewing.page import (
     Bar,
     Block,
     Cell,
+    CopyText,
     DataTable,
     DocumentOrigin,
     Form,
@@ -34,6 +35,7 @@ from packline.viewing.page import (
     KeyValues,
     Link,
     Links,
+    Live,
     Note,
     Page,
     SideBySide,
@@ -133,6 +135,10 @@ def _block_lines(block: Block, width: int, color: bool, wrap: bool) -> list[Line
             return render_blocks([one for part in block.parts for one in part], width, color, wrap=wrap)
         case Timeline():
             return [["  ", text] for text in wrapped(block.described, room - 2)]
+        case Live():
+            return render_blocks(block.blocks, width, color, wrap=wrap)
+        case CopyText():
+            return [["  ", (block.label, "title")], *(["  ", text] for text in wrapped(block.text, room - 2))]
         case WithFacts():
             return render_blocks([*block.facts, *block.content], width, color, wrap=wrap)
         case Links() | Form():

@@ -57,7 +57,7 @@ def turns_of(cells: Sequence[Cell]) -> list[tuple[int, str]]:
     return found
 
 
-def with_turns(strip: TokenStrip, document: int) -> TokenStrip:
+def with_turns(strip: TokenStrip, document: int | None) -> TokenStrip:
     """Strip of a document with a block for each turn of a conversation; other strips as they are."""
     turns = turns_of(strip.cells)
     if not turns:

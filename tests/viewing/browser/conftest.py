@@ -36,6 +36,25 @@ name = "prose"
 """
 
 
+RUN = """
+[loader]
+batch_size = 4
+
+[[stages]]
+seq_len = 256
+tokens = 4_096
+sources = [{{ store = {store!r}, sources = "code" }}]
+
+[[stages]]
+seq_len = 512
+tokens = 8_192
+sources = [
+    {{ store = {store!r}, sources = "code", weight = 0.5, max_epochs = 3 }},
+    {{ store = {store!r}, sources = "prose", weight = 0.5, max_epochs = "unlimited" }},
+]
+"""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium, for the tests of a module."""
@@ -85,9 +104,11 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path) -> S
 
 
 @pytest.fixture(scope="session")
-def site(store: Store, other: Store) -> Iterator[str]:
-    """The address of `packline serve` with both stores."""
-    with serving(store.path, other.path) as address:
+def site(store: Store, other: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of `packline serve` with both stores and a run."""
+    run = tmp_path_factory.mktemp("run") / "run.toml"
+    run.write_text(RUN.format(store=str(store.path)), "utf-8")
+    with serving(store.path, other.path, run) as address:
         yield address
 
 

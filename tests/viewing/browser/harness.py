@@ -39,10 +39,13 @@ PAGES = (
     "/sources",
     "/documents",
     "/documents?split=val",
+    "/documents?where=tokens+%3E+50&sort=tokens&desc=1",
     "/document/3",
     "/rows?seq_len=512&packing=best_fit",
     "/row/2?seq_len=512&packing=pad",
     "/batch?step=1&seq_len=512&batch_size=4&seed=3",
+    "/run?step=1",
+    "/run?step=1&row=0",
     "/search?q=import",
     "/search?q=zzzzzzzz",
     "/search?q=0&by=ids",
@@ -290,8 +293,10 @@ def fits(page: Page) -> str:
     )
 
 
-def axe(page: Page, rules: Sequence[str] = RULES) -> list[str]:
-    """What axe-core finds of serious or critical impact: rule, how often, the first place."""
+def axe(
+    page: Page, rules: Sequence[str] = RULES, *, impacts: Sequence[str] | None = ("serious", "critical")
+) -> list[str]:
+    """What axe-core finds of some impacts, None: of any: rule, how often, the first place."""
     if not AXE.exists():
         pytest.skip("no axe-core: `make browser` installs it")
     page.evaluate(AXE.read_text("utf-8"))
@@ -304,7 +309,7 @@ def axe(page: Page, rules: Sequence[str] = RULES) -> list[str]:
         f"{one['id']} ({one['impact']}), {len(one['nodes'])} times: {one['nodes'][0]['failureSummary']} "
         f"{one['nodes'][0]['html'][:200]}"
         for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
+        if impacts is None or one["impact"] in impacts
     ]
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.viewing.browser.harness import PAGES, SCHEMES, WIDTHS, Chrome, fits, follow, picture
+from tests.viewing.browser.harness import PAGES, SCHEMES, WAIT, WIDTHS, Chrome, fits, follow, picture
 
 from packline.facade import Store
 
@@ -106,6 +107,47 @@ def test_pointing_at_a_token_says_what_it_is(chrome: Chrome, site: str, store: S
     picture(page, "serve-card", whole=False)
     page.mouse.move(2, 2)
     page.locator(".card").wait_for(state="hidden")
+
+
+def test_a_phone_has_one_line_of_header_and_whole_hits(chrome: Chrome, site: str) -> None:
+    page = chrome.open(f"{site}/search?q=import+sys", width=400, height=860)
+    header, menu = page.locator("header.top"), page.get_by_role("button", name="Menu")
+    box = header.bounding_box()
+    assert box is not None and box["height"] < 70
+    for cell in page.locator("main tbody tr").first.locator("th, td").all():
+        inside = cell.bounding_box()
+        assert inside is not None and inside["x"] + inside["width"] <= 400
+    assert menu.get_attribute("aria-expanded") == "false"
+    menu.click()
+    assert menu.get_attribute("aria-expanded") == "true"
+    go(page, "Rows")
+    page.goto(f"{site}/document/3")
+    first = page.locator(".tokens").first.bounding_box()
+    assert first is not None and first["y"] < 430, "the text is on the first screen"
+
+
+def test_the_text_comes_first(chrome: Chrome, site: str) -> None:
+    for path in ("/document/3", "/row/2?seq_len=512"):
+        first = chrome.open(site + path, width=1280).locator(".tokens").first.bounding_box()
+        assert first is not None and first["y"] < 300
+
+
+def test_the_switch_leads_to_another_store(chrome: Chrome, site: str, other: Store) -> None:
+    page = chrome.open(f"{site}/documents")
+    form = page.get_by_role("form", name="Store")
+    form.get_by_label("Store").select_option(index=1)
+    follow(page, form.get_by_role("button"))
+    assert page.url.endswith("/documents?store=1")
+    assert f"of {len(other.documents):,} documents" in page.locator(".summary").inner_text()
+
+
+def test_errors_lead_onward(chrome: Chrome, site: str, store: Store) -> None:
+    page = chrome.open(f"{site}/document/99999999")
+    follow(page, page.get_by_role("link", name="last document"))
+    assert number_in(page.locator("h1").inner_text()) == len(store.documents) - 1
+    page.goto(f"{site}/documents?store=9")
+    ways = page.get_by_role("navigation", name="Ways on").get_by_role("link")
+    assert ways.count() >= 5
 
 
 def test_the_card_fits_a_narrow_window(chrome: Chrome, site: str) -> None:
@@ -221,6 +263,43 @@ def test_tokenizers_side_by_side(chrome: Chrome, site: str, store: Store, other:
     left, right = (strip.bounding_box() for strip in strips.all())
     assert left and right and abs(left["y"] - right["y"]) < 2 and right["x"] >= left["x"] + left["width"]
     assert page.get_by_role("textbox").last.input_value() == text
+
+
+def until(page: Page, holds: Callable[[], bool]) -> None:
+    """Wait for what a script does."""
+    for _ in range(WAIT // 50):
+        if holds():
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError("it did not happen")
+
+
+def test_tokenizers_live(chrome: Chrome, site: str, store: Store) -> None:
+    page = chrome.open(f"{site}/compare/tokenizers")
+    assert page.locator(".strip").count() == 0
+    area = page.get_by_role("textbox", name="Text", exact=True)
+    area.press_sequentially("import 漢字", delay=5)
+    page.locator(".strip").nth(1).wait_for()
+    ids = store.tokenizer.encode("import 漢字", add_special_tokens=False).ids
+    cells = page.locator(".strip").first.locator(".tokens .t")
+    shown = "all => all.map(one => one.dataset.ids).join(' ')"
+    until(page, lambda: cells.evaluate_all(shown) == " ".join(map(str, ids)))
+    assert area.input_value() == "import 漢字" and "text=import" in page.url
+    assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+    page.locator("details.copy summary").first.click()
+    assert page.locator("details.copy pre").first.inner_text() == " ".join(map(str, ids))
+    assert page.locator("[data-copy]").first.is_visible()
+    page.get_by_role("checkbox").nth(1).uncheck()
+    until(page, lambda: page.locator(".strip").count() == 1)
+    follow(page, page.get_by_role("link", name="Hindi"))
+    assert page.locator(".strip").count() >= 1
+
+
+def test_a_conversation_in_the_format_of_a_tokenizer(chrome: Chrome, site: str) -> None:
+    page = chrome.open(f"{site}/compare/tokenizers")
+    follow(page, page.get_by_role("link", name="conversation"))
+    assert page.get_by_label("Names of control tokens").input_value() == "control"
+    assert "assistant" in page.get_by_role("textbox", name="Text", exact=True).input_value()
 
 
 def test_stores_side_by_side(chrome: Chrome, site: str, store: Store, other: Store) -> None:

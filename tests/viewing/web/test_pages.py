@@ -25,7 +25,7 @@ ROWS = "seq_len=32"
 OWN_ELEMENTS = """
 html head meta title link script body a header nav ul li form label select option input button main h1 h2 h3 p
 section div dl dt dd table caption thead tbody tr th td strong span figure figcaption i details summary
-textarea svg desc g rect text line path circle polyline aside
+textarea svg desc g rect text line path circle polyline aside pre kbd footer
 """
 
 
@@ -161,7 +161,7 @@ def test_text_that_is_searched_for_is_found(client: TestClient, store: Store) ->
         ("/?store=2", 400, "store is 2: expected 0 to 1"),
         ("/jump?to=row&number=", 400, "no number of a row"),
         ("/jump?to=moon&number=1", 400, "expected one of document, row, step"),
-        ("/compare/tokenizers?left=7", 400, "expected one of 0, 1"),
+        ("/compare/tokenizers?t0=7", 400, "expected 0 to 1"),
         ("/compare/stores?other=7", 400, "expected one of 0, 1"),
         ("/compare/stores?document=2", 400, "document is 2: expected 0 to 1"),
         ("/nowhere", 404, "There is no such page"),
@@ -221,7 +221,7 @@ def test_a_typed_text_is_encoded_as_a_build_does_it(tmp_path: Path, tokenizer_js
     store = packline.open(tmp_path / "store")
     client = client_of([store], [str(tokenizer_json)])
     built, eod = store.documents[0][:-1].tolist(), int(store.documents[0][-1])
-    asked = urlencode({"text": text, "left": 0, "right": 1})
+    asked = urlencode({"text": text, "t0": 1, "t1": 1})
     found = page(client, f"/compare/tokenizers?{asked}")
     assert ids_shown(found) == [*built, *built] and eod not in built
     found = page(client, f"/compare/tokenizers?{asked}&special=control")

@@ -72,12 +72,29 @@
     else if (current && !current.parentElement.matches(":focus")) hide();
   });
 
-  const stretches = document.querySelectorAll(".tokens");
-  stretches.forEach((stretch, place) => {
-    stretch.tabIndex = 0;
-    stretch.setAttribute("role", "group");
-    stretch.setAttribute("aria-label", `Tokens, stretch ${place + 1} of ${stretches.length}: arrows move`);
-  });
+  // Stops of the Tab key, and buttons that copy: of the page, and of what a live form puts into it.
+  const prepare = (root) => {
+    const stretches = root.querySelectorAll(".tokens");
+    stretches.forEach((stretch, place) => {
+      stretch.tabIndex = 0;
+      stretch.setAttribute("role", "group");
+      stretch.setAttribute("aria-label", `Tokens, stretch ${place + 1} of ${stretches.length}: arrows move`);
+    });
+    for (const button of root.querySelectorAll("button[data-copy]")) {
+      button.hidden = false;
+      button.addEventListener("click", async () => {
+        const text = button.parentElement.querySelector("pre");
+        try {
+          await navigator.clipboard.writeText(text.textContent);
+          button.textContent = "Copied";
+        } catch {
+          getSelection().selectAllChildren(text); // without the permission, at least mark it
+          button.textContent = "Marked: copy it with the keyboard";
+        }
+      });
+    }
+  };
+  prepare(document);
 
   document.addEventListener("focusin", (event) => {
     const stretch = event.target;
@@ -112,6 +129,7 @@
     const typing = event.target.matches("input, textarea, select");
     if (event.key === "/" && !typing) {
       event.preventDefault();
+      document.querySelector("header.folded")?.classList.remove("folded");
       document.getElementById("jump-number")?.focus();
       return;
     }
@@ -143,5 +161,39 @@
     slider.addEventListener("input", () => { field.value = slider.value; });
     slider.addEventListener("change", () => slider.form.requestSubmit());
     field.addEventListener("input", () => { slider.value = field.value; });
+  }
+
+  // A live form: the page of its values is asked for a moment after the last change, and its result put in place.
+  for (const form of document.querySelectorAll("form[data-live]")) {
+    let waiting = 0, asked = 0;
+    const renew = async () => {
+      const address = `${form.action}?${new URLSearchParams(new FormData(form))}`, own = ++asked;
+      const answer = await fetch(address, { credentials: "same-origin" }).catch(() => null);
+      if (!answer || own !== asked) return;
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const there = document.getElementById("live");
+      const found = page.getElementById("live") || page.querySelector("main .note.warning");
+      if (own !== asked || !there || !found) return;
+      const open = [...there.querySelectorAll("details")].map((one) => one.open);
+      hide();
+      if (found.id === "live") there.replaceChildren(...found.childNodes);
+      else there.replaceChildren(found);
+      [...there.querySelectorAll("details")].forEach((one, place) => { one.open = Boolean(open[place]); });
+      prepare(there);
+      history.replaceState(null, "", address);
+    };
+    const soon = () => { clearTimeout(waiting); waiting = setTimeout(renew, 150); };
+    form.addEventListener("input", soon);
+  }
+
+  // On a narrow window, the navigation is behind a button.
+  const header = document.querySelector("header.top");
+  const menu = header && header.querySelector("button.menu");
+  if (menu) {
+    menu.hidden = false;
+    header.classList.add("folded");
+    menu.addEventListener("click", () => {
+      menu.setAttribute("aria-expanded", String(!header.classList.toggle("folded")));
+    });
   }
 })();

@@ -23,8 +23,8 @@ from starlette.routing import Route
 
 from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.viewing.html import Assets, macro, read_static, render_file, style
-from packline.viewing.page import Note, Page
-from packline.viewing.web import compare, documents, pages, rows, run
+from packline.viewing.page import Link, Links, Note, Page
+from packline.viewing.web import compare, documents, pages, rows, run, tokenizers
 from packline.viewing.web.security import Guard
 from packline.viewing.web.served_run import address
 from packline.viewing.web.site import InvalidForm, Site, View, choice, number
@@ -53,6 +53,8 @@ NAVIGATION = (
     ("Stores", "/compare/stores"),
 )
 JUMPS = ("document", "row", "step")
+SWITCHED = ("/sources", "/documents", "/rows", "/batch", "/search")
+"""Pages that the switch to another store stays on."""
 KEPT = ("seq_len", "packing", "split", "where", "unique", "exclude", "batch_size", "seed", "world_size")
 """Parameters kept by a jump to a row or a step."""
 WAIT = 1.0
@@ -107,7 +109,7 @@ def make_site_app(
         route("/batch", lambda view, _: rows.batch(view)),
         route("/run", lambda view, _: run.run_page(view)),
         route("/search", lambda view, _: pages.search_page(view)),
-        route("/compare/tokenizers", lambda view, _: compare.tokenizers(view)),
+        route("/compare/tokenizers", lambda view, _: tokenizers.tokenizers(view)),
         route("/compare/stores", lambda view, _: compare.stores(view)),
         Route("/jump", lambda request: _jump(site, request), methods=["GET"]),
         Route("/static/{name}", _static, methods=["GET"]),
@@ -142,7 +144,7 @@ def _respond(site: Site, request: Request, render: Callable[[View], Page]) -> Re
         status, page = 400, error.page
     except (PacklineError, IndexError) as error:
         status = _status(error)
-        page = _error_page(status, str(error), getattr(error, "hint", ""))
+        page = _error_page(status, str(error), getattr(error, "hint", ""), _ways(view, request.url.path))
     except Exception:
         log.exception("while making %s", request.url.path)
         status = 500
@@ -165,10 +167,32 @@ def _status(error: Exception) -> int:
     return 400 if isinstance(error, RecipeError) else 500
 
 
-def _error_page(status: int, text: str, hint: str) -> Page:
+def _ways(view: View, path: str) -> Links:
+    """Links onward from an error: to what there is."""
+    site, last = view.site, len(view.store.documents) - 1
+    links = [Link("overview", view.href("/"))]
+    if path.startswith("/document") and last >= 0:
+        links += [
+            Link("first document", view.document(0)),
+            Link(f"last document, {last:,}", view.document(last)),
+        ]
+    elif path.startswith(("/row", "/batch")):
+        links.append(Link("rows", view.href("/rows")))
+    elif path.startswith("/run") and site.runs:
+        links.append(Link("first step", "/run"))
+    links += [Link("documents", view.href("/documents")), Link("search", view.href("/search"))]
+    if len(site.stores) > 1:
+        links += [
+            Link(f"store {one.name}", f"/?store={place}" if place else "/")
+            for place, one in enumerate(site.stores)
+        ]
+    return Links("Ways on", ("Go on with:", *links))
+
+
+def _error_page(status: int, text: str, hint: str, ways: Links | None = None) -> Page:
     text = text if text.endswith((".", "!", "?")) else f"{text}."
     notes = (Note(text, "bad" if status >= 500 else "warning"), *((Note(hint),) if hint else ()))
-    return Page(STATUS.get(status, "Error"), notes)
+    return Page(STATUS.get(status, "Error"), (*notes, *((ways,) if ways else ())))
 
 
 def _html(view: View, path: str, page: Page, status: int = 200) -> Response:
@@ -190,7 +214,16 @@ def header(view: View, path: str) -> Markup:
     kind = "row" if path.startswith("/row") else "step" if path in ("/batch", "/run") else "document"
     if path == "/run":
         kept = [("run", view.params.get("run") or "0"), *kept]
-    found: Markup = macro("viewer_header")(view.opened.name, view.href("/"), links, JUMPS, kind, kept)
+    found: Markup = macro("viewer_header")(
+        view.opened.name,
+        view.href("/"),
+        links,
+        JUMPS,
+        kind,
+        kept,
+        [one.name for one in view.site.stores],
+        _section(path) if _section(path) in SWITCHED else "/",
+    )
     return found
 
 
@@ -216,7 +249,10 @@ def _jump(site: Site, request: Request) -> Response:
         wanted = number(request.query_params, "number", 0, what=to)
     except RecipeError as error:
         return _html(
-            View(site, 0, request.query_params), "/jump", _error_page(400, error.message, error.hint), 400
+            View(site, 0, request.query_params),
+            "/jump",
+            _error_page(400, error.message, error.hint, _ways(View(site, 0, {}), "/jump")),
+            400,
         )
     kept = {name: request.query_params[name] for name in KEPT if request.query_params.get(name)}
     if to == "document":
@@ -245,7 +281,7 @@ def _icon(request: Request) -> Response:
 def _missing(site: Site, request: Request, error: HTTPException) -> Response:
     """Error page for an unknown address."""
     text = "There is no such page" if error.status_code == 404 else str(error.detail)
-    page = _error_page(error.status_code, text, "")
+    page = _error_page(error.status_code, text, "", _ways(View(site, 0, {}), request.url.path))
     return _html(View(site, 0, {}), request.url.path, page, error.status_code)
 
 

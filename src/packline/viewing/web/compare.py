@@ -1,22 +1,10 @@
-"""Pages that compare: two tokenizers on one text, two stores.
-
-The tokenizers are those of the stores and those named when the viewer was started. An address selects them
-by number, so it cannot make the viewer read anything else.
-"""
+"""Page that compares two stores, by their numbers and document by document."""
 
 from __future__ import annotations
 
-from itertools import accumulate
-
-import numpy as np
-
-from packline.errors import RecipeError
-from packline.store.reader import document_number
 from packline.viewing.describe import length_facts, store_facts
-from packline.viewing.html import LONGEST_TEXT
 from packline.viewing.page import (
     Block,
-    Cell,
     Form,
     FormField,
     Heading,
@@ -28,122 +16,10 @@ from packline.viewing.page import (
     Table,
     TokenStrip,
 )
-from packline.viewing.tokens import cells_of, document_strip
-from packline.viewing.web.pages import plain_text, store_field
-from packline.viewing.web.site import ServedStore, SiteTokenizer, View, choice, number
+from packline.viewing.tokens import document_strip
+from packline.viewing.web.site import ServedStore, View, choice, number
 
-SPECIAL = (("text", "are text, as in a build"), ("control", "are control tokens"))
-"""Meaning of a name such as `<|endoftext|>` in the text."""
 SHOWN_TOKENS = 512
-TOKENS_OF_DOCUMENT = 400
-"""Tokens of a document whose text is compared, at most."""
-
-
-def tokenizers(view: View) -> Page:
-    """Page of a text as two tokenizers split it."""
-    known = view.site.tokenizers
-    names = tuple((str(place), one.name) for place, one in enumerate(known))
-    numbers = [value for value, _ in names]
-    left = choice(view.params, "left", numbers, "0")
-    right = choice(view.params, "right", numbers, "1" if len(known) > 1 else "0")
-    special = choice(view.params, "special", [value for value, _ in SPECIAL], "text")
-    text, of = _text(view)
-    form = Form(
-        "What to compare",
-        "/compare/tokenizers",
-        (
-            FormField("text", "Text", text, "area"),
-            FormField("left", "Left", left, "choice", names),
-            FormField("right", "Right", right, "choice", names),
-            FormField("special", "Names of control tokens", special, "choice", SPECIAL),
-            *store_field(view),
-        ),
-        "Compare",
-    )
-    blocks: list[Block] = [form]
-    if len(known) == 1:
-        blocks.append(
-            Note(
-                "There is only one tokenizer, that of the store. To compare it with others, name them when "
-                "the viewer is started: packline serve STORE --tokenizer OTHER."
-            )
-        )
-    if text:
-        chosen = [known[int(left)]] if left == right else [known[int(left)], known[int(right)]]
-        cut = [_cut(one, text, control=special == "control") for one in chosen]
-        blocks.append(_table(text, chosen, cut))
-        blocks.append(
-            SideBySide(
-                tuple(
-                    (
-                        TokenStrip(
-                            one.name,
-                            cells[:SHOWN_TOKENS],
-                            more=sum(len(cell.ids) for cell in cells[SHOWN_TOKENS:]),
-                        ),
-                    )
-                    for one, cells in zip(chosen, cut, strict=True)
-                )
-            )
-        )
-    elif not of:
-        blocks.append(Note("Type or paste a text to see where each tokenizer cuts it."))
-    return Page("Compare tokenizers", tuple(blocks), summary=of)
-
-
-def _text(view: View) -> tuple[str, str]:
-    """Text to compare, and its origin.
-
-    Raises:
-        RecipeError: the text is too long.
-        StoreError: the document does not exist.
-    """
-    text = view.params.get("text", "").replace("\r\n", "\n")
-    if len(text) > LONGEST_TEXT:
-        raise RecipeError(f"a text of {len(text):,} characters: expected at most {LONGEST_TEXT:,}")
-    if text or not view.params.get("document"):
-        return text, ""
-    wanted = document_number(
-        view.store, number(view.params, "document", 0, most=len(view.store.documents) - 1)
-    )
-    entry = view.store.manifest.tokenizer
-    tokens = view.store.documents[wanted][0 if entry.bos_id is None else 1 : -1]
-    part = "" if len(tokens) <= TOKENS_OF_DOCUMENT else f", its first {TOKENS_OF_DOCUMENT} tokens"
-    text = plain_text(view.vocabulary, tokens[:TOKENS_OF_DOCUMENT].tolist())
-    return text[:LONGEST_TEXT], f"the text of document {wanted:,}{part}"
-
-
-def _cut(one: SiteTokenizer, text: str, *, control: bool) -> tuple[Cell, ...]:
-    ids = one.encode(text, control=control)
-    return cells_of(one.vocabulary, np.array(ids, np.int64))
-
-
-def _table(text: str, chosen: list[SiteTokenizer], cut: list[tuple[Cell, ...]]) -> Table:
-    """Table that compares the token sequences in numbers."""
-    size = len(text.encode("utf-8", "surrogatepass"))
-    edges = [_edges(cells) for cells in cut]
-    shared = set.intersection(*edges)
-    rows = tuple(
-        (
-            one.name,
-            f"{len(one.vocabulary):,}",
-            f"{_count(cells):,}",
-            f"{size / max(_count(cells), 1):.2f}",
-            f"{100 * len(shared) / max(len(own), 1):.0f}%",
-        )
-        for one, cells, own in zip(chosen, cut, edges, strict=True)
-    )
-    head = ("tokenizer", "vocabulary", "tokens", "bytes/token", "shared boundaries")
-    return Table(f"A text of {size:,} bytes", head, rows, "lrrrr")
-
-
-def _count(cells: tuple[Cell, ...]) -> int:
-    return sum(len(cell.ids) for cell in cells)
-
-
-def _edges(cells: tuple[Cell, ...]) -> set[int]:
-    """Byte offsets of the ends of tokens."""
-    return set(accumulate(len(cell.data) for cell in cells))
 
 
 def stores(view: View) -> Page:
@@ -205,7 +81,7 @@ def _facts(pair: tuple[ServedStore, ServedStore]) -> Table:
         )
         for name in dict.fromkeys([*left, *right])
     )
-    return Table("Facts", ("", pair[0].name, pair[1].name, "compared"), rows, "llll")
+    return Table("Facts", ("fact", pair[0].name, pair[1].name, "compared"), rows, "llll")
 
 
 def _sources(pair: tuple[ServedStore, ServedStore]) -> Table:

@@ -82,14 +82,6 @@ def overview(view: View) -> Page:
         blocks += [Heading("Sources"), groups(view), *column_table(store, view.opened.columns)]
         blocks.append(Heading("Lengths"))
         blocks.append(pending if lengths is None else length_histogram(lengths))
-    if len(view.site.stores) > 1:
-        others = [
-            Link(f"{place}: {opened.name}", "/" if place == 0 else f"/?store={place}")
-            for place, opened in enumerate(view.site.stores)
-            if place != view.number
-        ]
-        compare = Link("compare them", view.href("/compare/stores"))
-        blocks.append(Links("Other stores", ("Other stores:", *others, compare)))
     summary = f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"
     return Page(view.opened.name, tuple(blocks), store_warnings(store), summary)
 
@@ -335,7 +327,9 @@ def _found_places(view: View, hits: tuple[Hit, ...], size: int | None) -> Table:
             )
         )
     head = ("document", "token", "before", "found", "after")
-    return Table(f"{plural(len(rows), 'place')} in this part of the store", head, tuple(rows), "lrrll")
+    return Table(
+        f"{plural(len(rows), 'place')} in this part of the store", head, tuple(rows), "lrrll", stacked=True
+    )
 
 
 def _found_documents(view: View, hits: tuple[Hit, ...]) -> Table:

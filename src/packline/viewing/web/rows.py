@@ -234,7 +234,7 @@ def batch(view: View) -> Page:
             f"place {index:,} of the batch" if ranks == 1 else f"rank {index // share}, place {index % share}"
         )
         whole = Link(f"all of row {one:,}", view.href(f"/row/{one}", **_of_rows(chosen)))
-        blocks += [replace(strip, caption=f"{where}: row {one:,}"), Links("More", (whole,))]
+        blocks += [replace(strip, caption=f"{where}: row {one:,}"), Links(f"Place {index:,}", (whole,))]
     if len(indices) > ROWS_OF_BATCH:
         blocks.append(_pages_of_batch(view, page, len(indices), chosen | {"step": step, "rank": _rank(rank)}))
     title = f"Batch of step {step:,}" + ("" if rank < 0 else f", rank {rank}")

@@ -143,7 +143,7 @@ def _batch(
         place = f"slot {index:,}" if ranks == 1 else f"rank {index // share}, slot {index % share}"
         caption = f"{place}: row {row:,} of {name_of(rows)}, epoch {int(taken.epochs[index])}"
         whole = Link("all of this row", address("/run", **chosen, step=step, row=index))
-        blocks += [replace(strip, caption=caption), Links("More", (whole,))]
+        blocks += [replace(strip, caption=caption), Links(f"Slot {index:,}", (whole,))]
     if len(indices) > ROWS_OF_BATCH:
         last = (len(indices) - 1) // ROWS_OF_BATCH
 
@@ -248,5 +248,5 @@ def _stages(loader: Loader, now: int, params: Params) -> Table:
         )
         for one in loader.schedule.stages
     )
-    head = ("stage", "", "steps", "rows per batch", "tokens per row", "tokens", "sources")
+    head = ("stage", "current", "steps", "rows per batch", "tokens per row", "tokens", "sources")
     return Table("", head, rows, "lllrrrl")

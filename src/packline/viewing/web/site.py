@@ -17,7 +17,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -183,6 +183,26 @@ def distinct(paths: Sequence[StorePath]) -> list[str]:
     return [name(own, 1) for own in parts]
 
 
+def short_names(names: Sequence[str]) -> list[str]:
+    """Short distinct names of tokenizers: of a file `tokenizer.json` its folder, else the name of the file.
+
+    >>> short_names(["/data/qwen3/tokenizer.json", "gpt2", "Qwen/Qwen3-8B", "small.json"])
+    ['qwen3', 'gpt2', 'Qwen3-8B', 'small']
+    """
+    paths = [
+        path.parent if path.stem in ("tokenizer", "tokenizer_config") and path.parent.name else path
+        for path in map(Path, names)
+    ]
+    paths = [
+        path.with_suffix("") if path.suffix in (".json", ".model", ".tiktoken") else path for path in paths
+    ]
+    found = distinct(paths)
+    return [
+        name if found.count(name) == 1 else f"{Path(name).name} ({found[:place].count(name) + 1})"
+        for place, name in enumerate(found)
+    ]
+
+
 class ServedStore:
     """A store, with data that pages use repeatedly.
 
@@ -305,7 +325,8 @@ class Site:
             opened.name = name
         for name in tokenizers:
             found[f"named {name}"] = SiteTokenizer.load(name)
-        self.tokenizers = list(found.values())
+        names = short_names([one.name for one in found.values()])
+        self.tokenizers = [replace(one, name=name) for one, name in zip(found.values(), names, strict=True)]
         for one in self.tokenizers:
             one.encode("")  # so that the first page need not wait
 
