@@ -1,4 +1,4 @@
-"""Command line of `python -m benchmarks`: the options of every command."""
+"""Options of `python -m benchmarks`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHARED = ROOT.parent / "shared"
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
-    """Parser of all commands."""
+    """Options of all commands."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=description)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     common = argparse.ArgumentParser(add_help=False)
