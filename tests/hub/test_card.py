@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.hub.loopback import LoopbackHub
 
@@ -129,6 +129,8 @@ def test_any_earlier_card_is_accepted(text: str) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"])))
+@example("`a`")
+@example("<code><script>a</script></code>")
 def test_a_name_stays_text_in_a_table(name: str) -> None:
     shown = rendered(table(("name", "count"), [(name, "1")]))
     cells = re.findall(r"<td[^>]*>(.*?)</td>", shown, re.DOTALL)

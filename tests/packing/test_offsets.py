@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -16,9 +17,19 @@ from tests.store.stores import relist
 from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.packing import offsets
-from packline.packing.offsets import InMemoryOffsets, MappedOffsets, document_offsets
-from packline.store.shard import bisect_right
+from packline.packing.offsets import DocumentOffsets, InMemoryOffsets, MappedOffsets, document_offsets
+from packline.store.shard import Shard, bisect_right
 from packline.testing import make_store
+
+
+def counts_of(shards: Sequence[Shard]) -> tuple[np.ndarray, np.ndarray]:
+    """Documents and tokens of each shard."""
+    return np.array([len(one) for one in shards]), np.array([one.entry.tokens for one in shards])
+
+
+def offsets_of_kind(kind: type[DocumentOffsets], shards: Sequence[Shard]) -> DocumentOffsets:
+    """Offsets by one of the two implementations."""
+    return MappedOffsets(shards, *counts_of(shards)) if kind is MappedOffsets else InMemoryOffsets(shards)
 
 
 @given(SHARDS, st.data())
@@ -33,7 +44,7 @@ def test_both_ways_find_what_a_walk_over_the_lengths_finds(
         tokens = np.array(data.draw(st.lists(st.integers(0, starts[-1]), max_size=30)), np.int64)
         places = np.array(data.draw(st.lists(st.integers(0, len(flat) - 1), max_size=30)), np.int64)
         for kind in (InMemoryOffsets, MappedOffsets):
-            found = kind([store.shards[number] for number in numbers])
+            found = offsets_of_kind(kind, [store.shards[number] for number in numbers])
             expected = [owners[token] for token in tokens]
             where, before = found.find(tokens)
             assert where.tolist() == expected
@@ -61,7 +72,7 @@ def test_no_wrong_place_comes_out_of_any_damaged_number_of_an_index(
             damaged = bytearray(data)
             struct.pack_into(form, damaged, at, struct.unpack_from(form, data, at)[0] + change)
             path.write_bytes(damaged)
-            found = kind(relist(store.path).shards)
+            found = offsets_of_kind(kind, relist(store.path).shards)
             try:
                 where, before = found.find(np.arange(20))
             except CorruptStore:
@@ -76,10 +87,11 @@ def test_the_sizes_of_the_shards_decide_where_the_starts_are_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store: Store = make_store(tmp_path / "store", [[5, 1], [2, 2, 2]])
+    counts = counts_of(store.shards)
     monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 8 * 5)
-    assert isinstance(document_offsets(store.shards), InMemoryOffsets)
+    assert isinstance(document_offsets(store.shards, *counts), InMemoryOffsets)
     monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 8 * 5 - 1)
-    assert isinstance(document_offsets(store.shards), MappedOffsets)
+    assert isinstance(document_offsets(store.shards, *counts), MappedOffsets)
 
 
 @given(st.lists(st.integers(-5, 50)).map(sorted), st.lists(st.integers(-9, 60)))

@@ -193,3 +193,24 @@ def test_a_store_that_changes_is_read_anew(bucket: Bucket, tmp_path: Path) -> No
         assert [len(one) for one in remote.documents] == lengths[0]
         shutil.rmtree(tmp_path / "store")
     assert os.listdir(tmp_path / "cache") == ["pieces-1"]
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_forked_workers_of_a_data_loader_read_the_same_batches(
+    local: packline.Store, place: str, tmp_path: Path, folder: bool
+) -> None:
+    pytest.importorskip("torch")
+    from torch.utils.data import DataLoader
+
+    from packline.torch import LoaderDataset
+
+    remote = packline.open(place, cache=str(tmp_path / "cache") if folder else False)
+    loaders = [packline.Loader(one.rows(512), batch_size=8, seed=1) for one in (local, remote)]
+    loaders[1].batch(0)  # the client was used here
+    workers = DataLoader(
+        LoaderDataset(loaders[1]), batch_size=None, num_workers=2, multiprocessing_context="fork"
+    )
+    for step, (mine, theirs) in enumerate(zip(loaders[0], workers, strict=False)):
+        assert same_arrays(mine, {name: tensor.numpy() for name, tensor in theirs.items()})
+        if step == 30:
+            break

@@ -25,7 +25,7 @@ def bake(
     source: Annotated[str, Parameter(help="Folder of a store, or a run file (.toml).")],
     /,  # `--source` chooses documents
     *,
-    out: Annotated[str, Parameter(help="Output folder: new, empty, or with these rows.")],
+    out: Annotated[str, Parameter(help="Output folder, or URI: new, empty, or with these rows.")],
     set: Annotated[list[str] | None, option("file_rows=N: rows per file.", MAIN)] = None,
     rows: RowArguments = _ROWS,
     documents: DocumentArguments = _DOCUMENTS,

@@ -23,7 +23,7 @@ _FLAGS, _PLACE, _READING, _ROWS = Flags(), PlaceArguments(), Reading(), RowShape
 
 def convert(
     source: Annotated[str, Parameter(help="A store, or a dataset of another project.")],
-    out: Annotated[str, Parameter(help="Output folder; the intermediate store is kept at OUT.store.")],
+    out: Annotated[str, Parameter(help="Output folder, or URI; the store between is kept at OUT.store.")],
     /,
     *,
     to: Annotated[str, Parameter(help="Output format; `packline formats` lists them.", group=MAIN)],

@@ -14,6 +14,7 @@ from packline.cli.progress import Tally, watch
 from packline.errors import RecipeError
 from packline.formats.export import Exported, ExportPlanned
 from packline.jobs.events import OnEvent, Planned
+from packline.storage.places import is_remote
 from packline.viewing.text import duration, plural, size
 
 HOW = {"linked": "hard links", "reflinked": "reflinks", "copied": "copies"}
@@ -94,7 +95,9 @@ def show_exported(exported: Exported) -> None:
     output.line()
     output.lines(table(rows, "ll", width=output.wrap))
     output.line()
-    output.line("  check it  ", (f"packline verify {near(exported.out)} --from {exported.format}", "hint"))
+    if not is_remote(exported.out):  # another project's dataset is checked on a disk
+        command = f"packline verify {near(exported.out)} --from {exported.format}"
+        output.line("  check it  ", (command, "hint"))
     _show_trainer_lines(exported)
 
 
@@ -114,9 +117,11 @@ def _warnings(exported: Exported) -> list[Line]:
 def near(path: str) -> str:
     """A path relative to the current folder, if it is below it.
 
-    >>> near(os.path.abspath("data")), near("/elsewhere/data")
-    ('data', '/elsewhere/data')
+    >>> near(os.path.abspath("data")), near("/elsewhere/data"), near("s3://bucket/data")
+    ('data', '/elsewhere/data', 's3://bucket/data')
     """
+    if is_remote(path):
+        return path
     relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative
 

@@ -40,6 +40,7 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, RecipeError
 from packline.ragged import Ragged
 from packline.storage.local import disk_errors, publish_bytes, sync_folder
+from packline.storage.places import refuse_remote
 
 CONFIG, QUESTIONS = "config.json", "questions.jsonl"
 """Files of a folder written by `packline evals`."""
@@ -156,6 +157,7 @@ class EvalsWriter:
         bos_id: int | None,
         force: bool = False,
     ) -> None:
+        refuse_remote(folder, "an evaluation set")
         self.folder, self.format = Path(folder), format
         if format == "pt":
             _torch()

@@ -13,7 +13,7 @@ Boundary tokens of the output are handled elsewhere (see `edges`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -83,7 +83,7 @@ class TokenStream:
             yield self._copy(begin, min(begin + max_tokens, stop), with_loss)
 
     def _views(
-        self, shards: list[Shard], start: int, stop: int, max_tokens: int, with_loss: bool
+        self, shards: Sequence[Shard], start: int, stop: int, max_tokens: int, with_loss: bool
     ) -> Iterator[Piece]:
         number = int(self._begins.searchsorted(start, "right")) - 1
         vocab_size = self.selection.store.manifest.tokenizer.vocab_size

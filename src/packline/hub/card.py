@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import yaml  # type: ignore[import-untyped]
 
-from packline.hub.markdown import code, fenced, table
+from packline.hub.markdown import Markdown, code, fenced, table
 from packline.hub.places import HubPlace
 from packline.hub.publication import Publication, without_credentials
 from packline.recipe import Recipe, Source
@@ -163,16 +163,16 @@ def _store_text(manifest: Manifest, place: HubPlace) -> str:
     bos = (
         []
         if tokenizer.bos is None
-        else [("begin of document", f"{code(tokenizer.bos)}, id {tokenizer.bos_id}")]
+        else [("begin of document", Markdown(f"{code(tokenizer.bos)}, id {tokenizer.bos_id}"))]
     )
     facts = [
         ("tokens", f"{manifest.tokens:,}"),
         ("documents", f"{manifest.documents:,}"),
         ("text", f"{ledger.text_bytes:,} bytes of UTF-8" if ledger.text_bytes else "imported as tokens"),
-        ("token type", f"`{manifest.dtype}`, little-endian"),
-        ("tokenizer", f"{code(without_credentials(tokenizer.name))}, {tokenizer.vocab_size:,} ids"),
+        ("token type", Markdown(f"`{manifest.dtype}`, little-endian")),
+        ("tokenizer", Markdown(f"{code(without_credentials(tokenizer.name))}, {tokenizer.vocab_size:,} ids")),
         ("its fingerprint", code(tokenizer.fingerprint)),
-        ("end of document", f"{code(tokenizer.eod)}, id {tokenizer.eod_id}, after every document"),
+        ("end of document", Markdown(f"{code(tokenizer.eod)}, id {tokenizer.eod_id}, after every document")),
         *bos,
         ("text from tokens", _ROUND_TRIPS.get(tokenizer.round_trip, tokenizer.round_trip)),
         ("files", f"{manifest.totals.shards:,} shards, {manifest.store_bytes:,} bytes"),
@@ -315,9 +315,9 @@ def _export_card(publication: Publication, place: HubPlace) -> tuple[dict[str, A
             if record.rows and record.seq_len
             else []
         ),
-        ("tokenizer", f"{code(without_credentials(tokenizer.name))}, {tokenizer.vocab_size:,} ids"),
+        ("tokenizer", Markdown(f"{code(without_credentials(tokenizer.name))}, {tokenizer.vocab_size:,} ids")),
         ("its fingerprint", code(tokenizer.fingerprint)),
-        ("end of document", f"{code(tokenizer.eod)}, id {tokenizer.eod_id}"),
+        ("end of document", Markdown(f"{code(tokenizer.eod)}, id {tokenizer.eod_id}")),
         ("options", code(json.dumps(record.options))),
     ]
     lost = [(one.what, f"{one.count:,} {one.unit}", one.why) for one in record.lost]
@@ -384,7 +384,7 @@ def _other_card(publication: Publication, place: HubPlace) -> tuple[dict[str, An
             ("ids", f"{tokenizer.vocab_size:,}"),
             ("fingerprint", code(tokenizer.fingerprint)),
             ("end of text", code(tokenizer.eos_token) if tokenizer.eos_token else "not declared"),
-            ("special tokens", ", ".join(code(token) for token in tokenizer.special_tokens) or "none"),
+            ("special tokens", Markdown(", ".join(map(code, tokenizer.special_tokens)) or "none")),
         ]
         text = f"""A tokenizer, trained or kept with packline.
 

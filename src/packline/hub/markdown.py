@@ -8,13 +8,17 @@ from collections.abc import Iterable, Sequence
 from packline.viewing.text import visible
 
 
-def code(text: str) -> str:
+class Markdown(str):
+    """Text that is Markdown already, and is not escaped again."""
+
+
+def code(text: str) -> Markdown:
     """Text as code, whatever characters it has.
 
     >>> code("<|eot|>"), code("a b")
     ('<code>&#60;&#124;eot&#124;&#62;</code>', '<code>a b</code>')
     """
-    return f"<code>{escaped(text)}</code>"
+    return Markdown(f"<code>{escaped(text)}</code>")
 
 
 def fenced(text: str, language: str = "") -> str:
@@ -39,7 +43,7 @@ def escaped(text: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
-    """A table; cells are escaped, except those that begin as code.
+    """A table; cells are escaped, except those that are `Markdown`.
 
     Args:
         align: `l` or `r` for each column; left by default.
@@ -55,6 +59,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") 
         "|" + "|".join("---:" if each == "r" else ":---" for each in align) + "|",
     ]
     for row in rows:
-        cells = [cell if cell.startswith(("<code>", "`")) else escaped(cell) for cell in row]
+        cells = [cell if isinstance(cell, Markdown) else escaped(cell) for cell in row]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -193,7 +193,12 @@ class RayExecutor:
             "configure_logging": False,
         }
         if address is None:
-            place = {"num_cpus": usable_cores(), "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+            place = {
+                "address": "local",  # never one that a file of another process names
+                "num_cpus": usable_cores(),
+                "include_dashboard": False,
+                "_node_ip_address": "127.0.0.1",
+            }
         else:
             place = {"address": address}
         try:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -30,10 +30,35 @@ from packline.packing.packer import DocumentFilter
 from packline.packing.passes import ShardPlaces
 from packline.permutation import Permutation
 from packline.ragged import offsets_of
-from packline.store.reader import StoreReader, shard_labels
+from packline.store.reader import Shards, StoreReader, shard_labels
+from packline.store.shard import Shard
 
 AHEAD = 32
 """Indexes of a remote store that are brought at once in a pass over lengths."""
+
+
+class ChosenShards(Sequence[Shard]):
+    """Some shards of a store, in order, each made when it is used.
+
+    Args:
+        shards: all shards of the store.
+        numbers: numbers of the chosen ones.
+    """
+
+    def __init__(self, shards: Shards, numbers: list[int]) -> None:
+        self._shards, self._numbers = shards, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Shard: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Shard]: ...
+    def __getitem__(self, index: int | slice) -> Shard | list[Shard]:
+        if isinstance(index, slice):
+            return [self._shards[number] for number in self._numbers[index]]
+        return self._shards[self._numbers[index]]
 
 
 class ShardRange:
@@ -43,9 +68,13 @@ class ShardRange:
         chosen = np.array(numbers, np.int64)
         self.numbers = list(numbers)
         """Number of each shard in the store."""
-        self.shards = [store.shards[number] for number in numbers]
-        self.tokens = sum(shard.entry.tokens for shard in self.shards)
-        self.offsets: DocumentOffsets = document_offsets(self.shards, remote=store.mirror is not None)
+        self.shards: Sequence[Shard] = ChosenShards(store.shards, self.numbers)
+        tokens = store.manifest.shards.numbers("tokens")[chosen]
+        self.tokens = int(tokens.sum())
+        documents = np.diff(store.firsts)[chosen]
+        self.offsets: DocumentOffsets = document_offsets(
+            self.shards, documents, tokens, remote=store.mirror is not None
+        )
         self._remote = store.mirror is not None
         self._firsts = store.firsts[chosen]
         """int64 `[P]`: number of the first document of each shard."""
@@ -408,8 +437,9 @@ def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[st
                     f" expected {' or '.join(map(repr, known)) or f'none, for no {what} was given'}"
                 )
     chosen: list[int] = []
-    for number, shard in enumerate(store.shards):
-        if split not in ("all", shard.entry.split):
+    counts = np.diff(store.firsts).tolist()
+    for number, found_split in enumerate(store.manifest.shards.names("split")):
+        if split not in ("all", found_split):
             reason = f"not of split {split}"
         elif labels is not None and whence[number].label not in labels:
             reason = f"without the label {' or '.join(labels)}"
@@ -418,7 +448,7 @@ def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[st
         else:
             chosen.append(number)
             continue
-        losses[reason] = losses.get(reason, 0) + len(shard)
+        losses[reason] = losses.get(reason, 0) + counts[number]
     return chosen
 
 

@@ -73,7 +73,8 @@ class Shards(Sequence[Shard]):
 
     def __init__(self, folder: StorePath, rows: ShardRows, dtype: np.dtype, vocab_size: int) -> None:
         self._folder, self._rows, self._dtype, self._vocab_size = folder, rows, dtype, vocab_size
-        self._made: dict[int, Shard] = {}
+        self.made: dict[int, Shard] = {}
+        """Shards that were used, by number."""
         self._kind: Callable[[Any, ShardEntry, np.dtype, int], Shard] = Shard
         if not isinstance(folder, Path):
             from packline.store.remote_shard import remote_shard
@@ -90,17 +91,17 @@ class Shards(Sequence[Shard]):
     def __getitem__(self, index: int | slice) -> Shard | list[Shard]:
         if isinstance(index, slice):
             return [self[place] for place in range(len(self))[index]]
-        made = self._made.get(index)
+        made = self.made.get(index)
         if made is None:
             place = range(len(self))[index]
             made = self._make(place, self._rows[place])
         return made
 
     def _make(self, place: int, entry: ShardEntry) -> Shard:
-        made = self._made.get(place)
+        made = self.made.get(place)
         if made is None:  # the same shard for all threads
             made = self._kind(self._folder, entry, self._dtype, self._vocab_size)
-            made = self._made.setdefault(place, made)
+            made = self.made.setdefault(place, made)
         return made
 
     def __iter__(self) -> Iterator[Shard]:
@@ -111,7 +112,7 @@ class Shards(Sequence[Shard]):
 
     def take_over(self, earlier: Shards) -> None:
         """Take over what is open of shards that are the first of these."""
-        self._made |= earlier._made
+        self.made |= earlier.made
 
 
 class StoreReader:
@@ -143,6 +144,7 @@ class StoreReader:
         shards = manifest.shards
         self.shards = Shards(self.place, shards, self.dtype, self.manifest.tokenizer.vocab_size)
         """Shards, in the order of the documents: a sequence, each opened when it is used."""
+        self._made = self.shards.made
         self.firsts: np.ndarray = offsets_of(shards.numbers("documents"))
         """int64 `[P+1]`: number of each shard's first document; the last is the number of documents."""
         self._starts: list[int] = self.firsts.tolist()
@@ -181,8 +183,10 @@ class StoreReader:
 
     def locate(self, index: int) -> tuple[Shard, int]:
         """Shard of a document, and its place there."""
-        number = bisect.bisect_right(self._starts, index) - 1
-        return self.shards[number], index - self._starts[number]
+        starts = self._starts
+        number = bisect.bisect_right(starts, index) - 1
+        shard = self._made.get(number)
+        return self.shards[number] if shard is None else shard, index - starts[number]
 
     def will_need(self, first: int, last: int) -> None:
         """Ask the system to read documents `first` to `last` into the page cache, without waiting."""

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
@@ -90,6 +91,14 @@ def write_index(file: BinaryIO, lengths: np.ndarray, dtype: np.dtype) -> None:
         offset = int(ends[-1])
     for start in range(0, count + 1, INDEX_BLOCK):
         file.write(np.arange(start, min(start + INDEX_BLOCK, count + 1), dtype="<i8").data)
+
+
+@cache
+def _arrow_searches() -> bool:
+    """True if this version of Arrow searches without a copy."""
+    import pyarrow.compute as pc
+
+    return "search_sorted" in pc.list_functions()
 
 
 class Index:
@@ -242,7 +251,7 @@ class Shard:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if "search_sorted" not in pc.list_functions():
+        if not _arrow_searches():
             return bisect_right(self.offsets, tokens * self.itemsize)
         options = pc.SearchSortedOptions(side="right")
         found = pc.search_sorted(self.searchable, pa.array(tokens * self.itemsize), options=options)

@@ -30,6 +30,7 @@ from markupsafe import Markup
 
 from packline.errors import OutOfSpace, StoreError
 from packline.storage.local import publish_bytes
+from packline.storage.places import refuse_remote
 from packline.version import __version__
 from packline.viewing.escaping import escaped, make_visible, safe_href
 from packline.viewing.page import Bar, Block, Heading, Histogram, Link, Page, Table
@@ -150,6 +151,7 @@ def check_place(out: str | Path) -> Path:
     Raises:
         StoreError: the path is a folder, or its folder does not exist.
     """
+    refuse_remote(out, "a page")
     path = Path(out)
     if path.is_dir() or not path.parent.is_dir():
         found = "a folder" if path.is_dir() else f"no folder {path.parent}"

@@ -42,6 +42,7 @@ from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
 from packline.storage.local import disk_errors, publish_bytes, publish_folder, sync_folder
+from packline.storage.places import refuse_remote
 from packline.vocabulary.training import (
     MEMORY_BYTES,
     OnProgress,
@@ -133,6 +134,7 @@ def train_folder(
         OutOfSpace: the disk is full.
     """
     started = time.perf_counter()
+    refuse_remote(out, "a tokenizer")
     folder = Path(out)
     scheme = pattern_of(pattern)
     check_specials(special_tokens)
