@@ -25,7 +25,7 @@ from packline.sources.files import InputFile
 from packline.sources.reader import FILES_AHEAD, Span, open_ahead, read_span
 from packline.storage import object_inputs
 from packline.storage.inputs import open_input
-from packline.storage.places import open_storage
+from packline.storage.opening import open_storage
 from packline.storage.ranged_file import RangedFile
 
 pytest.importorskip("obstore", reason="object stores need packline[remote]")

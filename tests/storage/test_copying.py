@@ -19,7 +19,8 @@ from packline.errors import CorruptStore, OutOfSpace, StoreError, StoreNotFound
 from packline.storage import copying
 from packline.storage.local import LocalFolder
 from packline.storage.objects import ObjectFolder
-from packline.storage.places import is_remote, open_storage
+from packline.storage.opening import open_storage
+from packline.storage.places import is_remote
 from packline.testing import make_store
 
 

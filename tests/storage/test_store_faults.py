@@ -21,7 +21,7 @@ from packline.errors import StoreError
 from packline.storage import attempts, clients
 from packline.storage.local import LocalFolder
 from packline.storage.objects import ObjectFolder
-from packline.storage.places import open_storage
+from packline.storage.opening import open_storage
 from packline.storage.probe import probe
 from packline.storage.protocol import Storage
 

@@ -125,7 +125,7 @@ def test_damage_in_the_bucket_is_found_and_never_read(
     name = f"{local.shards[0].entry.name}.bin"
     damaged = bytearray((local.path / name).read_bytes())
     damaged[2_000_000] ^= 1
-    from packline.storage.places import open_storage
+    from packline.storage.opening import open_storage
 
     storage = open_storage(place)
     storage.delete([name])
@@ -184,7 +184,7 @@ def test_a_store_that_changes_is_read_anew(bucket: Bucket, tmp_path: Path) -> No
     place = bucket.place("changing")
     for lengths in ([[5, 2, 9]], [[5, 2, 8]]):
         store = make_store(tmp_path / "store", lengths)
-        from packline.storage.places import open_storage
+        from packline.storage.opening import open_storage
 
         storage = open_storage(place)
         storage.delete([one.name for one in storage.walk()])

@@ -20,7 +20,8 @@ from packline.formats.export_record import RECORD, read_record
 from packline.storage.copying import CopiedFile, Copier, forget_waiting
 from packline.storage.local import LocalFolder
 from packline.storage.objects import ObjectFolder
-from packline.storage.places import is_remote, join, open_storage
+from packline.storage.opening import open_storage
+from packline.storage.places import is_remote, join
 from packline.storage.probe import probe
 from packline.storage.protocol import FileFacts, Storage, other_content
 from packline.storage.sharing import Link

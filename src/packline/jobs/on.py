@@ -110,4 +110,4 @@ def cluster_executor(on: On) -> Executor | None:
         return None
     from packline.jobs.ray_executor import RayExecutor
 
-    return RayExecutor(on)
+    return RayExecutor(on.address)

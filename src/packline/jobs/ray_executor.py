@@ -50,7 +50,6 @@ from packline.jobs.host_process import (
 )
 from packline.jobs.job import Job, WorkUnit
 from packline.jobs.leases import Leases
-from packline.jobs.on import Ray
 from packline.jobs.resources import usable_cores
 from packline.jobs.signals import INTERRUPTING
 from packline.jobs.work import hold_lock
@@ -147,12 +146,12 @@ class RayExecutor:
     """Runs units on the nodes of a Ray cluster.
 
     Args:
-        ray: address of the cluster.
+        address: address of the cluster; None: `$RAY_ADDRESS`, or else one that is started on this machine.
     """
 
-    def __init__(self, ray: Ray) -> None:
-        self._settings = ray
-        self._ray = _library(ray)
+    def __init__(self, address: str | None = None) -> None:
+        self._address = address or os.environ.get("RAY_ADDRESS")
+        self._ray = _library(self._address)
         self._job: Job[Any, Any, Any] | None = None
         self._owned = False
         self._shares: dict[str, _Share] = {}
@@ -185,7 +184,7 @@ class RayExecutor:
         ray = self._ray
         if ray.is_initialized():
             return
-        address = _address(self._settings)
+        address = self._address
         logging.getLogger("ray").setLevel(logging.ERROR)
         quiet: dict[str, Any] = {
             "log_to_driver": bool(os.environ.get("PACKLINE_DEBUG")),
@@ -279,7 +278,7 @@ class RayExecutor:
         if time.monotonic() - self._looked > LOOK_SECONDS:
             self._look()
         running = sum(bool(share.node) for share in self._shares.values())
-        wanted = self._fitting + (0 if self._settings.address is None else max(running, 1))
+        wanted = self._fitting + (0 if self._address is None else max(running, 1))
         needed = running + -(-waiting // (2 * self._cores))
         while len(self._shares) < max(min(wanted, needed), 1):
             self._create()
@@ -440,15 +439,11 @@ def cores_per_share(nodes: Sequence[int]) -> int:
     return next((size for size in sizes if used[size] >= MOST_USED * sum(nodes)), 1)
 
 
-def _address(settings: Ray) -> str | None:
-    return settings.address or os.environ.get("RAY_ADDRESS")
-
-
-def _library(settings: Ray) -> Any:
+def _library(address: str | None) -> Any:
     """Ray's module, without reports of usage; a cluster that it starts listens on this machine only."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    if _address(settings) is None:
+    if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray

@@ -28,7 +28,8 @@ from packline.jobs.units import Stream
 from packline.jobs.work import PARTS, Command, is_running, read_command, sharing_processes, staging_folder
 from packline.recipe import Recipe, is_limited
 from packline.storage.local import LocalFolder
-from packline.storage.places import is_remote, open_storage
+from packline.storage.opening import open_storage
+from packline.storage.places import is_remote
 from packline.storage.protocol import Storage
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import MANIFEST, WORK, Manifest, Receipt, StreamReceipt

@@ -12,12 +12,8 @@ from __future__ import annotations
 import os
 import posixpath
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packline.errors import StoreError, did_you_mean
-
-if TYPE_CHECKING:
-    from packline.storage.protocol import Storage
 
 HUB = "hf://"
 """Scheme of the hub, whose repositories are only read."""
@@ -114,26 +110,3 @@ def refuse_remote(place: str | os.PathLike[str], what: str) -> None:
             f"{without_secrets(os.fspath(place))}: {what} is written to a local path, found a URI",
             hint="write it to a local path, then copy it: packline cp SRC DST",
         )
-
-
-def open_storage(place: str | os.PathLike[str]) -> Storage:
-    """Storage of a place; nothing is read or written yet.
-
-    Raises:
-        StoreError: the URI is not one of an object store, or a package is missing.
-
-    >>> open_storage("data/store").place
-    'data/store'
-    """
-    start = os.fspath(place)
-    if start.startswith(HUB):
-        from packline.storage.hub_folder import HubFolder
-
-        return HubFolder(start)
-    if is_remote(start):
-        from packline.storage.objects import ObjectFolder
-
-        return ObjectFolder(start)
-    from packline.storage.local import LocalFolder
-
-    return LocalFolder(Path(start))

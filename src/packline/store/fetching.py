@@ -20,7 +20,7 @@ from collections.abc import Callable
 import msgspec
 
 from packline.errors import PacklineError
-from packline.storage.places import open_storage
+from packline.storage.opening import open_storage
 from packline.storage.protocol import Storage
 from packline.storage.relay import needs_relay, relayed
 

@@ -143,7 +143,7 @@ def document(view: View, wanted: int) -> Page:
             row = int(found[0])
             href = view.href(f"/row/{row}", seq_len=seq_len, split=split_param(provenance.split))
             facts.append(("in row", Link(f"{row:,}, rows of {seq_len:,} tokens", href)))
-    facts += uses_of(view, wanted)
+    facts += uses_of(view.site.runs, view.store.place, wanted)
     neighbors = (
         _numbered(view, "‹ document", wanted - 1),
         _numbered(view, "document", wanted + 1, " ›"),

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from packline.loading.loader import Loader
 from packline.loading.trace import stores_of, trace_document
 from packline.store.paths import StorePath
 from packline.viewing.page import Link, Value
-
-if TYPE_CHECKING:
-    from packline.viewing.web.site import View
 
 USES = 3
 """Uses of a document that its page names."""
@@ -53,18 +50,20 @@ def address(path: str, **params: str | int | None) -> str:
     return f"{path}?{urlencode(chosen)}" if chosen else path
 
 
-def uses_of(view: View, document: int) -> tuple[tuple[str, Value], ...]:
-    """Facts about the steps of each run that use a document."""
+def uses_of(
+    runs: Sequence[ServedRun], place: StorePath, document: int
+) -> tuple[tuple[str, Value], ...]:
+    """Facts about the steps of each run that use a document of the store at a place."""
     facts: list[tuple[str, Value]] = []
-    for place, run in enumerate(view.site.runs):
-        stores = [store for store in stores_of(run.loader) if store.place == view.store.place]
+    for number, run in enumerate(runs):
+        stores = [store for store in stores_of(run.loader) if store.place == place]
         if not stores or run.loader.building:
             continue
         uses = trace_document(run.loader, document, store=stores[0])
         if not uses:
             facts.append((f"in {run.name}", "never used"))
         for use in uses[:USES]:
-            href = address("/run", run=place or None, step=use.step, row=use.index)
+            href = address("/run", run=number or None, step=use.step, row=use.index)
             facts.append((f"in {run.name}", Link(f"step {use.step:,}, slot {use.index:,}", href)))
         if len(uses) > USES:
             facts.append((f"in {run.name}", f"and {len(uses) - USES:,} more times"))
