@@ -208,7 +208,7 @@ class Form:
     fields: tuple[FormField, ...]
     submit: str = "Show"
     live: bool = False
-    """True to ask for the page at every change, and to put its `Live` blocks in place of those there."""
+    """True to request the page at every change, and to replace the `Live` blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ class SideBySide:
 
 @dataclass(frozen=True, slots=True)
 class WithFacts:
-    """Content with facts in a column beside it, or below it if there is no room."""
+    """Content with facts in a column at its right, or below it if there is no room."""
 
     content: tuple[Block, ...]
     facts: tuple[Block, ...]
@@ -282,7 +282,7 @@ class Page:
     """Line below the title."""
 
     def flat_blocks(self) -> Iterator[Block]:
-        """Blocks in order, with facts before the content that they are beside."""
+        """Blocks in order, with facts before their content."""
         for block in self.blocks:
             yield from (*block.facts, *block.content) if isinstance(block, WithFacts) else (block,)
 

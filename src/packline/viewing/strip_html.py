@@ -3,7 +3,7 @@
     cells ──group by document──> block: heading, <p class="tokens"> ── <span class="t"> per cell
 
 No information depends on color alone. Neighboring tokens have grounds of different lightness (`style.css`),
-special tokens have a frame, tokens without loss a pale ground and a mark at both ends of their stretch,
+special tokens have a frame, tokens without loss a gray ground and a line where they begin and end,
 escapes are slanted, a character of several tokens has a tick for each of them, and padding is a hatched block
 with its count. The ground of a token depends on its position among its siblings, so it needs no class.
 """
@@ -34,7 +34,7 @@ LEGEND = (
     ("t e", "\\x9f", "not text: a byte or a character that acts"),
 )
 SHORT = 48
-"""Most tokens of a document that is drawn beside its neighbors."""
+"""Maximum tokens of a document that shares a line with its neighbors."""
 TICKS_MOST = 6
 """Most ticks below a character."""
 
@@ -136,7 +136,7 @@ def _heading(first: Cell, origin: DocumentOrigin, count: int) -> Markup:
 def _marks_after(cell: Cell, pieces: list[tuple[str, Kind]], before: int) -> int:
     """Combining marks on the letter that a cell ends with; -1 if a mark could not follow.
 
-    Marks are counted over several cells, since the browser draws them on one letter.
+    Marks are counted over several cells, since the browser puts them on one letter.
     """
     text, kind = pieces[-1] if pieces else ("", "escape")
     if kind != "text" or cell.special or text[-1:].isspace():

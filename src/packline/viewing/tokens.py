@@ -278,7 +278,7 @@ def visible_pieces(cell: Cell, marks: int = -1) -> list[tuple[str, Kind]]:
     gets a dotted circle.
 
     Args:
-        marks: combining marks on the letter before the cell, if the surface draws a mark on the letter of
+        marks: combining marks on the letter before the cell, if the surface joins a mark to the letter of
             another cell; -1 if there is no such letter.
 
     >>> visible_pieces(Cell("if\\\\n\\\\x00", (1,), b"if\\n\\x00", 0))

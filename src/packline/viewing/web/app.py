@@ -183,15 +183,14 @@ def _ways(view: View, path: str) -> Links:
     links += [Link("documents", view.href("/documents")), Link("search", view.href("/search"))]
     if len(site.stores) > 1:
         links += [
-            Link(f"store {one.name}", f"/?store={place}" if place else "/")
-            for place, one in enumerate(site.stores)
+            Link(one.name, f"/?store={place}" if place else "/") for place, one in enumerate(site.stores)
         ]
     return Links("Ways on", ("Go on with:", *links))
 
 
 def _error_page(status: int, text: str, hint: str, ways: Links | None = None) -> Page:
     text = text if text.endswith((".", "!", "?")) else f"{text}."
-    notes = (Note(text, "bad" if status >= 500 else "warning"), *((Note(hint),) if hint else ()))
+    notes = (Note(text, "bad"), *((Note(hint),) if hint else ()))
     return Page(STATUS.get(status, "Error"), (*notes, *((ways,) if ways else ())))
 
 

@@ -3,8 +3,8 @@
     /compare/tokenizers?text=...&t0=1&t2=1&special=text
 
 The tokenizers are those of the stores and those named when the viewer was started; an address selects them by
-number. A small script asks for the page of the text while one types and puts its answer in place; without it
-the form does the same.
+number. A small script requests the page of the text while one types, and shows its result; without it the
+form does the same.
 """
 
 from __future__ import annotations
