@@ -24,6 +24,8 @@ from packline.store.shard import Shard, contradiction
 
 IN_MEMORY_BYTES = 32 << 20
 """Bytes that a process may hold, as does every worker process of a loader."""
+REMOTE_SHARDS = 1 << 6
+"""The same of a remote store, whose indexes are requests."""
 IN_MEMORY_SHARDS = 1 << 12
 """Shards whose indexes are read for that; reading one takes 60 microseconds."""
 
@@ -56,9 +58,10 @@ def document_offsets(
         tokens: number of tokens of each, int64 `[P]`.
         remote: True if reading every index would be a request for each.
     """
-    if remote or len(shards) > IN_MEMORY_SHARDS or 8 * int(documents.sum()) > IN_MEMORY_BYTES:
+    most = REMOTE_SHARDS if remote else IN_MEMORY_SHARDS
+    if len(shards) > most or 8 * int(documents.sum()) > IN_MEMORY_BYTES:
         return MappedOffsets(shards, documents, tokens, remote=remote)
-    return InMemoryOffsets(shards)
+    return InMemoryOffsets(shards, remote=remote)
 
 
 class InMemoryOffsets:
@@ -68,8 +71,8 @@ class InMemoryOffsets:
         CorruptStore: an index is inconsistent; raised on first use.
     """
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self._shards = shards
+    def __init__(self, shards: Sequence[Shard], *, remote: bool = False) -> None:
+        self._shards, self._remote = shards, remote
         self._array: np.ndarray | None = None
 
     @property
@@ -78,6 +81,10 @@ class InMemoryOffsets:
         if self._array is None:
             begins = np.zeros(sum(len(shard) for shard in self._shards) + 1, np.int64)
             first = before = 0
+            if self._remote:
+                from packline.store.remote_shard import bring_indexes
+
+                bring_indexes(self._shards)
             for shard in self._shards:
                 stop, lengths, offsets = first + len(shard), shard.lengths, shard.offsets
                 inner = begins[first + 1 : stop + 1]
