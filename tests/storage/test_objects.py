@@ -135,7 +135,7 @@ def test_after_a_fork_a_store_is_made_anew_or_refused_but_never_waits(bucket: Bu
 
 def test_nothing_of_a_store_is_loaded_before_its_first_use() -> None:
     code = (
-        "import sys, packline, packline.cli.main, packline.storage.local, packline.storage.objects\n"
+        "import sys, packline, packline.cli.main, packline.storage.objects, packline.storage.opening\n"
         "packline.storage.opening.open_storage('s3://b/k')\n"
         "print([name for name in ('obstore', 'boto3', 'ray', 'huggingface_hub') if name in sys.modules])"
     )

@@ -6,8 +6,9 @@
 A template mostly copies words, and looks at them a little: is there a `</think>`, is it empty? So it is run
 once per shape (the roles) with words that note every question about them. The notes become conditions:
 another conversation of this shape that meets them gets the same pieces with its own words, without running
-the template. Stripping and replacing are done on the words of each conversation. A template that does anything
-else with words (counts, cuts, formats them) has no plan, and neither have words that contain control tokens.
+the template. Stripping and replacing are done on the words of each conversation. A template that does
+anything else with words (counts, cuts, formats them) has no plan, and neither have words that contain
+control tokens.
 
 Exact, because words can be reached in no other way: every operation of a template on a value goes through the
 sandbox (`packline.sources.sandbox`), whose budget here knows the words; `Words` itself notes comparisons

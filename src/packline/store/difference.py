@@ -11,6 +11,7 @@ called equal.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,6 @@ def compare_stores(one: str | Path, other: str | Path) -> StoreDifference:
         return _difference(stores, [], [], [], [], list(mine.sources), [], [])
     recipe = _changes(_recipe_facts(mine), _recipe_facts(theirs))
     tokenizer = _changes(_tokenizer_facts(mine), _tokenizer_facts(theirs))
-    inputs = _input_changes(mine.inputs, theirs.inputs)
     tokens = [_tokens_by_split(manifest) for manifest in (mine, theirs)]
     sources: list[SourceDifference] = []
     equal: list[str] = []
@@ -115,6 +115,7 @@ def compare_stores(one: str | Path, other: str | Path) -> StoreDifference:
         sources.append(SourceDifference(name, by_split, (documents[0], documents[1]), counts))
         listed += found
         unchecked += counts.unchecked
+    inputs = _input_changes(mine.inputs, theirs.inputs, equal)
     notes = []
     if unchecked:
         notes.append(
@@ -189,7 +190,12 @@ def _of_one_source(name: str, one: dict[str, Any], other: dict[str, Any]) -> boo
     return bool(between) and not all(source in facts.get("sources", ()) for facts in (one, other))
 
 
-def _input_changes(one: InputRows, other: InputRows) -> list[InputChange]:
+def _input_changes(one: InputRows, other: InputRows, equal_sources: Sequence[str]) -> list[InputChange]:
+    """Inputs that were added, removed or changed.
+
+    The checksum of an input depends on how it was cut into units, which other files decide too. So one of the
+    same size has not changed if all documents of its source are equal.
+    """
     mine, theirs = (_inputs(rows) for rows in (one, other))
     changes = []
     for key in dict.fromkeys([*mine, *theirs]):
@@ -198,6 +204,8 @@ def _input_changes(one: InputRows, other: InputRows) -> list[InputChange]:
             continue
         kind = "added" if before is None else "removed" if after is None else "changed"
         sizes = None if before is None else before[0], None if after is None else after[0]
+        if key[0] in equal_sources and sizes[0] == sizes[1]:
+            continue
         changes.append(InputChange(kind, *key, sizes))
     return changes
 

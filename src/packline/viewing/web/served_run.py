@@ -50,9 +50,7 @@ def address(path: str, **params: str | int | None) -> str:
     return f"{path}?{urlencode(chosen)}" if chosen else path
 
 
-def uses_of(
-    runs: Sequence[ServedRun], place: StorePath, document: int
-) -> tuple[tuple[str, Value], ...]:
+def uses_of(runs: Sequence[ServedRun], place: StorePath, document: int) -> tuple[tuple[str, Value], ...]:
     """Facts about the steps of each run that use a document of the store at a place."""
     facts: list[tuple[str, Value]] = []
     for number, run in enumerate(runs):
