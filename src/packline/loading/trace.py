@@ -25,7 +25,8 @@ from packline.errors import RecipeError
 from packline.loading.loader import Loader
 from packline.packing.row_reader import RowSource
 from packline.ragged import offsets_of
-from packline.store.paths import StorePath, store_path
+from packline.store.locating import store_path
+from packline.store.paths import StorePath
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from packline.errors import PacklineError
+from packline.errors import CorruptStore, PacklineError
 from packline.storage.opening import open_storage
 from packline.storage.protocol import Storage
 from packline.storage.relay import needs_relay, relayed
@@ -125,8 +125,6 @@ class Request:
         if self._data is not None:
             return self._data
         if isinstance(self._error, FileNotFoundError):
-            from packline.store.mirror import missing
-
             raise missing(f"{self._fetcher.place}/{self.name}") from self._error
         assert self._error is not None
         raise self._error
@@ -218,3 +216,12 @@ def _serve(waiting: queue.PriorityQueue[tuple[float, int, Request]], fetcher: Fe
                 request.fail(error)
             else:
                 request.run(storage, fetcher.traffic)
+
+
+def missing(path: str) -> CorruptStore:
+    """Error for a file of a remote store that is not there."""
+    error = CorruptStore(
+        f"cannot read {path}: it does not exist", hint="it was deleted, or never copied there"
+    )
+    error.__cause__ = FileNotFoundError(path)
+    return error

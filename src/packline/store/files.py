@@ -191,7 +191,7 @@ def _map(path: Path) -> pa.Buffer:
 def list_folder(folder: StorePath, place: str) -> list[str]:
     """Names of all that is directly in a folder of a store, sorted and relative to the store."""
     if not isinstance(folder, Path):
-        return sorted(folder.mirror.fetcher.storage.list(place))
+        return list(folder.mirror.names_in(place))
     inner = folder / place
     if not inner.is_dir():
         return []

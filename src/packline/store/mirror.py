@@ -21,22 +21,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xxhash
 
-from packline.errors import CorruptStore, PacklineError, StoreError
+from packline.errors import PacklineError, StoreError
 from packline.fingerprint import hash_bytes
 from packline.storage.cache import Cache, TemporaryCache, write_all
 from packline.storage.places import HUB
-from packline.store.fetching import Fetcher, Request, Traffic
-from packline.store.files import HINT, FileEntry
-from packline.store.paths import CacheSettings, RemotePath
+from packline.store.fetching import Fetcher, Request, Traffic, missing
+from packline.store.files import FileEntry
+from packline.store.paths import CacheSettings
 from packline.store.pieces import ATTEMPTS, Pieces
-from packline.store.sums import BLOCK_BYTES, block_ranges, block_sums
+from packline.store.remote_file import RemoteFile, ShardSums
 from packline.store.tables import SHARD_FILES, ShardEntry
 
 if TYPE_CHECKING:
     from packline.store.manifest import Manifest
-    from packline.store.remote_shard import RemoteShard
 
 RANGE_BYTES = 8 << 20
 """Bytes of a request: 8 to 16 MiB have the best ratio of rate and price on S3."""
@@ -71,9 +69,10 @@ class Mirror:
         self.place, self.settings, self.fresh = _fixed(place), settings, fresh
         self.cache: Cache = TemporaryCache(FRESH_BYTES) if fresh else settings.open()
         self.fetcher = Fetcher(place)
-        self.pieces = Pieces(self)
+        self.pieces = Pieces(self.place, self.cache, self.fetcher, self.bring_sums)
         self.manifest: Manifest | None = None
         """Manifest of the store, once it is read."""
+        self._sums: dict[str, ShardSums] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.place, self.settings, self.fresh, self.manifest)
@@ -113,17 +112,19 @@ class Mirror:
                 return self.manifest.shards[number] if self.manifest is not None else None
         return None
 
-    def _shard_of(self, name: str) -> RemoteShard | None:
-        """Shard with the checksums of a file's MiB; None for files that have none."""
+    def sums_of(self, shard: ShardEntry) -> ShardSums:
+        """Checksums of the MiB of a shard's files; the same object each time."""
+        return self._sums.setdefault(shard.name, ShardSums(self, shard))
+
+    def _sums_of_file(self, name: str) -> ShardSums | None:
         if self.manifest is None or name.endswith(SHARD_FILES["sums"]):
             return None
-        from packline.store.remote_shard import remote_shard
+        shard = self._entry_of_shard(name)
+        return None if shard is None else self.sums_of(shard)
 
-        entry = self._entry_of_shard(name)
-        if entry is None:
-            return None
-        vocab_size = self.manifest.tokenizer.vocab_size
-        return remote_shard(RemotePath(self), entry, np.dtype(self.manifest.dtype), vocab_size)
+    def names_in(self, folder: str) -> list[str]:
+        """Names of the files directly in a folder, sorted."""
+        return sorted(self.fetcher.storage.list(folder))
 
     def read(self, name: str, entry: FileEntry | None = None) -> bytes:
         """Whole content of a small file, which is kept if it is listed.
@@ -175,7 +176,7 @@ class Mirror:
             # Without an entry nothing is compared; the key is that of this state of the file.
             key = hash_bytes(f"{self.place}/{name} {facts.etag} {facts.size}".encode())
             return RemoteFile(self, FileEntry(name, facts.size, ""), key)
-        return RemoteFile(self, entry, entry.checksum, self._shard_of(name))
+        return RemoteFile(self, entry, entry.checksum, self._sums_of_file(name))
 
     def bring(self, files: Sequence[RemoteFile], due: float = 0.0) -> list[np.ndarray]:
         """Bring several files, whole and at once.
@@ -223,12 +224,8 @@ class Mirror:
 
     def bring_sums(self, files: Iterable[RemoteFile]) -> None:
         """Bring the checksums of the MiB of these files at once, before they are needed one by one."""
-        shards = {file.shard.entry.name: file.shard for file in files if file.shard is not None}
-        todo = [
-            shard.sums_file
-            for shard in shards.values()
-            if "sums" not in shard.__dict__ and any(file.bytes > BLOCK_BYTES for file in shard.entry.files)
-        ]
+        sums = {file.sums.entry.name: file.sums for file in files if file.sums is not None}
+        todo = [one.file for one in sums.values() if one.are_needed]
         if len(todo) > 1:
             self.bring(todo)
 
@@ -237,69 +234,6 @@ class Mirror:
         size = file.entry.bytes
         for start in range(0, size, RANGE_BYTES):
             yield self.fetcher.request(file.entry.name, start, min(start + RANGE_BYTES, size), due)
-
-
-class RemoteFile:
-    """One file of a remote store.
-
-    Args:
-        mirror: its store.
-        entry: its name, size and checksum; an empty checksum is not compared.
-        key: key of the whole file in the cache.
-        shard: the shard that it belongs to, which has the checksums of its MiB; None if nothing has.
-    """
-
-    def __init__(self, mirror: Mirror, entry: FileEntry, key: str, shard: RemoteShard | None = None) -> None:
-        self.mirror, self.entry, self.key, self.shard = mirror, entry, key, shard
-
-    def piece_key(self, number: int) -> str:
-        """Key of one of its MiB in the cache; a file of one is the whole file."""
-        return f"{self.key}-{number}" if self.entry.bytes > BLOCK_BYTES else self.key
-
-    def piece_bytes(self, number: int) -> int:
-        """Bytes of one of its MiB: of the last, what remains."""
-        return min(BLOCK_BYTES, self.entry.bytes - number * BLOCK_BYTES)
-
-    @property
-    def _sums(self) -> np.ndarray | None:
-        return None if self.shard is None else self.shard.sums[self.entry.name]
-
-    def damage(self, data: np.ndarray) -> CorruptStore | None:
-        """Error for bytes of the whole file that are not those of the manifest; None if they are."""
-        entry, path = self.entry, f"{self.mirror.place}/{self.entry.name}"
-        if len(data) != entry.bytes:
-            return CorruptStore(f"{path}: expected {entry.bytes:,} bytes, found {len(data):,}", hint=HINT)
-        if not entry.checksum or (found := hash_bytes(data.data)) == entry.checksum:
-            return None
-        place = ""
-        if self.shard is not None:
-            wrong = np.flatnonzero(block_sums(data) != self._sums)
-            place = f" in byte range {block_ranges(wrong)}" if len(wrong) else ""
-        return CorruptStore(
-            f"{path} arrived damaged{place}: expected the checksum {entry.checksum}, found {found}", hint=HINT
-        )
-
-    def piece_damage(self, number: int, data: np.ndarray) -> CorruptStore | None:
-        """Error for a MiB that is not the file's; None if it is."""
-        start = number * BLOCK_BYTES
-        stop = min(start + BLOCK_BYTES, self.entry.bytes)
-        expected: int | str = stop - start
-        found: int | str = len(data)
-        if expected == found and stop - start == self.entry.bytes:
-            return self.damage(data)
-        if expected == found and (sums := self._sums) is not None:
-            expected, found = (f"the checksum {one:016x}" for one in (int(sums[number]), _sum(data)))
-        if expected == found:
-            return None
-        return CorruptStore(
-            f"{self.mirror.place}/{self.entry.name}: bytes {start:,} to {stop:,} arrived damaged: expected "
-            f"{expected}, found {found}",
-            hint=HINT,
-        )
-
-
-def _sum(data: np.ndarray) -> int:
-    return xxhash.xxh3_64_intdigest(data.data)
 
 
 def ahead(requests: Iterator[Request], most: int) -> Iterator[Request]:
@@ -322,12 +256,3 @@ def _write(requests: Iterable[Request], file: int) -> None:
     """Write what requests bring, as it arrives."""
     for request in requests:
         write_all(file, request.wait(), request.start)
-
-
-def missing(path: str) -> CorruptStore:
-    """Error for a file of a remote store that is not there."""
-    error = CorruptStore(
-        f"cannot read {path}: it does not exist", hint="it was deleted, or never copied there"
-    )
-    error.__cause__ = FileNotFoundError(path)
-    return error

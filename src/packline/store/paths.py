@@ -7,17 +7,17 @@ Readers of a store use `/`, `name`, `parent`, `read_bytes` and `str`, which both
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+import numpy as np
 
 from packline.errors import RecipeError
-from packline.storage.places import is_remote
 
 if TYPE_CHECKING:
     from packline.storage.cache import Cache
-    from packline.store.mirror import Mirror
 
 
 DEFAULT_BYTES = 32 << 30
@@ -25,6 +25,27 @@ MEMORY_BYTES = 1 << 30
 LEAST_BYTES = 1 << 20
 """One piece."""
 CACHE, CACHE_BYTES = "PACKLINE_CACHE", "PACKLINE_CACHE_BYTES"
+
+
+class StoreMirror(Protocol):
+    """A remote store, as it is read here (`store.mirror`)."""
+
+    place: str
+    settings: CacheSettings
+    manifest: Any
+    """Manifest of the store, once it is read."""
+
+    def read(self, name: str, entry: Any = None) -> bytes:
+        """Whole content of a small file."""
+
+    def map(self, name: str, entry: Any = None) -> np.ndarray:
+        """Bytes of a whole file, uint8 `[N]`."""
+
+    def local(self, name: str) -> Path:
+        """Local file with the content of one in the store."""
+
+    def names_in(self, folder: str) -> Sequence[str]:
+        """Names of the files directly in a folder, sorted."""
 
 
 class RemotePath:
@@ -37,7 +58,7 @@ class RemotePath:
 
     __slots__ = ("inner", "mirror")
 
-    def __init__(self, mirror: Mirror, inner: str = "") -> None:
+    def __init__(self, mirror: StoreMirror, inner: str = "") -> None:
         self.mirror, self.inner = mirror, inner
 
     def __truediv__(self, name: str) -> RemotePath:
@@ -66,12 +87,6 @@ class RemotePath:
         """The same: a URI has no links."""
         return self
 
-    def anew(self) -> RemotePath:
-        """The same, of which every file is brought anew and nothing is compared: for `verify`."""
-        from packline.store.mirror import Mirror
-
-        return RemotePath(Mirror(self.mirror.place, self.mirror.settings, fresh=True), self.inner)
-
     def __str__(self) -> str:
         return f"{self.mirror.place}/{self.inner}" if self.inner else self.mirror.place
 
@@ -84,7 +99,7 @@ class RemotePath:
     def __hash__(self) -> int:
         return hash(str(self))
 
-    def __reduce__(self) -> tuple[type[RemotePath], tuple[Mirror, str]]:
+    def __reduce__(self) -> tuple[type[RemotePath], tuple[StoreMirror, str]]:
         return RemotePath, (self.mirror, self.inner)
 
 
@@ -136,25 +151,6 @@ class CacheSettings(msgspec.Struct, frozen=True):
         if isinstance(folder, bool):
             return CacheMemory(MEMORY_BYTES if most is None else most)
         return CacheFolder(Path(folder).absolute(), DEFAULT_BYTES if most is None else most)
-
-
-def store_path(path: str | Path | StorePath, cache: CacheSettings | None = None) -> StorePath:
-    """Path of a store, local or remote. Nothing is read.
-
-    Args:
-        path: a folder, or the URI of an object store.
-        cache: where to keep pieces of a remote store.
-
-    >>> store_path("data/store").name
-    'store'
-    """
-    if isinstance(path, RemotePath) or not is_remote(str(path)):
-        if cache is not None and cache != CacheSettings():
-            raise RecipeError(f"{path} is a local store: cache and cache_bytes are for remote ones")
-        return path if isinstance(path, RemotePath) else Path(path)
-    from packline.store.mirror import Mirror
-
-    return RemotePath(Mirror(str(path).rstrip("/"), cache or CacheSettings()))
 
 
 def local_file(path: StorePath) -> Path:

@@ -13,21 +13,19 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from packline.errors import CorruptStore, PacklineError, StoreError
-from packline.storage.cache import write_all
-from packline.store.fetching import Request
+from packline.storage.cache import Cache, write_all
+from packline.store.fetching import Fetcher, Request
+from packline.store.remote_file import RemoteFile
 from packline.store.sums import BLOCK_BYTES
 
-if TYPE_CHECKING:
-    from packline.store.mirror import Mirror, RemoteFile
-
-Piece = tuple["RemoteFile", int]
+Piece = tuple[RemoteFile, int]
 """A file, and the number of one of its MiB."""
 ATTEMPTS = 3
 """Number of times that bytes are fetched before damage is reported."""
@@ -49,14 +47,23 @@ class Pieces:
     """Pieces of all files of one store.
 
     Args:
-        mirror: the store.
+        place: URI of the store.
+        cache: where pieces are kept.
+        fetcher: makes the requests.
+        bring_sums: brings the checksums of the MiB of files.
     """
 
-    def __init__(self, mirror: Mirror) -> None:
-        self._mirror = mirror
+    def __init__(
+        self,
+        place: str,
+        cache: Cache,
+        fetcher: Fetcher,
+        bring_sums: Callable[[Iterable[RemoteFile]], None],
+    ) -> None:
+        self._place, self._cache, self._fetcher, self._bring_sums = place, cache, fetcher, bring_sums
         self._held: dict[tuple[str, int], np.ndarray] = {}
         self._held_bytes = 0
-        self._most = max(mirror.cache.most // HELD_SHARE, LEAST_HELD)
+        self._most = max(cache.most // HELD_SHARE, LEAST_HELD)
         self._process = 0
         self._make()
 
@@ -75,11 +82,11 @@ class Pieces:
         if held is not None:
             return held
         key = file.piece_key(number)
-        found = self._mirror.cache.find(key)
+        found = self._cache.find(key)
         if found is None:
             return None
         if file.piece_damage(number, found) is not None:  # the machine stopped, or something wrote there
-            self._mirror.cache.drop(key)
+            self._cache.drop(key)
             return None
         self._hold((file.key, number), found)
         return found
@@ -103,7 +110,7 @@ class Pieces:
         self._own()
         pieces = {(file.key, number): (file, number) for file, number in wanted}
         self._check_room(sum(file.piece_bytes(number) for file, number in pieces.values()))
-        self._mirror.bring_sums(file for file, _ in pieces.values())
+        self._bring_sums(file for file, _ in pieces.values())
         found: dict[tuple[str, int], np.ndarray] = {}
         damage: PacklineError | None = None
         for _ in range(ATTEMPTS):
@@ -127,7 +134,7 @@ class Pieces:
         todo = {}
         for file, number in wanted:
             key = file.key, number
-            if key not in todo and not self._mirror.cache.expect(file.piece_key(number), due):
+            if key not in todo and not self._cache.expect(file.piece_key(number), due):
                 todo[key] = (file, number)
         self._request(todo, due)
 
@@ -146,9 +153,7 @@ class Pieces:
                 stop = min(start + count * BLOCK_BYTES, file.entry.bytes)
                 kept: dict[tuple[str, int], np.ndarray] = {}
                 arrived = partial(self._arrived, file, first, count, due, kept)
-                coming = Coming(
-                    self._mirror.fetcher.request(file.entry.name, start, stop, due, arrived), kept
-                )
+                coming = Coming(self._fetcher.request(file.entry.name, start, stop, due, arrived), kept)
                 self._coming |= {(file.key, first + number): coming for number in range(count)}
                 requests.append(coming)
         return requests
@@ -189,7 +194,7 @@ class Pieces:
                 damage = wrong
                 continue
             write = partial(_write, part)
-            kept[file.key, number] = self._mirror.cache.add(file.piece_key(number), len(part), write, due)
+            kept[file.key, number] = self._cache.add(file.piece_key(number), len(part), write, due)
             self._hold((file.key, number), kept[file.key, number])
         if damage is not None:
             raise damage
@@ -198,7 +203,7 @@ class Pieces:
         self, requests: list[Coming], found: dict[tuple[str, int], np.ndarray]
     ) -> PacklineError | None:
         """Wait for requests, and take what they bring; return the damage of one of them."""
-        traffic, started = self._mirror.traffic, time.monotonic()
+        traffic, started = self._fetcher.traffic, time.monotonic()
         stalled = not all(coming.request.done for coming in requests)
         damage = None
         for coming in requests:
@@ -227,10 +232,10 @@ class Pieces:
             self._held_bytes -= len(gone)
 
     def _check_room(self, needed: int) -> None:
-        most = self._mirror.cache.most
+        most = self._cache.most
         if needed > most:
             raise StoreError(
-                f"{self._mirror.place}: a batch needs {needed:,} bytes of the cache: expected cache_bytes of "
+                f"{self._place}: a batch needs {needed:,} bytes of the cache: expected cache_bytes of "
                 f"at least that, found {most:,}",
                 hint=f"give cache_bytes={needed:,}".replace(",", "_") + ", or smaller batches",
             )

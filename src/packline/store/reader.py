@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast, overload
 
 import numpy as np
 
@@ -25,9 +25,10 @@ from packline.errors import CorruptStore, StoreError
 from packline.ragged import offsets_of
 from packline.store.files import HINT, FileEntry, check_size, read_file, reading, stat_file
 from packline.store.ledger import source_names
+from packline.store.locating import store_path
 from packline.store.manifest import Manifest
 from packline.store.manifest_reader import read_manifest
-from packline.store.paths import CacheSettings, StorePath, store_path
+from packline.store.paths import CacheSettings, StorePath
 from packline.store.provenance import Provenance, to_provenance
 from packline.store.shard import Shard, index_size
 from packline.store.tables import TOKENIZER, ShardEntry, ShardRows
@@ -163,7 +164,7 @@ class StoreReader:
     @property
     def mirror(self) -> Mirror | None:
         """The store as it is read through the cache, if it is remote."""
-        return None if isinstance(self.place, Path) else self.place.mirror
+        return None if isinstance(self.place, Path) else cast("Mirror", self.place.mirror)
 
     @property
     def documents(self) -> Documents:

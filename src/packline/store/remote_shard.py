@@ -16,9 +16,10 @@ from functools import cached_property
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.store.mirror import Mirror, RemoteFile
+from packline.store.mirror import Mirror
 from packline.store.paths import RemotePath
 from packline.store.pieces import Piece, Ranges, read_bytes
+from packline.store.remote_file import RemoteFile
 from packline.store.shard import (
     CHECKED_BYTES,
     HEADER,
@@ -28,7 +29,6 @@ from packline.store.shard import (
     wrong_id,
     wrong_place,
 )
-from packline.store.sums import split_sums
 from packline.store.tables import ShardEntry
 
 
@@ -37,7 +37,8 @@ class RemoteShard(Shard):
 
     def __init__(self, folder: RemotePath, entry: ShardEntry, dtype: np.dtype, vocab_size: int) -> None:
         super().__init__(folder, entry, dtype, vocab_size)
-        self.mirror: Mirror = folder.mirror
+        assert isinstance(folder.mirror, Mirror)
+        self.mirror = folder.mirror
 
     def remote_file(self, ending: str) -> RemoteFile:
         """One of its files, by the end of its name.
@@ -49,20 +50,7 @@ class RemoteShard(Shard):
         found = self.file(ending)
         if found is None:
             raise CorruptStore(f"the manifest of {self.mirror.place} does not list {name}")
-        return RemoteFile(self.mirror, found, found.checksum, None if ending == "sums" else self)
-
-    @cached_property
-    def sums_file(self) -> RemoteFile:
-        """The checksums of all MiB of its files."""
-        return self.remote_file("sums")
-
-    @cached_property
-    def sums(self) -> dict[str, np.ndarray]:
-        """Checksums of the MiB of each of its files, uint64 `[N]`, by name."""
-        (data,) = self.mirror.bring([self.sums_file])
-        others = [one for one in self.entry.files if one.name != self.sums_file.entry.name]
-        found = split_sums(data.view("<u8"), [one.bytes for one in others])
-        return {one.name: sums for one, sums in zip(others, found, strict=True)}
+        return RemoteFile(self.mirror, found, found.checksum, self.mirror.sums_of(self.entry))
 
     @cached_property
     def token_ranges(self) -> Ranges:  # type: ignore[override]

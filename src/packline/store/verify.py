@@ -31,9 +31,10 @@ from packline.recipe import parse_columns
 from packline.store.files import list_folder
 from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.ledger import Ledger, source_names
+from packline.store.locating import fresh_path, store_path
 from packline.store.manifest import MANIFEST, Manifest, splits_of
 from packline.store.manifest_reader import read_manifest, read_manifest_file
-from packline.store.paths import StorePath, store_path
+from packline.store.paths import StorePath
 from packline.store.receipts_check import ReceiptsCheck, check_rejects
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, check_file, check_shard
@@ -137,7 +138,7 @@ def verify(path: str | StorePath, *, deep: bool = False, on_progress: OnProgress
     started = time.perf_counter()
     folder = store_path(path)
     if not isinstance(folder, Path):  # as it is there, not as it is in the cache
-        folder = folder.anew()
+        folder = fresh_path(folder)
     findings = Findings()
     manifest = _read_manifest(folder, findings)
     if manifest is None:

@@ -36,7 +36,8 @@ from packline.packing.packer import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
 from packline.store.kept_tokenizer import load_kept_tokenizer
-from packline.store.paths import StorePath, store_path
+from packline.store.locating import store_path
+from packline.store.paths import StorePath
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.reader import StoreReader
 from packline.viewing.column_bars import ColumnBars, measure_columns
