@@ -16,7 +16,7 @@ from packline.fingerprint import hash_bytes
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import BuildIdentity
 from packline.jobs.job import WorkUnit
-from packline.jobs.seen import Committed
+from packline.jobs.seen import CommittedReceipts
 from packline.jobs.work import WorkFolder
 from packline.recipe import Recipe, Source
 from packline.storage.objects import ObjectFolder, _Passing
@@ -149,7 +149,7 @@ class SimulatedFolder(StoreFolder):
         """The same folder for all units, looked up once."""
         return self._tmp
 
-    def manifest(self, committed: Committed) -> Manifest:
+    def manifest(self, committed: CommittedReceipts) -> Manifest:
         """Manifest of the committed units."""
         return assemble(
             [committed.receipts[name] for name in sorted(committed.receipts)],

@@ -31,7 +31,7 @@ from benchmarks.simulated_store import SimulatedFolder, SimulatedStore, expected
 from packline.jobs.job import Numbered, WorkUnit
 from packline.jobs.leases import Leases
 from packline.jobs.on import Slice
-from packline.jobs.slices import Shares
+from packline.jobs.slices import SliceShares
 
 How = Literal["ray", "slices"]
 ASK_SECONDS = 1.0
@@ -150,7 +150,7 @@ class _Simulation:
         self.folder = SimulatedFolder(self.store, scratch)
         self.units: Sequence[WorkUnit] = [Numbered.of(number) for number in range(world.units)]
         self.leases = Leases(self.units)
-        self.shares: list[Shares] = []
+        self.shares: list[SliceShares] = []
         self.committed: set[str] = set()
         self.nodes: dict[str, _Node] = {}
         self.all_nodes: list[_Node] = []
@@ -161,7 +161,7 @@ class _Simulation:
         world = self.world
         if self.how == "slices":
             names = [unit.name for unit in self.units]
-            first = Shares(names, Slice(0, world.nodes))
+            first = SliceShares(names, Slice(0, world.nodes))
             for number in range(world.nodes):
                 share = copy.copy(first)  # places are the same for all slices
                 share._slice = Slice(number, world.nodes)

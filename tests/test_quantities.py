@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from packline.errors import RecipeError, did_you_mean, unknown_name
 from packline.loading.run_file import LoaderSettings, SourceSettings, StageSettings, parse_run
-from packline.quantities import LENGTHS, parse_count, parse_length, read_numbers
+from packline.quantities import LENGTHS, parse_count, parse_length, read_quantities
 from packline.recipe import Recipe, RunOptions, Share, Source, load_recipe, load_shares
 
 COUNTS = {"": 1, "k": 10**3, "K": 10**3, "m": 10**6, "B": 10**9, "g": 10**9, "T": 10**12, "Ki": 2**10}
@@ -37,11 +37,11 @@ def test_every_length_is_a_setting_and_every_integer_of_a_file_may_have_a_unit()
     names = {name for one in structs for name in one.__struct_fields__}
     assert set(LENGTHS) - {"vocab_size"} <= names
     for struct in structs:
-        read = read_numbers(dict.fromkeys(struct.__struct_fields__, "3k"), struct, "here")
+        read = read_quantities(dict.fromkeys(struct.__struct_fields__, "3k"), struct, "here")
         left = {name for name, value in read.items() if isinstance(value, str)}
         fixed = [field for field in struct.__struct_fields__ if field not in left]
         assert all(read[name] in (3000, 3072) for name in fixed)
-    assert read_numbers({"tokenizer": "4k", "eod": "4k"}, Recipe, "") == {"tokenizer": "4k", "eod": "4k"}
+    assert read_quantities({"tokenizer": "4k", "eod": "4k"}, Recipe, "") == {"tokenizer": "4k", "eod": "4k"}
 
 
 def test_files_of_users_have_numbers_with_units(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def _parse(text: str, kind: Kind) -> int:
     return value
 
 
-def read_numbers(table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> dict[str, Any]:
+def read_quantities(table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> dict[str, Any]:
     """Table of a TOML file with numbers in place of texts such as "4k", where its Struct expects integers.
 
     Fields that may be text keep it. A name that ends in `_bytes` is a size, one in `LENGTHS` a length.
@@ -102,7 +102,7 @@ def read_numbers(table: Mapping[str, Any], kind: type[msgspec.Struct], where: st
     ...     seq_len: int
     ...     tokens: int | None = None
     ...     packing: str = "concat"
-    >>> read_numbers({"seq_len": "4k", "tokens": "2B", "packing": "pad"}, Stage, "stages[0]")
+    >>> read_quantities({"seq_len": "4k", "tokens": "2B", "packing": "pad"}, Stage, "stages[0]")
     {'seq_len': 4096, 'tokens': 2000000000, 'packing': 'pad'}
     """
     numbers = dict(table)

@@ -30,7 +30,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from packline.errors import RecipeError, did_you_mean
-from packline.quantities import read_numbers
+from packline.quantities import read_quantities
 from packline.toml import read_table, read_toml
 
 Format = Literal["auto", "jsonl", "parquet", "text"]
@@ -198,7 +198,7 @@ def _load(path: str | Path) -> tuple[Recipe, RunOptions, list[Share]]:
     for number, source in enumerate(given):
         where = f"{path}: sources[{number}]"
         source.update(read_table(source, Source, where, more=Share.__struct_fields__))
-        said[number] = read_numbers(said[number], Share, where)
+        said[number] = read_quantities(said[number], Share, where)
     try:
         recipe = msgspec.convert(read_table(table, Recipe, str(path), more=["run"]), Recipe)
         options = msgspec.convert(read_table(run, RunOptions, f"{path}: run", more=["memory"]), RunOptions)

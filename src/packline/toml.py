@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from packline.errors import RecipeError, unknown_name
-from packline.quantities import read_numbers
+from packline.quantities import read_quantities
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
@@ -53,4 +53,4 @@ def read_table(table: Any, kind: type[msgspec.Struct], where: str, *, more: Sequ
     for word in table:
         if word not in known:
             raise unknown_name(f"{where} has no setting {word!r}", word, known)
-    return read_numbers(table, kind, where)
+    return read_quantities(table, kind, where)

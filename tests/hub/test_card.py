@@ -16,7 +16,7 @@ from tests.hub.loopback import LoopbackHub
 import packline
 from packline.facade import Store
 from packline.hub.card import make_card, split_card
-from packline.hub.markdown import table
+from packline.hub.markdown import markdown_table
 from packline.hub.places import parse_place
 from packline.hub.publication import read_publication
 from packline.hub.push import push
@@ -132,7 +132,7 @@ def test_any_earlier_card_is_accepted(text: str) -> None:
 @example("`a`")
 @example("<code><script>a</script></code>")
 def test_a_name_stays_text_in_a_table(name: str) -> None:
-    shown = rendered(table(("name", "count"), [(name, "1")]))
+    shown = rendered(markdown_table(("name", "count"), [(name, "1")]))
     cells = re.findall(r"<td[^>]*>(.*?)</td>", shown, re.DOTALL)
     assert len(cells) == 2 and "<" not in cells[0]
     assert html.unescape(cells[0]).strip() == visible(" ".join(name.split())).strip()

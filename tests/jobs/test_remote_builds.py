@@ -166,7 +166,7 @@ def test_a_resumed_driver_reads_segments_of_receipts(
     names = storage.list(seen.SEEN)
     assert names
     with storage_calls() as calls:
-        committed = seen.Committed(storage, is_remote=True)
+        committed = seen.CommittedReceipts(storage, is_remote=True)
         committed.refresh()
     read = [call for call in calls if call.startswith("read receipts/")]
     assert len(committed.files) > len(read) and set(committed.files) == set(storage.list("receipts"))

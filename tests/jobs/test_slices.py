@@ -18,13 +18,13 @@ from packline.errors import RecipeError, UnitsLeft
 from packline.jobs.finish import finalize_store
 from packline.jobs.job import WorkUnit
 from packline.jobs.on import Slice, parse_slice
-from packline.jobs.slices import Shares
+from packline.jobs.slices import SliceShares
 
 
 @given(st.integers(0, 200), st.integers(1, 12))
 def test_every_unit_belongs_to_one_slice_and_slices_are_even(units: int, count: int) -> None:
     names = [f"u{number}" for number in range(units)]
-    shares = [Shares(names, Slice(number, count)) for number in range(count)]
+    shares = [SliceShares(names, Slice(number, count)) for number in range(count)]
     owned = Counter(name for share in shares for name in names if share.owns(name))
     assert owned == Counter(names)
     sizes = [sum(share.owns(name) for name in names) for share in shares]
@@ -35,7 +35,7 @@ def test_every_unit_belongs_to_one_slice_and_slices_are_even(units: int, count: 
 def test_helping_covers_all_units_but_streams(units: int, count: int, data: st.DataObject) -> None:
     planned = [WorkUnit(name=f"u{number}", is_stream=number % 7 == 3) for number in range(units)]
     left = data.draw(st.lists(st.sampled_from(planned), unique_by=lambda unit: unit.name))
-    slices = [Shares([unit.name for unit in planned], Slice(number, count)) for number in range(count)]
+    slices = [SliceShares([unit.name for unit in planned], Slice(number, count)) for number in range(count)]
     plain = sorted(unit.name for unit in left if not unit.is_stream)
     for share in slices:
         assert sorted(unit.name for unit in share.help(left)) == plain

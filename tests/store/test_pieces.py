@@ -18,7 +18,7 @@ from packline.facade import Store
 from packline.storage.cache import CacheFolder, write_all
 from packline.store import fetching, remote_shard
 from packline.store.paths import CacheSettings
-from packline.store.pieces import Pieces
+from packline.store.pieces import RemotePieces
 from packline.testing import make_store
 
 MIB = 1 << 20
@@ -209,4 +209,4 @@ def test_opening_makes_no_request_for_a_shard(local: Store, tmp_path: Path) -> N
         remote = Store(PLACE, CacheSettings(str(tmp_path)))
         assert len(remote.rows(512)) and len(remote.documents)
         assert set(storage.requests) == {"manifest.json", "shards.parquet", "inputs.parquet", "units.parquet"}
-        assert isinstance(remote.mirror.pieces if remote.mirror else None, Pieces)
+        assert isinstance(remote.mirror.pieces if remote.mirror else None, RemotePieces)

@@ -93,15 +93,15 @@ class Notes:
         self.conditions: dict[_Condition, None] = {}
         self._numbers: dict[_Change, int] = {}
 
-    def words(self, text: str) -> Words:
+    def words(self, text: str) -> PlannedWords:
         """Text with holes, as a value of the template."""
-        return Words._of(text, self)
+        return PlannedWords._of(text, self)
 
     def fill(self, text: str) -> str:
         """Text with holes, filled with the real words."""
-        return fill(text, self.real)
+        return fill_holes(text, self.real)
 
-    def change(self, text: str, name: str, arguments: tuple[Any, ...]) -> Words:
+    def change(self, text: str, name: str, arguments: tuple[Any, ...]) -> PlannedWords:
         """A changed text, numbered."""
         change = _Change(text, name, arguments)
         if change not in self._numbers:
@@ -117,10 +117,10 @@ class Notes:
         return answer
 
 
-def fill(text: str, words: Sequence[str]) -> str:
+def fill_holes(text: str, words: Sequence[str]) -> str:
     """Fill the holes of a text.
 
-    >>> fill(f"a {BEGIN}1{END}!", ["x", "y"])
+    >>> fill_holes(f"a {BEGIN}1{END}!", ["x", "y"])
     'a y!'
     """
     return HOLE.sub(lambda match: words[int(match[1])], text)
@@ -134,19 +134,19 @@ def _contains(text: str, part: str) -> bool:
     return part in text
 
 
-class Words(str):
+class PlannedWords(str):
     """Words of a message while a template is planned: printed, a text with holes; asked, the real words."""
 
     _notes: Notes
 
     @classmethod
-    def _of(cls, text: str, notes: Notes) -> Words:
+    def _of(cls, text: str, notes: Notes) -> PlannedWords:
         found = cls(text)
         found._notes = notes
         return found
 
     def _ask(self, ask: Callable[..., bool], *arguments: Any) -> bool:
-        if any(isinstance(one, Words) for one in arguments):
+        if any(isinstance(one, PlannedWords) for one in arguments):
             raise NoPlan("words compared with words")
         return self._notes.ask(str(self), ask, arguments)
 
@@ -171,7 +171,7 @@ class Words(str):
     def __str__(self) -> str:
         return str.__str__(self)
 
-    def change(self, name: str, arguments: tuple[Any, ...]) -> Words:
+    def change(self, name: str, arguments: tuple[Any, ...]) -> PlannedWords:
         """These words, changed."""
         return self._notes.change(str(self), name, arguments)
 
@@ -195,7 +195,7 @@ class PlanningBudget(Budget):
 
     def combined(self, value: Any) -> Any:
         """A text that was put together, as `Words` if there are words in it."""
-        if isinstance(value, str) and not isinstance(value, Words) and BEGIN in value:
+        if isinstance(value, str) and not isinstance(value, PlannedWords) and BEGIN in value:
             return self.notes.words(value)
         return value
 
@@ -207,7 +207,7 @@ class PlanningBudget(Budget):
 
     def list_of(self, values: Any) -> list[Any]:
         """The values of a list; words have none."""
-        if isinstance(values, Words):
+        if isinstance(values, PlannedWords):
             raise NoPlan("words taken apart")
         return super().list_of(values)
 
@@ -239,7 +239,7 @@ class PlanningBudget(Budget):
     ) -> Any:
         """Call a filter, a test or a method, if a plan can repeat it."""
         arguments = (*given, *named.values())
-        if isinstance(value, Words):
+        if isinstance(value, PlannedWords):
             constant = not any(map(has_words, arguments))
             if constant and not named and name in CHANGES and all(isinstance(one, str) for one in given):
                 return value.change(name, tuple(given))
@@ -261,7 +261,7 @@ def has_words(value: Any) -> bool:
     rest = [value]
     while rest:
         one = rest.pop()
-        if isinstance(one, Words):
+        if isinstance(one, PlannedWords):
             return True
         if isinstance(one, CONTAINERS):
             rest += [*one, *one.values()] if isinstance(one, dict) else one
@@ -299,9 +299,9 @@ class Plan:
         """Pieces with these words, one text per message; None if they do not meet the conditions."""
         values = list(words)
         for change in self._changes:
-            values.append(CHANGES[change.name](fill(change.text, values), *change.arguments))
+            values.append(CHANGES[change.name](fill_holes(change.text, values), *change.arguments))
         for text, ask, arguments, answer in self._conditions:
-            if bool(ask(fill(text, values), *arguments)) is not answer:
+            if bool(ask(fill_holes(text, values), *arguments)) is not answer:
                 return None
         found, complete = [], True
         for constants, holes, piece in self._parts:

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import yaml  # type: ignore[import-untyped]
 
-from packline.hub.markdown import Markdown, code, fenced, table
+from packline.hub.markdown import Markdown, code, fenced, markdown_table
 from packline.hub.places import HubPlace
 from packline.hub.publication import Publication, without_credentials
 from packline.recipe import Recipe, Source
@@ -195,11 +195,13 @@ def _store_text(manifest: Manifest, place: HubPlace) -> str:
     return "\n\n".join(
         [
             f"Tokens for training language models, made by packline {manifest.packline}.",
-            table(("property", "value"), facts),
+            markdown_table(("property", "value"), facts),
             "## Splits",
-            table(("split", "documents", "tokens"), splits, "lrr"),
+            markdown_table(("split", "documents", "tokens"), splits, "lrr"),
             "## Sources",
-            table(("source", "label", "documents", "tokens", "left out", "bad records"), sources, "llrrrr"),
+            markdown_table(
+                ("source", "label", "documents", "tokens", "left out", "bad records"), sources, "llrrrr"
+            ),
             *_ledger(ledger),
             "## Files",
             "The table that the viewer shows is the origin of every document: source, file, position, id, "
@@ -227,7 +229,7 @@ def _ledger(ledger: Ledger) -> list[str]:
         ("tokens of text", f"{ledger.text_tokens:,}"),
         ("end-of-document tokens", f"{ledger.eod_tokens:,}"),
     ]
-    return ["## Ledger", "Every record is accounted for.", table(("what", "count"), rows, "lr")]
+    return ["## Ledger", "Every record is accounted for.", markdown_table(("what", "count"), rows, "lr")]
 
 
 def _usage(manifest: Manifest, place: HubPlace, first: str) -> str:
@@ -322,9 +324,9 @@ def _export_card(publication: Publication, place: HubPlace) -> tuple[dict[str, A
     ]
     lost = [(one.what, f"{one.count:,} {one.unit}", one.why) for one in record.lost]
     parts = [f"Tokens in the layout of `{record.format}`, made by packline {record.packline}."]
-    parts += [table(("property", "value"), facts)]
+    parts += [markdown_table(("property", "value"), facts)]
     if lost:
-        parts += ["## What the layout cannot hold", table(("what", "how much", "why"), lost)]
+        parts += ["## What the layout cannot hold", markdown_table(("what", "how much", "why"), lost)]
     parts += ["## How to read it", _export_usage(publication, place)]
     matter: dict[str, Any] = {
         "tags": ["packline", "tokenized"],
@@ -388,7 +390,7 @@ def _other_card(publication: Publication, place: HubPlace) -> tuple[dict[str, An
         ]
         text = f"""A tokenizer, trained or kept with packline.
 
-{table(("property", "value"), facts)}
+{markdown_table(("property", "value"), facts)}
 
 ```python
 from transformers import AutoTokenizer
@@ -406,9 +408,10 @@ packline build corpus/ --tokenizer {name} --out store
         }
         return {"tags": ["packline", "tokenizer"], "library_name": "transformers", "packline": packline}, text
     tasks = sorted(entry.name for entry in publication.files if not entry.name.endswith((".json", ".jsonl")))
+    rows = [(e.name, f"{e.bytes:,}") for e in publication.files if e.name in tasks]
     text = f"""Evaluation sets as tokens, made by packline.
 
-{table(("file", "bytes"), [(e.name, f"{e.bytes:,}") for e in publication.files if e.name in tasks], "lr")}
+{markdown_table(("file", "bytes"), rows, "lr")}
 
 `config.json` describes tasks and tokenizer; `questions.jsonl` has every question as text, with which a
 training set is searched for leaks:

@@ -18,7 +18,7 @@ def code(text: str) -> Markdown:
     >>> code("<|eot|>"), code("a b")
     ('<code>&#60;&#124;eot&#124;&#62;</code>', '<code>a b</code>')
     """
-    return Markdown(f"<code>{escaped(text)}</code>")
+    return Markdown(f"<code>{escape_markdown(text)}</code>")
 
 
 def fenced(text: str, language: str = "") -> str:
@@ -32,23 +32,23 @@ def fenced(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Text on one line, without anything that Markdown, HTML or a table could read as its own.
 
-    >>> escaped("a_b | [c](d)")
+    >>> escape_markdown("a_b | [c](d)")
     'a&#95;b &#124; &#91;c&#93;(d)'
     """
     plain = visible(" ".join(text.split()))
     return re.sub(r"[^\w .,:/()%+=-]|_", lambda match: f"&#{ord(match[0])};", plain)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
     """A table; cells are escaped, except those that are `Markdown`.
 
     Args:
         align: `l` or `r` for each column; left by default.
 
-    >>> print(table(("a", "b"), [("x", "1")], "lr"))
+    >>> print(markdown_table(("a", "b"), [("x", "1")], "lr"))
     | a | b |
     |:---|---:|
     | x | 1 |
@@ -59,6 +59,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") 
         "|" + "|".join("---:" if each == "r" else ":---" for each in align) + "|",
     ]
     for row in rows:
-        cells = [cell if isinstance(cell, Markdown) else escaped(cell) for cell in row]
+        cells = [cell if isinstance(cell, Markdown) else escape_markdown(cell) for cell in row]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

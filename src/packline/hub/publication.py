@@ -71,11 +71,12 @@ class Publication(msgspec.Struct, frozen=True):
         return repository_paths(names) if self.kind == "store" else dict(zip(names, names, strict=True))
 
 
-def kind_of(names: Iterable[str]) -> Kind | None:
+def publication_kind(names: Iterable[str]) -> Kind | None:
     """Kind of a folder or repository with files of these names; None for none of packline's.
 
-    >>> kind_of(["a.bin", "manifest.json"]), kind_of(["tokenizer.json"]), kind_of(["model.safetensors"])
-    ('store', 'tokenizer', None)
+    >>> publication_kind(["a.bin", "manifest.json"]), publication_kind(["tokenizer.json"])
+    ('store', 'tokenizer')
+    >>> publication_kind(["model.safetensors"])
     """
     there = set(names)
     if MANIFEST in there:
@@ -101,7 +102,7 @@ def read_publication(folder: str | Path) -> Publication:
     packline.errors.StoreNotFound: ... has no store, export, tokenizer or evaluation sets
     """
     folder = Path(folder)
-    kind = kind_of(path.name for path in folder.iterdir()) if folder.is_dir() else None
+    kind = publication_kind(path.name for path in folder.iterdir()) if folder.is_dir() else None
     if kind == "store" or (folder / ".packline").exists() or not folder.is_dir():
         manifest = read_manifest(folder)  # or the error that an unfinished store deserves
         _refuse_credentials(manifest)

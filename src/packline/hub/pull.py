@@ -23,7 +23,7 @@ from packline.fingerprint import Hasher
 from packline.hub.client import HubClient, HubFile, not_cached, with_patience
 from packline.hub.offline import CachedSnapshot
 from packline.hub.places import HubPlace, parse_place
-from packline.hub.publication import CARD, PULLED, RECORDS, Kind, kind_of, read_publication
+from packline.hub.publication import CARD, PULLED, RECORDS, Kind, publication_kind, read_publication
 from packline.storage.hub_folder import local_name
 from packline.storage.local import publish_bytes, publish_folder, sync_file_system
 from packline.store.files import FileEntry
@@ -173,7 +173,7 @@ class _Pull:
         self.fetched = 0
 
     def run(self, started: float) -> Pulled:
-        kind = kind_of(self.tree)
+        kind = publication_kind(self.tree)
         if kind is None:
             raise self._nothing()
         self.files.mkdir(parents=True, exist_ok=True)

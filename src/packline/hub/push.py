@@ -24,7 +24,7 @@ from packline.hub.card import make_card
 from packline.hub.client import BRANCH, LONGEST_WAIT_SECONDS, Busy, HubClient, HubFile, Moved
 from packline.hub.layout import belongs_to_store
 from packline.hub.places import HubPlace, parse_place
-from packline.hub.publication import CARD, Publication, kind_of, machine_paths, read_publication
+from packline.hub.publication import CARD, Publication, machine_paths, publication_kind, read_publication
 from packline.store.files import FileEntry
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
@@ -223,7 +223,7 @@ class _Push:
         return sorted(path for path in tree if path not in self.entries and belongs_to_store(path))
 
     def _refuse_another_kind(self, tree: Mapping[str, HubFile]) -> None:
-        found = kind_of(tree)
+        found = publication_kind(tree)
         if found is not None and found != self.publication.kind:
             raise HubError(
                 f"{self.place} holds another kind of files: expected {self.publication.kind}, found {found}",

@@ -18,14 +18,14 @@ from packline.errors import StoreError, StoreNotFound
 from packline.jobs.begun import BegunBuild, read_begun
 from packline.jobs.folder import TOKENIZER_FILE, StoreFolder
 from packline.jobs.limits import in_order, read_share
-from packline.jobs.seen import Committed
+from packline.jobs.seen import CommittedReceipts
 from packline.recipe import is_limited
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest, Receipt, StreamReceipt, assemble, join_checksums, refuse_empty
 from packline.store.tables import TOKENIZER, InputEntry
 
 
-def missing_units(begun: BegunBuild, committed: Committed) -> int:
+def missing_units(begun: BegunBuild, committed: CommittedReceipts) -> int:
     """Number of planned units and streams that are not committed."""
     missing = 0
     for unit in begun.planned():
@@ -41,7 +41,7 @@ def missing_units(begun: BegunBuild, committed: Committed) -> int:
 def make_manifest(
     folder: StoreFolder,
     begun: BegunBuild,
-    committed: Committed,
+    committed: CommittedReceipts,
     round_trip: RoundTrip,
     val_share: float | msgspec.UnsetType = msgspec.UNSET,
 ) -> Manifest:

@@ -30,7 +30,7 @@ from packline.fingerprint import hash_bytes
 from packline.jobs.begun import PLAN, read_begun
 from packline.jobs.driver import ACTIVE, Driver
 from packline.jobs.identity import BuildIdentity, input_differences, refuse_differences
-from packline.jobs.seen import SEEN, Committed
+from packline.jobs.seen import SEEN, CommittedReceipts
 from packline.jobs.work import ONE_WRITER, WorkFolder, open_results, process_name, store_work_folder
 from packline.recipe import is_limited, recipe_difference
 from packline.sources.files import InputFile
@@ -257,13 +257,13 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         except FileNotFoundError:
             return None
 
-    def read_receipts(self, *, keep: bool = False) -> Committed:
+    def read_receipts(self, *, keep: bool = False) -> CommittedReceipts:
         """All receipts, of units and of streams.
 
         Args:
             keep: write segments of those that are new, if this process drives the build.
         """
-        committed = Committed(self.storage, is_remote=self.is_remote)
+        committed = CommittedReceipts(self.storage, is_remote=self.is_remote)
         committed.writes_segments = keep and self.driver is not None
         committed.refresh()
         return committed

@@ -31,7 +31,7 @@ READERS = 32
 """Receipts that are read at the same time from an object store."""
 
 
-class Committed:
+class CommittedReceipts:
     """Receipts of a build, as far as they were read.
 
     Args:

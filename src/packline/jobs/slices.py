@@ -28,13 +28,13 @@ U = TypeVar("U", bound=WorkUnit)
 KEY = 15
 
 
-class Shares:
+class SliceShares:
     """Division of a job's units among its slices.
 
     Args:
         names: names of all planned units, done or not, in order.
 
-    >>> shares = Shares(["a", "b", "c", "d", "e"], Slice(0, 2))
+    >>> shares = SliceShares(["a", "b", "c", "d", "e"], Slice(0, 2))
     >>> len(shares.places), sum(shares.owns(name) for name in "abcde")
     (5, 3)
     """
@@ -68,7 +68,7 @@ def run_slice(job: Job[U, Any, Any], session: Session, todo: Sequence[U], slice:
     Raises:
         UnitsLeft: other slices have yet to finish units; the job is not published.
     """
-    shares = Shares(job.planned(), slice)
+    shares = SliceShares(job.planned(), slice)
     session.run(shares.own(todo), job.progress, job.take)
     if left := job.look_again():
         session.run(shares.help(left), job.progress, job.take)

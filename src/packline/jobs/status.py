@@ -23,7 +23,7 @@ from packline.jobs.begun import BegunBuild, read_begun
 from packline.jobs.driver import driver_lines, read_driver
 from packline.jobs.folder import read_published
 from packline.jobs.identity import BuildIdentity
-from packline.jobs.seen import Committed
+from packline.jobs.seen import CommittedReceipts
 from packline.jobs.units import Stream
 from packline.jobs.work import PARTS, Command, is_running, read_command, sharing_processes, staging_folder
 from packline.recipe import Recipe, is_limited
@@ -132,7 +132,7 @@ def _begun(
     storage: Storage, identity: BuildIdentity, state: State, size: int, command: Command | None
 ) -> Status:
     """Status of a build, from its plan and its receipts."""
-    committed = Committed(storage, is_remote=is_remote(storage.place))
+    committed = CommittedReceipts(storage, is_remote=is_remote(storage.place))
     try:
         committed.refresh()
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -30,7 +30,7 @@ from packline.jobs.identity import BuildIdentity, digest_inputs, input_differenc
 from packline.jobs.input_evidence import read_evidence
 from packline.jobs.job import Job, Numbered, Session, WorkUnit
 from packline.jobs.resources import require_disk, usable_cores
-from packline.jobs.seen import Committed
+from packline.jobs.seen import CommittedReceipts
 from packline.jobs.unit_table import UnitTable
 from packline.jobs.units import Stream, Unit
 from packline.ragged import dtype_for
@@ -80,7 +80,7 @@ class StoreJob(Job[U, R, S]):
         self.folder = StoreFolder(out)
         self.plan: BegunBuild
         """Plan, set by `begin`."""
-        self.committed: Committed
+        self.committed: CommittedReceipts
         """Receipts, read by `begin` and added to by `take`."""
         self.recipe, self.entry = recipe, entry
         self.tokenizer, self.boundary, self.files = tokenizer, boundary, list(files)

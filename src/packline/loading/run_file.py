@@ -41,7 +41,7 @@ import msgspec
 from packline.errors import PacklineError, RecipeError
 from packline.loading.order import OrderName
 from packline.packing.packer import DocumentFilter, RowOptions
-from packline.quantities import read_numbers
+from packline.quantities import read_quantities
 from packline.recipe import Share
 from packline.storage.places import is_remote
 from packline.store.paths import StorePath
@@ -151,7 +151,7 @@ def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:
     for number, stage in enumerate(_tables(table.get("stages"))):
         where = f"{name}: stages[{number}]"
         stage.update(read_table(stage, StageSettings, where, more=PACKING_FIELDS))
-        stage.update(read_numbers(stage, RowOptions, where))
+        stage.update(read_quantities(stage, RowOptions, where))
         for place, source in enumerate(_tables(stage.get("sources"))):
             source.update(read_table(source, SourceSettings, f"{where}.sources[{place}]"))
     return convert_run(_with_sources_complete(table, name), name)

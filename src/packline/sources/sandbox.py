@@ -249,7 +249,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name in ("random", "urlize", "wordwrap", "xmlattr"):  # without order or bounds, or for HTML alone
             del self.filters[name]
         del self.globals["lipsum"]  # random text
-        self.filters.update(join=join, tojson=json_text)
+        self.filters.update(join=join_values, tojson=json_text)
 
     def bound(self) -> None:
         """Count all filters and tests, and add those of `_Hooks`; after the last change to them."""
@@ -336,7 +336,7 @@ def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pass_context
-def join(context: Context, values: Any, separator: str = "", attribute: Any = None) -> str:
+def join_values(context: Context, values: Any, separator: str = "", attribute: Any = None) -> str:
     """Join printed values, counted in advance."""
     items = context.parent[BUDGET].list_of(values)
     if attribute is not None:
@@ -361,7 +361,7 @@ def json_text(value: Any, ensure_ascii: bool = False, indent: Any = None, **more
 @pass_context
 def _joined(context: Context, values: list[Any]) -> Any:
     """The values of a `~`."""
-    text, budget = join(context, values), context.parent[BUDGET]
+    text, budget = join_values(context, values), context.parent[BUDGET]
     budget.spend(characters=len(text))
     return budget.combined(text)
 

@@ -29,7 +29,7 @@ from jinja2.visitor import NodeTransformer
 
 from packline.errors import RecipeError
 from packline.sources.batch import RecordProblem, TemplateTimeout
-from packline.sources.sandbox import BUDGET, Budget, Sandbox, join, json_text, through
+from packline.sources.sandbox import BUDGET, Budget, Sandbox, join_values, json_text, through
 
 MOST_CHARACTERS = 100_000
 """Maximum length of a template."""
@@ -315,7 +315,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "float": filters.do_float,
     "int": lambda value, default=0: filters.do_int(value, default),
     "items": filters.do_items,
-    "join": join,
+    "join": join_values,
     "last": _list_filter(lambda values: values[-1] if values else ""),
     "length": len,
     "list": _list_filter(list),

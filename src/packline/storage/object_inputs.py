@@ -53,7 +53,7 @@ class ObjectInputs:
             refuse_secrets(uri)
             yield ListedFile(uri)
             return
-        root, key = split_uri(uri)
+        root, key = split_address(uri)
         pattern = glob_pattern(key)
         if pattern is None and key and not key.endswith("/"):
             state = _retried(uri, lambda: _head(uri))
@@ -71,7 +71,7 @@ class ObjectInputs:
         def listed() -> list[tuple[str, InputState]]:
             found: list[tuple[str, InputState]] = []
             folders: set[str] = set()
-            for metas in obstore().list(store_of(root), folder or None, chunk_size=LISTED):
+            for metas in obstore().list(object_store_of(root), folder or None, chunk_size=LISTED):
                 for meta in metas:
                     path = meta["path"]
                     if is_hidden(path[len(folder) :]) or path == folder:
@@ -93,9 +93,9 @@ class ObjectInputs:
         """See `RemoteFiles.read_start`."""
 
         def start() -> tuple[InputState, bytes] | None:
-            root, key = split_uri(uri)
+            root, key = split_address(uri)
             try:
-                answer = obstore().get(store_of(root), key, options={"range": (0, size)})
+                answer = obstore().get(object_store_of(root), key, options={"range": (0, size)})
                 return _state(answer.meta), bytes(answer.bytes())
             except FileNotFoundError:
                 return None
@@ -114,12 +114,12 @@ class ObjectInputs:
         """See `RemoteFiles.read`."""
 
         def get() -> Any:
-            root, key = split_uri(uri)
+            root, key = split_address(uri)
             options: dict[str, Any] = {"range": (start, stop)}
             if is_strong(state.modified):
                 options["if_match"] = f'"{state.modified}"'
             try:
-                answer = obstore().get(store_of(root), key, options=options)
+                answer = obstore().get(object_store_of(root), key, options=options)
             except Exception as error:
                 gone = isinstance(error, FileNotFoundError)
                 if gone or type(error).__name__ == "PreconditionError" or status_of(error) == 412:
@@ -165,10 +165,10 @@ which the manifest would publish
             )
 
 
-def split_uri(uri: str) -> tuple[str, str]:
+def split_address(uri: str) -> tuple[str, str]:
     """Root of a store, and the key in it.
 
-    >>> split_uri("s3://bucket/a/b.txt"), split_uri("https://host/a%20b?x=1")
+    >>> split_address("s3://bucket/a/b.txt"), split_address("https://host/a%20b?x=1")
     (('s3://bucket', 'a/b.txt'), ('https://host/?x=1', 'a b'))
     """
     if is_web(uri):
@@ -181,9 +181,9 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 
 def _head(uri: str) -> InputState | None:
-    root, key = split_uri(uri)
+    root, key = split_address(uri)
     try:
-        return _state(obstore().head(store_of(root), key))
+        return _state(obstore().head(object_store_of(root), key))
     except FileNotFoundError:
         return None
 
@@ -214,7 +214,7 @@ def _retried(uri: str, ask: Callable[[], T]) -> T:
     Raises:
         InputError: refused, not supported, or still failing.
     """
-    attempts, root = Attempts(FIRST_PAUSE), split_uri(uri)[0]
+    attempts, root = Attempts(FIRST_PAUSE), split_address(uri)[0]
     while True:
         try:
             result = ask()
@@ -256,7 +256,7 @@ def _input_error(uri: str, reason: str, error: Exception) -> InputError:
     return InputError(f"cannot read {shown}: {reason}", hint=f"check the network and the server; {kept}")
 
 
-def store_of(root: str) -> Any:
+def object_store_of(root: str) -> Any:
     """Client of obstore for a root (see `split_uri`), made once in each process."""
     if is_web(root):
         return _web_client(root, os.getpid())

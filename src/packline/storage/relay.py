@@ -124,7 +124,7 @@ def _messages(file: IO[bytes]) -> Iterator[bytes]:
         yield message
 
 
-def serve(place: str, requests: IO[bytes], answers: IO[bytes]) -> None:
+def serve_relay(place: str, requests: IO[bytes], answers: IO[bytes]) -> None:
     """Answer requests until there are no more."""
     storage, lock = open_storage(place), threading.Lock()
 
@@ -149,4 +149,4 @@ def serve(place: str, requests: IO[bytes], answers: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.stdin.buffer, sys.stdout.buffer)
+    serve_relay(sys.argv[1], sys.stdin.buffer, sys.stdout.buffer)

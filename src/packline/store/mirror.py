@@ -29,7 +29,7 @@ from packline.storage.places import HUB
 from packline.store.fetching import Fetcher, Request, Traffic, missing
 from packline.store.files import FileEntry
 from packline.store.paths import CacheSettings
-from packline.store.pieces import ATTEMPTS, Pieces
+from packline.store.pieces import ATTEMPTS, RemotePieces
 from packline.store.remote_file import RemoteFile, ShardSums
 from packline.store.tables import SHARD_FILES, ShardEntry
 
@@ -69,7 +69,7 @@ class Mirror:
         self.place, self.settings, self.fresh = _fixed(place), settings, fresh
         self.cache: Cache = TemporaryCache(FRESH_BYTES) if fresh else settings.open()
         self.fetcher = Fetcher(place)
-        self.pieces = Pieces(self.place, self.cache, self.fetcher, self.bring_sums)
+        self.pieces = RemotePieces(self.place, self.cache, self.fetcher, self.bring_sums)
         self.manifest: Manifest | None = None
         """Manifest of the store, once it is read."""
         self._sums: dict[str, ShardSums] = {}

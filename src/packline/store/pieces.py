@@ -43,7 +43,7 @@ class Coming(NamedTuple):
     kept: dict[tuple[str, int], np.ndarray]
 
 
-class Pieces:
+class RemotePieces:
     """Pieces of all files of one store.
 
     Args:
@@ -270,7 +270,7 @@ class Ranges:
         dtype: their dtype; its size divides a MiB.
     """
 
-    def __init__(self, pieces: Pieces, file: RemoteFile, dtype: np.dtype) -> None:
+    def __init__(self, pieces: RemotePieces, file: RemoteFile, dtype: np.dtype) -> None:
         self._pieces, self.file, self._dtype = pieces, file, dtype
 
     def __len__(self) -> int:
@@ -281,7 +281,7 @@ class Ranges:
         start, stop, _ = where.indices(len(self))
         if stop <= start:
             return np.empty(0, self._dtype)
-        return read_bytes(
+        return read_byte_range(
             self._pieces, self.file, start * self._dtype.itemsize, stop * self._dtype.itemsize
         ).view(self._dtype)
 
@@ -296,7 +296,7 @@ class Ranges:
         return range(start * size // BLOCK_BYTES, -(-stop * size // BLOCK_BYTES))
 
 
-def read_bytes(pieces: Pieces, file: RemoteFile, start: int, stop: int) -> np.ndarray:
+def read_byte_range(pieces: RemotePieces, file: RemoteFile, start: int, stop: int) -> np.ndarray:
     """Bytes of a file, uint8 `[stop - start]`: a view where they are in one piece, else a copy."""
     first, last = start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES
     if first == last:

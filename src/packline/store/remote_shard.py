@@ -18,7 +18,7 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.store.mirror import Mirror
 from packline.store.paths import RemotePath
-from packline.store.pieces import Piece, Ranges, read_bytes
+from packline.store.pieces import Piece, Ranges, read_byte_range
 from packline.store.remote_file import RemoteFile
 from packline.store.shard import (
     CHECKED_BYTES,
@@ -97,11 +97,15 @@ class LongRemoteShard(RemoteShard):
 
     def _lengths(self, start: int, stop: int) -> np.ndarray:
         begin = HEADER.size + 4 * start
-        return read_bytes(self.mirror.pieces, self.index_file, begin, begin + 4 * (stop - start)).view("<i4")
+        return read_byte_range(self.mirror.pieces, self.index_file, begin, begin + 4 * (stop - start)).view(
+            "<i4"
+        )
 
     def _offsets(self, start: int, stop: int) -> np.ndarray:
         begin = HEADER.size + 4 * len(self) + 8 * start
-        return read_bytes(self.mirror.pieces, self.index_file, begin, begin + 8 * (stop - start)).view("<i8")
+        return read_byte_range(self.mirror.pieces, self.index_file, begin, begin + 8 * (stop - start)).view(
+            "<i8"
+        )
 
     def length_of(self, index: int) -> int:
         """Length of one document."""

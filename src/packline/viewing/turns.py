@@ -31,11 +31,11 @@ ROLE_CELLS = 8
 UNKNOWN = "before the first turn"
 
 
-def turns_of(cells: Sequence[Cell]) -> list[tuple[int, str]]:
+def turns_in(cells: Sequence[Cell]) -> list[tuple[int, str]]:
     """First cell and role of each turn, in order; empty for what is no conversation.
 
     >>> texts = ["<|im_start|>", "user", "\\n", "hi", "<|im_end|>"]
-    >>> turns_of([Cell(one, (0,), one.encode(), 0, special=one[0] == "<") for one in texts])
+    >>> turns_in([Cell(one, (0,), one.encode(), 0, special=one[0] == "<") for one in texts])
     [(0, 'user')]
     """
     found: list[tuple[int, str]] = []
@@ -59,7 +59,7 @@ def turns_of(cells: Sequence[Cell]) -> list[tuple[int, str]]:
 
 def with_turns(strip: TokenStrip, document: int | None) -> TokenStrip:
     """Strip of a document with a block for each turn of a conversation; other strips as they are."""
-    turns = turns_of(strip.cells)
+    turns = turns_in(strip.cells)
     if not turns:
         return strip
     edges = [*(place for place, _ in turns), len(strip.cells)]

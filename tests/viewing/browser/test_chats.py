@@ -11,7 +11,7 @@ from tests.viewing.browser.harness import SCHEMES, Chrome, axe, picture, serving
 import packline
 from packline.facade import Store
 from packline.viewing.page import Cell
-from packline.viewing.turns import turns_of
+from packline.viewing.turns import turns_in
 
 TALKS = [
     [
@@ -89,4 +89,4 @@ def test_keys_lead_to_what_is_trained(chrome: Chrome, chat_site: str) -> None:
 )
 def test_turns_of_the_usual_formats(texts: str, roles: list[str]) -> None:
     cells = [Cell(one, (0,), one.encode(), 0, special=one[0] in "<[") for one in texts.split(" ")]
-    assert [role for _, role in turns_of(cells)] == roles
+    assert [role for _, role in turns_in(cells)] == roles

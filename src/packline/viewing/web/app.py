@@ -99,7 +99,7 @@ def make_site_app(
     routes = [
         route("/", lambda view, _: pages.overview(view)),
         route("/sources", lambda view, _: pages.sources(view)),
-        route("/documents", lambda view, _: documents.documents(view)),
+        route("/documents", lambda view, _: documents.documents_table(view)),
         route(
             "/document/{number}",
             lambda view, request: pages.document(view, _path_number(request, "document")),
@@ -128,7 +128,7 @@ def warm_up(site: Site) -> None:
     site.wait(WAIT)
     for place in range(len(site.stores)):
         view = View(site, place, {})
-        for render in (pages.overview, documents.documents, rows.rows, rows.batch):
+        for render in (pages.overview, documents.documents_table, rows.rows, rows.batch):
             with contextlib.suppress(PacklineError):
                 render_file(render(view), assets=assets(), header=header(view, "/"))
 

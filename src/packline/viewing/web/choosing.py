@@ -58,7 +58,7 @@ def is_filtered(choice: DocumentFilter) -> bool:
     return bool(choice.where or choice.unique or choice.exclude)
 
 
-def check_size(store: StoreReader, choice: DocumentFilter) -> None:
+def refuse_large(store: StoreReader, choice: DocumentFilter) -> None:
     """Refuse a filter of more documents than a page can wait for.
 
     Raises:

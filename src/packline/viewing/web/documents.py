@@ -80,7 +80,7 @@ def choice_fields(view: View) -> tuple[FormField, ...]:
     return tuple(fields)
 
 
-def documents(view: View) -> Page:
+def documents_table(view: View) -> Page:
     """Page of a table of documents."""
     params = view.params
     split = choice(params, "split", (ALL, *view.opened.splits), ALL)
@@ -143,16 +143,16 @@ def _of_rows(chosen: Params) -> Params:
     return chosen | {"source": None, "split": chosen["split"] or "all"}
 
 
-def _table(view: View, documents: list[int], caption: str, params: Params) -> DataTable:
+def _table(view: View, documents_page: list[int], caption: str, params: Params) -> DataTable:
     store, vocabulary = view.store, view.vocabulary
-    known = view.opened.provenance.of(documents, budget=READING)
+    known = view.opened.provenance.of(documents_page, budget=READING)
     fixed = documents_schema().names
     shown = ["tokens", *(name for name in column_names(store) if name not in fixed), "text_bytes", "source"]
     shown += ["split", *(["label"] if any(group.label for group in view.opened.groups) else [])]
     shown += [name for name in ("id", "file", "position", "hash") if name not in shown]
     head = (ColumnHead("document"), ColumnHead("begins"), *(_head(view, name, params) for name in shown))
     rows: list[tuple[Value, ...]] = []
-    for document in documents:
+    for document in documents_page:
         one = known.get(document)
         rows.append(
             (

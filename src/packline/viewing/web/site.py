@@ -45,7 +45,7 @@ from packline.viewing.columns import ColumnCounts, count_columns
 from packline.viewing.page import Form, Note, Page
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
 from packline.viewing.tokens import Vocabulary
-from packline.viewing.web.choosing import check_size, open_rows, recent, sorted_places
+from packline.viewing.web.choosing import open_rows, recent, refuse_large, sorted_places
 from packline.viewing.web.search import TextSearch
 from packline.viewing.web.served_run import ServedRun
 
@@ -258,7 +258,7 @@ class ServedStore:
             RecipeError: the choice is invalid, or the store is too large for it.
             StoreError: no document is left.
         """
-        check_size(self.store, choice)
+        refuse_large(self.store, choice)
         with self._lock:
             return recent(self._selections, choice, lambda: Selection(self.store, choice, plans=PlanMemory()))
 
@@ -280,7 +280,7 @@ class ServedStore:
             RecipeError: the settings are invalid, or would require writing a plan.
             StoreError: there are no rows.
         """
-        check_size(self.store, options)
+        refuse_large(self.store, options)
         with self._lock:
             return recent(self._rows, (seq_len, options), lambda: open_rows(self.store, seq_len, options))
 
