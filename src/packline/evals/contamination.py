@@ -147,7 +147,7 @@ def find_questions(
         gram_of: compare words or tokens.
         most_texts: a gram shared by more questions than this is left out.
         workers: number of processes; None: one per usable core if worthwhile, 0: run in this process.
-        on: where to search: this machine, or `"ray"`; several machines need a common `$PACKLINE_SCRATCH`.
+        on: where to search: this machine, or `"ray"`; several machines need a common `$PACKLINE_SHARED`.
         on_progress: called with the number of bytes read and the total.
         write: file for the list of documents with an overlap, `.parquet`.
 

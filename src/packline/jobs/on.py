@@ -91,9 +91,9 @@ def check_on(on: On) -> On:
 def temporary_folder(on: On) -> Iterator[Path]:
     """Folder for files that all processes of a job read or write, deleted at the end.
 
-    On a cluster it is in `$PACKLINE_SCRATCH`, if set, which several machines must have in common.
+    On a cluster it is in `$PACKLINE_SHARED`, if set, which several machines must have in common.
     """
-    parent = None if on == "local" else os.environ.get("PACKLINE_SCRATCH")
+    parent = None if on == "local" else os.environ.get("PACKLINE_SHARED")
     with tempfile.TemporaryDirectory(prefix="packline-", dir=parent) as name:
         yield Path(name)
 

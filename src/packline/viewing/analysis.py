@@ -120,7 +120,7 @@ def analyze(
         packing: the only packing to measure.
         top: number of tokens, documents and groups of each kind to name.
         workers: number of processes; None: one per core of this process, 0: count in this process.
-        on: where to count: this machine, or `"ray"`; several machines need a common `$PACKLINE_SCRATCH`.
+        on: where to count: this machine, or `"ray"`; several machines need a common `$PACKLINE_SHARED`.
         on_event: called with the number of tokens counted since the last call.
 
     Raises:
