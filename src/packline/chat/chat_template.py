@@ -17,7 +17,8 @@ A template is downloaded data: it runs in Jinja's immutable sandbox, without fil
 day, and within the bounds of `packline.sources.sandbox`. Special-token strings inside messages are hidden
 from the template while it runs, so that they remain text.
 
-Cost: about 30 microseconds per message with marks; without, one rendering per turn.
+Cost: about 30 microseconds per message with marks; without, one rendering per turn. Most conversations need
+neither (`packline.chat.render_plans`).
 """
 
 from __future__ import annotations
