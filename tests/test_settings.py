@@ -35,6 +35,8 @@ VALUES: dict[str, Any] = {
     "max_document_bytes": 1000,
     "memory": "1GiB",
     "engine": "tokenizers",
+    "charset": "latin-1",
+    "newlines": "unix",
     "strict": True,
     "max_bad_fraction": 0.5,
     "split": "test",

@@ -221,9 +221,9 @@ def test_how_far_it_is(store: Store) -> None:
     now[0] = 10.0
     tally.hear(Progress("", 0, 0, 2000))
     assert tally.fraction == 0.5
-    assert tally.line() == "50.0%  200 tokens/s  1 of 4 units  20.0 s left"
+    assert tally.line() == "50.0%  200 tokens/s  1 of 4 units  about 20 s left"
     (line,) = draw(tally, 100)
-    assert plain(line) == f"  {'━' * 15}{'─' * 15}  50.0%  200 tokens/s  1 of 4 units  20.0 s left"
+    assert plain(line) == f"  {'━' * 15}{'─' * 15}  50.0%  200 tokens/s  1 of 4 units  about 20 s left"
     for _ in range(3):
         tally.hear(UnitDone("x"))
     assert tally.fraction == 1

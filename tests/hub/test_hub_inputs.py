@@ -10,10 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi, constants, hf_hub_download
 from tests.hub.loopback import WRITE, LoopbackHub
+from tests.hub.repositories import Entry, Repository, git_file
 from tests.jobs.builds import build
 from tests.sources.reading import files_of, read_file, source_of
 
+import packline
 from packline.errors import InputChanged, InputError
+from packline.facade import Store
+from packline.recipe import load_recipe
+from packline.sources.drafting import PRESETS, draft_preset, find_preset
 from packline.storage.hub_inputs import parse_hub_uri, pin
 from packline.storage.inputs import open_input, remote_files
 from packline.storage.remote_files import InputState
@@ -127,3 +132,33 @@ def test_uris_are_written_as_they_are_read(corpus: str) -> None:
     assert (place.revision, place.path) == ("refs/pr/7", "a@b/c")
     assert parse_hub_uri(str(place)) == place
     assert remote_files(BASE) is not None
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_builds_from_files_laid_out_as_on_the_hub(
+    tmp_path: Path, tokenizer_json: Path, name: str, hub: LoopbackHub
+) -> None:
+    preset = find_preset(name)
+    datasets: dict[str, dict[str, Entry]] = {}
+    for files in preset.files:
+        owner, dataset, *folders = files.inputs.removeprefix("hf://datasets/").split("/")
+        for number in range(2):
+            rows = [{preset.text: f"{files.name} {number} {row}", "id": f"{row}"} for row in range(5)]
+            pq.write_table(pa.Table.from_pylist(rows), tmp_path / "one.parquet")
+            entry = git_file((tmp_path / "one.parquet").read_bytes())
+            place = "/".join(folders).replace("*", f"{number:05d}")
+            datasets.setdefault(f"{owner}/{dataset}", {})[place] = entry
+    for dataset, entries in datasets.items():
+        made = hub.hub.repositories["datasets", dataset] = Repository("datasets", dataset, False)
+        made.add("main", None, "files", entries)
+    drafted = draft_preset(name, preset, tokenizer=str(tokenizer_json), eod=None, folder=tmp_path)
+    (tmp_path / "recipe.toml").write_text(drafted, encoding="utf-8")
+    recipe, _ = load_recipe(tmp_path / "recipe.toml")
+    assert [one.inputs for one in recipe.sources] == [(files.inputs,) for files in preset.files]
+    store = packline.build(tmp_path / "recipe.toml", out=tmp_path / "out", workers=0, engine="tokenizers")
+    assert len(store.documents) == 10 * len(preset.files)
+    expected = {files.name: files.split for files in preset.files}
+    for index in range(len(store.documents)):
+        provenance = store.provenance(index)
+        assert expected[provenance.source] in (provenance.split, None)
+    assert Store(tmp_path / "out").verify(deep=True).ok

@@ -177,7 +177,7 @@ def test_an_unknown_setting_is_named_with_its_place_and_with_what_there_is(place
             {"stages__0__sources": [{"store": "a", "weight": 1}, {"store": "b"}]},
             r"sources\[1\] has no weight",
         ),
-        ({"stages__0__tokens": "many"}, r"Expected `int \| null`, got `str` - at `stages\[0\].tokens`"),
+        ({"stages__0__tokens": "many"}, r"stages\[0\]: tokens: 'many' is not a number"),
         ({"loader": {}}, "missing required field `batch_size` - at `loader`"),
         ({"loader": 3}, "Expected `object`, got `int` - at `loader`"),
         ({"stages__0__sources__0": 3}, r"at `stages\[0\].sources\[0\]`"),

@@ -8,19 +8,16 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fsspec.implementations.dirfs import DirFileSystem
-from fsspec.implementations.local import LocalFileSystem
 from tests.cli.command import result, run
 
 import packline
 from packline.errors import InputError, RecipeError
 from packline.facade import Store
 from packline.recipe import Share, load_recipe, load_shares
-from packline.sources.drafting import PRESETS, draft_preset, draft_recipe, find_preset, quoted, survey
+from packline.sources.drafting import PRESETS, draft_recipe, find_preset, quoted, survey
 
 SHAPES: dict[str, tuple[dict[str, Any], str]] = {
     "text": ({"id": "a", "text": "some text", "title": "T", "score": 3}, "some text"),
@@ -123,45 +120,6 @@ def test_data_without_a_text_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ['a "b" \\ c', "\n\t\x00\x1f\x7f\x85", "日本 é \U0001f600", "'''\"\"\""])
 def test_a_string_is_written_as_toml_reads_it(text: str) -> None:
     assert tomllib.loads(f"x = {quoted(text)}") == {"x": text}
-
-
-class Hub(DirFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """A hub of data sets in a folder."""
-
-    protocol = "hf"
-    folder = ""
-
-    def __init__(self, **_: Any) -> None:
-        super().__init__(path=self.folder, fs=LocalFileSystem())
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_builds_from_files_laid_out_as_on_the_hub(
-    tmp_path: Path, tokenizer_json: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    preset = find_preset(name)
-    monkeypatch.setattr(Hub, "folder", str(tmp_path / "hub"))
-    Hub.clear_instance_cache()
-    fsspec.register_implementation("hf", Hub, clobber=True)
-    expected = {}
-    for files in preset.files:
-        inputs = files.inputs.removeprefix("hf://")
-        for number in range(2):
-            path = tmp_path / "hub" / inputs.replace("*", f"{number:05d}")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            rows = [{preset.text: f"{files.name} {number} {row}", "id": f"{row}"} for row in range(5)]
-            pq.write_table(pa.Table.from_pylist(rows), path)
-        expected[files.name] = files.split
-    drafted = draft_preset(name, preset, tokenizer=str(tokenizer_json), eod=None, folder=tmp_path)
-    (tmp_path / "recipe.toml").write_text(drafted, encoding="utf-8")
-    recipe, _ = load_recipe(tmp_path / "recipe.toml")
-    assert [one.inputs for one in recipe.sources] == [(files.inputs,) for files in preset.files]
-    store = packline.build(tmp_path / "recipe.toml", out=tmp_path / "out", workers=0, engine="tokenizers")
-    assert len(store.documents) == 10 * len(preset.files)
-    for index in range(len(store.documents)):
-        provenance = store.provenance(index)
-        assert expected[provenance.source] in (provenance.split, None)
-    assert Store(tmp_path / "out").verify(deep=True).ok
 
 
 def test_a_preset_that_is_none_is_refused_with_those_there_are() -> None:

@@ -286,9 +286,18 @@ def _create(path: Path, data: bytes) -> bool:
         os.fsync(descriptor)
         try:  # with a folder's descriptor, which is not used, for else the link itself would be linked
             os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+            return True
         except FileExistsError:
             return False
-    return True
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+    with _waiting_file(path, data) as waiting:
+        return _link_new(waiting, path)
+
+
+NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+"""Errors of a file system without hard links."""
 
 
 def _link_new(source: Path, target: Path) -> bool:
@@ -299,7 +308,7 @@ def _link_new(source: Path, target: Path) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+        if error.errno not in NO_LINKS:
             raise
         if target.exists():  # a file system without hard links: all that it can do
             return False
