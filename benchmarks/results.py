@@ -237,13 +237,13 @@ class RemoteRun(msgspec.Struct, frozen=True, kw_only=True):
     startup_seconds: float
     """Until the first text was encoded."""
     seconds: float
-    """Of the build, without its imports."""
+    """Seconds of the build, without its imports."""
     cpu_seconds: float
-    """Of all processes of the build, without the server."""
+    """Processor seconds of all processes of the build, without the server."""
     largest_worker_bytes: int
     """Peak of resident memory of the largest worker."""
     checksum: str
-    """Of all receipts; equal for equal stores."""
+    """Checksum of all receipts; equal for equal stores."""
     base: str
     """Contender to compare with."""
     busy_cores: float = 0.0

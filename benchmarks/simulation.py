@@ -71,7 +71,7 @@ class World:
 
 @dataclass
 class Result:
-    """What happened."""
+    """Outcome of a simulated build."""
 
     world: World
     how: How

@@ -41,7 +41,7 @@ PAGE = 1000
 
 @dataclass
 class Fault:
-    """What goes wrong with requests that match, `times` times after the first `skip`.
+    """Failure of the requests that match, `times` times after the first `skip`.
 
     Kinds: `503`, `500`, `429` (with `Retry-After: 0`), `reset` before anything is done, `lost` (done, but the
     reply is reset), `interrupted` (reset in the middle of an upload), `cut` (a body that ends early), `flip`
@@ -327,7 +327,7 @@ class LoopbackHub:
         return JSONResponse(list(found.values())[start : start + self.page], headers=headers)
 
     def _batch(self, asked: dict[str, Any]) -> Response:
-        """Where each large file is to be uploaded; nothing for one that is stored."""
+        """Address for the upload of each large file; none for one that is stored."""
         answers = []
         for each in asked["objects"]:
             if not self.hub.stored(each["oid"]).exists():

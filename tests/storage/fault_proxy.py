@@ -50,7 +50,7 @@ _CONDITIONS = {"if-none-match", "if-match"}
 
 @dataclass
 class Schedule:
-    """Which request meets which fault.
+    """Choice of the fault for each request.
 
     Args:
         seed: another seed, other faults.
@@ -201,7 +201,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Nowhere:
-    """What is left of a connection that was reset."""
+    """Stand-in for a connection that was reset."""
 
     closed = True
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from packline.errors import InputChanged
 from packline.storage import ranged_file
-from packline.storage.ranged_file import RangedFile, map_in_threads, share_read_ahead
+from packline.storage.ranged_file import RangedFile, share_read_ahead
+from packline.storage.threads import map_in_threads
 
 DATA = bytes(number * number % 251 for number in range(3000))
 offsets = st.integers(0, len(DATA) + 10)
@@ -118,4 +119,4 @@ def test_the_budget_is_divided_among_workers(monkeypatch: pytest.MonkeyPatch) ->
 
 @given(st.lists(st.integers(), max_size=50), st.integers(1, 4))
 def test_threads_keep_the_order(values: list[int], threads: int) -> None:
-    assert list(map_in_threads(lambda value: -value, values, threads)) == [-value for value in values]
+    assert list(map_in_threads(lambda value: -value, values, threads, "test")) == [-value for value in values]

@@ -1,4 +1,4 @@
-"""Who drives a build whose store is not a local folder: an aid for people, not a safeguard.
+"""Driver of a build whose store is not a local folder: an aid for people, not a safeguard.
 
     .packline/driver.json     host, process, start, the command that resumes; a counter that the driver raises
 

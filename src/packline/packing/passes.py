@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
+from packline.storage.threads import map_in_threads
 from packline.store.shard import Shard
 
 T = TypeVar("T")
 R = TypeVar("R")
 MOST_THREADS = 8
-WAITING = 4
-"""Results per thread that may wait for the caller, so that memory is bounded."""
 
 
 class ShardPlaces(NamedTuple):
@@ -37,19 +34,4 @@ def in_threads(work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     [0, 1, 4, 9]
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = min(cores, MOST_THREADS)
-    if threads < 2:
-        yield from map(work, items)
-        return
-    waiting: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="packline-filter") as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(work, item))
-                if len(waiting) >= threads * WAITING:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+    return map_in_threads(work, items, min(cores, MOST_THREADS), "packline-filter")

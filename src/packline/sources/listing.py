@@ -17,8 +17,9 @@ from packline.errors import InputError
 from packline.storage.globs import MAGIC
 from packline.storage.inputs import HUB, expand_remote, refuse_irregular, refuse_name
 from packline.storage.places import is_remote
-from packline.storage.ranged_file import PLANNING_REQUESTS, map_in_threads
+from packline.storage.ranged_file import PLANNING_REQUESTS
 from packline.storage.remote_files import ListedFile
+from packline.storage.threads import map_in_threads
 
 
 class HasPath(Protocol):
@@ -71,12 +72,12 @@ def map_files(look: Callable[[F], T], files: Sequence[F]) -> Iterator[T]:
         look: is called in threads.
     """
     if any(is_remote(file.path) for file in files):
-        return map_in_threads(look, files, PLANNING_REQUESTS)
-    # Where files are in memory, threads would spend more time in turns than in work: so many files a turn.
+        return map_in_threads(look, files, PLANNING_REQUESTS, "planning")
+    # Local files are read so fast that handing over one at a time would take longer: several at a time.
     chunks = (files[start : start + CHUNK] for start in range(0, len(files), CHUNK))
     threads = LOCAL_THREADS if len(files) > CHUNK else 1
     return itertools.chain.from_iterable(
-        map_in_threads(lambda chunk: list(map(look, chunk)), chunks, threads)
+        map_in_threads(lambda chunk: list(map(look, chunk)), chunks, threads, "planning")
     )
 
 

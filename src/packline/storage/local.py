@@ -274,26 +274,32 @@ def _size_and_etag(status: os.stat_result) -> tuple[int, str]:
 def _create(path: Path, data: bytes) -> bool:
     """Create a file of durable bytes; False if the name exists. A crash leaves no other name behind."""
     try:
-        descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-    except (AttributeError, OSError) as error:  # not Linux, or a file system without unnamed files
-        if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+        return _create_unnamed(path, data)
+    except AttributeError:
+        pass  # not Linux
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EINVAL, *NO_LINKS):
             raise
-        with _waiting_file(path, data) as waiting:
-            return _link_new(waiting, path)
+    with _waiting_file(path, data) as waiting:
+        return _link_new(waiting, path)
+
+
+def _create_unnamed(path: Path, data: bytes) -> bool:
+    """Write a file without a name, then name it.
+
+    Raises:
+        AttributeError, OSError: the system or the file system has no unnamed files, or no links.
+    """
+    descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
     with open(descriptor, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(descriptor)
         try:  # with a folder's descriptor, which is not used, for else the link itself would be linked
             os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
-            return True
         except FileExistsError:
             return False
-        except OSError as error:
-            if error.errno not in NO_LINKS:
-                raise
-    with _waiting_file(path, data) as waiting:
-        return _link_new(waiting, path)
+    return True
 
 
 NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)

@@ -16,7 +16,7 @@ import io
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
@@ -240,22 +240,3 @@ class RangedFile(io.RawIOBase):
             self._drop(piece)
         self._planned.clear()
         super().close()
-
-
-def map_in_threads(function: Callable[[T], U], values: Iterable[T], threads: int) -> Iterator[U]:
-    """Results of a function in the order of its arguments, computed by threads; in turn for one thread."""
-    if threads <= 1:
-        yield from map(function, values)
-        return
-    waiting: deque[Future[U]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="planning") as pool:
-        try:
-            for value in values:
-                waiting.append(pool.submit(function, value))
-                if len(waiting) >= 4 * threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for one in waiting:
-                one.cancel()

@@ -296,7 +296,7 @@ def fits(page: Page) -> str:
 def axe(
     page: Page, rules: Sequence[str] = RULES, *, impacts: Sequence[str] | None = ("serious", "critical")
 ) -> list[str]:
-    """What axe-core finds of some impacts, None: of any: rule, how often, the first place."""
+    """Findings of axe-core, each as rule, number and first place; of these impacts, or of any if None."""
     if not AXE.exists():
         pytest.skip("no axe-core: `make browser` installs it")
     page.evaluate(AXE.read_text("utf-8"))
