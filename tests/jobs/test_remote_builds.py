@@ -298,11 +298,11 @@ def test_a_build_through_a_store_on_a_bad_day_has_the_same_bytes(
     seed: int, bucket: Bucket, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built(str(tmp_path / "local"), tmp_path / "in", tokenizer_json)
-    with fault_proxy(bucket.endpoint, Schedule(seed=seed, rate=0.15)) as proxy:
+    with fault_proxy(bucket.endpoint, Schedule(seed=seed, rate=0.25)) as proxy:
         with monkeypatch.context() as patch:
             patch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
             built(bucket.place("store"), tmp_path / "in", tokenizer_json)
-        assert len(proxy.faults()) > 5
+        assert len(proxy.faults()) > 3, len(proxy.requests)
     assert stored(bucket.place("store")) == digests(tmp_path / "local")
 
 
