@@ -12,7 +12,7 @@ that the first has not. The draw numbers of a source are therefore counted over 
 `max_epochs`. The key of a source's order is (seed, its number, epoch); sources are numbered by first
 appearance in the run. Making the schedule checks that every stage has enough rows.
 
-A stage with `from_step` ends the stage before it there. Numbers of sources, draws and steps depend on earlier
+A stage with `from_step` ends the stage before it there. Numbers of sources, uses of rows and steps depend on earlier
 stages alone, so steps before a changed stage are those of the run without the change.
 
 Rows of a store that is still being built are the first of more. The schedule then ends before the first step
@@ -45,7 +45,7 @@ UNKNOWN = "building"
 
 
 class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Description of a run in a state: what decides the rows of its batches, beside seed and order."""
+    """Description of a run in a state: what decides the rows of its batches, apart from seed and order."""
 
     sources: list[str]
     """12 digits for the store and 12 for the rows of each source, in the order of their numbers."""
