@@ -12,8 +12,8 @@ that the first has not. The draw numbers of a source are therefore counted over 
 `max_epochs`. The key of a source's order is (seed, its number, epoch); sources are numbered by first
 appearance in the run. Making the schedule checks that every stage has enough rows.
 
-A stage with `from_step` ends the stage before it there. Numbers of sources, uses of rows and steps depend on earlier
-stages alone, so steps before a changed stage are those of the run without the change.
+A stage with `from_step` ends the stage before it there. Numbers of sources, uses of rows and steps depend on
+earlier stages alone, so steps before a changed stage are those of the run without the change.
 
 Rows of a store that is still being built are the first of more. The schedule then ends before the first step
 that needs others (`open`), and a schedule with more of them begins with the same steps.
