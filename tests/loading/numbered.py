@@ -35,7 +35,7 @@ class NumberedRows:
         """How often rows were read."""
         entry = SimpleNamespace(name=tokenizer, fingerprint=f"{tokenizer}-fingerprint")
         manifest = SimpleNamespace(tokenizer=entry, checksum=f"store {source}")
-        self.store: Any = SimpleNamespace(manifest=manifest, path=f"store-{source}")
+        self.store: Any = SimpleNamespace(manifest=manifest, path=f"store-{source}", place=f"store-{source}")
         self.fingerprint = f"{source}:{count}:{seq_len}"
         self.settings_fingerprint = f"{count}:{seq_len}"
 
