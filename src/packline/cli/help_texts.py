@@ -445,7 +445,6 @@ declarations, hard text and every engine. export writes the files of nanochat.""
   packline tokenizer train 'web/*.jsonl.zst' --vocab-size 32768 --out tok
   packline tokenizer train corpus/ --vocab-size 32768 --pattern nanochat \\
       --specials nanochat --max-chars 2000000000 --doc-chars 10000 --out tok
-  packline tokenizer train recipe.toml --vocab-size 32768 --out tok
   packline tokenizer eval tok --against gpt2 --against cl100k_base \\
       --text mine=notes.txt --html tok.html
   packline tokenizer check tok --model config.json

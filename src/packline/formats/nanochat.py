@@ -4,8 +4,8 @@
     shard_00012.parquet                              the last file is the validation split
 
 The trainer reads files in the order of their names, and rank r of W the row groups r, r + W, ... of each. A
-rank without a row group in the validation file waits forever, so every file has 64 row groups or more if it
-has so many documents; a group has at most 1,024 documents and 4M tokens.
+rank without a row group in the validation file waits forever, so every file with 64
+documents has at least 64 row groups; a group has at most 1,024 documents and 4M tokens.
 
 Texts are decoded from the tokens of the store, in its splits and selection, so with its tokenizer
 (`packline tokenizer export --to nanochat`) the trainer gets the same ids. Special tokens inside documents
@@ -13,7 +13,7 @@ become their names. Bytes that are not UTF-8, as where an imported document was 
 that do not keep text (WordPiece, or a space put before it) are refused.
 
 Text is written and not read: `packline build OUT --text text` tokenizes it. A loader gives the trainer tokens
-instead, and resumes exactly. Cost: decoding and compression, about 10 million tokens a second.
+instead, and resumes exactly. Cost: decoding and compression, about 10 million tokens per second.
 """
 
 from __future__ import annotations
