@@ -11,8 +11,8 @@
     dataset = grain.MapDataset.source(rows).shuffle(seed=1).batch(8)
 
 `BatchSource` leaves order, mixture, stages and ranks to the loader, so grain's state is the step, and each
-batch is one read. With `RowsSource` they are grain's. Elements are dicts of NumPy arrays. Both sources survive
-pickling for grain's worker processes, as path and settings.
+batch is one read. With `RowsSource` they are grain's. Elements are dicts of NumPy arrays. Worker processes of
+grain get a source as path and settings.
 
 grain is not imported here: a source is any object with a length and elements by number.
 """

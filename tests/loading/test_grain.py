@@ -127,7 +127,7 @@ def test_elements_are_those_of_the_loader_and_the_rows(store: Store) -> None:
     assert loader.fingerprint in repr(batches) and "rank 1 of 2" in repr(batches)
     source = RowsSource(rows, fields=ALL_FIELDS)
     assert len(source) == len(rows)
-    for one in (source[7], *source._getitems([7, np.int64(7)])):
+    for one in (source[7], *source._getitems([7, 7])):
         for name in ALL_FIELDS:
             assert one[name].shape == (64,) and np.array_equal(one[name], getattr(rows[7], name))
     with pytest.raises(IndexError, match=f"row {len(rows):,} of {len(rows):,}"):
