@@ -9,7 +9,7 @@ import signal
 import pytest
 
 # Its examples run where torch is; importing it elsewhere is an error on purpose.
-collect_ignore = [] if importlib.util.find_spec("torch") else ["src/packline/torch.py"]
+collect_ignore = [] if importlib.util.find_spec("torch") else ["src/packline/torch"]
 
 # Object stores on loopback, started by the first test that asks for one.
 pytest_plugins = ["tests.storage.servers"]
