@@ -135,8 +135,8 @@ def test_a_changed_run_shows_what_was_used_before_the_change(folder: Path) -> No
             stage = loader.schedule.stages[drawn.stage]
             for source in drawn.sources.tolist():
                 rows = stage.mixture.rows[source]
-                name = (rows.store.place.name, rows.seq_len)
-                used[name] = used.get(name, 0) + 1
+                place = (str(rows.store.place.name), rows.seq_len)
+                used[place] = used.get(place, 0) + 1
         text = " ".join(get(client, f"/run?step={step}").of("main").split())
         for (name, seq_len), count in used.items():
             assert f"{name}, rows of {seq_len}" in text.replace(" (min_tokens 4)", "")
