@@ -330,6 +330,11 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
                 return self._run_again(session, name, documents, tokens)
 
             self.committed.refresh()
+            while broken := folder.without_files(self.receipts.values()):
+                for receipt in broken:
+                    folder.withdraw(receipt)
+                self.committed.refresh()
+                session.run(self.todo(), self.progress, self.take, self.enough())
             apply_limits(self, folder, self.receipts, self.streams, run_again)
             self.committed = folder.read_receipts()
         return super().finish(session)
