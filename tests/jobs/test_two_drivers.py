@@ -19,7 +19,7 @@ from packline.storage.opening import open_storage
 from packline.store.manifest import to_json
 
 __all__ = ["scratch"]
-LIMIT = {"limit_tokens": 400}
+LIMIT: dict[str, Any] = {"limit_tokens": 400}
 
 
 def stop(*_: Any) -> None:
