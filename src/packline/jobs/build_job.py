@@ -126,8 +126,10 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         if (more := len(taken.problems) - SHOWN) > 0:
             self.tell(Note(f"and {more:,} more units of {reuse.old.path} that cannot be used are run again"))
         self._reused = len(taken.receipts)
-        self.receipts.update((receipt.unit, receipt) for receipt in taken.receipts)
-        self.streams |= taken.streams
+        for receipt in taken.receipts:
+            self.committed.add(receipt.unit, receipt)
+        for name, end in taken.streams.items():
+            self.committed.add(name, end)
         return self.todo()
 
     def changed(self, suspects: set[int]) -> set[int]:
