@@ -31,7 +31,8 @@ from packline.errors import CorruptStore, InputError, RecipeError
 from packline.formats.export_record import RECORD, read_record
 from packline.formats.format import Options, RowFormat
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart
-from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED, Layout
+from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED
+from packline.packing.gather import Layout
 from packline.packing.packer import Spans
 from packline.ragged import offsets_of
 from packline.store.files import check_bytes, map_array, read_file, reading, stat_file

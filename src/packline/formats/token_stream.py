@@ -19,8 +19,8 @@ from functools import cached_property
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.packing.batch import GatherPlan, Layout
 from packline.packing.documents import SampledOffsets, Selection
+from packline.packing.gather import GatherPlan, Layout
 from packline.packing.offsets import DocumentOffsets
 from packline.packing.packer import Spans
 from packline.ragged import offsets_of

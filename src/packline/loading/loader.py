@@ -227,11 +227,19 @@ class Loader(Notebook):
             CorruptStore: a store is damaged there.
         """
         stage, start, stop = self.place_of(step)
-        return named(_read(stage, start, stop, self.fields), self.keys)
+        parts = [
+            (source, stage.mixture.rows[source].read(rows, self.fields))
+            for source, rows in stage.rows_by_source(start, stop)
+        ]
+        return named(_in_places(stage, start, stop, parts), self.keys)
 
     def next_batch(self, step: int) -> Batch:
         """As `batch`, for one step after another: what later steps read is fetched or read ahead."""
-        self._fetch_ahead.announce(self, step)
+        if self._fetch_ahead.announce(self, step):
+            if (planned := self._fetch_ahead.take(step)) is None:
+                return self.batch(step)
+            parts = [(source, one.read(self.fields)) for source, one in planned]
+            return named(_in_places(*self.place_of(step), parts), self.keys)
         stage, start, stop = self.place_of(step)
         counts = stage.mixture.interleaving
         for source, order in enumerate(stage.orders):
@@ -361,12 +369,8 @@ def chosen_fields(fields: Sequence[str] | None, keys: Keys) -> tuple[str, ...]:
     return tuple(fields)
 
 
-def _read(stage: ScheduledStage, start: int, stop: int, fields: tuple[str, ...]) -> Batch:
-    """Read the stage's rows `start` to `stop`: one read per source, then every row to its place."""
-    parts = [
-        (source, stage.mixture.rows[source].read(rows, fields))
-        for source, rows in stage.rows_by_source(start, stop)
-    ]
+def _in_places(stage: ScheduledStage, start: int, stop: int, parts: list[tuple[int, Batch]]) -> Batch:
+    """The stage's rows `start` to `stop`, from those of each source."""
     if len(parts) == 1:
         return parts[0][1]
     sources = stage.mixture.interleaving.sources(start, stop)

@@ -11,6 +11,7 @@ import numpy as np
 
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, fill
+from packline.packing.gather import GatherPlan
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
 
@@ -231,6 +232,10 @@ class RowReader(ABC):
         """
         return self._fill(self.spans(indices), fields)
 
+    def read_planned(self, spans: Spans, plan: GatherPlan, fields: Sequence[str]) -> dict[str, np.ndarray]:
+        """Read a batch whose spans and copies are known; see `read`."""
+        return self._fill(spans, fields, plan)
+
     def rows_of(self, document: int) -> np.ndarray:
         """All rows with tokens of this document, sorted int64; empty if it is in none.
 
@@ -264,7 +269,9 @@ class RowReader(ABC):
     def __iter__(self) -> Iterator[Row]:
         return (self[index] for index in range(len(self)))
 
-    def _fill(self, spans: Spans, fields: Sequence[str]) -> dict[str, np.ndarray]:
+    def _fill(
+        self, spans: Spans, fields: Sequence[str], plan: GatherPlan | None = None
+    ) -> dict[str, np.ndarray]:
         """Arrays of rows with these spans."""
         return fill(
             self.store,
@@ -273,4 +280,5 @@ class RowReader(ABC):
             fields=fields,
             pad_id=self.pad_id,
             boundary_loss=self.boundary_loss,
+            plan=plan,
         )
