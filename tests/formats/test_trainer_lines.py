@@ -50,7 +50,7 @@ def test_lines_name_the_folder_or_there_are_none(store: Store, tmp_path: Path, n
         pytest.skip("its tokenizer has to have certain tokens; it has no lines")
     lines = lines_of(store, name, tmp_path / "out")
     assert not lines or str(tmp_path / "out") in "\n".join(lines)
-    assert bool(lines) == (name in ("megatron", "nanogpt", "npz", "litdata", "mds", "trl"))
+    assert bool(lines) == (name in ("megatron", "nanogpt", "npz", "litdata", "mds", "trl", "nanochat"))
 
 
 def test_the_page_has_the_lines_for_trl(store: Store, tmp_path: Path) -> None:

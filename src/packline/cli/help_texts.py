@@ -434,21 +434,21 @@ client is used.""",
 Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
     ),
     "tokenizer": (
-        """Train a tokenizer, compare it with others, check it against a model.
+        """Train a tokenizer, compare it with others, check it, write it for a trainer.
 
 train learns a byte-level BPE from text of any size, with the same merges as
 HF's trainer. eval measures bytes per token next to baselines, by kind of text
 and by language. check compares a tokenizer with a model's embedding, its own
-declarations, hard text and every engine.""",
+declarations, hard text and every engine. export writes the files of nanochat.""",
         """Examples:
 
   packline tokenizer train 'web/*.jsonl.zst' --vocab-size 32768 --out tok
   packline tokenizer train corpus/ --vocab-size 32768 --pattern nanochat \\
       --specials nanochat --max-chars 2000000000 --doc-chars 10000 --out tok
-  packline tokenizer train recipe.toml --vocab-size 32768 --out tok
   packline tokenizer eval tok --against gpt2 --against cl100k_base \\
       --text mine=notes.txt --html tok.html
-  packline tokenizer check tok --model config.json""",
+  packline tokenizer check tok --model config.json
+  packline tokenizer export tok --to nanochat --out ~/.cache/nanochat/tokenizer""",
     ),
     "demo": (
         """Build, verify and show a store of Python's own library. No network.

@@ -21,8 +21,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,12 +30,9 @@ from packline.errors import PacklineError
 
 if TYPE_CHECKING:
     from packline.loading.schedule import ScheduledStage
-    from packline.packing.gather import GatherPlan
-    from packline.packing.packer import Spans
-    from packline.packing.row_reader import RowReader
+    from packline.packing.batch import Part
     from packline.store.fetching import Traffic
     from packline.store.mirror import Mirror
-
 
 LEAST_STEPS = 64
 LATENCIES = 10
@@ -48,18 +45,6 @@ JUMP = 64
 """Steps from one to the next of a worker, at most; what goes further begins anew."""
 SHARE = 2
 """A window has room in this part of the cache."""
-
-
-class Planned(NamedTuple):
-    """Rows of one source in a batch whose spans and copies are known."""
-
-    rows: RowReader
-    spans: Spans
-    plan: GatherPlan
-
-    def read(self, fields: Sequence[str]) -> dict[str, np.ndarray]:
-        """Read them; see `RowSource.read`."""
-        return self.rows.read_planned(self.spans, self.plan, fields)
 
 
 def window_steps(latency: float, step_seconds: float, step_bytes: float, cache_bytes: int) -> int:
@@ -97,8 +82,8 @@ class FetchAhead:
         """First step that nothing was requested for."""
         self._bytes = 0.0
         """Bytes of the pieces of a step: a running mean."""
-        self._plans: dict[int, list[tuple[int, Planned]]] = {}
-        """Plans of coming steps: of each source, by its number."""
+        self._plans: dict[int, list[Part]] = {}
+        """Rows of coming steps, with their plans."""
         self._copies = 0
         """Copies of these plans."""
 
@@ -149,11 +134,11 @@ class FetchAhead:
         steps = window_steps(latency, self._seconds, self._bytes, most) if self._bytes else CHUNK
         return int(min(step + 1 + steps * self._stride, len(loader)))
 
-    def take(self, step: int) -> list[tuple[int, Planned]] | None:
-        """Plan of a step: number and rows of each source; None if it is not kept."""
+    def take(self, step: int) -> list[Part] | None:
+        """Rows of a step with their plans; None if they are not kept."""
         found = self._plans.pop(step, None)
         if found is not None:
-            self._copies -= sum(len(one.plan.shards) for _, one in found)
+            self._copies -= _copies(found)
         return found
 
     def _plan(self, loader: Any, step: int) -> None:
@@ -173,35 +158,38 @@ class FetchAhead:
 
     def _plan_steps(self, loader: Any, steps: range) -> list[tuple[Mirror, list[int]]]:
         """Plan steps together; pieces that they read, by store."""
-        from packline.packing.gather import GatherPlan, Layout
+        from packline.loading.schedule import parts_of
+        from packline.packing.batch import Planned
+        from packline.packing.gather import GatherPlan
+        from packline.packing.layout import Layout
         from packline.packing.row_reader import RowReader
 
-        uses: dict[int, list[tuple[int, int, np.ndarray]]] = {}
-        sources: dict[int, Any] = {}
-        for step in steps:
-            stage, start, stop = loader.place_of(step)
-            for place, rows in stage.rows_by_source(start, stop):
-                source = stage.mixture.rows[place]
-                sources[id(source)] = source
-                uses.setdefault(id(source), []).append((step, place, rows))
+        plans = {step: parts_of(*loader.place_of(step)) for step in steps}
+        uses: dict[int, list[tuple[int, int, Part]]] = {}
+        for step, parts in plans.items():
+            for number, part in enumerate(parts):
+                uses.setdefault(id(part.source), []).append((step, number, part))
         pieces: list[tuple[Mirror, list[int]]] = []
-        plans: dict[int, list[tuple[int, Planned]]] = {step: [] for step in steps}
-        copies, known = 0, True
-        for key, source in sources.items():
-            spans = source.spans(np.concatenate([rows for _, _, rows in uses[key]]))
-            plan = GatherPlan.of(source.store, Layout.of(spans, source.seq_len))
+        for parts_of_source in uses.values():
+            source = parts_of_source[0][2].source
+            spans = source.spans(np.concatenate([part.rows for _, _, part in parts_of_source]))
+            layout = Layout.of(spans.offsets, spans.lengths, source.seq_len)
+            plan = GatherPlan.of(source.store, spans, layout)
             if source.store.mirror is not None:
                 plan = plan.in_pieces()
                 pieces.append((source.store.mirror, plan.needed()))
-            copies, known = copies + len(plan.shards), known and isinstance(source, RowReader)
+            if not isinstance(source, RowReader):
+                continue
             first = 0
-            for step, place, rows in uses[key]:
-                last = first + len(rows)
-                part = plan.part(first, last, source.seq_len)
-                plans[step].append((place, Planned(source, spans.part(first, last), part)))
+            for step, number, part in parts_of_source:
+                last = first + len(part.rows)
+                copies = plan.part(first, last, source.seq_len, part.places)
+                planned = Planned(source, spans.part(first, last), copies)
+                plans[step][number] = part._replace(planned=planned)
                 first = last
-        if known and self._copies + copies <= KEPT_COPIES:
-            self._copies += copies
+        count = sum(map(_copies, plans.values()))
+        if self._copies + count <= KEPT_COPIES:
+            self._copies += count
             self._plans |= plans
         return pieces
 
@@ -219,3 +207,7 @@ class FetchAhead:
 
     def __reduce__(self) -> tuple[type[FetchAhead], tuple[()]]:
         return FetchAhead, ()
+
+
+def _copies(parts: Iterable[Part]) -> int:
+    return sum(len(part.planned.plan.shards) for part in parts if part.planned is not None)
