@@ -306,7 +306,9 @@ SOURCE is the folder of a store; or a run file (run.toml), for formats of rows;
 or text with --tokenizer, which first becomes a store at OUT.store. Anything
 that the format cannot represent is reported before the export begins. Files
 with the same bytes as the store's are hard links if possible: do not change
-them. After an interruption the same command resumes the export.""",
+them. After an interruption the same command resumes the export. Without
+--split all splits are written: rows into OUT/train, OUT/val, ..., if there are
+several.""",
         """Examples:
 
   packline export store --to megatron --out data
@@ -321,7 +323,8 @@ them. After an interruption the same command resumes the export.""",
         """Write rows in training order as native shards.
 
 The rows of a loader, batch by batch, as one sequence on disk: for trainers
-that read from beginning to end, and for machines without the store.
+that read from beginning to end, and for machines without the store. Several
+splits are written to OUT/train, OUT/val, ...
 packline.formats.baked.BakedRows reads them.""",
         """Examples:
 

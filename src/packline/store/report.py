@@ -112,6 +112,12 @@ class Findings:
             self.add(file, what, expected, found)
         return equal
 
+    def include(self, other: Findings, prefix: str = "") -> None:
+        """Record the problems of another verification, whose files have this prefix here."""
+        for problem in other.problems:
+            self.add(prefix + problem.file, problem.what, problem.expected, problem.found)
+        self.not_listed += other.not_listed
+
     def read(self, size: int) -> None:
         """Count bytes that were read."""
         self.bytes += size
