@@ -259,27 +259,31 @@ def remote(options: argparse.Namespace) -> None:
     from benchmarks.remote import INPUTS, measure_remote
 
     results = _results(options)
-    results.remote = measure_remote(
+    runs = measure_remote(
         options.folder,
         inputs=options.inputs.split(",") if options.inputs else INPUTS,
         tokenizer=_tokenizers(options)[-1],
         rounds=options.rounds,
         say=_say,
     )
+    results.remote = [run for run in results.remote if run.base != runs[0].base] + runs
     _save(options.results, results)
 
 
 def on_ray(options: argparse.Namespace) -> None:
-    """Compare the rate of a build on Ray with that on this machine; nothing is added to the results."""
+    """Measure builds on Ray beside builds without it, and add them to the results, in place of older ones."""
     from benchmarks.clusters import measure_ray
 
-    measure_ray(
+    results = _results(options)
+    runs = measure_ray(
         options.folder,
         tokenizer=_tokenizers(options)[-1],
         rounds=options.rounds,
         workers=options.workers,
         say=_say,
     )
+    results.remote = [run for run in results.remote if run.base != runs[0].base] + runs
+    _save(options.results, results)
 
 
 def chaos(options: argparse.Namespace) -> None:

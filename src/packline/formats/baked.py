@@ -31,8 +31,8 @@ from packline.errors import CorruptStore, InputError, RecipeError
 from packline.formats.export_record import RECORD, ExportRecord, read_record
 from packline.formats.format import Options, RowFormat
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart
-from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED, Layout
-from packline.packing.packer import Spans
+from packline.packing.batch import ALL_FIELDS, FIELDS
+from packline.packing.layout import IGNORED, Layout
 from packline.ragged import offsets_of
 from packline.store.files import check_bytes, map_array, read_file, reading, stat_file
 from packline.store.report import Findings
@@ -413,15 +413,12 @@ def _by_spans(lengths: list[np.ndarray], seq_len: int) -> dict[str, np.ndarray]:
     """Positions and segments of rows with these spans."""
     offsets = offsets_of([len(one) for one in lengths])
     joined = np.concatenate([np.empty(0, np.int64), *lengths])
-    nothing = np.zeros(len(joined), np.int64)
-    layout = Layout.of(Spans(offsets, nothing, nothing, joined), seq_len)
+    layout = Layout.of(offsets, joined, seq_len)
+    positions, segments = np.empty((2, len(lengths) * seq_len), np.int32)
+    layout.fill_positions(positions)
+    layout.fill_segments(segments)
     shape = (len(lengths), seq_len)
-    begins = layout.spread(layout.begins % seq_len, seq_len - layout.padding).reshape(shape)
-    numbers = layout.spread(np.arange(len(joined)) - offsets[layout.rows], -1).reshape(shape)
-    return {
-        "position_ids": np.arange(seq_len, dtype=np.int32) - begins.astype(np.int32),
-        "segment_ids": numbers.astype(np.int32),
-    }
+    return {"position_ids": positions.reshape(shape), "segment_ids": segments.reshape(shape)}
 
 
 def check_files(folder: Path, facts: BakedFacts, entries: Entries, findings: Findings) -> None:

@@ -39,7 +39,7 @@ from packline.formats.format import Options, RowFormat
 from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, read_index
 from packline.formats.layouts.token_files import read_numbers
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, fitting_dtype
-from packline.packing.batch import IGNORED
+from packline.packing.layout import IGNORED
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from packline.errors import InputError, RecipeError
 from packline.formats.format import Options, RowFormat
 from packline.formats.pt import DAMAGE
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved, RowFiles
-from packline.packing.batch import IGNORED
+from packline.packing.layout import IGNORED
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ from packline.formats.layouts.token_files import UNIT_TOKENS
 from packline.formats.row_view import RowSpans, RowView
 from packline.formats.target import Target
 from packline.formats.types import ExportPart, ExportPlan, NotPreserved, RowFiles, WrittenPart, fitting_dtype
-from packline.packing.batch import IGNORED
+from packline.packing.layout import IGNORED
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 

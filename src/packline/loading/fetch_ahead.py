@@ -140,7 +140,8 @@ class FetchAhead:
 
     def _pieces_of(self, loader: Any, steps: Iterable[int]) -> list[tuple[Mirror, list[Piece]]]:
         """Pieces that steps read, by store."""
-        from packline.packing.batch import GatherPlan, Layout
+        from packline.packing.gather import GatherPlan
+        from packline.packing.layout import Layout
         from packline.store.remote_shard import wanted_pieces
 
         sources: dict[int, Any] = {}
@@ -155,8 +156,9 @@ class FetchAhead:
         for key, source in sources.items():
             mirror = getattr(source.store, "mirror", None)
             if mirror is not None:
-                layout = Layout.of(source.spans(np.concatenate(numbers[key])), source.seq_len)
-                plan = GatherPlan.of(source.store, layout)
+                spans = source.spans(np.concatenate(numbers[key]))
+                layout = Layout.of(spans.offsets, spans.lengths, source.seq_len)
+                plan = GatherPlan.of(source.store, spans, layout)
                 found.append((mirror, wanted_pieces(plan.shards, plan.sources, plan.lengths)))
         return found
 
