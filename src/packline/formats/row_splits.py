@@ -1,4 +1,4 @@
-"""Rows of all splits that an export writes: each split in a folder of its own, if there are several.
+"""Rows of all splits that an export writes: one folder per split, if there are several.
 
     view = RowSplits.of_store(store, seq_len=2048)
     view.views                  # {"train": RowView, "val": RowView}
@@ -30,7 +30,7 @@ class RowSplits(TokenizerProperties):
     """Rows of one or several splits.
 
     Args:
-        views: rows by split; of a single one, its files are not in a folder of their own.
+        views: rows by split; a single one has no folder.
         lost: parts of the store that are in none of them.
     """
 

@@ -115,22 +115,16 @@ class Findings:
             self.add(file, what, expected, found)
         return equal
 
-    def include(self, other: Findings, prefix: str = "") -> None:
-        """Record the problems of another verification, whose files have this prefix here."""
-        for problem in other.problems:
-            self.add(prefix + problem.file, problem.what, problem.expected, problem.found)
-        self.not_listed += other.not_listed
-
     def read(self, size: int) -> None:
         """Count bytes that were read."""
         self.bytes += size
         if self._on_progress is not None:
             self._on_progress(self.bytes, self._total)
 
-    def include(self, other: Findings) -> None:
-        """Add what was found by another one, as if it had been found here."""
+    def include(self, other: Findings, prefix: str = "") -> None:
+        """Add what was found by another one, as if it had been found here; file names get a prefix."""
         for problem in other.problems:
-            self._keep(problem)
+            self._keep(msgspec.structs.replace(problem, file=prefix + problem.file))
         self.not_listed += other.not_listed
         self.files += other.files
         self.documents += other.documents
