@@ -161,6 +161,8 @@ class DocumentFormat(Format):
     """A layout of whole documents, in the order of the store or of a selection."""
 
     kind = "documents"
+    holds_text: ClassVar[bool] = False
+    """True if files have text instead of tokens; they are written and checked, and not imported."""
 
     def edges_of(self, options: Any) -> Edges:
         """Boundary tokens of documents in the files: by default the option `edges`."""
@@ -203,7 +205,7 @@ class RowFormat(Format):
 
 DOCUMENT_FORMATS = (
     "megatron", "llmc", "nanogpt", "npy", "datatrove", "olmo", "forager", "arrow", "parquet",
-    "stacks",
+    "stacks", "nanochat",
 )  # fmt: skip
 ROW_FORMATS = ("npz", "pt", "litdata", "mds", "trl", "baked")
 NAMES = (*DOCUMENT_FORMATS, *ROW_FORMATS)
