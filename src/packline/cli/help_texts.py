@@ -312,8 +312,7 @@ them. After an interruption the same command resumes the export. Without
 
   packline export store --to megatron --out data
   packline export store --to llmc --out data --set shard_tokens=50000000
-  packline export store --to mds --out rows --seq-len 2048 --packing best_fit \\
-      --seed 1
+  packline export store --to mds --out rows --seq-len 2048 --seed 1
   packline export run.toml --to npz --out batches --stage 0
   packline export 'web/*.jsonl.zst' --tokenizer gpt2/tokenizer.json \\
       --to nanogpt --out data""",
