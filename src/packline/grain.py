@@ -37,7 +37,7 @@ class BatchSource:
     >>> import packline
     >>> source = BatchSource(packline.Loader(store.rows(seq_len=5), batch_size=2, shuffle=False))
     >>> len(source), source[1]["tokens"].tolist()
-    (2, [[0, 1, 0, 1, 0], [0, 1, 0, 0, 1]])
+    (2, [[1, 0, 0, 1, 0], [0, 1, 0, 0, 1]])
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -75,7 +75,7 @@ class RowsSource:
 
     >>> source = RowsSource(store.rows(seq_len=5), fields=("tokens", "targets"))
     >>> len(source), source[4]["tokens"].tolist()
-    (5, [0, 0, 1, 0, 0])
+    (5, [0, 0, 1, 0, 2])
     """
 
     def __init__(

@@ -34,6 +34,7 @@ from packline.errors import RecipeError
 from packline.fingerprint import hash_value
 from packline.loading.mixture import Mixture, Stage, check_same_tokenizer, grows, rows_per_batch
 from packline.loading.order import GLOBAL, Order, RowOrder
+from packline.packing.batch import Part
 
 if TYPE_CHECKING:
     from packline.packing.row_reader import RowSource
@@ -108,6 +109,17 @@ class ScheduledStage:
             first, last = interleaving.count(source, start), interleaving.count(source, stop)
             if first < last:
                 yield source, order.between(consumed + first, consumed + last)
+
+
+def parts_of(stage: ScheduledStage, start: int, stop: int) -> list[Part]:
+    """The stage's rows `start` to `stop`, by source, and their places in the batch."""
+    found = list(stage.rows_by_source(start, stop))
+    if len(found) == 1:
+        return [Part(stage.mixture.rows[source], rows) for source, rows in found]
+    sources = stage.mixture.interleaving.sources(start, stop)
+    return [
+        Part(stage.mixture.rows[source], rows, np.flatnonzero(sources == source)) for source, rows in found
+    ]
 
 
 class Schedule:
