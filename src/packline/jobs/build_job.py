@@ -75,6 +75,9 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
     """
 
     result = BuildResult
+    hint_of_other = (
+        "a finished store does not change: another --out with --reuse OLD takes over what is equal"
+    )
 
     def __init__(
         self, recipe: Recipe, out: str, options: RunOptions, started: float, reuse: str | None = None

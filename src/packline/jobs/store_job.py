@@ -68,6 +68,8 @@ class StoreJob(Job[U, R, S]):
     """
 
     folder: StoreFolder
+    hint_of_other = "a finished store does not change: choose another --out"
+    """What to do where another store is."""
 
     def __init__(
         self,
@@ -185,7 +187,7 @@ class StoreJob(Job[U, R, S]):
         differences += [
             f"input {file.path} was modified after the store was built" for file in self._newer(manifest)
         ]
-        refuse_differences(self.folder.place, differences)
+        refuse_differences(self.folder.place, differences, hint=self.hint_of_other)
 
     def _newer(self, manifest: Manifest) -> Iterator[InputFile]:
         """Inputs that were modified after a finished store was built from them, as far as is known."""

@@ -413,5 +413,5 @@ def refuse_empty(place: Path | str, manifest: Manifest) -> None:
     first = "raise the limit, or " if is_limited(recipe) else ""
     raise NoDocuments(
         f"{place} has no documents ({sources})",
-        hint=f"{first}correct the field of the text or the filters, and build into the same folder",
+        hint=f"{first}correct the field, the encoding or the filters, and build into the same folder",
     )
