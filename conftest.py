@@ -26,3 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests first where several processes share the tests, so that all end at about the same time."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Processes of `-n auto`: three for two cores, since tests also wait for disks, servers and processes."""
+    return max(1, (os.cpu_count() or 1) * 3 // 2)
