@@ -217,10 +217,9 @@ def prepare_tokens(text: Path, work: Path, tokenizer: TokenizerFile) -> None:
 
 def export_pair(work: Path) -> None:
     """`work/megatron`, the tokens of `work/store` in one pair of Megatron's files."""
-    command = [sys.executable, "-m", "packline", "export", str(work / "store"), "--to", "megatron"]
-    run_fresh(
-        [*command, "--set", "files=single", "--out", str(work / "megatron")], cwd=ROOT, env=environment()
-    )
+    command = [sys.executable, "-m", "packline", "export", str(work / "store"), "--json"]
+    settings = ["--to", "megatron", "--set", "files=single", "--out", str(work / "megatron")]
+    run_fresh([*command, *settings], cwd=ROOT, env=environment())
 
 
 def build_store(text: Path, out: Path, tokenizer: TokenizerFile) -> None:

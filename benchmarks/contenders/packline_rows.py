@@ -43,7 +43,8 @@ def main() -> None:
     parser.add_argument("--plans", help="folder of plans")
     parser.add_argument("--seconds", type=float, default=TIMED_SECONDS)
     arguments = parser.parse_args()
-    rows = packline.open(arguments.store).rows(
+    store = packline.open(arguments.store)
+    rows = store.rows(
         seq_len=SEQ_LEN,
         packing=arguments.packing,
         shuffle_documents=arguments.shuffle_documents,
@@ -55,7 +56,7 @@ def main() -> None:
     if arguments.loader or arguments.workers:
         source: Any = packline.Mixture([(rows, 1, 1000)])
         if arguments.mixture:
-            others = rows.store.rows(seq_len=SEQ_LEN, packing="concat", min_tail_fraction=0.1)
+            others = store.rows(seq_len=SEQ_LEN, packing="concat", min_tail_fraction=0.1)
             source = packline.Mixture([(rows, 0.7, 1000), (others, 0.3, 1000)])
         loader = packline.Loader(source, batch_size=ROWS, fields=fields, prefetch=arguments.prefetch)
         batches = worker_batches(loader, arguments.workers) if arguments.workers else iter(loader)
