@@ -1,62 +1,69 @@
 """Rate of a build on Ray beside the same build on this machine, and random kills.
 
 Both are whole commands in fresh processes, in turn, with the same workers on the same text; the rate is that
-after start-up, from the command's own report. Ray's start and end are in the wall time only.
+after start-up, from the command's own report. Ray runs before the first build, as a cluster does, and the
+processor seconds of its processes are not those of the command.
 """
 
 from __future__ import annotations
 
-import shutil
-import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.catalogue import TokenizerFile
 from benchmarks.errors import BenchmarkError
-from benchmarks.process import run_fresh
-from benchmarks.results import busy_cores
+from benchmarks.remote import describe, measure_build
+from benchmarks.results import RemoteRun
 from benchmarks.suite import ROOT, environment
 
 Say = Callable[[str], None]
-PLACES: dict[str, list[str]] = {"local": [], "ray": ["--on", "ray"]}
+LOCAL, RAY = "by this machine's processes", "on Ray"
+SETTLE_SECONDS = 10.0
+"""Ray's own processes start in the background."""
+TEXTS = ("english.jsonl", "mixed.jsonl")
 
 
-def measure_ray(folder: Path, *, tokenizer: TokenizerFile, rounds: int, workers: int, say: Say) -> float:
-    """Median rate on Ray, as a share of that on this machine.
+def measure_ray(
+    folder: Path, *, tokenizer: TokenizerFile, rounds: int, workers: int, say: Say
+) -> list[RemoteRun]:
+    """Builds on a node of Ray that runs already, and the same builds without Ray, in turn.
 
     Args:
         folder: folder of the corpus.
+        workers: cores of the node, and processes of the builds.
 
     Raises:
-        BenchmarkError: the corpus is absent, or a build failed.
+        BenchmarkError: the corpus is absent, a build failed, or the stores differ.
     """
-    text = folder / "english.jsonl"
-    if not text.exists():
+    from tests.cluster.raylets import start_raylets
+
+    texts = [str(folder / name) for name in TEXTS]
+    if not all(Path(text).exists() for text in texts):
         raise BenchmarkError(f"no corpus in {folder}", hint="python -m benchmarks corpus")
-    work = folder / "ray"
-    rates: dict[str, list[float]] = {name: [] for name in PLACES}
-    try:
+    runs: list[RemoteRun] = []
+    with start_raylets() as cluster:
+        cluster.add(workers)
+        time.sleep(SETTLE_SECONDS)
         for number in range(1, rounds + 1):
-            for name, words in PLACES.items():
-                shutil.rmtree(work, ignore_errors=True)
-                busy = busy_cores()
-                command = [sys.executable, "-m", "packline", "build", str(text), "--out", str(work), "--json"]
-                command += ["--tokenizer", tokenizer.path, "--eod", tokenizer.eod]
-                command += ["--workers", str(workers), *words]
-                outcome = run_fresh(command, cwd=ROOT, env=environment())
-                rate = float(outcome.report["bytes_per_second"])
-                rates[name].append(rate)
-                say(
-                    f"round {number}: {name}, {rate / 1e6:.1f} MB/s after start-up, "
-                    f"{outcome.wall_seconds:.1f} s in all, {busy:.1f} other cores busy"
+            for contender in (LOCAL, RAY):
+                run = measure_build(
+                    texts,
+                    folder / "ray",
+                    tokenizer,
+                    environment() | (cluster.environment if contender == RAY else {}),
+                    contender=contender,
+                    base=LOCAL,
+                    number=number,
+                    options=["--workers", str(workers), *(["--on", "ray"] if contender == RAY else [])],
                 )
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    share = statistics.median(rates["ray"]) / statistics.median(rates["local"])
-    say(f"on Ray: {share:.2f} of the rate on this machine (medians of {rounds})")
-    return share
+                runs.append(run)
+                say(describe(run))
+            if runs[-1].checksum != runs[-2].checksum:
+                raise BenchmarkError("the stores of both builds differ")
+    return runs
 
 
 def run_chaos(kills: int, seed: int, say: Say) -> None:

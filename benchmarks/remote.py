@@ -76,13 +76,18 @@ def measure_remote(
             for number in range(1, rounds + 1):
                 for name in inputs:
                     for contender in (LOCAL, REMOTE):
-                        run = measure_once(work, name, contender, tokenizer, number, variables)
-                        runs.append(run)
-                        say(
-                            f"round {number}: {name} {contender}: {run.wall_seconds:.1f} s, "
-                            f"{run.steady_rate / 1e6:.0f} MB/s after start-up, {run.cpu_seconds:.1f} s of "
-                            f"processors, {run.largest_worker_bytes / 1e6:.0f} MB"
+                        place = f"s3://{BUCKET}" if contender == REMOTE else str(work / BUCKET)
+                        run = measure_build(
+                            [f"{place}/{name}"],
+                            work / "out",
+                            tokenizer,
+                            environment() | variables,
+                            contender=contender,
+                            base=LOCAL,
+                            number=number,
                         )
+                        runs.append(run)
+                        say(describe(run))
                         if run.checksum != runs[-1 - (contender == REMOTE)].checksum:
                             raise BenchmarkError(f"{name}: the stores of both builds differ")
     finally:
@@ -90,27 +95,49 @@ def measure_remote(
     return runs
 
 
-def measure_once(
-    work: Path, name: str, contender: str, tokenizer: TokenizerFile, number: int, variables: dict[str, str]
+def describe(run: RemoteRun) -> str:
+    """One line about a build."""
+    return (
+        f"round {run.round}: {run.input} {run.contender}: {run.wall_seconds:.1f} s, "
+        f"{run.steady_rate / 1e6:.0f} MB/s after start-up, {run.cpu_seconds:.1f} s of "
+        f"processors, {run.largest_worker_bytes / 1e6:.0f} MB"
+    )
+
+
+def measure_build(
+    inputs: Sequence[str],
+    out: Path,
+    tokenizer: TokenizerFile,
+    variables: dict[str, str],
+    *,
+    contender: str,
+    base: str,
+    number: int,
+    options: Sequence[str] = (),
 ) -> RemoteRun:
-    """One build; its store is removed."""
+    """One build; its store is removed.
+
+    Args:
+        variables: environment of the command.
+        base: contender to compare with.
+        number: number of the round.
+        options: further words of the command.
+    """
     from packline.fingerprint import hash_bytes
 
-    out = work / "out"
     shutil.rmtree(out, ignore_errors=True)
-    given = f"s3://{BUCKET}/{name}" if contender == REMOTE else str(work / BUCKET / name)
-    command = [sys.executable, "-m", "packline", "build", given, "--out", str(out), "--json"]
-    command += ["--tokenizer", tokenizer.path, "--eod", tokenizer.eod]
+    command = [sys.executable, "-m", "packline", "build", *inputs, "--out", str(out), "--json"]
+    command += ["--tokenizer", tokenizer.path, "--eod", tokenizer.eod, *options]
     busy = busy_cores()
     before = os.times()
-    outcome = run_fresh(command, cwd=ROOT, env=environment() | variables)
+    outcome = run_fresh(command, cwd=ROOT, env=variables)
     after, report = os.times(), outcome.report
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     receipts = b"".join(path.read_bytes() for path in sorted((out / "receipts").glob("*.json")))
     shutil.rmtree(out)
     return RemoteRun(
         contender=contender,
-        input=name,
+        input=" and ".join(name.rpartition("/")[2] for name in inputs),
         round=number,
         text_bytes=report["text_bytes"],
         wall_seconds=outcome.wall_seconds,
@@ -119,6 +146,6 @@ def measure_once(
         cpu_seconds=cpu,
         largest_worker_bytes=report["peak_rss_bytes"],
         checksum=hash_bytes(receipts),
-        base=LOCAL,
+        base=base,
         busy_cores=busy,
     )

@@ -311,7 +311,7 @@ def remote_table(results: Results) -> str:
     lines = [
         *([note, ""] if busy.median > BUSY_CORES else []),
         "| build by two workers | text | seconds, whole command | processor seconds | MB/s after start-up "
-        "| share of the disk's rate |",
+        "| share of the rate above |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     for name, contender in dict.fromkeys((run.input, run.contender) for run in results.remote):

@@ -225,7 +225,7 @@ class ReuseRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A build from the disk or from an object server, by one command."""
+    """A build from the disk or from an object server, on this machine or on Ray, by one command."""
 
     contender: str
     input: str

@@ -4,8 +4,8 @@
     length    4k = 4,096             K, M: 1,024 and its powers, as context lengths are named
     size      12GiB, 12Gi, 500MB     bytes; KB is 1,000 and KiB 1,024
 
-A length is a number of tokens in a row, a document or a vocabulary. `Ki`, `Mi`, `Gi` are powers of 1,024
-everywhere.
+A length is a number of tokens in a row, a batch, a document or a vocabulary. `Ki`, `Mi`, `Gi` are
+powers of 1,024 everywhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EXAMPLES: dict[Kind, str] = {
     "length": "for example 4096, 4_096 or 4k, which is 4,096",
     "size": "for example 4GiB or 512MB",
 }
-LENGTHS = ("seq_len", "split_to", "min_tokens", "max_tokens", "vocab_size")
+LENGTHS = ("seq_len", "split_to", "batch_tokens", "min_tokens", "max_tokens", "vocab_size")
 """Settings whose k is 1,024."""
 
 _NUMBER = re.compile(r"([+-]?\d{1,3}(?:,\d{3})+|[+-]?\d+(?:_\d+)*(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
@@ -87,6 +87,30 @@ def _parse(text: str, kind: Kind) -> int:
     return value
 
 
+def read_number(name: str, value: int | float | str) -> int:
+    """Whole number of a setting that may be text.
+
+    Args:
+        name: name of the setting; it determines the meaning of k, as in `read_quantities`.
+        value: number or text.
+
+    Raises:
+        RecipeError: not a whole number.
+
+    >>> read_number("tokens", "2M"), read_number("batch_tokens", "2M"), read_number("tokens", 2e9)
+    (2000000, 2097152, 2000000000)
+    """
+    kind = _kind_of(name)
+    if isinstance(value, str):
+        try:
+            return _parse(value, kind)
+        except RecipeError as error:
+            raise RecipeError(f"{name}: {error.message}", hint=error.hint) from None
+    if isinstance(value, bool) or value != value // 1:
+        raise RecipeError(f"{name}: {value!r} is not a whole number", hint=EXAMPLES[kind])
+    return int(value)
+
+
 def read_quantities(table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> dict[str, Any]:
     """Table of a TOML file with numbers in place of texts such as "4k", where its Struct expects integers.
 
@@ -109,9 +133,9 @@ def read_quantities(table: Mapping[str, Any], kind: type[msgspec.Struct], where:
     for name in _integers(kind):
         if isinstance(text := table.get(name), str):
             try:
-                numbers[name] = _parse(text, _kind_of(name))
+                numbers[name] = read_number(name, text)
             except RecipeError as error:
-                raise RecipeError(f"{where}: {name}: {error.message}", hint=error.hint) from None
+                raise RecipeError(f"{where}: {error.message}", hint=error.hint) from None
     return numbers
 
 

@@ -38,7 +38,9 @@ def test_a_section_shows_how_to_write_and_to_read_it(name: str) -> None:
     assert f"$ packline export store --to {name} --out " in SECTIONS[name] or re.search(
         rf"\$ packline export store --to {name} --seq-len \d+ .*--out ", SECTIONS[name]
     )
-    if load(name).kind == "documents":
+    if getattr(load(name), "holds_text", False):
+        assert re.search(r"\$ packline build '\S+' --text text --tokenizer \S+ .*--out ", SECTIONS[name])
+    elif load(name).kind == "documents":
         assert re.search(rf"\$ packline import \w+ --from {name} --tokenizer \S+ --out ", SECTIONS[name])
     else:
         assert re.search(rf"\$ packline verify \w+ --from {name}\n", SECTIONS[name])

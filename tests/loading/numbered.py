@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.packing.batch import FIELDS
+from packline.packing.batch import FIELDS, Part, read_batch
+from packline.packing.layout import IGNORED, Layout, Outline
 from packline.packing.packer import Spans
 
 
@@ -34,31 +35,29 @@ class NumberedRows:
         """How often rows were read."""
         entry = SimpleNamespace(name=tokenizer, fingerprint=f"{tokenizer}-fingerprint")
         manifest = SimpleNamespace(tokenizer=entry, checksum=f"store {source}")
-        self.store: Any = SimpleNamespace(manifest=manifest, path=f"store-{source}")
+        self.store: Any = SimpleNamespace(manifest=manifest, path=f"store-{source}", place=f"store-{source}")
         self.fingerprint = f"{source}:{count}:{seq_len}"
         self.settings_fingerprint = f"{count}:{seq_len}"
 
     def __len__(self) -> int:
         return self._count
 
-    def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
-        assert indices.dtype == np.int64
+    def gather(
+        self, rows: np.ndarray, tokens: np.ndarray | None, places: np.ndarray | None = None, **_: Any
+    ) -> Outline:
+        assert rows.dtype == np.int64
         self.calls += 1
-        for row in set(self.damaged) & set(indices.tolist()):
+        for row in set(self.damaged) & set(rows.tolist()):
             raise CorruptStore(f"row {row} is damaged")
-        first = (self.source * 1000 + indices) * 100
-        tokens = (first[:, None] + np.arange(self.seq_len)).astype(np.int32)
-        targets = tokens + 1
-        targets[:, -1] = -100
-        positions = np.tile(np.arange(self.seq_len, dtype=np.int32), (len(indices), 1))
-        arrays = {
-            "tokens": tokens,
-            "targets": targets,
-            "position_ids": positions,
-            "segment_ids": np.zeros_like(tokens),
-            "loss_mask": (targets != -100).astype(np.uint8),
-        }
-        return {name: arrays[name] for name in fields}
+        if tokens is not None:
+            first = (self.source * 1000 + rows) * 100
+            tokens[slice(None) if places is None else places] = first[:, None] + np.arange(self.seq_len)
+        lengths = np.full(len(rows), self.seq_len)
+        layout = Layout.of(np.arange(len(rows) + 1), lengths, self.seq_len)
+        return Outline(layout, np.full(len(rows), IGNORED))
+
+    def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
+        return read_batch([Part(self, indices)], fields)
 
     def spans(self, indices: np.ndarray) -> Spans:
         count = len(indices)

@@ -136,8 +136,8 @@ def test_the_state_counts_batches_handed_out_not_those_made_ahead() -> None:
     for step in range(1, 4):
         next(batches)
         assert made.state_dict()["step"] == made.step == step
-    assert list(map(type, made.state_dict().values())) == [int, int, int, str]
-    assert len(json.dumps(made.state_dict())) < 200
+    assert list(map(type, made.state_dict().values())) == [int, int, int, str, list, list]
+    assert len(json.dumps(made.state_dict())) < 250
     assert sum(1 for _ in batches) == 7
     assert made.state_dict()["step"] == 10
 
@@ -183,29 +183,42 @@ def test_the_state_follows_the_newest_iterator() -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"rows": NumberedRows(90, source=9)}, "differs in stores"),
-        ({"rows": NumberedRows(91)}, r"differs in rows \(seq_len, packing, selection\)"),
-        ({"rows": Mixture([(NumberedRows(90), 1), (NumberedRows(9, source=1), 1)])}, "stores, .*stages"),
-        ({"batch_size": 6}, "differs in batch_size"),
+        (
+            {"rows": NumberedRows(90, source=9)},
+            r"before its step 3, stage 0: source 0: expected the store \w{12}, found \w{12}",
+        ),
+        ({"rows": NumberedRows(91)}, r"stage 0: source 0: rows \(seq_len, packing, selection\)"),
+        (
+            {"rows": Mixture([(NumberedRows(90), 1), (NumberedRows(60, source=1), 1)])},
+            "stage 0: expected 1 sources, found 2",
+        ),
+        ({"batch_size": 6}, "stage 0: expected a batch_size of 12, found 6"),
         ({"seed": 6}, r"differs in seed \(expected 6, found 5\)"),
         ({"shuffle": False}, r"differs in order \(expected stored, found global\)"),
         (
             {"order": "blocks"},
             r"differs in order \(expected blocks of 256 rows in windows of 256,",
         ),
-        ({"rows": NumberedRows(91), "seed": 4}, r"rows .*, seed \(expected 4, found 5\)"),
+        ({"seed": 4, "shuffle": False}, r"seed \(expected 4, found 5\), order"),
     ],
 )
 def test_the_state_of_another_run_is_refused_and_the_difference_named(
     changed: dict[str, Any], says: str
 ) -> None:
-    state = loader().state_dict()
+    state = loader().state_at(3)
     settings: dict[str, Any] = {"rows": NumberedRows(90), "batch_size": 12, "seed": 5}
     settings |= changed
     other = Loader(settings.pop("rows"), **settings)
     with pytest.raises(RecipeError, match=says):
         other.load_state_dict(state)
     assert other.step == 0
+    # A state without stages, as earlier versions wrote it, belongs to one run alone.
+    old = {name: state[name] for name in ("version", "step", "seed", "fingerprint")}
+    with pytest.raises(RecipeError, match="different run: it differs in"):
+        other.load_state_dict(old)
+    same = loader()
+    same.load_state_dict(old)
+    assert same.step == 3
 
 
 def test_weights_and_earlier_stages_are_part_of_the_run_but_its_length_is_not() -> None:
@@ -213,10 +226,20 @@ def test_weights_and_earlier_stages_are_part_of_the_run_but_its_length_is_not() 
         mixture = Mixture([(NumberedRows(90), weight, epochs), (NumberedRows(50, source=2), 1, None)])
         return Loader([Stage(mixture, tokens=tokens_of) for tokens_of in tokens], batch_size=12, seed=5)
 
-    state = run(1, 480, 480).state_dict()
-    for other in (run(2, 480, 480), run(1, 528, 480), run(1, 480, 480, 480)):
-        with pytest.raises(RecipeError, match=r"differs in .*stages \(weights, tokens\)"):
+    state = run(1, 480, 480).state_at(11)
+    for other, says in (
+        (run(2, 480, 480), "stage 0: expected weights 1 : 1, found 2 : 1"),
+        (run(1, 528, 480), "stage 1: expected it to begin at step 10, found 11"),
+        (run(1, 432, 480, 480), "stage 1: expected it to begin at step 10, found 9"),
+        (run(1, 960), "stage 1: expected it to begin at step 10, found no such stage"),
+        (run(1, 480, 48, 480), None),
+    ):
+        if says is None:
             other.load_state_dict(state)
+            continue
+        with pytest.raises(RecipeError, match=says) as error:
+            other.load_state_dict(state)
+        assert "from_step = 11" in error.value.hint
     longer = run(1, 480, 960, epochs=3)
     longer.load_state_dict({**state, "step": 20})
     assert len(list(longer)) == 10
@@ -236,6 +259,9 @@ def test_what_is_no_state_is_refused() -> None:
     for fingerprint in ("", "abc", 7, state["fingerprint"] + "-0"):
         with pytest.raises(RecipeError, match="not a loader's fingerprint"):
             made.load_state_dict({**state, "fingerprint": fingerprint})
+    for name, value in (("stages", 3), ("stages", [[0, 12]]), ("sources", [1]), ("sources", ["a"])):
+        with pytest.raises(RecipeError, match=r"not a loader's state|different run"):
+            made.load_state_dict({**state, "step": 1, name: value})
     for step in (-1, len(made) + 1, 1.5, "3", True, None):
         with pytest.raises(RecipeError, match="a loader's state at step"):
             made.load_state_dict({**state, "step": step})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.loading.numbered import NumberedRows, rows_in
 
 from packline.loading.loader import Loader
 from packline.loading.order import Order, row_order
+from packline.packing.layout import Outline
 from packline.testing import make_store
 
 
@@ -27,11 +29,11 @@ class Announced(NumberedRows):
     def will_need(self, start: int, stop: int) -> None:
         self.ranges.append((start, stop))
 
-    def read(self, indices: np.ndarray, fields: object = None) -> dict[str, np.ndarray]:
+    def gather(self, rows: np.ndarray, *arguments: Any, **settings: Any) -> Outline:
         if self.strict:
             there = {row for start, stop in self.ranges for row in range(start, stop)}
-            assert set(indices.tolist()) <= there
-        return super().read(indices)
+            assert set(rows.tolist()) <= there
+        return super().gather(rows, *arguments, **settings)
 
 
 @given(

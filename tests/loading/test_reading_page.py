@@ -37,8 +37,10 @@ def test_the_program_of_the_page_runs(
     )
     (tmp_path / "recipe.toml").write_text(f'tokenizer = "{tokenizer_json}"\n{sources}', "utf-8")
     packline.build(tmp_path / "recipe.toml", out=tmp_path / "store", workers=0)
-    (run,) = blocks("toml")
+    run, change = blocks("toml")
     (tmp_path / "run.toml").write_text(run, "utf-8")
+    begun = "[[stages]]".join(run.split("[[stages]]")[:2])
+    (tmp_path / "changed.toml").write_text(begun + change, "utf-8")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     code = blocks("python")
@@ -54,6 +56,9 @@ def test_the_program_of_the_page_runs(
         exec(compile(block, "reading.md", "exec"), names)
     assert sorted(names["batch"]) == ["input_ids", "labels", "position_ids"]
     assert names["state"]["step"] == 6
+    before, after = (packline.Loader.from_file(f"{name}.toml") for name in ("run", "changed"))
+    after.load_state_dict(before.state_at(12))
+    assert next(iter(after))["tokens"].shape == (8, 256)
 
 
 def drawn() -> list[dict[str, list[str]]]:

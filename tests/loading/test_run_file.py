@@ -178,7 +178,7 @@ def test_an_unknown_setting_is_named_with_its_place_and_with_what_there_is(place
             r"sources\[1\] has no weight",
         ),
         ({"stages__0__tokens": "many"}, r"stages\[0\]: tokens: 'many' is not a number"),
-        ({"loader": {}}, "missing required field `batch_size` - at `loader`"),
+        ({"loader": {}}, "loader has no batch_size: expected rows per global batch"),
         ({"loader": 3}, "Expected `object`, got `int` - at `loader`"),
         ({"stages__0__sources__0": 3}, r"at `stages\[0\].sources\[0\]`"),
         ({"stages__0__sources__0__labels": 3}, r"got `int` - at `stages\[0\].sources\[0\].labels`"),

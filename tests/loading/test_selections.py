@@ -56,8 +56,8 @@ def test_the_state_of_another_selection_is_refused_with_the_difference(store: St
     path = tmp_path / "gone.parquet"
     write_list(path, store, np.array([1]), "why")
     settings: dict[str, Any] = {"where": "score >= 3", "unique": True, "exclude": path}
-    state = json.loads(json.dumps(loader(store, **settings).state_dict()))
-    loader(store, **settings).load_state_dict({**state, "step": 1})
+    state = json.loads(json.dumps(loader(store, **settings).state_at(1)))
+    loader(store, **settings).load_state_dict(state)
     loader(store, **settings | {"where": "3 <= score"}).load_state_dict(state)
 
     def refused(**changed: Any) -> str:
@@ -65,13 +65,13 @@ def test_the_state_of_another_selection_is_refused_with_the_difference(store: St
             loader(store, **settings | changed).load_state_dict(state)
         return caught.value.message
 
-    assert "differs in where: 'score >= 3' -> 'score >= 3.5'" in refused(where="score >= 3.5")
-    assert "differs in unique: True -> None" in refused(unique=False)
+    assert "source 0: where: 'score >= 3' -> 'score >= 3.5'" in refused(where="score >= 3.5")
+    assert "source 0: unique: True -> None" in refused(unique=False)
     assert "exclude: ['gone.parquet (" in refused(exclude=None)
     write_list(path, store, np.array([2]), "why")
     first, _, second = refused().partition(" -> ")
     assert "exclude: ['gone.parquet (" in first and "gone.parquet (" in second and first[-12:] != second[-12:]
-    plain = loader(store).state_dict()
+    plain = loader(store).state_at(1)
     assert "selections" not in plain
     with pytest.raises(RecipeError, match="where: None -> 'score >= 3'"):
         loader(store, where="score >= 3").load_state_dict(plain)

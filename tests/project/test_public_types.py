@@ -70,7 +70,7 @@ rows = store.rows(4096).rechunk(1024)  # attr-defined
 packline.Loader(store.rows(512), batch_size=8, sead=1)  # call-arg
 packline.Loader.from_file("run.toml", batchsize=8)  # call-arg
 packline.Mixture([(store.rows(512), None)])  # list-item
-packline.Stage(store.rows(512), tokens="many")  # arg-type
+packline.Stage(store.rows(512), from_step="many")  # arg-type
 packline.export(store, out="out", to_format="npz", seqlen=512)  # call-arg
 packline.export(store, out="out", to_format="npz", packing=3)  # arg-type
 packline.estimate("in.jsonl", "tokenizer.json", engine="fast")  # arg-type

@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tests.formats.peers import run_peer
+from tests.formats.peers import missing_peers, peers_python, run_peer
 from tests.seeds.workspace import make_workspace, write_lines
 
 from packline.cli.main import main
@@ -23,6 +23,7 @@ EOD = "--chat-template qwen3 --eod '<|endoftext|>'"
 """The small tokenizer has two candidates for the end of document; the real one declares it."""
 CHATS = f"$ packline sft chats.jsonl --tokenizer Qwen/Qwen3-8B {EOD} --out chats"
 
+CHANGE = "import os, sys\nos.chdir(arguments[0])\nsys.path.insert(0, arguments[0])\n"
 TINY = """
 import os
 os.chdir(arguments[0])
@@ -37,9 +38,61 @@ PRELUDE = {
     + "from transformers import Qwen3Config, Qwen3ForCausalLM\n"
     + "Qwen3ForCausalLM(Qwen3Config(**size)).save_pretrained('Qwen/Qwen3-8B')\n",
 }
+NANOCHAT = """
+import glob, json, pickle
+import pyarrow.parquet
+
+with open("base/tokenizer/tokenizer.pkl", "rb") as file:
+    encoding = pickle.load(file)
+with open("base/tokenizer/token_bytes.pt", "rb") as file:
+    sizes = torch.load(file)
+files = sorted(glob.glob("base/base_data_climbmix/*.parquet"))
+for split, paths in (("train", files[:-1]), ("val", files[-1:])):
+    texts = [text for path in paths for text in pyarrow.parquet.read_table(path)["text"].to_pylist()]
+    bos = encoding.encode_single_token("<|bos|>")
+    documents = sorted([*ids, bos] for ids in encoding.encode_ordinary_batch(texts))
+    assert sum(sizes[torch.tensor(ids)].sum().item() for ids in documents) == sum(
+        len(text.encode()) for text in texts)
+
+    class Tokenizer:
+        def get_bos_token_id(self): return bos
+
+    import itertools
+    run = list(itertools.islice(batches_with_state(Tokenizer(), 2, 256, split, "cpu"), 40))
+    first, epoch = {}, []
+    for inputs, targets, state in run:
+        assert inputs.dtype == targets.dtype == torch.int64 and inputs.shape == targets.shape == (2, 256)
+        assert (inputs[:, 0] == bos).all() and (targets[targets < 0] == -1).all()
+        inner = targets[:, :-1]
+        assert (inputs[:, 1:][inner >= 0] == inner[inner >= 0]).all()
+        pieces = [row[row >= 0].tolist() for row in targets]
+        epoch += pieces
+    # The pieces between bos are documents, or parts of those longer than a row.
+    whole = {tuple(ids[:-1]) for ids in documents}
+    for row in epoch:
+        at = 0
+        for end in (place for place, token in enumerate(row) if token == bos):
+            piece = tuple(row[at:end])
+            assert piece in whole or any(one[-len(piece):] == piece for one in whole), piece
+            at = end + 1
+    again = batches_with_state(Tokenizer(), 2, 256, split, "cpu", json.loads(json.dumps(run[7][2])))
+    for (inputs, targets, state), (x, y, other) in zip(run[7:20], again):
+        assert torch.equal(inputs, x) and torch.equal(targets, y) and state == other
+"""
+TITAN = """
+from types import SimpleNamespace as Namespace
+
+assert inputs["input"].shape == labels.shape == (4, 256)
+if "PacklineDataset" in globals():
+    context = Namespace(max_context_length=256, num_tokens_per_batch=1024)
+    policy = Namespace(seed=1, shuffle=True, repeat=True, dp_rank=1, dp_world_size=2)
+    dataset = PacklineDataset(store="store").build(context=context, dataset_iteration_policy=policy)
+    assert len(dataset) > 1000
+"""
 CHECK = {
-    "nanochat.md": "assert inputs.shape == targets.shape == (32, 2048)",
-    "torchtitan.md": "assert inputs['input'].shape == labels.shape == (4, 256)",
+    "nanochat.md": NANOCHAT,
+    "jax.md": "assert batch['tokens'].shape == (8, 256)",
+    "torchtitan.md": TITAN,
     "transformers.md": "assert 7 < loss.item() < 10 and len(dataset) == len(rows)",
     "mlx.md": "table = mx.zeros((4200, 4200))\n"
     "assert abs(loss_of(lambda ids: table[ids], loader.batch(0)).item() - 8.3428) < 1e-3",  # log 4,200
@@ -76,20 +129,26 @@ def run(line: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert code == 0, f"{line}\n{printed.out}\n{printed.err}"
 
 
+def needs(block: str) -> tuple[str, ...]:
+    """Module without which a program does not run: the first skips its page, another is left out."""
+    found = re.search(r"^# needs (\w+)", block, re.MULTILINE)
+    return (found[1],) if found else ()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_and_program_of_a_page_runs(
     page: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = FENCE.findall(page.read_text("utf-8"))
+    text = page.read_text("utf-8")
+    blocks = FENCE.findall(text)
     typed = [
         f"${line}"
         for language, block in blocks
         if language == "console"
         for line in ("\n" + block).split("\n$")[1:]
     ]
-    text = page.read_text("utf-8")
-    if page.name != "index.md":
+    if page.name != "index.md" and "packline build" not in text:
         run(STORE, capsys)
     if " chats " in text and "packline sft" not in text:
         run(CHATS, capsys)
@@ -98,10 +157,13 @@ def test_every_command_and_program_of_a_page_runs(
     code = [block for language, block in blocks if language == "python"]
     assert typed or code
     if code:
-        needed = re.match(r"# needs (\w+)", code[0])
-        modules = (needed[1],) if needed else ()
-        prelude = PRELUDE.get(page.name, "import os\nos.chdir(arguments[0])\n")
-        program = "\n".join([prelude, *code, CHECK.get(page.name, ""), "answer = True"])
+        for block in code:
+            if named := re.match(r"# (\w+\.py)\n", block):
+                (folder / named[1]).write_text(block)
+        python, modules = peers_python(), needs(code[0])
+        there = [block for block in code if block == code[0] or not missing_peers(python, needs(block))]
+        prelude = PRELUDE.get(page.name, CHANGE)
+        program = "\n".join([prelude, *there, CHECK.get(page.name, ""), "answer = True"])
         program = program.replace(
             "SFTConfig(", "SFTConfig(use_cpu=True, bf16=False, max_steps=2, report_to=[],"
         )

@@ -306,13 +306,13 @@ SOURCE is the folder of a store; or a run file (run.toml), for formats of rows;
 or text with --tokenizer, which first becomes a store at OUT.store. Anything
 that the format cannot represent is reported before the export begins. Files
 with the same bytes as the store's are hard links if possible: do not change
-them. After an interruption the same command resumes the export.""",
+them. After an interruption the same command resumes the export. Without
+--split rows of several splits are written to OUT/train, OUT/val, ...""",
         """Examples:
 
   packline export store --to megatron --out data
   packline export store --to llmc --out data --set shard_tokens=50000000
-  packline export store --to mds --out rows --seq-len 2048 --packing best_fit \\
-      --seed 1
+  packline export store --to mds --out rows --seq-len 2048 --seed 1
   packline export run.toml --to npz --out batches --stage 0
   packline export 'web/*.jsonl.zst' --tokenizer gpt2/tokenizer.json \\
       --to nanogpt --out data""",
@@ -322,7 +322,7 @@ them. After an interruption the same command resumes the export.""",
 
 The rows of a loader, batch by batch, as one sequence on disk: for trainers
 that read from beginning to end, and for machines without the store.
-packline.formats.baked.BakedRows reads them.""",
+packline.formats.baked.BakedRows reads them: of several splits OUT/train, ...""",
         """Examples:
 
   packline bake run.toml --out rows
@@ -434,21 +434,21 @@ client is used.""",
 Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
     ),
     "tokenizer": (
-        """Train a tokenizer, compare it with others, check it against a model.
+        """Train a tokenizer, compare it with others, check it, write it for a trainer.
 
 train learns a byte-level BPE from text of any size, with the same merges as
 HF's trainer. eval measures bytes per token next to baselines, by kind of text
 and by language. check compares a tokenizer with a model's embedding, its own
-declarations, hard text and every engine.""",
+declarations, hard text and every engine. export writes the files of nanochat.""",
         """Examples:
 
   packline tokenizer train 'web/*.jsonl.zst' --vocab-size 32768 --out tok
   packline tokenizer train corpus/ --vocab-size 32768 --pattern nanochat \\
       --specials nanochat --max-chars 2000000000 --doc-chars 10000 --out tok
-  packline tokenizer train recipe.toml --vocab-size 32768 --out tok
   packline tokenizer eval tok --against gpt2 --against cl100k_base \\
       --text mine=notes.txt --html tok.html
-  packline tokenizer check tok --model config.json""",
+  packline tokenizer check tok --model config.json
+  packline tokenizer export tok --to nanochat --out ~/.cache/nanochat/tokenizer""",
     ),
     "demo": (
         """Build, verify and show a store of Python's own library. No network.

@@ -1,5 +1,5 @@
-"""`packline tokenizer train | eval | check`: train a vocabulary, compare it with others, check it for a
-model."""
+"""`packline tokenizer train | eval | check | export`: train a vocabulary, compare it with others, check it
+for a model, write it for a trainer."""
 
 from __future__ import annotations
 
@@ -185,3 +185,33 @@ def check(
     values: dict[str, Any] = msgspec.to_builtins(report)
     output.result({"command": "tokenizer check", "exit_code": code, **values})
     return code
+
+
+@tokenizer.command
+def export(
+    name: Annotated[str, Parameter(help="Tokenizer: a file, a folder or a hub id.")],
+    /,
+    *,
+    to: Annotated[Literal["nanochat"], Parameter(help="Trainer that reads the files.")],
+    out: Annotated[str, Parameter(help="Output folder, new or empty.")],
+    force: Annotated[bool, Parameter(help="Write into a folder that is not empty.", negative="")] = False,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Write a tokenizer in a trainer's own files, with equal ids, or refuse it."""
+    from packline.vocabulary.nanochat_folder import export_to_nanochat
+
+    report = export_to_nanochat(name, out, force=force)
+    checked = f"tiktoken gives equal ids for {report.checked_texts} hard texts"
+    rows: list[Line] = [
+        [("written", "quiet"), f"{out}: {', '.join(report.files)}"],
+        [("tokens", "quiet"), f"{report.vocab_size:,}"],
+        [("checked", "quiet"), checked if report.checked_texts else "merges only: tiktoken is not installed"],
+        [("use", "quiet"), "as the folder tokenizer in $NANOCHAT_BASE_DIR"],
+    ]
+    if report.missing_tokens:
+        missing = f"{', '.join(report.missing_tokens)}: nanochat pretrains, but does not fine-tune"
+        rows.append([("missing", "warning"), missing])
+    output.lines(table(rows, "ll", width=output.wrap))
+    values: dict[str, Any] = msgspec.to_builtins(report)
+    output.result({"command": "tokenizer export", "to": to, "out": out, "exit_code": DONE, **values})
+    return DONE

@@ -9,7 +9,7 @@ more than 65,536 is refused. A split that is exactly one shard of the store shar
 
 `meta.pkl` is a pickle, which nanoGPT needs for vocabularies of single characters: its trainer reads the
 vocabulary size from it, and its sampler the characters. For all other vocabularies it is better omitted. It
-is written here opcode by opcode and never read. Where two ids have the same text, `stoi` gives the smaller.
+is written (`layouts.pickled`) and never read. Where two ids have the same text, `stoi` gives the smaller.
 
 There is no loss mask and no index: documents are delimited by end-of-document tokens alone. Based on
 `train.py`, `sample.py` and the `prepare.py` files of nanoGPT, which is not on the package index: tests use
@@ -19,8 +19,6 @@ NumPy and a loader written from these rules.
 from __future__ import annotations
 
 import shlex
-import struct
-from collections.abc import Iterable
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -35,6 +33,7 @@ from packline.formats.layouts.header_shards import (
     split_of_name,
     write_tokens,
 )
+from packline.formats.layouts.pickled import pickled
 from packline.formats.layouts.token_files import ScannedReader, TokenFile
 from packline.formats.llmc import EVALUATION, HEAD, MAGICS
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, WrittenPart, fitting_dtype
@@ -154,24 +153,8 @@ def meta_pickle(texts: list[str]) -> bytes:
     stoi: dict[str, int] = {}
     for number, text in enumerate(texts):
         stoi.setdefault(text, number)
-    itos = _dict((_int(number), _text(text)) for number, text in enumerate(texts))
-    inverse = _dict((_text(text), _int(number)) for text, number in stoi.items())
-    pairs = (("vocab_size", _int(len(texts))), ("itos", itos), ("stoi", inverse))
-    return b"\x80\x02" + _dict((_text(name), value) for name, value in pairs) + b"."
-
-
-def _dict(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Encode a dict: EMPTY_DICT, MARK, keys and values, SETITEMS."""
-    return b"}(" + b"".join(key + value for key, value in pairs) + b"u"
-
-
-def _text(text: str) -> bytes:
-    data = text.encode("utf-8", "surrogatepass")
-    return b"X" + struct.pack("<I", len(data)) + data  # BINUNICODE
-
-
-def _int(number: int) -> bytes:
-    return b"J" + struct.pack("<i", number)  # BININT
+    itos = dict(enumerate(texts))
+    return b"\x80\x02" + pickled({"vocab_size": len(texts), "itos": itos, "stoi": stoi}) + b"."
 
 
 def _shard(view: DocumentView, split: str) -> str:

@@ -78,9 +78,14 @@ def document_format(path: Path, name: str | None) -> DocumentFormat:
     """The format of a data set of documents; see `find_format`.
 
     Raises:
-        RecipeError: it holds rows.
+        RecipeError: it holds rows, or text.
     """
     format = find_format(path, name)
+    if isinstance(format, DocumentFormat) and format.holds_text:
+        raise RecipeError(
+            f"{path} holds text ({format.name}): expected tokens",
+            hint=f"tokenize it: packline build {path} --text text",
+        )
     if not isinstance(format, DocumentFormat):
         raise RecipeError(
             f"{path} holds rows ({format.name}): where documents begin and end is not preserved in them",
@@ -121,9 +126,7 @@ def open_dataset(
     if known is not given:
         reader = read_headers(format, path, known, findings)
     else:
-        for problem in first.problems:
-            findings.add(problem.file, problem.what, problem.expected, problem.found)
-        findings.not_listed += first.not_listed
+        findings.include(first)
     if record is not None and path.is_dir():
         _refuse_strays(reader, record, findings)
     notes = check_metadata(str(path), tokenizer, boundary.eod_id, record, reader.facts)

@@ -38,7 +38,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -62,7 +62,7 @@ STORAGES = {"Long": "<i8", "Int": "<i4", "Short": "<i2", "Byte": "u1", "Char": "
 
 _HEAD = (
     b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\x00((X\x07\x00\x00\x00storageq\x01"
-    b"ctorch\nLongStorage\nq\x02X\x01\x00\x00\x000q\x03X\x03\x00\x00\x00cpuq\x04"
+    b"ctorch\n%bStorage\nq\x02X\x01\x00\x00\x000q\x03X\x03\x00\x00\x00cpuq\x04"
 )
 _TAIL = b"\x85q\x06K\x01\x85q\x07\x89ccollections\nOrderedDict\nq\x08)Rq\ttq\nRq\x0b."
 _NUMBER = rb"(?:K(.)|M(..)|J(....))"
@@ -79,17 +79,18 @@ _PROGRAM = re.compile(
 """Pattern of `data.pkl`: a slice is saved with its whole tensor, so there may be a storage offset."""
 
 
-def tensor_file(values: np.ndarray, name: str) -> bytes:
-    """Content of a file with a tensor, int64 `[n]`.
+def tensor_file(values: np.ndarray, name: str, storage: Literal["Long", "Int"] = "Long") -> bytes:
+    """Content of a file with a tensor of integers, `[n]`.
 
     Args:
         name: name of the folder within the archive; torch uses the file's name without its suffix.
+        storage: `Long` for int64, `Int` for int32.
     """
     file = io.BytesIO()
     members = {
-        "data.pkl": _program(len(values)),
+        "data.pkl": _program(len(values), storage),
         "byteorder": b"little",
-        "data/0": np.ascontiguousarray(values, "<i8").tobytes(),
+        "data/0": np.ascontiguousarray(values, STORAGES[storage]).tobytes(),
         "version": b"3\n",
     }
     with zipfile.ZipFile(file, "w") as archive:
@@ -142,10 +143,10 @@ def read_tensor(path: str | Path) -> np.ndarray:
     return values[first : first + count]
 
 
-def _program(count: int) -> bytes:
+def _program(count: int, storage: str) -> bytes:
     """`data.pkl` of a tensor of `count` integers."""
     number = _packed(count)
-    return _HEAD + number + b"tq\x05QK\x00" + number + _TAIL
+    return _HEAD % storage.encode() + number + b"tq\x05QK\x00" + number + _TAIL
 
 
 def _packed(number: int) -> bytes:
@@ -232,7 +233,7 @@ class Pt(RowFormat):
         left = sum(lost.count for lost in view.lost if lost.unit == "tokens")
         metadata = {
             "dataset": options.dataset,
-            "tokenizer": view.tokenizer.name,
+            "tokenizer": view.tokenizer_name,
             "vocab_size": view.vocab_size,
             "chunk_size": view.seq_len,
             "num_chunks": files,

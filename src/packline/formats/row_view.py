@@ -27,7 +27,7 @@ from packline.formats.types import NotPreserved, TokenizerProperties
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
 from packline.loading.schedule import Schedule, ScheduledStage
-from packline.packing.batch import FIELDS
+from packline.packing.batch import FIELDS, Part, read_batch
 from packline.packing.packer import RowOptions, Spans
 from packline.packing.rows import Rows
 from packline.recipe import SPLITS
@@ -89,6 +89,8 @@ class RowView(TokenizerProperties):
             )
         self.pad_id: int = pads.pop()
         """Token at padded positions."""
+        self.beside: frozenset[str] = frozenset()
+        """Splits that are accounted for elsewhere in the same export."""
 
     @classmethod
     def of_store(
@@ -171,19 +173,12 @@ class RowView(TokenizerProperties):
             IndexError: no such rows.
             CorruptStore: a store is damaged in these rows.
         """
-        parts = list(self._parts(start, stop))
-        whole: dict[str, np.ndarray] = {}
-        for source, places, rows in parts:
-            read = self._sources[source].read(rows, fields)
-            if len(parts) == 1:
-                return read
-            for name, values in read.items():
-                if name not in whole:
-                    whole[name] = np.empty((stop - start, *values.shape[1:]), values.dtype)
-                whole[name][places] = values
+        parts = [
+            Part(self._sources[source], rows, places) for source, places, rows in self._parts(start, stop)
+        ]
         if not parts:
             return self._sources[0].read(np.empty(0, np.int64), fields)
-        return whole
+        return read_batch([parts[0]._replace(places=None)] if len(parts) == 1 else parts, fields)
 
     def spans(self, start: int, stop: int) -> RowSpans:
         """Spans of documents in rows `start` to `stop`.
@@ -274,7 +269,7 @@ class RowView(TokenizerProperties):
         taken = {rows.selection.settings["split"] for rows in self._distinct()}
         for split in () if "all" in taken else SPLITS:
             shards = [one.entry for store in self.stores for one in store.shards if one.entry.split == split]
-            if shards and split not in taken:
+            if shards and split not in taken | self.beside:
                 tokens = sum(entry.tokens for entry in shards)
                 ours = " and ".join(sorted(taken))
                 why = f"{tokens:,} tokens: rows are of {ours} alone; --split {split} exports it"

@@ -19,8 +19,9 @@ from functools import cached_property
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.packing.batch import GatherPlan, Layout
 from packline.packing.documents import SampledOffsets, Selection
+from packline.packing.gather import GatherPlan
+from packline.packing.layout import Layout
 from packline.packing.offsets import DocumentOffsets
 from packline.packing.packer import Spans
 from packline.ragged import offsets_of
@@ -123,7 +124,8 @@ class TokenStream:
                 hint="packline verify names the document",
             )
         spans = Spans(np.array([0, len(documents)], np.int64), documents, starts, lengths)
-        copies = GatherPlan.of(self.selection.store, Layout.of(spans, stop - start))
+        layout = Layout.of(spans.offsets, spans.lengths, stop - start)
+        copies = GatherPlan.of(self.selection.store, spans, layout)
         tokens = np.empty(stop - start, self.selection.store.dtype)
         copies.copy_tokens(tokens)
         if (

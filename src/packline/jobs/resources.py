@@ -29,6 +29,7 @@ from packline.encoders import EngineName
 from packline.errors import OutOfMemory, OutOfSpace
 from packline.jobs.signals import ignore_signals
 from packline.recipe import RunOptions
+from packline.storage.threads import process_cores
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -44,8 +45,7 @@ def usable_cores() -> int:
     >>> 1 <= usable_cores() <= (os.cpu_count() or 1)
     True
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup_quota()
+    cores, quota = process_cores(), _cgroup_quota()
     return max(1, min(cores, int(quota) if quota else cores))
 
 

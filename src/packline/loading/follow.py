@@ -33,11 +33,11 @@ from typing import Any, Unpack, cast
 
 import msgspec
 
-from packline.errors import BuildStopped, PacklineError, RecipeError, StoreError, StoreNotFound, WaitedTooLong
+from packline.errors import BuildStopped, RecipeError, StoreError, StoreNotFound, WaitedTooLong
 from packline.jobs.work import read_command
 from packline.loading.growing import GrowingBuild
 from packline.loading.loader import Batch, Keys, Loader, chosen_fields
-from packline.loading.mixture import Mixture, Stage, Weight
+from packline.loading.mixture import Stage, Weight
 from packline.loading.order import row_order
 from packline.loading.prefetch import make_ahead
 from packline.loading.run_file import (
@@ -45,10 +45,11 @@ from packline.loading.run_file import (
     SourceSettings,
     StageSettings,
     convert_run,
+    make_stage,
     read_run,
 )
 from packline.loading.schedule import Schedule
-from packline.loading.state import check_same_run, check_state, check_step, check_units
+from packline.loading.state import check_past, check_state, check_step, check_units
 from packline.packing.row_reader import RowSource
 from packline.packing.rows import Rows
 from packline.settings import RowKeywords
@@ -191,28 +192,23 @@ class Follower(Loader):
             RecipeError: not a state, or one of another run; see `Loader.load_state_dict`.
         """
         check_state(state)
-        check_same_run(self.schedule, state)
         step = check_step(state, self.schedule.total)
-        self._pending = None if check_units(self.schedule, state) else dict(state)
+        self._pending = None if self._is_known(state) else dict(state)
         self._resume = self._step = step
         self._pass += 1
 
     def _make_schedule(self) -> Schedule:
         """Schedule of all rows that are settled now."""
-        stages = []
+        stages: list[Stage] = []
         for number, stage in enumerate(self.run.stages):
-            entries = []
-            for place, source in enumerate(stage.sources):
-                try:
-                    rows = self._rows(stage, source)
-                except PacklineError as error:
-                    where = f"stages[{number}].sources[{place}]"
-                    raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
-                weight = 1 if source.weight is None else source.weight
-                limit = None if source.max_epochs == "unlimited" else source.max_epochs
-                entries.append((rows, weight, limit))
-            stages.append(Stage(Mixture(entries), tokens=stage.tokens, batch_size=stage.batch_size))
-        return Schedule(stages, batch_size=self.run.loader.batch_size, seed=self.seed, order=self._order)
+            stages.append(make_stage(stage, partial(self._rows, stage), f"stages[{number}]"))
+        return Schedule(
+            stages,
+            batch_size=self.run.loader.batch_size,
+            batch_tokens=self.run.loader.batch_tokens,
+            seed=self.seed,
+            order=self._order,
+        )
 
     def _rows(self, stage: StageSettings, source: SourceSettings) -> RowSource:
         build = self._builds[source.store]
@@ -230,8 +226,17 @@ class Follower(Loader):
         new = [build.refresh() for build in self._builds.values()]
         if any(new) and all(build.known for build in self._builds.values()):
             self.schedule = self._make_schedule()
-            if self._pending is not None and check_units(self.schedule, self._pending):
+            if self._pending is not None and self._is_known(self._pending):
                 self._pending = None
+
+    def _is_known(self, state: Mapping[str, Any]) -> bool:
+        """Compare a state with stages and units; False if those that it has used are not all there yet.
+
+        Raises:
+            RecipeError: a state of another run.
+        """
+        known = check_past(self.schedule, state)
+        return check_units(self.schedule, state) and known
 
     def _wait(self, step: int, ready: Callable[[], bool]) -> None:
         """Wait until something is there.
@@ -375,6 +380,8 @@ def follow(
     run = _run_of(source, weights, tokens, dict(settings))
     of_loader = {"shuffle": shuffle, "fields": None if fields is None else tuple(fields), "keys": keys}
     given = {**of_loader, "prefetch": prefetch, **{name: settings.get(name) for name in OF_LOADER}}
+    if given["batch_size"] is not None:
+        run = msgspec.structs.replace(run, loader=msgspec.structs.replace(run.loader, batch_tokens=None))
     if shuffle is False and settings.get("order") is None:
         given["order"] = "global"
     changes = {name: value for name, value in given.items() if value is not None}

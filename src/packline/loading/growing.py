@@ -35,6 +35,7 @@ from packline.packing.batch import FIELDS
 from packline.packing.cache import PlanMemory
 from packline.packing.documents import selection_settings
 from packline.packing.filtering import filter_identity
+from packline.packing.layout import Outline
 from packline.packing.packer import RowOptions, Spans
 from packline.packing.rows import (
     Rows,
@@ -382,6 +383,12 @@ class GrowingRows:
     def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
         """Arrays `[B, L]` of these rows, as `Rows.read`."""
         return self._settled(indices).read(indices, fields)
+
+    def gather(
+        self, rows: np.ndarray, tokens: np.ndarray | None, places: np.ndarray | None, *, targets: bool
+    ) -> Outline:
+        """Read rows into the tokens of a batch, as `Rows.gather`."""
+        return self._settled(rows).gather(rows, tokens, places, targets=targets)
 
     def spans(self, indices: np.ndarray) -> Spans:
         """Spans of these rows; documents are numbered within the committed part."""

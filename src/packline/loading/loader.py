@@ -9,8 +9,8 @@ A batch is a function of its step, so the state is the step and a fingerprint th
 data. World size, rank, prefetch and fields are not in the state: a run resumed with any of them changed sees
 the same global batches. Rank r of W gets rows r*b to (r+1)*b of each, b = B / W.
 
-Cost: a batch of one source is one call of `rows.read`; of several, one call each and a copy that puts rows in
-their places. Tensors and worker processes are in `packline.torch`.
+Cost: a batch of one source is one call of `rows.read`; of several, the look-ups of each and one batch, whose
+rows are read to their places. Tensors and worker processes are in `packline.torch`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import OrderName, row_order
 from packline.loading.prefetch import make_ahead
 from packline.loading.read_ahead import ReadAhead
-from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage
-from packline.loading.state import check_same_run, check_state, check_step, check_units, save_state
+from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage, parts_of
+from packline.loading.state import check_past, check_state, check_step, check_units, save_state
 from packline.notebook import Notebook
-from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED
+from packline.packing.batch import ALL_FIELDS, FIELDS, CompactBatch, Part, read_batch
+from packline.packing.layout import IGNORED
 
 if TYPE_CHECKING:
     from packline.packing.row_reader import RowSource
@@ -52,6 +53,8 @@ class Loader(Notebook):
     Args:
         rows: rows, a mixture, a stage, or stages in sequence.
         batch_size: rows per global batch, over all ranks. Stages may have their own.
+        batch_tokens: the same in tokens, for stages of any row length: a number, or text such as "2M", which
+            is 2,097,152. Each row length must divide it, and the ranks must share its rows.
         seed: seed for the order of rows.
         rank: number of this rank, from 0.
         world_size: number of ranks that share each global batch.
@@ -87,6 +90,7 @@ class Loader(Notebook):
         rows: RowSource | Mixture | Stage | Sequence[Stage],
         *,
         batch_size: int | None = None,
+        batch_tokens: int | str | None = None,
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -102,7 +106,13 @@ class Loader(Notebook):
         self.fields = chosen_fields(fields, keys)
         self._place(seed, rank, world_size, keys, prefetch)
         chosen = row_order(order, shuffle=shuffle, block_rows=block_rows, window_blocks=window_blocks)
-        self.schedule = Schedule(_stages(rows, epochs), batch_size=batch_size, seed=self.seed, order=chosen)
+        self.schedule = Schedule(
+            _stages(rows, epochs),
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            seed=self.seed,
+            order=chosen,
+        )
         self._check_batch_sizes()
 
     def _place(self, seed: int, rank: int, world_size: int, keys: Keys, prefetch: int) -> None:
@@ -121,12 +131,18 @@ class Loader(Notebook):
 
     def _check_batch_sizes(self) -> None:
         """Refuse batches that the ranks cannot share."""
-        for number, size in enumerate(self.schedule.sizes):
+        for number, (stage, size) in enumerate(zip(self.schedule.declared, self.schedule.sizes, strict=True)):
             if size % self.world_size:
+                least = size // self.world_size * self.world_size
+                nearest = " or ".join(
+                    f"{rows:,} rows ({rows * stage.seq_len:,} tokens)"
+                    for rows in (least, least + self.world_size)
+                    if rows
+                )
                 raise RecipeError(
                     f"stage {number}: expected a batch_size that {self.world_size} ranks can share, "
-                    f"found {size:,}",
-                    hint="batch_size counts the rows of the global batch; choose a multiple of world_size",
+                    f"found {size:,}; a row has {stage.seq_len:,} tokens",
+                    hint=f"nearest multiples of world_size: {nearest}",
                 )
 
     @classmethod
@@ -137,6 +153,7 @@ class Loader(Notebook):
         rank: int = 0,
         world_size: int = 1,
         batch_size: int | None = None,
+        batch_tokens: int | str | None = None,
         seed: int | None = None,
         shuffle: bool | None = None,
         order: OrderName | None = None,
@@ -153,6 +170,7 @@ class Loader(Notebook):
             rank: number of this process among those that train, from 0.
             world_size: number of such processes.
             batch_size: replaces the file's setting, as do the other arguments. None: as in the file.
+            batch_tokens: see `Loader`.
             seed: see `Loader`.
             shuffle: see `Loader`.
             order: see `Loader`.
@@ -173,9 +191,12 @@ class Loader(Notebook):
         from packline.loading.run_file import load_run
 
         stages, settings = load_run(path)
+        if batch_size is None and batch_tokens is None:
+            batch_size, batch_tokens = settings.batch_size, settings.batch_tokens
         return cls(
             stages,
-            batch_size=settings.batch_size if batch_size is None else batch_size,
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
             seed=settings.seed if seed is None else seed,
             rank=rank,
             world_size=world_size,
@@ -226,13 +247,21 @@ class Loader(Notebook):
             IndexError: no such step.
             CorruptStore: a store is damaged there.
         """
-        stage, start, stop = self.place_of(step)
-        return named(_read(stage, start, stop, self.fields), self.keys)
+        return named(read_batch(parts_of(*self.place_of(step)), self.fields), self.keys)
 
     def next_batch(self, step: int) -> Batch:
         """As `batch`, for one step after another: what later steps read is fetched or read ahead."""
-        self._fetch_ahead.announce(self, step)
+        return named(read_batch(self._next_parts(step), self.fields), self.keys)
+
+    def compact_batch(self, step: int) -> CompactBatch:
+        """As `next_batch`, in an eighth of the bytes: `named(compact.arrays(), loader.keys)` is the batch."""
+        return CompactBatch.read(self._next_parts(step), self.fields)
+
+    def _next_parts(self, step: int) -> list[Part]:
+        """Rows of a step, after having what the steps after it read fetched or read ahead."""
         stage, start, stop = self.place_of(step)
+        if self._fetch_ahead.announce(self, step):
+            return self._fetch_ahead.take(step) or parts_of(stage, start, stop)
         counts = stage.mixture.interleaving
         for source, order in enumerate(stage.orders):
             before = stage.consumed[source]
@@ -240,7 +269,7 @@ class Loader(Notebook):
                 before + counts.count(source, row) for row in (start, stop, stage.steps * stage.batch_size)
             )
             self._read_ahead.announce(stage.mixture.rows[source], order, *draws)
-        return self.batch(step)
+        return parts_of(stage, start, stop)
 
     def place_of(self, step: int) -> tuple[ScheduledStage, int, int]:
         """Stage of a step, and the range of this rank's rows in it."""
@@ -282,9 +311,9 @@ class Loader(Notebook):
         return np.asarray(places) // (self.schedule.stages[stage].batch_size // self.world_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Current state as JSON types: the step, and what identifies the run.
+        """Current state as JSON types: the step, and the sources and stages of the run.
 
-        `selections` has, for each source whose documents are chosen, the settings in words; they are not
+        `selections` has, if documents are chosen, the settings of each source in words; they are not
         needed to resume, but name the difference from another run.
         """
         return self.state_at(self._step)
@@ -296,13 +325,15 @@ class Loader(Notebook):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state`: the next `iter(loader)` begins there.
 
+        Stages that begin at the state's step or later may differ from those of the run that saved it.
+
         Raises:
-            RecipeError: not a state, a state of a newer version, of other data or settings (reported by
-                name), or beyond the end of this run.
+            RecipeError: not a state, a state of a newer version, of a run with other data or settings before
+                its step (reported by name), or beyond the end of this run.
         """
         check_state(state)
-        check_same_run(self.schedule, state)
         step = check_step(state, len(self))
+        check_past(self.schedule, state)
         check_units(self.schedule, state)
         self._resume = self._step = step
         self._pass += 1
@@ -359,24 +390,6 @@ def chosen_fields(fields: Sequence[str] | None, keys: Keys) -> tuple[str, ...]:
     if isinstance(fields, str) or not fields or not set(fields) <= set(ALL_FIELDS):
         raise RecipeError(f"expected fields of {', '.join(ALL_FIELDS)}, found {fields!r}")
     return tuple(fields)
-
-
-def _read(stage: ScheduledStage, start: int, stop: int, fields: tuple[str, ...]) -> Batch:
-    """Read the stage's rows `start` to `stop`: one read per source, then every row to its place."""
-    parts = [
-        (source, stage.mixture.rows[source].read(rows, fields))
-        for source, rows in stage.rows_by_source(start, stop)
-    ]
-    if len(parts) == 1:
-        return parts[0][1]
-    sources = stage.mixture.interleaving.sources(start, stop)
-    places = [np.flatnonzero(sources == source) for source, _ in parts]
-    batch: Batch = {}
-    for name, one in parts[0][1].items():
-        batch[name] = np.empty((stop - start, *one.shape[1:]), one.dtype)
-        for where, (_, part) in zip(places, parts, strict=True):
-            batch[name][where] = part[name]
-    return batch
 
 
 def named(batch: Batch, keys: Keys) -> Batch:

@@ -3,6 +3,7 @@
     Stage(rows, tokens=10_000_000_000, seq_len=4096)     batches of B x 4096 tokens
     Stage(Mixture([...]), tokens=2_000_000_000)          then these
     Stage(long_rows)                                     then those, until they are used up
+    Stage(Mixture([...]), from_step=30_000)              from that step on, in place of what came before
 
 A mixture holds the rows, their weights, and the number of times each row may be used. Nothing is read or
 shuffled here: `Interleaving` determines exactly which source a row of the mixture comes from, where random
@@ -34,6 +35,7 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.notebook import Notebook
+from packline.quantities import read_number
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
@@ -343,13 +345,16 @@ class Stage:
 
     Args:
         rows: one source, used once at most, or a mixture.
-        tokens: number of tokens to train on, rounded down to whole batches. Padding counts, since it takes
-            its place in a batch. None: until the first source is used up.
+        tokens: number of tokens to train on, rounded down to whole batches; a number, or text such as "2B".
+            Padding counts, since it takes its place in a batch. None: until the first source is used up.
         seq_len: length to which longer rows are cut; it must divide theirs.
         batch_size: rows per global batch, if different from the loader's.
+        batch_tokens: the same in tokens, a multiple of the row length; "2M" is 2,097,152.
+        from_step: first step of the stage: the stage before ends there, whatever its length.
 
     Raises:
-        RecipeError: a setting out of bounds, or rows that cannot be cut to `seq_len`.
+        RecipeError: a setting out of bounds, rows that cannot be cut to `seq_len`, both `batch_size` and
+            `batch_tokens`, or a number of tokens that is not a number of whole rows.
 
     With a store of one document of 25 tokens:
 
@@ -363,17 +368,21 @@ class Stage:
         self,
         rows: RowSource | Mixture,
         *,
-        tokens: int | None = None,
+        tokens: int | str | None = None,
         seq_len: int | None = None,
         batch_size: int | None = None,
+        batch_tokens: int | str | None = None,
+        from_step: int | None = None,
     ) -> None:
         mixture = rows if isinstance(rows, Mixture) else Mixture([(rows, 1)])
-        if tokens is not None and tokens < 1:
-            raise RecipeError(f"expected tokens of a stage above 0, found {tokens!r}")
-        if batch_size is not None and batch_size < 1:
-            raise RecipeError(f"expected a batch_size above 0, found {batch_size!r}")
         self.mixture = mixture if seq_len is None else mixture.split_to(seq_len)
-        self.tokens, self.batch_size = tokens, batch_size
+        self.tokens = None if tokens is None else read_number("tokens", tokens)
+        if self.tokens is not None and self.tokens < 1:
+            raise RecipeError(f"expected tokens of a stage above 0, found {tokens!r}")
+        if from_step is not None and from_step < 0:
+            raise RecipeError(f"expected a from_step of 0 or more, found {from_step!r}")
+        self.from_step = from_step
+        self.batch_size = rows_per_batch(self.mixture.seq_len, batch_size, batch_tokens)
 
     @property
     def seq_len(self) -> int:
@@ -382,5 +391,36 @@ class Stage:
 
     def __repr__(self) -> str:
         length = "until used up" if self.tokens is None else f"{self.tokens:,} tokens"
+        if self.from_step is not None:
+            length += f" from step {self.from_step:,}"
         batch = "" if self.batch_size is None else f", batches of {self.batch_size:,} rows"
         return f"<Stage: {length}{batch}, {self.mixture!r}>"
+
+
+def rows_per_batch(seq_len: int, batch_size: int | None, batch_tokens: int | str | None) -> int | None:
+    """Rows of a global batch, from their number or from its tokens; None if neither is given.
+
+    Raises:
+        RecipeError: both, a number below 1, or tokens that are not a number of whole rows.
+
+    >>> rows_per_batch(4096, None, "2M")
+    512
+    """
+    if batch_size is not None and batch_tokens is not None:
+        raise RecipeError(
+            f"expected batch_size or batch_tokens, found both: {batch_size!r} and {batch_tokens!r}",
+            hint="batch_tokens is batch_size times the row length",
+        )
+    if batch_tokens is None:
+        if batch_size is not None and batch_size < 1:
+            raise RecipeError(f"expected a batch_size above 0, found {batch_size!r}")
+        return batch_size
+    tokens = read_number("batch_tokens", batch_tokens)
+    rows, rest = divmod(tokens, seq_len)
+    if rest or rows < 1:
+        nearest = [f"{n * seq_len:,} ({n:,} rows)" for n in (rows, rows + 1) if n > 0]
+        raise RecipeError(
+            f"batch_tokens is {tokens:,}: expected a multiple of the row length, {seq_len:,} tokens",
+            hint=f"nearest: {' or '.join(nearest)}",
+        )
+    return rows

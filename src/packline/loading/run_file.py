@@ -5,8 +5,8 @@
     seed = 1
 
     [[stages]]
-    tokens = 4_000_000_000
-    seq_len = 4096
+    tokens = "4B"
+    seq_len = "4k"
     packing = "best_fit"
 
     [[stages.sources]]
@@ -32,7 +32,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -56,8 +57,10 @@ if TYPE_CHECKING:
 class LoaderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Loader settings: the table `[loader]`."""
 
-    batch_size: int
-    """Rows per global batch, over all ranks."""
+    batch_size: int | None = None
+    """Rows per global batch, over all ranks; required, unless every stage has its own."""
+    batch_tokens: int | None = None
+    """The same in tokens, in place of `batch_size`: row lengths must divide it."""
     seed: int = 0
     """Seed for the order of rows."""
     shuffle: bool = True
@@ -110,6 +113,10 @@ class StageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Cut the packed rows into rows of n tokens; n divides `seq_len`."""
     batch_size: int | None = None
     """Rows per global batch in this stage; by default that of `[loader]`."""
+    batch_tokens: int | None = None
+    """The same in tokens, in place of `batch_size`."""
+    from_step: int | None = None
+    """First step of the stage: the stage before ends there, whatever its length."""
 
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -171,7 +178,10 @@ def _converted(value: Any, kind: type[Any], name: str, where: str) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        hint = "a run file has [loader] with batch_size, and [[stages]] with seq_len and [[stages.sources]]"
+        hint = (
+            "a run file has [loader] with batch_size or batch_tokens, and [[stages]] with seq_len and "
+            "[[stages.sources]]"
+        )
         raise RecipeError(f"{name}: {str(error).replace('$.', where)}", hint=hint) from error
 
 
@@ -209,31 +219,49 @@ def load_run(path: str | Path) -> tuple[list[Stage], LoaderSettings]:
         RecipeError: an invalid run file.
         StoreError: a store is missing, damaged or has no rows to give.
     """
-    from packline.loading.mixture import Mixture, Stage
     from packline.packing.rows import Rows
     from packline.store.reader import StoreReader
 
     run = read_run(path)
     stores: dict[str, StoreReader] = {}
     stages: list[Stage] = []
+
+    def rows_of(stage: StageSettings, source: SourceSettings) -> RowSource:
+        if source.store not in stores:
+            stores[source.store] = StoreReader(source.store)
+        rows: RowSource = Rows(stores[source.store], stage.seq_len, source.options, plans=run.loader.plans)
+        return rows if stage.split_to is None else rows.split_to(stage.split_to)
+
     for number, stage in enumerate(run.stages):
-        entries = []
-        for place, source in enumerate(stage.sources):
-            if source.store not in stores:
-                stores[source.store] = StoreReader(source.store)
-            try:
-                rows: RowSource = Rows(
-                    stores[source.store], stage.seq_len, source.options, plans=run.loader.plans
-                )
-                rows = rows if stage.split_to is None else rows.split_to(stage.split_to)
-            except PacklineError as error:
-                where = f"{path}: stages[{number}].sources[{place}]"
-                raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
-            weight = 1 if source.weight is None else source.weight
-            limit = None if source.max_epochs == "unlimited" else source.max_epochs
-            entries.append((rows, weight, limit))
-        stages.append(Stage(Mixture(entries), tokens=stage.tokens, batch_size=stage.batch_size))
+        stages.append(make_stage(stage, partial(rows_of, stage), f"{path}: stages[{number}]"))
     return stages, run.loader
+
+
+def make_stage(settings: StageSettings, rows_of: Callable[[SourceSettings], RowSource], where: str) -> Stage:
+    """Stage with the rows of its sources.
+
+    Args:
+        rows_of: rows of a source.
+        where: place of the stage, for messages.
+    """
+    from packline.loading.mixture import Mixture, Stage
+
+    entries = []
+    for place, source in enumerate(settings.sources):
+        try:
+            rows = rows_of(source)
+        except PacklineError as error:
+            raise type(error)(f"{where}.sources[{place}]: {error.message}", hint=error.hint) from error
+        weight = 1 if source.weight is None else source.weight
+        limit = None if source.max_epochs == "unlimited" else source.max_epochs
+        entries.append((rows, weight, limit))
+    lengths = {
+        name: getattr(settings, name) for name in ("tokens", "batch_size", "batch_tokens", "from_step")
+    }
+    try:
+        return Stage(Mixture(entries), **lengths)
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error.message}", hint=error.hint) from error
 
 
 def _placed(run: RunFile, folder: Path) -> RunFile:
@@ -260,6 +288,17 @@ def _check(run: RunFile, name: str) -> RunFile:
     """Check everything that can be checked before any store is opened."""
     if not run.stages:
         raise RecipeError(f"{name} has no stages", hint="a run file has at least one [[stages]]")
+    tables: list[tuple[str, LoaderSettings | StageSettings]] = [(f"{name}: loader", run.loader)]
+    tables += [(f"{name}: stages[{number}]", stage) for number, stage in enumerate(run.stages)]
+    for where, table in tables:
+        if table.batch_size is not None and table.batch_tokens is not None:
+            raise RecipeError(f"{where} has batch_size and batch_tokens", hint="batch_tokens counts tokens")
+    sized = [table.batch_size is not None or table.batch_tokens is not None for _, table in tables]
+    if not sized[0] and not all(sized[1:]):
+        raise RecipeError(
+            f"{name}: loader has no batch_size: expected rows per global batch",
+            hint='batch_size = 32, or batch_tokens = "512k"; or one of them in every stage',
+        )
     for number, stage in enumerate(run.stages):
         where = f"{name}: stages[{number}]"
         if not stage.sources:

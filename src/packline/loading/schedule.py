@@ -12,6 +12,9 @@ that the first has not. The draw numbers of a source are therefore counted over 
 `max_epochs`. The key of a source's order is (seed, its number, epoch); sources are numbered by first
 appearance in the run. Making the schedule checks that every stage has enough rows.
 
+A stage with `from_step` ends the stage before it there. Numbers of sources, uses of rows and steps depend on
+earlier stages alone, so steps before a changed stage are those of the run without the change.
+
 Rows of a store that is still being built are the first of more. The schedule then ends before the first step
 that needs others (`open`), and a schedule with more of them begins with the same steps.
 """
@@ -21,6 +24,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,8 +32,9 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.fingerprint import hash_value
-from packline.loading.mixture import Mixture, Stage, check_same_tokenizer, grows
+from packline.loading.mixture import Mixture, Stage, check_same_tokenizer, grows, rows_per_batch
 from packline.loading.order import GLOBAL, Order, RowOrder
+from packline.packing.batch import Part
 
 if TYPE_CHECKING:
     from packline.packing.row_reader import RowSource
@@ -38,6 +43,17 @@ STORES = "stores"
 """Name of the fingerprint of the stores."""
 UNKNOWN = "building"
 """In place of that fingerprint while a store is being built."""
+
+
+class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Description of a run in a state: what decides the rows of its batches, apart from seed and order."""
+
+    sources: list[str]
+    """12 digits for the store and 12 for the rows of each source, in the order of their numbers."""
+    stages: list[tuple[int, int, list[tuple[int, int]]]]
+    """First step, batch size, and number and weight of each source; of every stage that is known."""
+    selections: list[dict[str, Any]] = []
+    """Choice of documents of each source, in words; empty if all are the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,34 +111,61 @@ class ScheduledStage:
                 yield source, order.between(consumed + first, consumed + last)
 
 
+def parts_of(stage: ScheduledStage, start: int, stop: int) -> list[Part]:
+    """The stage's rows `start` to `stop`, by source, and their places in the batch."""
+    found = list(stage.rows_by_source(start, stop))
+    if len(found) == 1:
+        return [Part(stage.mixture.rows[source], rows) for source, rows in found]
+    sources = stage.mixture.interleaving.sources(start, stop)
+    return [
+        Part(stage.mixture.rows[source], rows, np.flatnonzero(sources == source)) for source, rows in found
+    ]
+
+
 class Schedule:
     """All stages of a run, in sequence.
 
     Args:
         stages: at least one.
         batch_size: rows per global batch, for stages without their own.
+        batch_tokens: the same in tokens.
         seed: seed for the orders of all sources.
         order: order of the rows of every source.
 
     Raises:
         RecipeError: no stage, no batch size, a stage without a whole batch or without an end, a source that
-            is used up before its stage ends, stages of different tokenizers.
+            is used up before its stage ends, a stage that ends before the `from_step` of the next, stages of
+            different tokenizers.
     """
 
     def __init__(
-        self, stages: Sequence[Stage], *, batch_size: int | None, seed: int, order: RowOrder = GLOBAL
+        self,
+        stages: Sequence[Stage],
+        *,
+        batch_size: int | None,
+        batch_tokens: int | str | None = None,
+        seed: int,
+        order: RowOrder = GLOBAL,
     ) -> None:
         if not stages:
             raise RecipeError("a run needs at least one stage, found none")
         self.seed, self.order = seed, order
         self.declared = list(stages)
         """All stages of the run; `stages` ends with one that is open."""
-        self.sizes = [_batch_size(number, stage, batch_size) for number, stage in enumerate(stages)]
+        self.sizes = [
+            _batch_size(number, stage, batch_size, batch_tokens) for number, stage in enumerate(stages)
+        ]
         """Rows per global batch of each of them."""
         self.stages: list[ScheduledStage] = []
         orders: dict[str, Order] = {}
         consumed: dict[str, int] = {}
-        for number, (stage, size) in enumerate(zip(stages, self.sizes, strict=True)):
+        ends = [*(stage.from_step for stage in stages[1:]), None]
+        if stages[0].from_step:
+            raise RecipeError(
+                f"stage 0: from_step is {stages[0].from_step:,}: expected 0, the beginning of the run",
+                hint="keep the stages of the steps before, also where they are over",
+            )
+        for number, (stage, size, end) in enumerate(zip(stages, self.sizes, ends, strict=True)):
             first = stages[0].mixture.rows[0]
             check_same_tokenizer(stage.mixture.rows[0], first, f"stage {number}", "stage 0")
             if self.open:
@@ -133,7 +176,7 @@ class Schedule:
                     count = max(len(rows), 1) if grows(rows) else len(rows)
                     orders[rows.fingerprint] = Order(count, seed, len(orders), order=order)
             before = [consumed.get(rows.fingerprint, 0) for rows in stage.mixture.rows]
-            scheduled = _schedule_stage(number, stage, size, len(self), before, orders)
+            scheduled = _schedule_stage(number, stage, size, len(self), end, before, orders)
             self.stages.append(scheduled)
             counts = stage.mixture.interleaving.counts(scheduled.steps * size)
             for rows, start, count in zip(stage.mixture.rows, before, counts, strict=True):
@@ -154,9 +197,7 @@ class Schedule:
         """Steps of the whole run; None if that depends on rows that do not exist yet."""
         if not self.open:
             return len(self)
-        rest = zip(self.declared[len(self.stages) - 1 :], self.sizes[len(self.stages) - 1 :], strict=True)
-        steps = [_steps(stage, size) for stage, size in rest]
-        return None if None in steps else self.stages[-1].first_step + sum(filter(None, steps))
+        return self._known_ends(len(self.stages) - 1, self.stages[-1].first_step)[-1]
 
     def drawn(self, step: int) -> list[tuple[RowSource, int]]:
         """Every source that is used before a step, once each, and how often until then."""
@@ -226,11 +267,28 @@ class Schedule:
         steps, inner = np.divmod(places, scheduled.batch_size)
         return Occurrences(rows[index], epoch, steps + scheduled.first_step, inner)
 
-    def selections(self) -> list[dict[str, Any]]:
-        """Settings of each source's documents that are not the default, in words, as JSON values."""
-        rows = [rows for stage in self.declared for rows in stage.mixture.rows]
-        described = [getattr(getattr(source, "selection", None), "described", {}) for source in rows]
-        return [msgspec.json.decode(msgspec.json.encode(one)) for one in described]
+    @cached_property
+    def sources(self) -> dict[str, RowSource]:
+        """Rows of every source by fingerprint, once each, in the order of their numbers."""
+        return {rows.fingerprint: rows for stage in self.declared for rows in stage.mixture.rows}
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """Sources and known stages of the run, for states."""
+        described = [
+            getattr(getattr(rows, "selection", None), "described", {}) for rows in self.sources.values()
+        ]
+        numbers = {fingerprint: number for number, fingerprint in enumerate(self.sources)}
+        stages = []
+        for stage in self.stages:
+            names = [numbers[rows.fingerprint] for rows in stage.mixture.rows]
+            weights = zip(names, stage.mixture.interleaving.parts, strict=True)
+            stages.append((stage.first_step, stage.batch_size, list(weights)))
+        return RunRecord(
+            sources=[source_mark(rows) for rows in self.sources.values()],
+            stages=stages,
+            selections=msgspec.json.decode(msgspec.json.encode(described)) if any(described) else [],
+        )
 
     def fingerprints(self) -> dict[str, str]:
         """12 hexadecimal digits for each thing that determines the contents of the batches, by its name.
@@ -256,20 +314,59 @@ class Schedule:
         """Steps of all stages but the last: known in advance, or what decides them while rows are unknown."""
         if not self.order.window_rows:
             return [stage.steps for stage in self.stages[:-1]]
-        return [
-            _steps(stage, size) or list(stage.mixture.max_epochs)
-            for stage, size in zip(self.declared[:-1], self.sizes, strict=False)
-        ]
+        ends = self._known_ends(0, 0)
+        facts: list[Any] = []
+        for stage, size, after, first, end in zip(
+            self.declared, self.sizes, self.declared[1:], [0, *ends], ends, strict=False
+        ):
+            steps = None if first is None or end is None else end - first
+            steps = _steps(stage, size) if after.from_step is None else steps
+            unknown = list(stage.mixture.max_epochs)
+            facts.append(steps or unknown + ([] if after.from_step is None else [after.from_step]))
+        return facts
+
+    def _known_ends(self, number: int, first: int | None) -> list[int | None]:
+        """Step after each declared stage from `number` on, which begins at `first`; None if rows decide."""
+        ends: list[int | None] = []
+        after = [stage.from_step for stage in self.declared[1:]]
+        for stage, size, end in zip(
+            self.declared[number:], self.sizes[number:], [*after, None][number:], strict=True
+        ):
+            steps = _steps(stage, size)
+            known = None if first is None or steps is None else first + steps
+            first = known if end is None else end
+            ends.append(first)
+        return ends
+
+
+def source_mark(rows: RowSource) -> str:
+    """12 hexadecimal digits each for the store of a source and for its settings."""
+    building = getattr(rows.store, "growing", False)
+    store = UNKNOWN if building else hash_value(rows.store.manifest.checksum)[:12]
+    return f"{store}-{hash_value(rows.settings_fingerprint)[:12]}"
 
 
 def _schedule_stage(
-    number: int, stage: Stage, batch_size: int, first_step: int, consumed: list[int], orders: dict[str, Order]
+    number: int,
+    stage: Stage,
+    batch_size: int,
+    first_step: int,
+    end: int | None,
+    consumed: list[int],
+    orders: dict[str, Order],
 ) -> ScheduledStage:
-    """Place a stage in the run, after checking that it has enough rows."""
+    """Place a stage in the run, after checking that it has enough rows.
+
+    Args:
+        end: step at which the next stage begins, if that is given.
+    """
     mixture = stage.mixture
     limit = mixture.limit(consumed)
     open = False
-    if (steps := _steps(stage, batch_size)) is not None:
+    steps = _steps(stage, batch_size)
+    if end is not None:
+        steps = _steps_until(end, number, steps, first_step)
+    if steps is not None:
         if not steps:
             raise RecipeError(
                 f"stage {number}: {stage.tokens:,} tokens are less than one batch of {batch_size:,} rows of "
@@ -302,16 +399,41 @@ def _schedule_stage(
         steps=steps,
         consumed=tuple(consumed),
         orders=tuple(orders[rows.fingerprint] for rows in mixture.rows),
-        left_over=limit - steps * batch_size if stage.tokens is None and limit is not None else 0,
+        left_over=0
+        if limit is None or end is not None or stage.tokens is not None
+        else limit - steps * batch_size,
         open=open,
     )
 
 
-def _batch_size(number: int, stage: Stage, batch_size: int | None) -> int:
-    size = stage.batch_size if stage.batch_size is not None else batch_size
-    if size is None or size < 1:
-        raise RecipeError(f"stage {number}: expected a batch_size above 0, found {size!r}")
+def _batch_size(number: int, stage: Stage, batch_size: int | None, batch_tokens: int | str | None) -> int:
+    try:
+        size = stage.batch_size or rows_per_batch(stage.seq_len, batch_size, batch_tokens)
+    except RecipeError as error:
+        raise RecipeError(f"stage {number}: {error.message}", hint=error.hint) from None
+    if size is None:
+        raise RecipeError(
+            f"stage {number}: expected a batch_size above 0, found None",
+            hint="batch_size counts rows, batch_tokens tokens; of the loader or of every stage",
+        )
     return size
+
+
+def _steps_until(end: int, number: int, steps: int | None, first_step: int) -> int:
+    """Steps of a stage that the next one ends."""
+    if end <= first_step:
+        raise RecipeError(
+            f"stage {number + 1}: from_step is {end:,}: expected a step after {first_step:,}, the first of "
+            f"stage {number}",
+            hint=f"leave stage {number} out if it has no step",
+        )
+    if steps is not None and first_step + steps < end:
+        raise RecipeError(
+            f"stage {number + 1}: from_step is {end:,}, and stage {number} ends before it, at step "
+            f"{first_step + steps:,}",
+            hint=f"more tokens for stage {number}, or an earlier from_step",
+        )
+    return end - first_step
 
 
 def _steps(stage: Stage, batch_size: int) -> int | None:

@@ -28,9 +28,10 @@ import pyarrow.parquet as pq
 
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_bytes
-from packline.packing.passes import ShardPlaces, in_threads
+from packline.packing.passes import ShardPlaces
 from packline.packing.uniqueness import repeated_texts
 from packline.storage.local import disk_errors, sync_file
+from packline.storage.threads import in_threads
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.shard import Shard
 

@@ -28,7 +28,8 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.packing.packer import DocumentFilter
-from packline.packing.passes import ShardPlaces, in_threads
+from packline.packing.passes import ShardPlaces
+from packline.storage.threads import in_threads
 from packline.store.lookup import check_names, column_types, read_columns
 from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader

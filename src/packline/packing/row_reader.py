@@ -11,6 +11,8 @@ import numpy as np
 
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, fill
+from packline.packing.gather import GatherPlan, gather
+from packline.packing.layout import Layout, Outline
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
 
@@ -39,6 +41,11 @@ class RowSource(Protocol):
 
     def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
         """Arrays `[B, L]` of these rows, int64 `[B]`."""
+
+    def gather(
+        self, rows: np.ndarray, tokens: np.ndarray | None, places: np.ndarray | None, *, targets: bool
+    ) -> Outline:
+        """Read rows into the tokens of a batch; see `RowReader.gather`."""
 
     def spans(self, indices: np.ndarray) -> Spans:
         """Documents that these rows hold."""
@@ -230,6 +237,54 @@ class RowReader(ABC):
             CorruptStore: a token is outside of this store's vocabulary.
         """
         return self._fill(self.spans(indices), fields)
+
+    def gather(
+        self,
+        rows: np.ndarray,
+        tokens: np.ndarray | None,
+        places: np.ndarray | None = None,
+        *,
+        targets: bool = True,
+    ) -> Outline:
+        """Read rows into the tokens of a batch that may have rows of other sources too.
+
+        Args:
+            rows: row numbers, int64 `[b]`.
+            tokens: `[B, L]`, of a dtype that holds all ids; None if they are not needed.
+            places: rows of the batch that they become, int64 `[b]`; None: the whole batch, in order.
+            targets: False if no targets will be made.
+
+        Returns:
+            What the other arrays of these rows follow from, given their tokens.
+
+        Raises:
+            IndexError: no such row.
+            CorruptStore: a token is outside of this store's vocabulary.
+        """
+        return self.gather_planned(self.spans(rows), None, tokens, places, targets=targets)
+
+    def gather_planned(
+        self,
+        spans: Spans,
+        plan: GatherPlan | None,
+        tokens: np.ndarray | None,
+        places: np.ndarray | None,
+        *,
+        targets: bool,
+    ) -> Outline:
+        """Read rows whose spans, and perhaps copies, are known; see `gather`."""
+        if tokens is None:
+            return Outline(Layout.of(spans.offsets, spans.lengths, self.seq_len))
+        return gather(
+            self.store,
+            spans,
+            tokens,
+            places,
+            pad_id=self.pad_id,
+            boundary_loss=self.boundary_loss,
+            targets=targets,
+            plan=plan,
+        )
 
     def rows_of(self, document: int) -> np.ndarray:
         """All rows with tokens of this document, sorted int64; empty if it is in none.

@@ -22,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.packing.passes import ShardPlaces, in_threads
+from packline.packing.passes import ShardPlaces
+from packline.storage.threads import in_threads
 
 PASS_DOCUMENTS = 1 << 26
 """Documents per pass, about."""

@@ -100,8 +100,11 @@ class Findings:
 
     def add(self, file: str, what: str, expected: object = "", found: object = "") -> None:
         """Record a problem."""
+        self._keep(Problem(file, what, _shown(expected), _shown(found)))
+
+    def _keep(self, problem: Problem) -> None:
         if len(self.problems) < MOST:
-            self.problems.append(Problem(file, what, _shown(expected), _shown(found)))
+            self.problems.append(problem)
         else:
             self.not_listed += 1
 
@@ -117,6 +120,16 @@ class Findings:
         self.bytes += size
         if self._on_progress is not None:
             self._on_progress(self.bytes, self._total)
+
+    def include(self, other: Findings, prefix: str = "") -> None:
+        """Add what was found by another one, as if it had been found here; file names get a prefix."""
+        for problem in other.problems:
+            self._keep(msgspec.structs.replace(problem, file=prefix + problem.file))
+        self.not_listed += other.not_listed
+        self.files += other.files
+        self.documents += other.documents
+        self.tokens += other.tokens
+        self.read(other.bytes)
 
     def report(self, deep: DeepReport | None, seconds: float) -> Report:
         """Make the report."""

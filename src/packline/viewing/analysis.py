@@ -190,10 +190,9 @@ def put_together(
     used = tally.used()
     special = np.zeros(tally.vocab_size, bool)
     special[[one for one in vocabulary.special if one < tally.vocab_size]] = True
-    has_token = np.array([bool(data) for data in vocabulary.data], bool)
     plain = np.where(special, 0, used)
     most = np.lexsort((np.arange(len(plain)), -plain))[:top]
-    never = np.flatnonzero((used == 0) & has_token & ~special)
+    never = [one for one in np.flatnonzero((used == 0) & ~special).tolist() if vocabulary.data[one]]
     rates = measure_rates(np.array(tally.rates))
     return Analysis(
         tokenizer=vocabulary.name,
@@ -211,7 +210,7 @@ def put_together(
             TokenCount(int(one), vocabulary.text(int(one)), int(plain[one])) for one in most if plain[one]
         ],
         never_used=len(never),
-        never_used_first=[TokenCount(int(one), vocabulary.text(int(one)), 0) for one in never[:top]],
+        never_used_first=[TokenCount(one, vocabulary.text(one), 0) for one in never[:top]],
         rates=rates,
         suspicious=_suspicious(tally, rates, top),
         **known,

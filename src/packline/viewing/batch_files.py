@@ -26,7 +26,7 @@ import numpy as np
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, InputError, TokenizerError
 from packline.formats.pt import DAMAGE, read_tensor
-from packline.packing.batch import IGNORED
+from packline.packing.layout import IGNORED
 
 KEYS = {
     "input": ("input_tensor", "input_ids"),

@@ -32,12 +32,14 @@ GRAM = 4
 LONG_RUN = 100
 
 PLACES = 64
-"""Positions of a document that are screened."""
+"""Positions of a document that are screened first."""
 SAME_GRAMS, SAME_TOKENS = 7, 16
 """Numbers of equal positions from which a document is counted. A document at the limit has 19 and 32."""
 MORE_PLACES = 256
 MORE_GRAMS, MORE_TOKENS = 45, 95
-"""The same for documents of more than four times as many tokens. One at the limit has 77 and 128."""
+"""The same for those that pass, of more tokens than that. One at the limit has 77 and 128."""
+MANY = 4 * MORE_PLACES
+"""Number of values from which only those that are common in a sample are counted."""
 STRIDE = 8
 """Every eighth token is compared to find long runs: a run of 100 contains twelve of them."""
 
@@ -79,7 +81,12 @@ def screen(
         found["long run"] = np.unique(np.maximum(runs, 0))
     long = np.flatnonzero(lengths >= SHORTEST)
     if len(long):
-        grams, firsts = _repeats(tokens, starts[long], np.minimum(lengths[long], LONGEST))
+        begins, sizes = starts[long], np.minimum(lengths[long], LONGEST)
+        grams, firsts = _repeats(tokens, begins, sizes, _JITTER, SAME_GRAMS, SAME_TOKENS)
+        again = np.flatnonzero((grams | firsts) & (sizes >= MORE_PLACES + GRAM))
+        more = _repeats(tokens, begins[again], sizes[again], _MORE_JITTER, MORE_GRAMS, MORE_TOKENS)
+        grams[again] &= more[0]
+        firsts[again] &= more[1]
         found["repetition"], found["one token"] = long[grams], long[firsts]
     wanted: dict[int, list[str]] = {}
     for reason, documents in found.items():
@@ -104,10 +111,9 @@ def judge_document(
     body = body[:LONGEST]
     found: dict[str, float] = {}
     if "repetition" in reasons and len(body) >= SHORTEST:
-        found["repetition"] = _repetition(body)
+        found["repetition"] = _share(all_grams(body), MORE_GRAMS)
     if "one token" in reasons and len(body) >= SHORTEST:
-        sampled = len(body) < 4 * MORE_PLACES or _most_common(body[_more_places(len(body))]) >= MORE_TOKENS
-        found["one token"] = _most_common(body) / len(body) if sampled else 0.0
+        found["one token"] = _share(body, MORE_TOKENS)
     if "long run" in reasons:
         found["long run"] = float(longest_run(body))
     if "no text" in reasons:
@@ -159,31 +165,20 @@ def _mixed(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return found
 
 
-def _repetition(body: np.ndarray) -> float:
-    """Share of the most common sequence of four tokens; 0.0 if it is certainly below the limit."""
-    count = len(body) - GRAM + 1
-    if count < 4 * MORE_PLACES:
-        return _most_common(all_grams(body)) / count
-    if _most_common(grams_at(body, _more_places(count))) < MORE_GRAMS:
-        return 0.0
-    # Sorting a long document costs three times as much as sorting only what falls into the fullest classes.
-    grams = all_grams(body)
-    classes = ((grams * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)).astype(np.int64)
-    full = np.flatnonzero(np.bincount(classes) >= LIMITS["repetition"] * count)
-    return max((_most_common(grams[classes == one]) for one in full.tolist()), default=0) / count
+def _share(values: np.ndarray, least: int) -> float:
+    """Share of the most common value.
 
-
-def _more_places(count: int) -> np.ndarray:
-    return ((np.arange(MORE_PLACES) + _MORE_JITTER) * (count / MORE_PLACES)).astype(np.int64)
-
-
-def _most_common(values: np.ndarray) -> int:
-    """Number of occurrences of the most common value."""
-    if values.itemsize == 2 and len(values) > 1 << 14:
-        return int(np.bincount(values).max())
-    ordered = np.sort(values)
-    changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    return int(np.diff(np.concatenate([[0], changes, [len(ordered)]])).max())
+    Only values that are common in a sample of many are counted, and none if no value is there `least` times:
+    then 0.0.
+    """
+    if len(values) < MANY:
+        ordered = np.sort(values)
+        changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+        return int(np.diff(np.concatenate([[0], changes, [len(ordered)]])).max()) / len(values)
+    sample = values[((np.arange(MORE_PLACES) + _MORE_JITTER) * (len(values) / MORE_PLACES)).astype(np.int64)]
+    found, counts = np.unique(sample, return_counts=True)
+    common = found[counts >= least // 2] if counts.max() >= least else ()
+    return max((int(np.count_nonzero(values == one)) for one in common), default=0) / len(values)
 
 
 def _run_places(tokens: np.ndarray) -> np.ndarray:
@@ -196,19 +191,34 @@ def _run_places(tokens: np.ndarray) -> np.ndarray:
     runs = same[: len(same) - pairs + 1].copy()
     for step in range(1, pairs):
         runs &= same[step : len(same) - pairs + 1 + step]
-    return np.flatnonzero(runs) * STRIDE
+    places = np.flatnonzero(runs) * STRIDE
+    for step in range(1, STRIDE * pairs, STRIDE + 1):  # between those: indented code does not pass
+        places = places[tokens[places + step] == tokens[places]]
+    return places
 
 
-def _repeats(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Documents of at least `SHORTEST` tokens with repeated fours, or repeated tokens; bool `[D]` each."""
-    counts = lengths - GRAM + 1
-    steps = np.arange(PLACES)
-    inner = ((steps + _JITTER) * (counts / PLACES)[:, None]).astype(np.int64)
-    few = np.flatnonzero(counts <= PLACES)
+def _repeats(
+    tokens: np.ndarray,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    jitter: np.ndarray,
+    same_grams: int,
+    same_tokens: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Documents of at least `SHORTEST` tokens with repeated fours, or repeated tokens; bool `[D]` each.
+
+    Args:
+        jitter: place of each position within its part of a document, in [0, 1).
+        same_grams, same_tokens: numbers of positions that must be equal.
+    """
+    counts, places = lengths - GRAM + 1, len(jitter)
+    steps = np.arange(places)
+    inner = ((steps + jitter) * (counts / places)[:, None]).astype(np.int64)
+    few = np.flatnonzero(counts <= places)
     inner[few] = np.minimum(steps, counts[few, None] - 1)
-    places = starts[:, None] + np.minimum(inner, counts[:, None] - 1)
-    grams = grams_at(tokens, places)
-    firsts = tokens[places].astype(np.uint32)
+    at = starts[:, None] + np.minimum(inner, counts[:, None] - 1)
+    grams = grams_at(tokens, at)
+    firsts = tokens[at].astype(np.uint32)
     if len(few):  # each place of a short document once, then numbers that are almost surely unique
         beyond = steps >= counts[few, None]
         grams[few] = np.where(beyond, steps.astype(np.uint64), grams[few])
@@ -218,6 +228,6 @@ def _repeats(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tup
     grams.sort(axis=1)
     firsts.sort(axis=1)
     return (
-        (grams[:, SAME_GRAMS - 1 :] == grams[:, : -SAME_GRAMS + 1]).any(axis=1),
-        (firsts[:, SAME_TOKENS - 1 :] == firsts[:, : -SAME_TOKENS + 1]).any(axis=1),
+        (grams[:, same_grams - 1 :] == grams[:, : 1 - same_grams]).any(axis=1),
+        (firsts[:, same_tokens - 1 :] == firsts[:, : 1 - same_tokens]).any(axis=1),
     )

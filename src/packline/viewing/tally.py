@@ -207,7 +207,10 @@ class Counter:
             if len(worst) == KEPT:  # most blocks have nothing that is worse
                 edge = worst[-1].value
                 places = places[rates[places] < edge if reason == "few" else rates[places] > edge]
-            self.tally.keep(reason, [Suspect(first + int(asked[one]), float(rates[one])) for one in places])
+            if len(places):
+                self.tally.keep(
+                    reason, [Suspect(first + int(asked[one]), float(rates[one])) for one in places]
+                )
 
 
 class Rates(msgspec.Struct, frozen=True):

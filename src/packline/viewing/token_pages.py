@@ -17,7 +17,7 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture
-from packline.packing.batch import IGNORED
+from packline.packing.layout import IGNORED
 from packline.packing.row_reader import Row
 from packline.packing.rows import Rows
 from packline.store.provenance import Provenance

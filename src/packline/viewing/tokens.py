@@ -33,7 +33,7 @@ import numpy as np
 from packline.encoders.token_bytes import TokenBytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import TokenizerError
-from packline.packing.batch import IGNORED
+from packline.packing.layout import IGNORED
 from packline.packing.row_reader import RowReader, RowSource
 from packline.store.files import FileEntry, read_file
 from packline.store.kept_tokenizer import load_kept_tokenizer
@@ -44,6 +44,7 @@ from packline.store.reader import StoreReader, document_number, provenance_of
 from packline.viewing.columns import value_text
 from packline.viewing.page import Cell, DocumentOrigin, TokenStrip
 from packline.viewing.text import JOINERS, MARKS_MOST, visible
+from packline.viewing.turns import with_turns
 
 MOST = 2048
 """Maximum number of tokens in a strip."""
@@ -419,7 +420,7 @@ def row_strip(
     provenances: Sequence[Provenance] | None = None,
     href: Href | None = None,
 ) -> TokenStrip:
-    """Strip of the tokens of a row, with the edges of its documents.
+    """Strip of the tokens of a row, with the edges of its documents and the turns of its conversations.
 
     Args:
         index: number of the row.
@@ -434,7 +435,7 @@ def row_strip(
     if provenances is None:
         provenances = provenance_of(rows.store, spans.documents)
     positions = _in_documents(arrays["position_ids"], arrays["segment_ids"], spans.starts)
-    return batch_strip(
+    strip = batch_strip(
         Vocabulary.of_store(rows.store),
         arrays["tokens"],
         learned=learned_of(arrays["targets"], positions),
@@ -449,6 +450,7 @@ def row_strip(
         caption=f"row {index:,}" if caption is None else caption,
         most=most,
     )
+    return with_turns(strip)
 
 
 def batch_strip(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from packline.viewing.page import Cell, DocumentOrigin, TokenStrip
 from packline.viewing.text import percent
@@ -57,23 +57,40 @@ def turns_in(cells: Sequence[Cell]) -> list[tuple[int, str]]:
     return found
 
 
-def with_turns(strip: TokenStrip, document: int | None) -> TokenStrip:
-    """Strip of a document with a block for each turn of a conversation; other strips as they are."""
-    turns = turns_in(strip.cells)
-    if not turns:
-        return strip
-    edges = [*(place for place, _ in turns), len(strip.cells)]
-    roles = [role for _, role in turns]
-    if edges[0]:
-        edges, roles = [0, *edges], [UNKNOWN, *roles]
+def with_turns(strip: TokenStrip, document: int | None = None) -> TokenStrip:
+    """Strip with a block for each turn of its conversations; a strip without turns as it is.
+
+    Args:
+        document: number of the document of a strip that names none.
+    """
+    named = {origin.segment: origin for origin in strip.origins}
     cells: list[Cell] = []
     origins: list[DocumentOrigin] = []
-    text = strip.origins[0].text if strip.origins else ""
-    for number, (role, (start, stop)) in enumerate(zip(roles, pairwise(edges), strict=True)):
-        part = strip.cells[start:stop]
-        cells += [replace(cell, segment=number) for cell in part]
-        origins.append(DocumentOrigin(number, document, text, title=role, note=in_loss(part)))
+    any_turns = False
+    for segment, group in groupby(strip.cells, lambda cell: cell.segment):
+        part = list(group)
+        whole = named.get(segment, DocumentOrigin(segment, document, ""))
+        turns = turns_in(part)
+        any_turns |= bool(turns)
+        places, roles = [place for place, _ in turns], [role for _, role in turns]
+        if not turns or places[0]:
+            places, roles = [0, *places], [UNKNOWN if turns else whole.title, *roles]
+        for role, (start, stop) in zip(roles, pairwise([*places, len(part)]), strict=True):
+            number = -1 if segment < 0 else len(origins)
+            cells += [replace(cell, segment=number) for cell in part[start:stop]]
+            if segment >= 0:
+                title = _of_document(role, whole, start) if role and strip.headings else role
+                note = in_loss(part[start:stop]) if role else whole.note
+                href = "" if start else whole.href
+                origins.append(replace(whole, segment=number, title=title, note=note, href=href))
+    if not any_turns:
+        return strip
     return replace(strip, cells=tuple(cells), origins=tuple(origins), headings=True)
+
+
+def _of_document(role: str, whole: DocumentOrigin, start: int) -> str:
+    """Name of a turn in a strip of several documents; the first turn names its document."""
+    return role if start or whole.document is None else f"document {whole.document:,}: {role}"
 
 
 def in_loss(cells: Sequence[Cell]) -> str:

@@ -141,7 +141,7 @@ def train_folder(
     eos = _named(eos, END_OF_TEXT, special_tokens, "eos")
     bos = _named(bos, BEGINS, special_tokens, "bos")
     texts = TrainingTexts(recipe, max_chars, doc_chars)
-    _check_place(folder, force)
+    check_place(folder, force)
     trained = _train(
         texts,
         vocab_size,
@@ -168,11 +168,11 @@ def train_folder(
         REPORT: _indented(report),
         JSON: trained.json.encode("utf-8") + b"\n",
     }
-    _publish(folder, files)
+    publish_files(folder, files)
     return report
 
 
-def _check_place(folder: Path, force: bool) -> None:
+def check_place(folder: Path, force: bool) -> None:
     """Refuse a path where no folder can be created, before the work. Leaves nothing at `folder`."""
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file: expected a folder", hint="name a new folder")
@@ -189,16 +189,16 @@ def _check_place(folder: Path, force: bool) -> None:
         raise StoreError(f"cannot write into the folder {folder}", hint="name another folder")
 
 
-def _publish(folder: Path, files: dict[str, bytes]) -> None:
+def publish_files(folder: Path, files: dict[str, bytes]) -> None:
     """Write the files of a tokenizer atomically.
 
     A new or empty folder is created by a rename; leftovers of a killed run are removed first. If there are
-    other files (`force`), the old tokenizer.json is removed first and the new one is written last: in
-    between, the folder is not a tokenizer, and the same command writes all files again.
+    other files (`force`), the old main file is removed first and the new one is written last: in between, the
+    folder is not a tokenizer, and the same command writes all files again.
 
     Args:
         folder: destination folder.
-        files: contents by name, tokenizer.json last.
+        files: contents by name, the main file (tokenizer.json) last.
     """
     place = folder.resolve()
     if not place.exists() or not any(place.iterdir()):
@@ -221,7 +221,7 @@ def _publish(folder: Path, files: dict[str, bytes]) -> None:
                 raise
         finally:
             shutil.rmtree(waiting, ignore_errors=True)
-    (place / JSON).unlink(missing_ok=True)
+    (place / list(files)[-1]).unlink(missing_ok=True)
     sync_folder(place)
     for name, data in files.items():
         publish_bytes(place / name, data)

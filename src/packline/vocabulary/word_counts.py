@@ -25,7 +25,6 @@ Cost: about 50 MB/s per core. Patterns with other rules (`o200k`) are left to HF
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -38,6 +37,7 @@ import pyarrow as pa
 
 from packline.encoders.tiktoken import Pattern
 from packline.sources.batch import Texts
+from packline.storage.threads import process_cores
 
 JOIN_BYTES = 64 << 20
 """Total size of the tables of batches that wait to be joined."""
@@ -98,7 +98,7 @@ def count_words(
     (3, [1, 1, 2], 7)
     """
     table = _Table(memory_bytes)
-    threads = threads or _processors()
+    threads = threads or process_cores()
     text_bytes = documents = 0
     with ThreadPoolExecutor(threads) as pool:
         running: deque[Future[pa.Table]] = deque()
@@ -187,10 +187,6 @@ def _empty() -> pa.Table:
 
 def _size(table: pa.Table) -> int:
     return int(table.nbytes) + ROW_BYTES * len(table)
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def batches_of(texts: Iterable[str], size: int = 1 << 20) -> Iterator[Texts]:

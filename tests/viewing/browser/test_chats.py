@@ -10,8 +10,6 @@ from tests.viewing.browser.harness import SCHEMES, Chrome, axe, picture, serving
 
 import packline
 from packline.facade import Store
-from packline.viewing.page import Cell
-from packline.viewing.turns import turns_in
 
 TALKS = [
     [
@@ -74,19 +72,3 @@ def test_keys_lead_to_what_is_trained(chrome: Chrome, chat_site: str) -> None:
     assert first < second == last and back == first
     assert page.evaluate(f"{now}.previousElementSibling.dataset.loss") == "0"
     assert "assistant" in page.locator(".card").inner_text()
-
-
-@pytest.mark.parametrize(
-    ("texts", "roles"),
-    [
-        ("<|start_header_id|> user <|end_header_id|> hi <|eot_id|>", ["user"]),
-        ("<|bos|> <|user_start|> hi <|user_end|> <|assistant_start|> a", ["user", "assistant"]),
-        ("[INST] hi [/INST] a", ["user", "assistant"]),
-        ("<|im_start|> <|im_end|>", []),
-        ("<|system|> hi <|assistant|> a", ["system", "assistant"]),
-        ("plain text", []),
-    ],
-)
-def test_turns_of_the_usual_formats(texts: str, roles: list[str]) -> None:
-    cells = [Cell(one, (0,), one.encode(), 0, special=one[0] in "<[") for one in texts.split(" ")]
-    assert [role for _, role in turns_in(cells)] == roles

@@ -31,7 +31,7 @@ from packline.formats.layouts.columns import LABELS, LOSS_MASK, is_list_type
 from packline.formats.layouts.header_shards import split_of_name
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS, BLOCK_TOKENS, UNIT_TOKENS
 from packline.formats.types import DatasetFile, DocumentBlock, Edges, ReadTask
-from packline.packing.batch import IGNORED
+from packline.packing.layout import IGNORED
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:

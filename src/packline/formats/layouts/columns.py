@@ -26,7 +26,7 @@ from packline.errors import RecipeError
 from packline.formats.format import Options
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS
 from packline.formats.types import Edges, ExportPart, ExportPlan, fitting_dtype
-from packline.packing.batch import IGNORED
+from packline.packing.layout import IGNORED
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from packline.store.reader import StoreReader
 
 HELD = 8
 """Results of each kind that are kept."""
-FILTERED_MOST = 1 << 21
+FILTERED_MOST = 1 << 23
 """Maximum documents of a store that a page filters."""
-SORTED_MOST = 1 << 20
+SORTED_MOST = 1 << 22
 """Maximum documents of a store that a page sorts."""
 PACKED_MOST = 1 << 20
 """Maximum documents for which a page computes best_fit in memory, in a twentieth of a second. For more

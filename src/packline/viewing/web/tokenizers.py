@@ -112,7 +112,7 @@ def _split(text: str, chosen: list[SiteTokenizer], control: bool) -> list[Block]
     for one, cells in zip(chosen, cut, strict=True):
         more = sum(len(cell.ids) for cell in cells[SHOWN_TOKENS:])
         caption = f"{one.name}, {plural(_count(cells), 'token')}"
-        strip = with_turns(TokenStrip(caption, cells[:SHOWN_TOKENS], more=more), None)
+        strip = with_turns(TokenStrip(caption, cells[:SHOWN_TOKENS], more=more))
         ids = " ".join(str(number) for cell in cells for number in cell.ids)
         parts.append((strip, CopyText(f"ids of {one.name}", ids)))
     return [_table(text, chosen, cut), SideBySide(tuple(parts))]

@@ -1,0 +1,235 @@
+"""nanochat: Parquet files of text, which its trainer tokenizes while it trains.
+
+    shard_00000.parquet, shard_00001.parquet, ...    one column `text`, a row per document
+    shard_00012.parquet                              the last file is the validation split
+
+The trainer reads files in the order of their names, and rank r of W the row groups r, r + W, ... of each. A
+rank without a row group in the validation file waits forever, so every file with 64
+documents has at least 64 row groups; a group has at most 1,024 documents and 4M tokens.
+
+Texts are decoded from the tokens of the store, in its splits and selection, so with its tokenizer
+(`packline tokenizer export --to nanochat`) the trainer gets the same ids. Special tokens inside documents
+become their names. Bytes that are not UTF-8, as where an imported document was cut, become U+FFFD. Tokenizers
+that do not keep text (WordPiece, or a space put before it) are refused.
+
+Text is written and not read: `packline build OUT --text text` tokenizes it. A loader gives the trainer tokens
+instead, and resumes exactly. Cost: decoding and compression, about 10 million tokens per second.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packline.encoders.token_bytes import TokenText, drops_first_space, keeps_text, token_bytes
+from packline.encoders.tokenizer import Tokenizer
+from packline.errors import RecipeError
+from packline.formats.format import DatasetReader, DocumentFormat, Options
+from packline.formats.layouts.document_files import FileList, find_below
+from packline.formats.types import (
+    DocumentBlock,
+    Edges,
+    ExportPart,
+    ExportPlan,
+    NotPreserved,
+    ReadTask,
+)
+from packline.ragged import offsets_of
+from packline.store.report import Findings
+
+if TYPE_CHECKING:
+    from packline.formats.document_view import DocumentStream, DocumentView
+    from packline.formats.export_record import ExportRecord
+    from packline.formats.target import Target
+
+NAME = re.compile(r"shard_(\d{5,})\.parquet")
+ENDING = ".parquet"
+TEXT = "text"
+SPLITS = ("train", "val")
+GROUP_DOCUMENTS, GROUP_TOKENS = 1024, 1 << 22
+LEAST_GROUPS = 64
+BYTES_PER_TOKEN = 4
+"""For the estimate of the output."""
+
+
+class NanochatOptions(Options, frozen=True):
+    """Options for nanochat's files."""
+
+    shard_tokens: int = 1 << 26
+    """Tokens per train file, up to the end of a document: about 250 MB of text."""
+    compression: Literal["zstd", "snappy", "none"] = "zstd"
+    """Compression of pages."""
+
+
+class Nanochat(DocumentFormat):
+    """nanochat's text."""
+
+    name = "nanochat"
+    title = "nanochat: shard_00000.parquet of text, the last one for validation"
+    options = NanochatOptions
+    holds_text = True
+    opened = MappingProxyType(
+        {
+            "train": "no documents for training: nanochat trains on all files except the last",
+            "val": "no validation split: nanochat takes the last train file, and stops if it is the only one",
+        }
+    )
+
+    def edges_of(self, options: NanochatOptions) -> Edges:
+        return "none"
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: NanochatOptions) -> tuple[str, ...]:
+        return (
+            f'ln -s {shlex.quote(str(Path(out).absolute()))} "$NANOCHAT_BASE_DIR/base_data_climbmix"',
+            "python -m scripts.base_train",
+        )
+
+    def plan(self, view: DocumentView, options: NanochatOptions) -> ExportPlan:
+        if options.shard_tokens < 1:
+            raise RecipeError(
+                f"nanochat: expected shard_tokens of at least 1, found {options.shard_tokens:,}"
+            )
+        _text_of(view)  # refuses tokenizers that do not keep text
+        parts: list[ExportPart] = []
+        for split in (split for split in SPLITS if split in view.splits):
+            stream, size = view.stream(split), options.shard_tokens
+            inner = {stream.document_at(token) for token in range(size, stream.tokens, size)}
+            cuts = {0, stream.documents} | (inner if split == "train" else set())
+            for start, stop in pairwise(sorted(cuts)):
+                file = f"shard_{len(parts):05d}{ENDING}"
+                parts.append(ExportPart(file, split, len(parts), start, stop))
+        lost = [
+            one for one in view.not_preserved(self.name) if not one.what.endswith("-document tokens")
+        ]  # the trainer adds <|bos|>
+        if view.tokenizer.round_trip == "normalized":
+            why = f"{view.tokenizer.name} normalizes text before it encodes it"
+            lost.append(NotPreserved("text before normalization", view.documents, "documents", why))
+        if others := [view.stream(split) for split in view.splits if split not in SPLITS]:
+            count = sum(stream.documents for stream in others)
+            lost.append(NotPreserved("test split", count, "documents", "nanochat has two splits"))
+        if not parts:
+            raise RecipeError("nanochat: no documents for training or validation")
+        return ExportPlan(tuple(parts), BYTES_PER_TOKEN * view.tokens, lost=tuple(lost))
+
+    def write(
+        self, view: DocumentView, part: ExportPart, target: Target, options: NanochatOptions
+    ) -> dict[str, Any]:
+        schema = pa.schema([(TEXT, pa.string())])
+        with (
+            target.create(part.name) as file,
+            pa.PythonFile(file, "w") as sink,
+            pq.ParquetWriter(
+                sink,
+                schema,
+                compression=options.compression,
+                use_dictionary=False,
+                write_statistics=False,
+                write_page_checksum=True,
+            ) as writer,
+        ):
+            vocabulary = _text_of(view)
+            for block in _groups(view.stream(part.split), part, view.store.dtype):
+                batch = pa.RecordBatch.from_arrays([texts_of(block, vocabulary)], schema=schema)
+                writer.write_batch(batch, row_group_size=batch.num_rows)
+                target.progress(len(block.tokens))
+        return {}
+
+    def recognises(self, path: Path) -> bool:
+        names = [path] if path.is_file() else sorted(path.glob(f"*{ENDING}")) if path.is_dir() else []
+        if not names or not all(NAME.fullmatch(one.name) for one in names):
+            return False
+        try:
+            return bool(pq.read_schema(names[0]).field(TEXT).type == pa.string())
+        except (OSError, KeyError, ValueError, pa.ArrowException):
+            return False
+
+    def open(self, path: Path, options: NanochatOptions, findings: Findings) -> DatasetReader:
+        folder, paths = find_below(path, ENDING, "Parquet files of text, shard_00000.parquet")
+        return TextFiles(folder, paths, findings)
+
+
+class TextFiles(DatasetReader):
+    """Opened files of text: their footers are checked, and they have no tokens to read."""
+
+    def __init__(self, folder: Path, paths: list[Path], findings: Findings) -> None:
+        listed = FileList(folder)
+        self.units, self.edges, self.dtype, self.facts = [], "none", np.dtype(np.uint32), {}
+        for path in paths:
+            file = listed.files[listed.add(path)]
+            try:
+                kinds = pq.read_schema(path)
+                found = str(kinds.field(TEXT).type) if TEXT in kinds.names else "none"
+                findings.compare(file.name, f"type of the column {TEXT}", "string", found)
+            except (OSError, ValueError, pa.ArrowException) as error:
+                findings.add(file.name, f"not a Parquet file: {error}")
+        self.files = listed.files
+
+    def blocks(self, unit: ReadTask) -> Iterator[DocumentBlock]:
+        raise NotImplementedError("text has no units")
+
+
+def texts_of(block: DocumentBlock, vocabulary: TokenText) -> pa.Array:
+    """Texts of documents, a `string` array; bytes that are no UTF-8 become U+FFFD.
+
+    >>> block = DocumentBlock(np.array([0, 1, 1, 2]), np.array([0, 2, 4]))
+    >>> texts_of(block, TokenText.of_tokens([b"a", b" b", bytes([255])])).to_pylist()
+    ['a b', ' b\ufffd']
+    """
+    data, begins = vocabulary.gather(block.tokens)
+    bounds = begins[block.offsets]
+    buffers = [None, pa.py_buffer(bounds.astype(np.int32)), pa.py_buffer(data)]
+    texts = pa.Array.from_buffers(pa.string(), len(block), buffers)
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        pieces = pa.Array.from_buffers(pa.binary(), len(block), buffers).to_pylist()
+        return pa.array([piece.decode("utf-8", "replace") for piece in pieces], pa.string())
+    return texts
+
+
+def _groups(stream: DocumentStream, part: ExportPart, dtype: np.dtype) -> Iterator[DocumentBlock]:
+    """Documents of each row group of a file."""
+    most = min(max((part.stop - part.start) // LEAST_GROUPS, 1), GROUP_DOCUMENTS)
+    start = part.start
+    while start < part.stop:
+        lengths = stream.lengths(start, min(start + most, part.stop))
+        count = max(int(np.cumsum(lengths).searchsorted(GROUP_TOKENS, "right")), 1)
+        yield stream.block(start, offsets_of(lengths[:count]), dtype)
+        start += count
+
+
+def _text_of(view: DocumentView) -> TokenText:
+    """Bytes of every token of the store's tokenizer, special tokens by their names.
+
+    Raises:
+        RecipeError: decoding does not give the text back.
+    """
+    entry = view.tokenizer
+    tokenizer = Tokenizer(
+        name=entry.name,
+        kind="tiktoken" if entry.kind == "tiktoken" else "huggingface",
+        json=view.store.tokenizer.to_str(),
+        vocab_size=entry.vocab_size,
+        special_tokens={},
+    )
+    if not keeps_text(tokenizer) or drops_first_space(tokenizer):
+        raise RecipeError(
+            f"nanochat: text cannot be recovered exactly from tokens of {entry.name}",
+            hint="write Parquet files of the text itself, or use a tokenizer of bytes",
+        )
+    found = token_bytes(tokenizer)
+    for number, token in view.store.tokenizer.get_added_tokens_decoder().items():
+        found[number] = token.content.encode("utf-8")
+    return TokenText.of_tokens(found)
+
+
+FORMAT = Nanochat()

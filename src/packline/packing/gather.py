@@ -1,0 +1,317 @@
+"""Reading of rows from the files of a store: their tokens, and the outline from which the rest follows.
+
+    GatherPlan   ranges of files, and the ranges of the batch they are copied to
+    gather       rows to their places in a batch
+
+Documents are adjacent in a shard. So documents that follow one another in a row as they do in the store are
+one copy, whatever their number, and only its start has to be looked up: documents 7, 8, 9 are one copy,
+documents 7, 30, 9 three (best fit, shuffled documents). If shards have `NAME.loss`, its bytes are copied too,
+which costs as much again.
+
+Copies of a remote store are cut where its pieces end. What a plan reads is brought at once, and a copy is
+then a slice of one piece that is held. A plan of many rows can be divided into those of single batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packline.packing.layout import IGNORED, Layout, Outline
+from packline.packing.packer import Spans
+from packline.store.reader import StoreReader
+from packline.store.shard import Shard, wrong_id, wrong_place
+
+if TYPE_CHECKING:
+    from packline.store.pieces import Held, PieceRanges
+
+FEW = 64
+"""Spans of a single row up to which they are handled one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatherPlan:
+    """N copied ranges, in the order of the rows. No copy holds tokens of two rows."""
+
+    store: StoreReader
+    shards: list[Shard]
+    """Shard that each copy is from."""
+    firsts: list[int]
+    """Number in the store of that shard's first document."""
+    sources: list[int]
+    """First token of each copy in its shard."""
+    targets: list[int]
+    """First place of each copy in the batch."""
+    lengths: list[int]
+    """Tokens."""
+    rows: np.ndarray
+    """int64 `[N]`: row of the layout."""
+    pieces: PieceRanges | None = None
+    """Of a remote store, once its copies are cut: where they are in its pieces."""
+
+    @classmethod
+    def of(
+        cls, store: StoreReader, spans: Spans, layout: Layout, places: np.ndarray | None = None
+    ) -> GatherPlan:
+        """Join the spans that are adjacent in the store.
+
+        Args:
+            store: store that holds the documents.
+            spans: spans of B rows.
+            layout: their layout.
+            places: row of the batch that each row is, int64 `[B]`; None: as they come.
+        """
+        if len(layout) == 1 and len(layout.rows) <= FEW:
+            return cls._of_few(store, spans, 0 if places is None else int(places[0]) * layout.seq_len)
+        documents, rows = spans.documents, layout.rows
+        numbers = store.firsts.searchsorted(documents, "right") - 1
+        # Within a row a document that is followed by another is at its end: see `fill`.
+        apart = np.ones(len(documents), np.bool_)
+        np.not_equal(documents[1:] - documents[:-1], 1, out=apart[1:])
+        apart[1:] |= spans.starts[1:] != 0
+        apart[1:] |= rows[1:] != rows[:-1]
+        apart[1:] |= numbers[1:] != numbers[:-1]
+        first = apart.nonzero()[0]
+        numbers, rows = numbers[first], rows[first]
+        shards = [store.shards[number] for number in numbers.tolist()]
+        firsts = store.firsts[numbers]
+        inner = (documents[first] - firsts).tolist()
+        offsets = [shard.offset_of(place) for shard, place in zip(shards, inner, strict=True)]
+        sources = np.array(offsets, np.int64) // store.dtype.itemsize + spans.starts[first]
+        targets = layout.begins[first]
+        if places is not None:
+            targets = targets + (places - np.arange(len(places)))[rows] * layout.seq_len
+        lengths = np.add.reduceat(layout.lengths, first) if len(first) else layout.lengths
+        return cls(store, shards, firsts.tolist(), sources.tolist(), targets.tolist(), lengths.tolist(), rows)
+
+    @classmethod
+    def _of_few(cls, store: StoreReader, spans: Spans, place: int) -> GatherPlan:
+        """Do the same for one row of few spans, one by one: NumPy is slower for a few numbers."""
+        documents, starts, lengths = spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist()
+        copies = cls(store, [], [], [], [], [], np.empty(0, np.int64))
+        itemsize = store.dtype.itemsize
+        last, beyond = -1, 0  # the previous document, and the first one of the next shard
+        for document, start, length in zip(documents, starts, lengths, strict=True):
+            if document == last + 1 and not start and document < beyond and copies.lengths:
+                copies.lengths[-1] += length
+            else:
+                shard, inner = store.locate(document)
+                first = document - inner
+                beyond = first + len(shard)
+                copies.shards.append(shard)
+                copies.firsts.append(first)
+                copies.sources.append(shard.offset_of(inner) // itemsize + start)
+                copies.targets.append(place)
+                copies.lengths.append(length)
+            last, place = document, place + length
+        return replace(copies, rows=np.zeros(len(copies.lengths), np.int64))
+
+    def in_pieces(self) -> GatherPlan:
+        """The same copies of a remote store, cut where its pieces end.
+
+        Raises:
+            CorruptStore: an index points outside of its shard.
+        """
+        from packline.store.remote_shard import cut_ranges
+
+        cut = cut_ranges(self.shards, self.sources, self.lengths)
+        copies = cut.ranges.tolist()
+        if len(copies) == len(self.shards):
+            return replace(self, pieces=cut.pieces)
+        moved = np.array(self.targets, np.int64) - np.array(self.sources, np.int64)
+        return GatherPlan(
+            self.store,
+            [self.shards[copy] for copy in copies],
+            [self.firsts[copy] for copy in copies],
+            cut.starts.tolist(),
+            (moved[cut.ranges] + cut.starts).tolist(),
+            cut.lengths.tolist(),
+            self.rows[cut.ranges],
+            cut.pieces,
+        )
+
+    def part(self, first: int, last: int, seq_len: int, places: np.ndarray | None = None) -> GatherPlan:
+        """Copies of rows `first` to `last` alone.
+
+        Args:
+            first: a row.
+            last: one past the last row.
+            seq_len: tokens per row.
+            places: row of another batch that each of them is, int64 `[last - first]`; None: as they come.
+        """
+        start, stop = self.rows.searchsorted([first, last]).tolist()
+        rows = self.rows[start:stop] - first
+        if places is None:
+            base = first * seq_len
+            targets = [target - base for target in self.targets[start:stop]]
+        else:
+            moves = (places - np.arange(first, last)) * seq_len
+            targets = (np.array(self.targets[start:stop], np.int64) + moves[rows]).tolist()
+        return GatherPlan(
+            self.store,
+            self.shards[start:stop],
+            self.firsts[start:stop],
+            self.sources[start:stop],
+            targets,
+            self.lengths[start:stop],
+            rows,
+            None if self.pieces is None else self.pieces.part(start, stop),
+        )
+
+    def needed(self) -> list[int]:
+        """Pieces of copies that are cut, and of the token after each, ascending."""
+        return [] if self.pieces is None else np.unique(self.pieces.needed).tolist()
+
+    def bring(self) -> Held:
+        """Bring what will be copied of a remote store, all at once, by copies that are cut.
+
+        Returns:
+            The pieces, by number; valid as long as the result exists.
+        """
+        assert self.store.mirror is not None
+        return self.store.mirror.pieces.bring(self.needed())
+
+    def copy_tokens(self, into: np.ndarray, held: Held | None = None) -> None:
+        """Copy the tokens to their places in the batch, `[B*L]`; other places are left unchanged.
+
+        Args:
+            into: tokens of the batch.
+            held: what `bring` returned, for copies that are cut.
+
+        Raises:
+            CorruptStore: an index points outside of its shard.
+        """
+        if held is not None and self.pieces is not None:
+            for piece, begin, target, length in zip(
+                self.pieces.numbers, self.pieces.begins, self.targets, self.lengths, strict=True
+            ):
+                into[target : target + length] = held[piece][begin : begin + length]
+            return
+        for shard, source, target, length in zip(
+            self.shards, self.sources, self.targets, self.lengths, strict=True
+        ):
+            tokens = shard.token_ranges[source : source + length]
+            # NumPy returns fewer values beyond the end of an array, and counts from the end below its start.
+            if len(tokens) != length or source < 0:
+                raise wrong_place(shard, source, source + length)
+            into[target : target + length] = tokens
+
+    def copy_loss(self, into: np.ndarray) -> None:
+        """Copy the bytes of `NAME.loss` in the same way, ones where a shard has none."""
+        for shard, source, target, length in zip(
+            self.shards, self.sources, self.targets, self.lengths, strict=True
+        ):
+            loss = shard.loss_ranges
+            into[target : target + length] = 1 if loss is None else loss[source : source + length]
+
+    def check_ids(self) -> None:
+        """Search all tokens for the first one outside of the vocabulary.
+
+        Raises:
+            CorruptStore: there is one.
+        """
+        vocabulary = self.store.manifest.tokenizer.vocab_size
+        for shard, source, length in zip(self.shards, self.sources, self.lengths, strict=True):
+            tokens = shard.token_ranges[source : source + length]
+            wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))
+            if len(wrong):
+                raise wrong_id(shard, vocabulary, source + int(wrong[0]))
+
+
+def gather(
+    store: StoreReader,
+    spans: Spans,
+    tokens: np.ndarray,
+    places: np.ndarray | None = None,
+    *,
+    pad_id: int,
+    boundary_loss: bool = False,
+    targets: bool = True,
+    plan: GatherPlan | None = None,
+) -> Outline:
+    """Read rows into a batch.
+
+    Args:
+        store: store that holds the documents.
+        spans: spans of B rows. Only the last span of a row may leave its document unfinished, which holds for
+            every packing.
+        tokens: tokens of the batch, of a dtype that holds all ids; its rows `places` are filled, all if that
+            is None.
+        places: row of the batch that each row is, int64 `[B]`.
+        pad_id: token at padding.
+        boundary_loss: True if the last token of a document has the first of the next as its target.
+        targets: False if the outline needs nothing that only targets depend on.
+        plan: copies of these rows, if they are known.
+
+    Raises:
+        RecipeError: a row fuller than those of the batch.
+        CorruptStore: an id outside of the vocabulary, or an index that points outside of its shard.
+    """
+    layout = Layout.of(spans.offsets, spans.lengths, tokens.shape[1])
+    if plan is None:
+        plan = GatherPlan.of(store, spans, layout, places)
+    held = None
+    if store.mirror is not None:
+        plan = plan if plan.pieces is not None else plan.in_pieces()
+        held = plan.bring()
+    plan.copy_tokens(tokens.reshape(-1), held)
+    for begin, end in layout.pads():
+        row, start = divmod(begin, layout.seq_len)
+        tokens[row if places is None else places[row], start : start + end - begin] = pad_id
+    read = tokens if places is None else tokens[places]
+    # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
+    greatest = int(read.view(f"u{tokens.itemsize}").max(initial=0))
+    if greatest >= store.manifest.tokenizer.vocab_size:
+        plan.check_ids()  # or it is the padding, whose id may be any number
+    if not targets:
+        return Outline(layout)
+    linked = np.ones(len(layout), np.bool_) if boundary_loss else None
+    trained = None
+    if store.has_loss:
+        whole = np.ones(tokens.shape, np.uint8)
+        plan.copy_loss(whole.reshape(-1))
+        trained = whole if places is None else whole[places]
+    outline = Outline(layout, _after(plan, spans, layout, boundary_loss), linked, trained)
+    del held
+    return outline
+
+
+def _after(plan: GatherPlan, spans: Spans, layout: Layout, boundary_loss: bool) -> np.ndarray:
+    """Token after the last one of each row, int64 `[B]`; -100 where there is none, or none with a loss.
+
+    Raises:
+        CorruptStore: a token is outside of the file or of the vocabulary.
+    """
+    store = plan.store
+    vocabulary, size, has_loss = store.manifest.tokenizer.vocab_size, store.dtype.itemsize, store.has_loss
+    rows = (spans.offsets[1:] > spans.offsets[:-1]).nonzero()[0]
+    final = spans.offsets[1:][rows] - 1
+    documents = spans.documents[final].tolist()
+    stops = (spans.starts[final] + spans.lengths[final]).tolist()
+    followers = [-1] * len(rows)
+    if boundary_loss and spans.following is not None:
+        followers = spans.following[rows].tolist()
+    # The last copy of a row ends where its last span does.
+    last = (plan.rows.searchsorted(rows, "right") - 1).tolist()
+    after = np.full(len(layout), IGNORED)
+    for row, copy, document, stop, follower in zip(
+        rows.tolist(), last, documents, stops, followers, strict=True
+    ):
+        shard = plan.shards[copy]
+        if stop < shard.length_of(document - plan.firsts[copy]):
+            place = plan.sources[copy] + plan.lengths[copy]
+        elif follower >= 0:
+            shard, inner = store.locate(follower)
+            place = shard.offset_of(inner) // size
+        else:
+            continue
+        if not 0 <= place < len(shard.token_ranges):
+            raise wrong_place(shard, place, place + 1)
+        token = shard.token_ranges.item(place)
+        if not 0 <= token < vocabulary:
+            raise wrong_id(shard, vocabulary, place)
+        if not has_loss or shard.loss_ranges is None or shard.loss_ranges.item(place):
+            after[row] = token
+    return after

@@ -1,0 +1,244 @@
+"""Places of a batch that its spans fill, and what follows from them: positions, segments, targets.
+
+    spans of a row   document 7 whole (3 tokens) | document 8, first 2 of more | padding
+    tokens             a    b    c                 d    e                        pad
+    targets            b    c -100                 e    f                       -100
+    position_ids       0    1    2                 0    1                          0
+    segment_ids        0    0    0                 1    1                         -1
+
+    Layout       the places of the batch that its spans fill, and those that are padding
+    Outline      the layout, the token after each row, and which tokens are trained on
+
+All arrays of a batch follow from its tokens and its outline, which is small: so a process can send both, and
+another one make the rest. Targets are the tokens shifted by one place and corrected at the last token of
+every document and of every row: where a row was cut, the next token of the document is its target, so that no
+target is lost. Positions and segments are repeated from one value per span.
+
+Slower alternatives measured: slices of a template or `concatenate` of them for positions and segments (beyond
+a hundred spans), sums over ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from packline.errors import RecipeError
+from packline.ragged import offsets_of
+
+IGNORED = -100
+"""Target that torch's losses ignore by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Spans of B rows in their places.
+
+    >>> layout = Layout.of(np.array([0, 2, 3]), np.array([3, 2, 6]), 6)
+    >>> layout.begins.tolist(), layout.padding.tolist(), layout.spread(np.array([1, 2, 3]), 0).tolist()
+    ([0, 3, 6], [1, 0], [1, 1, 1, 2, 2, 0, 3, 3, 3, 3, 3, 3])
+    """
+
+    offsets: np.ndarray
+    """int64 `[B+1]`: row b has spans `offsets[b]` to `offsets[b+1]`."""
+    lengths: np.ndarray
+    """int64 `[S]`: tokens of each span."""
+    seq_len: int
+    rows: np.ndarray
+    """int64 `[S]`: row of each span."""
+    begins: np.ndarray
+    """int64 `[S]`: place of a span's first token."""
+    padding: np.ndarray
+    """int64 `[B]`: places at the end of each row that no span fills."""
+    padded: bool
+    """True if there is any padding."""
+
+    @classmethod
+    def of(cls, offsets: np.ndarray, lengths: np.ndarray, seq_len: int) -> Layout:
+        """Lay spans out.
+
+        Raises:
+            RecipeError: a row is fuller than `seq_len`.
+        """
+        if len(offsets) == 2:
+            return cls._of_row(offsets, lengths, seq_len)
+        counts = offsets[1:] - offsets[:-1]
+        # Methods, not functions, of NumPy here and below: half the cost for arrays this small.
+        rows = np.arange(len(counts)).repeat(counts)
+        ends = offsets_of(lengths)
+        padding = seq_len - (ends[offsets[1:]] - ends[offsets[:-1]])
+        sizes = padding.tolist()
+        if min(sizes, default=0) < 0:
+            row = sizes.index(min(sizes))
+            raise _too_full(row, seq_len - sizes[row], seq_len)
+        begins = ends[:-1]
+        padded = any(sizes)
+        if padded:
+            begins = begins + (padding.cumsum() - padding)[rows]
+        return cls(offsets, lengths, seq_len, rows, begins, padding, padded)
+
+    @classmethod
+    def _of_row(cls, offsets: np.ndarray, lengths: np.ndarray, seq_len: int) -> Layout:
+        """Do the same for one row, in a third of the calls."""
+        ends = lengths.cumsum()
+        filled = int(ends[-1]) if len(ends) else 0
+        if filled > seq_len:
+            raise _too_full(0, filled, seq_len)
+        rows, padding = np.zeros(len(ends), np.int64), np.array([seq_len - filled])
+        return cls(offsets, lengths, seq_len, rows, ends - lengths, padding, filled < seq_len)
+
+    @classmethod
+    def join(cls, layouts: Sequence[Layout], places: Sequence[np.ndarray]) -> Layout:
+        """One layout of rows that several layouts have.
+
+        Args:
+            layouts: of rows of equal length.
+            places: rows of the result that the rows of each layout are, int64 `[B_i]` each.
+        """
+        rows = np.concatenate([place[one.rows] for one, place in zip(layouts, places, strict=True)])
+        counts = np.bincount(rows, minlength=sum(map(len, places)))
+        lengths = np.concatenate([one.lengths for one in layouts])[rows.argsort(kind="stable")]
+        return cls.of(offsets_of(counts), lengths, layouts[0].seq_len)
+
+    def __len__(self) -> int:
+        """Number of rows, B."""
+        return len(self.offsets) - 1
+
+    def pads(self) -> list[tuple[int, int]]:
+        """Start and end of the padding of each row that has any."""
+        if not self.padded:
+            return []
+        rows = np.flatnonzero(self.padding)
+        ends = (rows + 1) * self.seq_len
+        return list(zip((ends - self.padding[rows]).tolist(), ends.tolist(), strict=True))
+
+    def spread(self, of_spans: np.ndarray, of_padding: np.ndarray | int) -> np.ndarray:
+        """Repeat a value per span at all its places, and a value per row at all its padding.
+
+        Args:
+            of_spans: values per span, `[S]`, from -1 to L.
+            of_padding: values per row, `[B]`, or one for all rows, from -1 to L.
+
+        Returns:
+            int16 `[B*L]`, or int32 where rows are too long for it: half the memory takes half the time.
+        """
+        kind = _columns(self.seq_len).dtype
+        if not self.padded:
+            return of_spans.astype(kind).repeat(self.lengths)
+        # One piece per span, and after the spans of each row one for its padding, which may be empty.
+        spans = np.arange(len(self.rows)) + self.rows
+        padding = self.offsets[1:] + np.arange(len(self.padding))
+        values = np.empty(len(spans) + len(padding), kind)
+        lengths = np.empty(len(values), np.int64)
+        values[spans], values[padding] = of_spans, of_padding
+        lengths[spans], lengths[padding] = self.lengths, self.padding
+        return values.repeat(lengths)
+
+    def fill_positions(self, positions: np.ndarray) -> None:
+        """Fill in the offset within the span, int32 `[B*L]`; padding counts from 0 again."""
+        shape = (len(self), self.seq_len)
+        begins = self.spread(self.begins % self.seq_len, self.seq_len - self.padding).reshape(shape)
+        np.subtract(_columns(self.seq_len), begins, out=positions.reshape(shape))
+
+    def fill_segments(self, segments: np.ndarray) -> None:
+        """Fill in the number of the span within its row, int32 `[B*L]`; -1 at padding."""
+        first = self.offsets[self.rows]
+        segments[:] = self.spread(np.arange(len(first)) - first, -1)
+
+
+@cache
+def _columns(seq_len: int) -> np.ndarray:
+    """0 to `seq_len` - 1, int16 `[L]`, or int32 where rows are too long for it; read-only."""
+    columns = np.arange(seq_len, dtype=np.int16 if seq_len <= np.iinfo(np.int16).max else np.int32)
+    columns.flags.writeable = False
+    return columns
+
+
+def _too_full(row: int, tokens: int, seq_len: int) -> RecipeError:
+    return RecipeError(
+        f"row {row} of the batch has {tokens:,} tokens: expected at most seq_len={seq_len:,}",
+        hint="give the seq_len that the spans were made for",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Facts of rows from which, with their tokens, all other arrays follow."""
+
+    layout: Layout
+    after: np.ndarray | None = None
+    """int64 `[B]`: target of the last token of each row, -100 for none; None if no targets are made."""
+    linked: np.ndarray | None = None
+    """bool `[B]`: True for rows in which the end of a document predicts the next one; None for no row."""
+    trained: np.ndarray | None = None
+    """uint8 `[B, L]`: 1 where a token is trained on, anything at padding; None if all are."""
+
+    @classmethod
+    def join(cls, outlines: Sequence[Outline], places: Sequence[np.ndarray]) -> Outline:
+        """One outline of rows that several outlines have; see `Layout.join`."""
+        layout = Layout.join([one.layout for one in outlines], places)
+        count = len(layout)
+
+        def joined(values: Sequence[np.ndarray | None], otherwise: Any, *shape: int) -> np.ndarray | None:
+            if all(value is None for value in values):
+                return None
+            kind = next(value.dtype for value in values if value is not None)
+            whole = np.full((count, *shape), otherwise, kind)
+            for value, place in zip(values, places, strict=True):
+                if value is not None:
+                    whole[place] = value
+            return whole
+
+        after = joined([one.after for one in outlines], IGNORED)
+        linked = joined([one.linked for one in outlines], False)
+        trained = joined([one.trained for one in outlines], 1, layout.seq_len)
+        return cls(layout, after, linked, trained)
+
+    def fill_targets(self, targets: np.ndarray, tokens: np.ndarray) -> None:
+        """Fill in the targets of a batch.
+
+        Args:
+            targets: targets to fill, `[B*L]`.
+            tokens: tokens of the batch, `[B*L]`.
+        """
+        layout = self.layout
+        assert self.after is not None
+        targets[:-1] = tokens[1:]
+        targets[-1:] = IGNORED
+        ends = layout.begins + layout.lengths - 1
+        if self.linked is None:
+            targets[ends] = IGNORED
+        else:
+            targets[ends[~self.linked[layout.rows]]] = IGNORED
+        if self.trained is not None:
+            untrained = self.trained.reshape(-1)[1:] == 0
+            targets[:-1][untrained] = IGNORED
+        rows = (layout.offsets[1:] > layout.offsets[:-1]).nonzero()[0]
+        targets[ends[layout.offsets[1:][rows] - 1]] = self.after[rows]
+        for begin, end in layout.pads():
+            targets[begin:end] = IGNORED
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        layout = self.layout
+        trained = None if self.trained is None else np.packbits(self.trained.reshape(-1) != 0)
+        facts = (layout.offsets, layout.lengths.astype(np.int32), layout.seq_len)
+        return _outline, (*facts, self.after, self.linked, trained)
+
+
+def _outline(
+    offsets: np.ndarray,
+    lengths: np.ndarray,
+    seq_len: int,
+    after: np.ndarray | None,
+    linked: np.ndarray | None,
+    trained: np.ndarray | None,
+) -> Outline:
+    """Outline from what is pickled of it."""
+    shape = (len(offsets) - 1, seq_len)
+    if trained is not None:
+        trained = np.unpackbits(trained, count=shape[0] * seq_len).reshape(shape)
+    return Outline(Layout.of(offsets, lengths.astype(np.int64), seq_len), after, linked, trained)

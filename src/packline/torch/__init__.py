@@ -1,0 +1,46 @@
+"""Rows and batches for torch: datasets for its `DataLoader`, tensors, and masks on the device.
+
+    from torch.utils.data import DataLoader
+    import packline.torch
+
+    dataset = packline.torch.LoaderDataset(loader)                     # the loader decides order and batches
+    for batch in DataLoader(dataset, batch_size=None, num_workers=2, pin_memory=True):
+        batch = packline.torch.to_tensors(batch, device="cuda", non_blocking=True, int64=["targets"])
+        mask = packline.torch.block_mask(batch["segment_ids"])         # or sdpa_mask, or varlen
+
+    packline.torch.check_packing(model, batch)                         # once: are documents isolated?
+
+The loader alone decides the order: with n workers, worker w makes the steps first + w, first + w + n and
+so on, and `DataLoader` takes from its workers in turn, which restores the loader's order. So neither the
+number of workers nor their start method (fork, spawn) can change a batch.
+
+Cost: arrays become tensors without a copy. A worker sends the tokens once, in the dtype of the store, and the
+ends of documents; the trainer's process, or the thread of `pin_memory`, makes the other arrays from them, in
+half of the time that making the whole batch takes. So workers pay off if reading waits for a disk or a
+network, or if the order of the documents is costly to look up. Order, sharding for ranks and state are the
+loader's.
+
+Importing this module imports torch.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError("packline.torch needs torch, which is not installed: pip install torch") from error
+
+from packline.torch.checking import check_packing
+from packline.torch.datasets import LoaderDataset, RowsDataset, WorkerBatch
+from packline.torch.tensors import block_mask, sdpa_mask, to_tensors, varlen
+
+__all__ = [
+    "LoaderDataset",
+    "RowsDataset",
+    "WorkerBatch",
+    "block_mask",
+    "check_packing",
+    "sdpa_mask",
+    "to_tensors",
+    "varlen",
+]

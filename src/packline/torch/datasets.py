@@ -1,0 +1,242 @@
+"""Datasets for torch's `DataLoader`, and what its workers send.
+
+    worker      tokens in the dtype of the store, ends of documents ──pipe──> trainer    all tensors
+
+Tensors are sent by one file descriptor each, which costs several times as much as the bytes; a pickled array
+of uint16 goes through the pipe that carries the message anyway.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from packline.errors import RecipeError
+from packline.loading.loader import Keys, Loader, chosen_fields, named
+from packline.packing.batch import CompactBatch, Part
+from packline.packing.row_reader import RowSource
+from packline.torch.tensors import to_tensors
+
+
+class WorkerBatch:
+    """A batch in a worker process of `DataLoader`: used like a dict of tensors, and received as a dict.
+
+    As long as nothing in the worker looks at it, it is sent as tokens and an outline, and its tensors are
+    made where it is received. A `collate_fn` may read and change it; then all tensors are sent. It is not a
+    `Mapping`, since `DataLoader` would look into each of them.
+
+    Args:
+        compact: the batch.
+        keys: as for `Loader`.
+    """
+
+    def __init__(self, compact: CompactBatch, keys: Keys) -> None:
+        self._compact, self._keys = compact, keys
+        self._made: dict[str, torch.Tensor] | None = None
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        if self._made is None:
+            self._made = _received(self._compact, self._keys)
+        return self._made
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._tensors()[name]
+
+    def __setitem__(self, name: str, values: torch.Tensor) -> None:
+        self._tensors()[name] = values
+
+    def __delitem__(self, name: str) -> None:
+        del self._tensors()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors())
+
+    def __len__(self) -> int:
+        return len(self._tensors())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors()
+
+    def __getattr__(self, name: str) -> Any:
+        """The methods of a dict."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._tensors(), name)
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return (_received, (self._compact, self._keys)) if self._made is None else (dict, (self._made,))
+
+
+def _received(compact: CompactBatch, keys: Keys) -> dict[str, torch.Tensor]:
+    """Tensors of a batch, from what a worker sends."""
+    return to_tensors(named(compact.arrays(), keys))
+
+
+class RowsDataset(Dataset):  # type: ignore[misc]
+    """Map-style dataset of rows: for torch's samplers, evaluation, trainers with their own shuffling.
+
+        DataLoader(RowsDataset(rows), batch_size=8, shuffle=True, num_workers=2)
+
+    A batch is one read, not one per row. If torch shuffles, torch must also resume; otherwise use `Loader`.
+    With workers a sampler of whole batches is several times as fast, since each is sent at once:
+
+        sampler = BatchSampler(RandomSampler(rows), batch_size=8, drop_last=True)
+        DataLoader(RowsDataset(rows), sampler=sampler, batch_size=None, num_workers=2)
+
+    Args:
+        rows: result of `store.rows(...)`.
+        fields: arrays to include, as for `Loader`.
+        keys: "packline", or "huggingface" for models that shift labels themselves; as for `Loader`. The
+            trainer of transformers accepts such a dataset directly: `Trainer(train_dataset=...)`.
+
+    Raises:
+        RecipeError: unknown `fields` or `keys`.
+    """
+
+    def __init__(
+        self, rows: RowSource, *, fields: Sequence[str] | None = None, keys: Keys = "packline"
+    ) -> None:
+        self.rows, self.fields, self.keys = rows, chosen_fields(fields, keys), keys
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(
+        self, index: int | np.integer[Any] | Sequence[int]
+    ) -> dict[str, torch.Tensor] | WorkerBatch:
+        """Row by number: tensors `[L]`; or several rows by their numbers: tensors `[B, L]`.
+
+        Negative numbers count from the end.
+
+        Raises:
+            IndexError: no such row.
+        """
+        if isinstance(index, Sequence):
+            places = self._places(index)
+            if get_worker_info() is not None:
+                return WorkerBatch(CompactBatch.read([Part(self.rows, places)], self.fields), self.keys)
+            return self._read(places)
+        try:
+            place = range(len(self))[operator.index(index)]
+        except IndexError:
+            raise IndexError(f"row {index:,} of {len(self):,}") from None
+        return {name: values[0] for name, values in self._read(np.array([place])).items()}
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
+        """Several rows in one read; `DataLoader` calls this for a batch."""
+        batch = self._read(self._places(indices))
+        columns = [values.unbind() for values in batch.values()]
+        return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _places(self, indices: Sequence[int]) -> np.ndarray:
+        everything = range(len(self))
+        try:
+            return np.array([everything[index] for index in indices], np.int64)
+        except IndexError:
+            raise IndexError(f"rows {list(indices)} of {len(self):,}") from None
+
+    def _read(self, places: np.ndarray) -> dict[str, torch.Tensor]:
+        return to_tensors(named(self.rows.read(places, self.fields), self.keys))
+
+    def __repr__(self) -> str:
+        return f"<RowsDataset of {self.rows!r}>"
+
+
+class LoaderDataset(IterableDataset):  # type: ignore[misc]
+    """Iterable dataset of a loader's batches, exact for any number of workers.
+
+        DataLoader(LoaderDataset(loader), batch_size=None, num_workers=2)
+
+    Items are complete batches, hence `batch_size=None`. They start at the loader's step when iteration
+    begins; iterating does not advance the loader, so a second iteration gives the same batches.
+
+    To resume, either let torchdata's `StatefulDataLoader` keep its own state (same number of workers), or
+    save the loader's, which works with any number of workers and ranks:
+
+        state = dataset.state_after(taken)           # number of batches that the trainer has consumed
+        loader.load_state_dict(state)
+
+    Args:
+        loader: a `packline.loading.loader.Loader`.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Steps:
+        worker = get_worker_info()
+        first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return Steps(self.loader, self.loader.step + first, stride, worker is not None)
+
+    def __len__(self) -> int:
+        """Number of batches left."""
+        return len(self.loader) - self.loader.step
+
+    def _left(self) -> int | None:
+        """Number of batches left; None while a store that is followed has no end."""
+        try:
+            return len(self)
+        except TypeError:
+            return None
+
+    def state_after(self, taken: int) -> dict[str, Any]:
+        """State of the loader after a trainer has consumed `taken` batches of an iteration that begins now.
+
+        Batches prefetched by workers do not count. The loader itself does not advance.
+
+        Raises:
+            RecipeError: `taken` is negative, or more than the batches left.
+        """
+        left = self._left()
+        if taken < 0 or (left is not None and taken > left):
+            raise RecipeError(f"taken={taken}: expected 0 to {left or 0:,}, the batches that are left")
+        return self.loader.state_at(self.loader.step + taken)
+
+    def __repr__(self) -> str:
+        return f"<LoaderDataset of {self.loader!r}>"
+
+
+class Steps(Iterator["dict[str, torch.Tensor] | WorkerBatch"]):
+    """Every `stride`-th batch of a loader from a given step: the batches of one worker, or all of them.
+
+    `StatefulDataLoader` saves and restores its state for each worker.
+    """
+
+    def __init__(self, loader: Loader, step: int, stride: int, sent: bool) -> None:
+        self._loader, self._step, self._stride, self._sent = loader, step, stride, sent
+
+    def __next__(self) -> dict[str, torch.Tensor] | WorkerBatch:
+        loader, step = self._loader, self._step
+        if not loader.has_step(step):
+            raise StopIteration
+        batch: dict[str, torch.Tensor] | WorkerBatch
+        if self._sent:
+            batch = WorkerBatch(loader.compact_batch(step), loader.keys)
+        else:
+            batch = to_tensors(loader.next_batch(step))
+        self._step += self._stride
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the loader with the next step of this iterator."""
+        try:
+            steps = min(self._step, len(self._loader))
+        except TypeError:  # a follower may not know its length
+            steps = self._step
+        return self._loader.state_at(steps)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a state.
+
+        Raises:
+            RecipeError: the state of another run, as reported by the loader.
+        """
+        judge = copy.copy(self._loader)
+        judge.load_state_dict(dict(state))
+        self._step = judge.step
