@@ -14,10 +14,10 @@ AZURITE := tests/storage/azurite
 PIP    := -m pip --disable-pip-version-check --no-input -qq install
 INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PEERS  := $(VENV)-peers/bin/python $(PIP)
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations=25 --durations-min=10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format docs bench peers browser azurite slurm pictures screenshots package lowest lock clean
+.PHONY: help setup demo test test-fast check format docs bench bench-quick peers browser azurite slurm pictures screenshots package lowest lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | awk '{ printf "  make %-11s", $$2; $$1 = $$2 = ""; print }'
@@ -53,6 +53,11 @@ bench: $(VENV)/.dev $(VENV)-peers/.done ## measure packline beside other tools a
 	@$(BIN)/python -m benchmarks corpus
 	@$(BIN)/python -m benchmarks run
 	@$(BIN)/python -m benchmarks render
+
+WITH ?= HEAD
+
+bench-quick: $(VENV)/.dev ## compare the speed of the working tree with WITH=COMMIT (3 minutes); an error if it is slower
+	@$(BIN)/python -m benchmarks quick --with $(WITH)
 
 peers: $(VENV)/.torch $(VENV)-peers/.done ## install torch, and .venv-peers with the projects that tests compare with
 

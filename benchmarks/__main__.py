@@ -16,6 +16,7 @@ python -m benchmarks merge               add the seconds of merging and comparin
 python -m benchmarks units               add the rate of units without work to it
 python -m benchmarks training            add the seconds of training tokenizers to it
 python -m benchmarks against             compare this checkout with another one, such as an earlier commit
+python -m benchmarks quick               compare the working tree with a commit, in three minutes
 python -m benchmarks simulate            simulate a build on 1,000 workers, some of them lost and replaced
 python -m benchmarks render              rewrite the tables of docs/benchmarks.md
 """
@@ -57,6 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
             "units": units,
             "training": training,
             "against": against,
+            "quick": quick,
             "simulate": simulate_builds,
             "render": render_pages,
         }
@@ -356,9 +358,8 @@ def _save(path: Path, results: Results) -> None:
 
 def against(options: argparse.Namespace) -> None:
     """Compare with another checkout and print the table."""
-    from benchmarks.against import measure_against, table
+    from benchmarks.against import find_tasks, measure_against, table
 
-    only = tuple(name for name in options.only.split(",") if name)
     tokenizer = _tokenizers(options)[0]
     found = measure_against(
         options.folder,
@@ -366,10 +367,18 @@ def against(options: argparse.Namespace) -> None:
         Path(tokenizer.path),
         tokenizer.eod,
         rounds=options.rounds,
-        only=only,
+        names=find_tasks(tuple(name for name in options.only.split(",") if name)),
         say=_say,
     )
     print("\n".join(table(found)))
+
+
+def quick(options: argparse.Namespace) -> None:
+    """Compare the working tree with a commit; an error if a task is slower."""
+    from benchmarks.quick import measure_quick
+
+    (tokenizer,) = options.tokenizer or [None]
+    measure_quick(options.commit, tokenizer, options.eod, rounds=options.rounds, say=_say)
 
 
 def render_pages(options: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,7 +99,8 @@ def measure_against(
     eod: str,
     *,
     rounds: int,
-    only: tuple[str, ...],
+    names: Sequence[str] = tuple(TASKS),
+    seconds: float = SECONDS,
     say: Callable[[str], None],
 ) -> dict[str, Compared]:
     """Run every task in both checkouts, round by round.
@@ -107,14 +108,12 @@ def measure_against(
     Args:
         folder: folder of the corpus (`english.jsonl`); work is done in a folder within.
         other: the other checkout.
-        only: beginnings of the names of tasks to run; all if empty.
+        names: tasks to run.
+        seconds: duration of each measurement of batches and rows.
 
     Raises:
-        BenchmarkError: a task failed in one of them, or no task has such a name.
+        BenchmarkError: a task failed in one of them.
     """
-    names = [name for name in TASKS if not only or name.startswith(only)]
-    if not names:
-        raise BenchmarkError(f"no task begins with {', '.join(only)}: expected one of {', '.join(TASKS)}")
     roots = {"this": Path(__file__).resolve().parents[1], "other": other.resolve()}
     found = {name: Compared() for name in names}
     for side in roots:
@@ -123,13 +122,28 @@ def measure_against(
         for number in range(rounds):
             for name in names:
                 for side in sorted(roots, reverse=bool(number % 2)):
-                    seconds = _run(TASKS[name], folder / "against" / side, roots[side], eod)
-                    getattr(found[name], side).append(seconds)
+                    task = TASKS[name].replace("{seconds}", str(seconds))
+                    getattr(found[name], side).append(_run(task, folder / "against" / side, roots[side], eod))
                 this, that = found[name].this[-1], found[name].other[-1]
                 say(f"round {number + 1}: {name}: {this:.4g} s, other {that:.4g} s, ratio {that / this:.2f}")
     finally:
         shutil.rmtree(folder / "against", ignore_errors=True)
     return found
+
+
+def find_tasks(only: tuple[str, ...]) -> list[str]:
+    """Names of the tasks that begin with one of these; all if there are none.
+
+    Raises:
+        BenchmarkError: no task has such a name.
+
+    >>> find_tasks(("pack", "trace"))
+    ['packline --version', 'packline info', 'trace a step']
+    """
+    names = [name for name in TASKS if not only or name.startswith(only)]
+    if not names:
+        raise BenchmarkError(f"no task begins with {', '.join(only)}: expected one of {', '.join(TASKS)}")
+    return names
 
 
 def table(found: dict[str, Compared]) -> Iterator[str]:
@@ -153,8 +167,8 @@ def _prepare(folder: Path, place: Path, root: Path, tokenizer: Path, eod: str) -
     os.symlink(folder / "english.jsonl", place / "large.jsonl")
     shutil.copy(tokenizer, place / "tokenizer.json")
     with (folder / "english.jsonl").open("rb") as lines, (place / "small.jsonl").open("wb") as small:
-        while small.tell() < 3_000_000:
-            small.write(lines.readline())
+        while small.tell() < 3_000_000 and (line := lines.readline()):
+            small.write(line)
     _run("$ build large.jsonl --tokenizer tokenizer.json --eod EOD --out store", place, root, eod)
     _run("$ export store --to megatron --out megatron", place, root, eod)
 
@@ -162,8 +176,7 @@ def _prepare(folder: Path, place: Path, root: Path, tokenizer: Path, eod: str) -
 def _run(task: str, place: Path, root: Path, eod: str) -> float:
     """Run a task once and return its seconds."""
     shutil.rmtree(place / "out", ignore_errors=True)
-    code = task.replace("{seconds}", str(SECONDS))
-    words = ["-c", code]
+    words = ["-c", task]
     if task.startswith("$ "):
         arguments = {"OUT": "out", "EOD": eod}
         words = ["-m", "packline", *(arguments.get(word, word) for word in task[2:].split())]
@@ -176,4 +189,4 @@ def _run(task: str, place: Path, root: Path, eod: str) -> float:
     seconds = time.perf_counter() - began
     if done.returncode:
         raise BenchmarkError(f"{task}: exit code {done.returncode} in {root}\n{done.stderr[-2000:]}")
-    return float(done.stdout) if "print(" in code else seconds
+    return float(done.stdout) if "print(" in task else seconds

@@ -110,6 +110,11 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     command.add_argument("--only", default="", help="prefixes of task names, separated by commas")
     _add_tokenizer(command)
 
+    command = commands.add_parser("quick", help="compare with a commit, on text that every machine has")
+    command.add_argument("--with", dest="commit", default="HEAD", help="the commit; default: HEAD")
+    command.add_argument("--rounds", type=int, default=5)
+    _add_tokenizer(command)
+
     command = commands.add_parser("simulate", help="simulate a build on many machines")
     command.add_argument("--nodes", type=int, default=50)
     command.add_argument("--workers", type=int, default=20, help="workers of each node")

@@ -20,8 +20,10 @@ from tests.store.many import multiply
 import packline
 from packline.errors import StoreError
 from packline.facade import Store
+from packline.storage import threads
 from packline.store import files
 from packline.store.files import MAPS
+from packline.store.report import MOST
 
 SHARDS = 2000
 LENGTHS = (3, 400, 2100)
@@ -133,3 +135,21 @@ def test_a_limit_of_maps_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(StoreError, match="too many maps") as caught:
         files.map_file(path)
     assert "vm.max_map_count" in caught.value.hint
+
+
+def test_the_report_of_verify_does_not_depend_on_the_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_store(tmp_path / "one", [[1, 2, 3]] * 3, vocab_size=9, eod_id=0)
+    folder = multiply(Store(tmp_path / "one"), tmp_path / "many", 40)
+    for path in [*folder.glob("*.idx"), *folder.glob("*.bin"), *folder.glob("*7.docs.parquet")]:
+        data = path.read_bytes()
+        path.unlink()  # a link
+        path.write_bytes(data[:-1])
+    reports = []
+    for cores in (1, 5):
+        monkeypatch.setattr(threads, "process_cores", lambda cores=cores: cores)
+        reports.append(packline.verify(folder))
+    assert reports[0] == reports[1]
+    assert len(reports[0].problems) == MOST
+    assert reports[0].problems_not_listed

@@ -17,12 +17,9 @@ import numpy as np
 import pytest
 from tests.store.stores import EOD, build_store, edit_tokens, names, reseal, with_rows
 
-import packline
 from packline.errors import NoDocuments, StoreNotFound
 from packline.facade import Store
 from packline.jobs import units
-from packline.recipe import Recipe, Source
-from packline.storage import threads
 from packline.store import shard_check
 from packline.store.manifest import Manifest, Receipt
 from packline.store.manifest_reader import read_manifest
@@ -74,25 +71,6 @@ def test_the_list_of_files_is_complete(built: Store) -> None:
     there = sorted(p.relative_to(built.path).as_posix() for p in built.path.rglob("*") if p.is_file())
     assert there == sorted(FILES)
     assert sorted([*names(built.manifest), "manifest.json"]) == there
-
-
-def test_the_report_does_not_depend_on_the_number_of_threads(
-    tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(40):
-        (tmp_path / f"{number}.txt").write_text(f"Text number {number}. " * 9)
-    sources = tuple(Source(inputs=(str(tmp_path / f"{number}.txt"),)) for number in range(40))
-    recipe = Recipe(sources=sources, tokenizer=str(tokenizer_json), eod=EOD)
-    store = packline.build(recipe, out=tmp_path / "store", workers=0).path
-    for path in [*store.glob("*.idx"), *store.glob("*.bin"), *store.glob("*7.docs.parquet")]:
-        path.write_bytes(path.read_bytes()[:-1])
-    reports = []
-    for cores in (1, 5):
-        monkeypatch.setattr(threads, "process_cores", lambda cores=cores: cores)
-        reports.append(verify(store))
-    assert reports[0] == reports[1]
-    assert len(reports[0].problems) == MOST
-    assert reports[0].problems_not_listed
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -141,7 +141,7 @@ class Loader(Notebook):
                 )
                 raise RecipeError(
                     f"stage {number}: expected a batch_size that {self.world_size} ranks can share, "
-                    f"found {size:,} rows of {stage.seq_len:,} tokens",
+                    f"found {size:,}; a row has {stage.seq_len:,} tokens",
                     hint=f"nearest multiples of world_size: {nearest}",
                 )
 

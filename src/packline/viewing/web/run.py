@@ -81,7 +81,7 @@ def run_page(view: View) -> Page:
         _steps(loader, step, chosen),
         *_batch(view, loader, stage, step, rank, ranks, chosen),
         Heading(f"Sources of stage {stage.number}"),
-        _sources(stage, step),
+        _sources(loader, stage, step),
         Heading("Stages"),
         _stages(loader, stage.number, chosen),
         KeyValues((("fingerprint", loader.fingerprint), ("seed", f"{loader.seed:,}"))),
@@ -208,28 +208,41 @@ def name_of(rows: RowSource) -> str:
     return f"{name} ({words})" if words else name
 
 
-def _sources(stage: ScheduledStage, step: int) -> Table:
-    """Table of the sources of a stage: share, rows used before the step, passes."""
-    rows_before = (step - stage.first_step) * stage.batch_size
-    counts = stage.mixture.interleaving.counts(rows_before)
-    whole = stage.mixture.interleaving.counts(stage.steps * stage.batch_size)
+def _sources(loader: Loader, stage: ScheduledStage, step: int) -> Table:
+    """Table of the sources of a stage and of those before it: share, rows used before the step, passes."""
+    used = {rows.fingerprint: (rows, count) for rows, count in loader.schedule.drawn(step)}
+    last = loader.schedule.drawn(stage.first_step + stage.steps)
+    ends = {rows.fingerprint: count for rows, count in last}
+    shares = {
+        rows.fingerprint: float(share)
+        for rows, share in zip(stage.mixture.rows, stage.mixture.shares, strict=True)
+    }
+    now = {rows.fingerprint: (rows, 0) for rows in stage.mixture.rows}
+    lengths = {rows.seq_len for rows in loader.schedule.sources.values()}
     table: list[tuple[Value, ...]] = []
-    for rows, share, before, count, end in zip(
-        stage.mixture.rows, stage.mixture.shares, stage.consumed, counts, whole, strict=True
-    ):
+    for name, (rows, count) in {**now, **used}.items():
+        share = shares.get(name)
         table.append(
             (
-                name_of(rows),
-                Bar(percent(float(share)), float(share)),
+                name_of(rows) + (f", rows of {rows.seq_len:,}" if len(lengths) > 1 else ""),
+                "earlier stages" if share is None else Bar(percent(share), share),
                 f"{len(rows):,}",
-                f"{before + count:,}",
-                f"{(before + count) / len(rows):.2f}",
-                f"{(before + end) / len(rows):.2f}",
-                f"{scaled((before + count) * rows.seq_len)}",
+                f"{count:,}",
+                f"{count / len(rows):.2f}",
+                f"{ends[name] / len(rows):.2f}",
+                scaled(count * rows.seq_len),
             )
         )
     head = ("source", "share", "rows", "rows used", "epochs now", "at its end", "tokens used")
     return Table(f"Before step {step:,}", head, tuple(table), "llrrrrr")
+
+
+def _length(loader: Loader, stage: ScheduledStage) -> str:
+    """Tokens of a stage, and those that it would have if the next one did not end it."""
+    batch = stage.batch_size * stage.mixture.seq_len
+    whole = loader.schedule.declared[stage.number].tokens
+    cut = whole is not None and whole // batch > stage.steps
+    return scaled(stage.steps * batch) + (f" of {scaled(whole)}" if whole is not None and cut else "")
 
 
 def _stages(loader: Loader, now: int, params: Params) -> Table:
@@ -240,7 +253,7 @@ def _stages(loader: Loader, now: int, params: Params) -> Table:
             f"{one.first_step:,} to {one.first_step + one.steps - 1:,}",
             f"{one.batch_size:,}",
             f"{one.mixture.seq_len:,}",
-            scaled(one.steps * one.batch_size * one.mixture.seq_len),
+            _length(loader, one),
             ", ".join(
                 f"{name_of(rows)} {percent(float(share))}"
                 for rows, share in zip(one.mixture.rows, one.mixture.shares, strict=True)
