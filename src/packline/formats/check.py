@@ -154,19 +154,23 @@ def _check_rows(
     assert isinstance(format, RowFormat)
     convert_options(format, options)  # refuses unknown ones; those of the export decide nothing here
     problems = len(findings.problems)
-    with readable(path):
-        found = format.check(path, findings)
-    if record is None:
-        findings.files += len(found.files)
-        findings.read(sum(file.bytes for file in found.files))
+    metadata: dict[str, Any] = {}
+    for folder in format.find_folders(path) or [path]:
+        with readable(folder):
+            found = format.check(folder, inner := Findings())
+        findings.include(inner, "" if folder == path else f"{folder.name}/")
+        metadata |= found.metadata
+        if record is None:
+            findings.files += len(found.files)
+            findings.read(sum(file.bytes for file in found.files))
     notes = ["tokens of rows are not read: checksums and headers were checked"]
     notes += [] if record is None else record.warnings
     if tokenizer is None or len(findings.problems) > problems:
         return notes
     loaded = load_tokenizer(str(tokenizer))
-    declared_eod, _ = declared_boundary(record, found.metadata)
+    declared_eod, _ = declared_boundary(record, metadata)
     boundary = resolve_boundary(loaded, declared_eod if eod is None else eod, None)
-    return notes + check_metadata(str(path), loaded, boundary.eod_id, record, found.metadata)
+    return notes + check_metadata(str(path), loaded, boundary.eod_id, record, metadata)
 
 
 def _without_tokenizer(
