@@ -1,4 +1,4 @@
-"""Programs that run behind those of the pages of docs/trainers: the trainer's own reader on what a page wrote.
+"""Programs that run behind those of the pages of docs/trainers: the trainer's own reader on what they wrote.
 
 Where a trainer is a package, its code reads; where it is a repository, a reader that follows its rules. Both
 are compared with rows and documents of the store. `OWN` names the modules without which a page is not run.
