@@ -28,8 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 200
 
 # `streaming` imports torchvision, of which it needs nothing here and whose wheel fits one build of torch.
-# OLMo-core imports cached_path, which downloads files with the clients of three clouds. Modules with the few
-# names that are looked up take their place in the peer's process.
+# Modules with the few names that it looks up take its place in the peer's process.
 BEGIN = """
 import importlib.machinery, json, sys, types, warnings
 warnings.simplefilter("ignore")
@@ -41,14 +40,6 @@ if {fake_torchvision}:
         sys.modules[name] = module
     sys.modules["torchvision.datasets"].VisionDataset = type("VisionDataset", (), {{}})
     sys.modules["torchvision.transforms.functional"].to_tensor = lambda image: image
-if {fake_cached_path}:
-    for name in ("cached_path", "cached_path.schemes"):
-        module = types.ModuleType(name)
-        module.__path__ = []
-        module.cached_path = None
-        module.S3Client = module.SchemeClient = type("Client", (), {{"recoverable_errors": ()}})
-        module.add_scheme_client = lambda client: None
-        sys.modules[name] = module
 sys.path += {own_path!r}
 _answer_file, *arguments = sys.argv[1:]
 """
@@ -89,11 +80,7 @@ def run_peer(code: str, *arguments: object, modules: tuple[str, ...], with_packl
     if missing := missing_peers(python, modules):
         pytest.skip(f"not installed with the peers: {missing} (make peers)")
     own_path = [str(ROOT / "src"), *filter(None, sys.path)] if with_packline else []
-    begin = BEGIN.format(
-        fake_torchvision="streaming" in modules,
-        fake_cached_path="olmo_core" in modules,
-        own_path=own_path,
-    )
+    begin = BEGIN.format(fake_torchvision="streaming" in modules, own_path=own_path)
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")
         script = Path(folder, "peer.py")
