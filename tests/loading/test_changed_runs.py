@@ -145,6 +145,14 @@ def test_from_step_ends_stages_that_would_run_out_or_have_no_end() -> None:
     assert (made.schedule.stages[0].steps, made.left_over_rows) == (2, 2)
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    rows = NumberedRows(100)
+    numbers: Any = {"from_step": np.int64(3), "batch_size": np.int32(4), "tokens": np.int64(64)}
+    size: Any = np.int64(2)
+    made = loader_of([Stage(rows), Stage(rows, **numbers)], batch_size=size)
+    assert json.loads(json.dumps(made.state_at(2)))["stages"] == [[0, 2, [[0, 1]]], [3, 4, [[0, 1]]]]
+
+
 @pytest.mark.parametrize(
     ("stages", "says"),
     [
