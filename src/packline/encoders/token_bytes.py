@@ -296,8 +296,8 @@ class TokenText:
         import pyarrow as pa
 
         self.data, self.starts = data, starts
-        buffers = [None, pa.py_buffer(starts), pa.py_buffer(data)]
-        self._array = pa.Array.from_buffers(pa.large_binary(), len(starts) - 1, buffers)
+        buffers = [None, pa.py_buffer(starts.astype(np.int32)), pa.py_buffer(data)]
+        self._array = pa.Array.from_buffers(pa.binary(), len(starts) - 1, buffers)
 
     @classmethod
     def of_tokens(cls, tokens: Sequence[bytes]) -> TokenText:
@@ -320,14 +320,14 @@ class TokenText:
         return len(self.starts) - 1
 
     def gather(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes of tokens back to back, uint8 `[N]`, and the start of each token, int64 `[T+1]`.
+        """Bytes of tokens back to back, uint8 `[N]`, and the start of each token, int32 `[T+1]`.
 
         Args:
-            tokens: integers `[T]` below the size of the vocabulary, which is not checked.
+            tokens: integers `[T]` below the size of the vocabulary, which is not checked; of at most 2 GB.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
 
         _, offsets, text = pc.take(self._array, pa.array(tokens), boundscheck=False).buffers()
-        begins = np.frombuffer(offsets, np.int64, len(tokens) + 1)
+        begins = np.frombuffer(offsets, np.int32, len(tokens) + 1)
         return np.frombuffer(text or b"", np.uint8, int(begins[-1])), begins
