@@ -9,7 +9,7 @@ import signal
 import pytest
 
 # Its examples run where torch is; importing it elsewhere is an error on purpose.
-collect_ignore = [] if importlib.util.find_spec("torch") else ["src/packline/torch.py"]
+collect_ignore = [] if importlib.util.find_spec("torch") else ["src/packline/torch"]
 
 # Object stores on loopback, started by the first test that asks for one.
 pytest_plugins = ["tests.storage.servers"]
@@ -26,3 +26,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests first where several processes share the tests, so that all end at about the same time."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Processes of `-n auto`: three for two cores, since tests also wait for disks, servers and processes."""
+    return max(1, (os.cpu_count() or 1) * 3 // 2)

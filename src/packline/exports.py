@@ -213,7 +213,7 @@ def write_rows(
     on_event: Callable[[Event], None] | None = None,
     **settings: Unpack[RowKeywords],
 ) -> BakedRows:
-    """Write rows in training order as native shards, and open them.
+    """Write rows in training order as native shards, and open them: of several splits, those of train.
 
     Args:
         source: a store or its folder, a run file or a `Loader`.
@@ -234,7 +234,7 @@ def write_rows(
     """
     from packline.formats.baked import BakedRows
 
-    export(
+    exported = export(
         source,
         out=out,
         to_format="baked",
@@ -244,4 +244,4 @@ def write_rows(
         on_event=on_event,
         **settings,
     )
-    return BakedRows(out)
+    return BakedRows(Path(out, *exported.folders[:1]))

@@ -72,7 +72,8 @@ def test_json_is_one_object(store: Store, tmp_path: Path) -> None:
 
 
 def test_options_of_the_format(store: Store, tmp_path: Path) -> None:
-    done = run("bake", store.path, "--seq-len", "16", "--set", "file_rows=10", "--out", "out", cwd=tmp_path)
+    words = ["--seq-len", "16", "--split", "train", "--set", "file_rows=10"]
+    done = run("bake", store.path, *words, "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "out").glob("rows-*.bin"))) == -(-len(store.rows(16)) // 10)
     for words, said in (
@@ -89,12 +90,13 @@ def test_baked_rows_are_those_of_the_loader(store: Store, tmp_path: Path) -> Non
     words = ["--seq-len", "16", "--packing", "best_fit", "--seed", "4", "--batch-size", "3", "--epochs", "2"]
     done = run("bake", store.path, *words, "--min-tokens", "4", "--out", "rows", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    rows = BakedRows(tmp_path / "rows")
+    rows = BakedRows(tmp_path / "rows" / "train")
     loader = packline.Loader(
         store.rows(16, packing="best_fit", min_tokens=4), batch_size=3, seed=4, epochs=2, shuffle=True
     )
     found = result(done)
-    assert found["rows"] == len(rows) == 2 * len(store.rows(16, packing="best_fit", min_tokens=4))
+    assert found["rows"] == len(rows) + len(BakedRows(tmp_path / "rows" / "val"))
+    assert len(rows) == 2 * len(store.rows(16, packing="best_fit", min_tokens=4))
     for step in range(len(loader)):
         batch = loader.batch(step)
         baked = rows.read(np.arange(3 * step, 3 * step + 3))
@@ -249,8 +251,11 @@ def test_a_validation_file_that_will_be_missing_is_told_before_after_and_by_veri
     assert result(run("verify", "out", "--from", "nanogpt", "--json", cwd=tmp_path))["notes"] == [warning]
 
 
-def test_rows_say_that_validation_was_left_out(store: Store, tmp_path: Path) -> None:
-    done = run("export", store.path, "--to", "litdata", "--seq-len", "16", "--out", "rows", cwd=tmp_path)
+def test_rows_say_in_which_folders_the_splits_are(store: Store, tmp_path: Path) -> None:
+    words: list[str | Path] = ["export", store.path, "--to", "litdata", "--seq-len", "16"]
+    done = run(*words, "--out", "all", cwd=tmp_path)
+    assert re.search(r"litdata +all: \d+ files, .*, in train/ and val/", done.stdout)
+    done = run(*words, "--split", "train", "--out", "rows", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(
         r"split val: 2 documents: [\d,]+ tokens: rows are of train alone; --split val", done.stderr
@@ -259,10 +264,10 @@ def test_rows_say_that_validation_was_left_out(store: Store, tmp_path: Path) -> 
 
 def test_verify_tells_a_stray_file_and_a_missing_record(store: Store, tmp_path: Path) -> None:
     run("export", store.path, "--to", "baked", "--seq-len", "16", "--out", "rows", cwd=tmp_path)
-    stray = tmp_path / "rows" / "rows-000009.bin"
+    stray = tmp_path / "rows" / "train" / "rows-000009.bin"
     stray.write_bytes(b"12")
     done = run("verify", "rows", "--from", "baked", cwd=tmp_path)
-    assert done.returncode == 1 and "problem: rows-000009.bin: a stray file" in done.stdout
+    assert done.returncode == 1 and "problem: train/rows-000009.bin: a stray file" in done.stdout
     stray.unlink()
     assert run("verify", "rows", "--from", "baked", cwd=tmp_path).returncode == 0
     (tmp_path / "rows" / "packline.json").unlink()
@@ -286,7 +291,7 @@ def test_an_option_may_be_a_list(store: Store, tmp_path: Path, value: str) -> No
     ]
     done = run(*words, "--set", value)
     assert done.returncode == 0, done.stderr
-    index = json.loads((tmp_path / "out" / "index.json").read_bytes())
+    index = json.loads((tmp_path / "out" / "train" / "index.json").read_bytes())
     assert index["shards"][0]["column_names"] == ["loss_mask", "targets", "tokens"]
     assert re.search(r"^ *fields +tokens,targets +Columns", run("formats", "mds").stdout, re.M)
 

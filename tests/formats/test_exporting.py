@@ -294,18 +294,20 @@ def test_going_on_keeps_what_is_finished(store: Store, expected: dict[str, str],
     with pytest.raises(KeyboardInterrupt):
         bake(store, out, on_event=interrupted_after(3))
     staged = tmp_path / ".out.packline" / "files"
-    (staged / "rows-000001.bin").write_bytes(b"cut")  # a part whose files are not what its receipt says
+    (staged / "train" / "rows-000001.bin").write_bytes(
+        b"cut"
+    )  # a part whose files are not what its receipt says
     (staged / "stray").write_bytes(b"")
-    kept = (staged / "rows-000000.bin").stat()
+    kept = (staged / "train" / "rows-000000.bin").stat()
     events: list[Any] = []
     done = bake(store, out, on_event=events.append)
     assert done.parts_kept == 2
-    assert (out / "rows-000000.bin").stat().st_ino == kept.st_ino
-    assert (out / "rows-000000.bin").stat().st_mtime_ns == kept.st_mtime_ns
+    assert (out / "train" / "rows-000000.bin").stat().st_ino == kept.st_ino
+    assert (out / "train" / "rows-000000.bin").stat().st_mtime_ns == kept.st_mtime_ns
     assert digests(out) == expected
     assert [event.unit for event in events if isinstance(event, UnitDone)][:2] == [
-        "rows-000001",
-        "rows-000003",
+        "train/rows-000001",
+        "train/rows-000003",
     ]
 
 
@@ -339,7 +341,7 @@ def test_the_same_export_again_has_nothing_to_do(
         first.files,
         first.bytes,
     )
-    (tmp_path / "out" / "rows-000001.loss").write_bytes(b"")
+    (tmp_path / "out" / "train" / "rows-000001.loss").write_bytes(b"")
     with pytest.raises(CorruptStore, match="found 0"):
         bake(store, tmp_path / "out")
 
@@ -371,11 +373,11 @@ def test_events_add_up(store: Store, tmp_path: Path) -> None:
     assert isinstance(planned, ExportPlanned) and (planned.format, planned.units) == ("baked", done.parts)
     assert sum(event.tokens for event in events if isinstance(event, Progress)) == planned.tokens
     assert sum(isinstance(event, UnitDone) for event in events) == done.parts
-    assert planned.lost == done.lost and [lost.what for lost in done.lost] == ["split val"]
+    assert planned.lost == done.lost and [lost.what for lost in done.lost] == ["dropped tokens"]
     events.clear()
     choice = ExportChoice(seq_len=8, packing="pad")
     cut = run_export(store.path, to="baked", out=tmp_path / "cut", choice=choice, on_event=events.append)
-    assert [lost.what for lost in cut.lost] == ["truncated tokens", "split val"]
+    assert [lost.what for lost in cut.lost] == ["truncated tokens"]
     assert events[0].lost == cut.lost
 
 
@@ -478,9 +480,8 @@ def test_text_to_batches_in_one_call(tmp_path: Path) -> None:
 def test_a_loader_and_a_store_may_be_given_as_they_are(store: Store, tmp_path: Path) -> None:
     loader = packline.Loader(store.rows(16), batch_size=2, seed=1)
     packline.export(loader, to_format="baked", out=tmp_path / "loader", workers=2)
-    packline.export(
-        store, to_format="baked", out=tmp_path / "store", seq_len=16, seed=1, batch_size=2, workers=0
-    )
+    settings: dict[str, Any] = {"split": "train", "seq_len": 16, "seed": 1, "batch_size": 2}
+    packline.export(store, to_format="baked", out=tmp_path / "store", workers=0, **settings)
     whole = (tmp_path / "store" / "rows-000000.bin").read_bytes()
     rows = (tmp_path / "loader" / "rows-000000.bin").read_bytes()
     assert rows and whole.startswith(rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import json
 import shlex
 import subprocess
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.formats.peers import run_peer
-from tests.formats.stores import make_store, random_documents
+from tests.formats.stores import make_store, random_documents, random_loss
 
 from packline.facade import Store
 from packline.formats.choice import ExportChoice
@@ -50,7 +52,7 @@ def test_lines_name_the_folder_or_there_are_none(store: Store, tmp_path: Path, n
         pytest.skip("its tokenizer has to have certain tokens; it has no lines")
     lines = lines_of(store, name, tmp_path / "out")
     assert not lines or str(tmp_path / "out") in "\n".join(lines)
-    assert bool(lines) == (name in ("megatron", "nanogpt", "npz", "litdata", "mds", "trl", "nanochat"))
+    assert bool(lines) == (name != "pt")
 
 
 def test_the_page_has_the_lines_for_trl(store: Store, tmp_path: Path) -> None:
@@ -168,6 +170,125 @@ def test_many_pairs_of_megatron_are_named_by_a_pattern(tmp_path: Path) -> None:
     line = lines_of(store, "megatron", tmp_path / "out")[0]
     shown = subprocess.run(["sh", "-c", f"echo {line}"], capture_output=True, text=True, check=True).stdout
     assert shown.split()[1:] == sorted(str(path.with_suffix("")) for path in (tmp_path / "out").glob("*.idx"))
+
+
+def test_the_per_split_arguments_of_megatron_name_every_pair(store: Store, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    lines_of(store, "megatron", out)
+    listed = json.loads((out / "data_args.json").read_bytes())
+    assert listed["test"] is None and sorted(listed) == ["test", "train", "valid"]
+    pairs = sorted(path.stem for path in out.glob("*.idx"))
+    assert sorted(listed["train"] + listed["valid"]) == pairs
+    assert all(name.startswith("train") for name in listed["train"])
+    (line, *_) = lines_of(store, "megatron", tmp_path / "moved", root="/data/tokens")
+    argument, path = shlex.split(line)
+    assert argument == "--per-split-data-args-path"
+    assert json.loads(Path(path).read_bytes())["valid"][0] == f"/data/tokens/{listed['valid'][0]}"
+
+
+def documents_of(store: Store, split: str = "train") -> list[list[int]]:
+    numbers = range(len(store.documents))
+    return [store.documents[n].tolist() for n in numbers if store.provenance(n).split == split]
+
+
+def test_llmc_is_given_all_shards_and_the_size_of_the_smallest(store: Store, tmp_path: Path) -> None:
+    out = tmp_path / "out put"
+    first, *rest = lines_of(store, "llmc", out)
+    _, *words = shlex.split(first.partition("  #")[0])
+    given = dict(zip(words[::2], words[1::2], strict=True))
+    names: dict[str, str] = {}
+    exec("\n".join(rest), names)
+    assert names["train_files"] == given["-i"] and names["val_files"] == given["-j"]
+    sizes = []
+    for flag, split in (("-i", "train"), ("-j", "val")):
+        shards = [Path(path).read_bytes() for path in sorted(glob.glob(given[flag]))]
+        tokens = np.concatenate([np.frombuffer(shard, "<u2", offset=1024) for shard in shards])
+        moved = [EOD, *(token for one in documents_of(store, split) for token in one)][:-1]
+        assert tokens.tolist() == moved
+        sizes += [(len(shard) - 1024) // 2 for shard in shards]
+    assert f"below {min(sizes):,}:" in first
+
+
+FORAGER = """
+names = {}
+exec(arguments[0], names)
+dataset = names["dataset"]
+answer = [dataset[number].tolist() for number in range(len(dataset))]
+"""
+
+
+def test_forager_reads_the_documents(store: Store, tmp_path: Path) -> None:
+    lines = lines_of(store, "forager", tmp_path / "out")
+    found = run_peer(FORAGER, "\n".join(lines), modules=("data_forager",))
+    assert found == documents_of(store)
+
+
+DATASETS = """
+names = {}
+exec(arguments[0], names)
+dataset = names["dataset"]
+rows = dataset["train"] if hasattr(dataset, "keys") else dataset
+answer = [list(ids) for ids in rows["input_ids"]]
+"""
+
+
+@pytest.mark.parametrize("name", ["arrow", "parquet"])
+def test_the_datasets_library_loads_the_documents(store: Store, tmp_path: Path, name: str) -> None:
+    lines = lines_of(store, name, tmp_path / "out")
+    found = run_peer(DATASETS, "\n".join(lines), modules=("datasets",))
+    assert found == documents_of(store)
+
+
+DATATROVE = """
+names = {}
+exec(arguments[0].replace("2048", "31"), names)
+answer = [row["input_ids"].tolist() for row in names["dataset"]]
+"""
+
+
+def test_datatrove_reads_rows_of_one_token_more(store: Store, tmp_path: Path) -> None:
+    lines = lines_of(store, "datatrove", tmp_path / "out", files="single")
+    found = run_peer(DATATROVE, "\n".join(lines), modules=("datatrove", "torch"))
+    stream = [token for one in documents_of(store) for token in one]
+    whole = len(stream) // LENGTH * LENGTH
+    assert np.array_equal(np.concatenate(found), stream[:whole])
+
+
+OLMO = """
+import os
+os.chdir(arguments[0])
+names = {}
+exec(arguments[1].replace("4096", "32"), names)
+dataset = names["dataset"].build()
+dataset.prepare()
+keys = ("input_ids", "label_mask")
+rows = [dataset[number] for number in range(len(dataset))]
+answer = {key: [row[key].tolist() for row in rows] for key in keys if key in rows[0]}
+"""
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_olmo_core_reads_rows_and_masks(tmp_path: Path, masked: bool) -> None:
+    documents = random_documents(40, VOCAB, longest=20, seed=6)
+    loss = random_loss(documents) if masked else None
+    store = make_store(
+        tmp_path / "store", documents, vocab_size=VOCAB, eod_id=EOD, loss=loss, val=(3,), shards=2
+    )
+    lines = lines_of(store, "olmo", tmp_path / "out", files="single")
+    found = run_peer(OLMO, tmp_path, "\n".join(lines), modules=("olmo_core", "torch"))
+    stream = [token for one in documents_of(store) for token in one]
+    whole = len(stream) // LENGTH * LENGTH
+    assert np.array_equal(np.concatenate(found["input_ids"]), stream[:whole])
+    assert ("label_mask" in found) == masked
+    if loss is not None:
+        flags = [flag for number, mask in enumerate(loss) if number != 3 for flag in mask]
+        assert np.array_equal(np.concatenate(found["label_mask"]), np.array(flags[:whole], bool))
+
+
+def test_baked_rows_are_read_in_order(store: Store, tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    exec("\n".join(lines_of(store, "baked", tmp_path / "out")), names)
+    assert np.array_equal(names["batch"]["tokens"], rows_of(store)["tokens"][:8])
 
 
 def test_nanogpt_is_told_the_folder_and_of_a_vocabulary_that_is_too_large(tmp_path: Path) -> None:

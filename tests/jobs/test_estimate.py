@@ -150,6 +150,19 @@ def test_what_is_not_text_is_told_by_plan_and_build_alike(
     assert all(name in note for name in bad) and "notes/**/*.txt" in note
 
 
+def test_text_in_a_named_encoding_is_neither_noted_nor_counted_as_bad(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    (tmp_path / "old.txt").write_bytes("Übermäßige Straßen. ".encode("latin-1") * 50)
+    (tmp_path / "new.txt").write_text("Plain text.", "utf-8")
+    unnamed = packline.estimate(tmp_path, tokenizer_json, engine="tokenizers")
+    (note,) = [one for one in unnamed.warnings if "not UTF-8" in one]
+    assert "--charset latin-1" in note and "glob" not in note  # a glob would not leave out old.txt
+    named = packline.estimate(tmp_path, tokenizer_json, engine="tokenizers", charset="latin-1")
+    assert (named.documents, next(iter(named.sources.values())).bad_fraction) == (2, 0.0)
+    assert not [one for one in named.warnings if "UTF-8" in one]
+
+
 def test_a_folder_without_any_text_is_told(tmp_path: Path, tokenizer_json: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"\xff\xfe\xfd")
     found = packline.estimate(tmp_path / "a.bin", tokenizer_json, engine="tokenizers")

@@ -79,7 +79,7 @@ def analyze(
     is_store = is_remote(target) or (path / MANIFEST).is_file()
     if write is not None:
         check_list_path(write)
-        if not is_store:
+        if not is_store and path.exists():
             raise RecipeError(f"--write is for a store; {target} is not a store")
     if path.is_file() and path.suffix in SUFFIXES and reading.from_ is None:
         show_batch(target, reading.tokenizer, tensor_type, pad_id)

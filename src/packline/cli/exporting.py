@@ -88,6 +88,7 @@ def show_exported(exported: Exported) -> None:
         [
             (exported.format, "quiet"),
             f"{near(exported.out)}: {plural(exported.files, 'file')}, {size(exported.bytes)}"
+            + (f", in {' and '.join(f'{name}/' for name in exported.folders)}" if exported.folders else "")
             + (f", {shared}" if shared else ""),
         ],
         *_warnings(exported),

@@ -12,7 +12,7 @@ traceable to the source."""
 SUMMARY_END = """Examples:
 
   packline demo
-  packline build corpus/ --tokenizer gpt2/tokenizer.json --out store
+  packline build corpus/ --tokenizer gpt2 --out store
   packline info store
 
 Help on a command: packline COMMAND --help"""
@@ -26,7 +26,7 @@ input is a recipe that names both. A build may be interrupted at any time:
 the same command resumes it, and the result is the same, byte for byte.""",
         """Examples:
 
-  packline build corpus/ --tokenizer gpt2/tokenizer.json --out store
+  packline build corpus/ --tokenizer gpt2 --out store
   packline build 'web/*.jsonl.zst' --tokenizer Qwen/Qwen3-8B \\
       --eod '<|endoftext|>' --out store
   packline build books.parquet --text body --tokenizer gpt2 \\
@@ -306,13 +306,13 @@ SOURCE is the folder of a store; or a run file (run.toml), for formats of rows;
 or text with --tokenizer, which first becomes a store at OUT.store. Anything
 that the format cannot represent is reported before the export begins. Files
 with the same bytes as the store's are hard links if possible: do not change
-them. After an interruption the same command resumes the export.""",
+them. After an interruption the same command resumes the export. Without
+--split rows of several splits are written to OUT/train, OUT/val, ...""",
         """Examples:
 
   packline export store --to megatron --out data
   packline export store --to llmc --out data --set shard_tokens=50000000
-  packline export store --to mds --out rows --seq-len 2048 --packing best_fit \\
-      --seed 1
+  packline export store --to mds --out rows --seq-len 2048 --seed 1
   packline export run.toml --to npz --out batches --stage 0
   packline export 'web/*.jsonl.zst' --tokenizer gpt2/tokenizer.json \\
       --to nanogpt --out data""",
@@ -322,7 +322,7 @@ them. After an interruption the same command resumes the export.""",
 
 The rows of a loader, batch by batch, as one sequence on disk: for trainers
 that read from beginning to end, and for machines without the store.
-packline.formats.baked.BakedRows reads them.""",
+packline.formats.baked.BakedRows reads them: of several splits OUT/train, ...""",
         """Examples:
 
   packline bake run.toml --out rows
@@ -466,14 +466,13 @@ demo trains a tokenizer on it, builds a store, verifies it and shows it.""",
 TOPICS = {
     "Start": ("demo", "init"),
     "Make a store": ("build", "plan", "status", "sft", "merge"),
-    "Use many machines": ("slurm", "finalize"),
     "Look at it": ("info", "view", "serve", "report"),
     "Check it": ("verify", "analyze", "diff"),
     "Train": ("pack", "trace", "export", "bake"),
-    "Move it": ("cp",),
     "Other formats": ("formats", "import", "convert"),
     "Tokenizers and evaluation sets": ("tokenizer", "evals"),
-    "Publish": ("push", "pull"),
+    "Move and publish": ("cp", "push", "pull"),
+    "Use many machines": ("slurm", "finalize"),
 }
 """Commands by topic, in the order of `packline --help`."""
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from packline.formats.document_view import DocumentView
+from packline.formats.export_record import ExportRecord
 from packline.formats.format import DatasetReader, DocumentFormat
 from packline.formats.layouts.column_reader import ColumnsReader
 from packline.formats.layouts.columns import (
@@ -63,6 +64,20 @@ class Arrow(DocumentFormat):
     name = "arrow"
     title = "datasets: a folder for load_from_disk, one document per row in input_ids"
     options = ArrowOptions
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: ArrowOptions) -> tuple[str, ...]:
+        folder = record.train_folder(out)
+        return (
+            "from datasets import load_from_disk",
+            "",
+            f"dataset = load_from_disk({folder!r})",
+            "# axolotl:",
+            "# datasets:",
+            f"#   - path: {folder}",
+            "#     ds_type: arrow",
+            "#     type:",
+            "# sample_packing: true",
+        )
 
     def plan(self, view: DocumentView, options: ArrowOptions) -> ExportPlan:
         return plan_columns(view, options, self.name, _folder(view, "{split}") + FILE)

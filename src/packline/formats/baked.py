@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.export_record import RECORD, read_record
+from packline.formats.export_record import RECORD, ExportRecord, read_record
 from packline.formats.format import Options, RowFormat
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart
 from packline.packing.batch import ALL_FIELDS, FIELDS
@@ -64,6 +64,14 @@ class Baked(RowFormat):
     name = "baked"
     title = "packline's own: rows-000000.bin/.idx/.loss in training order, rows of seq_len + 1 tokens"
     options = BakedOptions
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: BakedOptions) -> tuple[str, ...]:
+        return (
+            "from packline.formats.baked import BakedRows",
+            "",
+            f"rows = BakedRows({record.train_folder(out)!r})",
+            "batch = rows.read(range(8))  # rows 0 to 7, in training order",
+        )
 
     def plan(self, view: RowView, options: BakedOptions) -> ExportPlan:
         if options.file_rows < 0:
@@ -207,16 +215,27 @@ def read_entries(folder: Path) -> Entries:
         InputError: there are no baked rows.
         CorruptStore: packline.json is missing or damaged, or describes other files.
     """
-    record = read_record(folder)
+    record, prefix = read_record(folder), ""
+    if record is None and (folder / BAKED).exists():  # one of several splits: the record is above
+        record, prefix = read_record(folder.absolute().parent), f"{folder.absolute().name}/"
+        if record is None or f"{prefix}{BAKED}" not in {entry.name for entry in record.files}:
+            raise CorruptStore(
+                f"{folder} has no {RECORD}: expected the one that was written with {BAKED}",
+                hint="without it damaged rows cannot be detected; put it back, or bake the rows again",
+            )
     if record is None:
-        if not (folder / BAKED).exists():
-            raise InputError(f"{folder} holds no baked rows: it has no {BAKED}")
-        raise CorruptStore(
-            f"{folder} has no {RECORD}: expected the one that was written with {BAKED}",
-            hint="without it damaged rows cannot be detected; put it back, or bake the rows again",
-        )
-    entries = {entry.name: entry for entry in record.files}
+        raise InputError(f"{folder} holds no baked rows: it has no {BAKED}")
+    entries = {
+        name: msgspec.structs.replace(entry, name=name)
+        for entry in record.files
+        if entry.name.startswith(prefix) and (name := entry.name.removeprefix(prefix))
+    }
     if BAKED not in entries:
+        if folders := list(record.folders.values()):
+            raise InputError(
+                f"{folder} holds several splits: expected the folder of one",
+                hint=f"name one of {', '.join(str(folder / name) for name in folders)}",
+            )
         raise InputError(f"{folder} holds no baked rows: its {RECORD} is of {record.format}")
     return entries
 

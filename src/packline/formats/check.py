@@ -27,7 +27,7 @@ import numpy as np
 
 from packline.encoders.special_tokens import resolve_boundary
 from packline.encoders.tokenizer import load_tokenizer
-from packline.errors import CorruptStore, PacklineError, RecipeError, TokenizerError
+from packline.errors import CorruptStore, InputError, PacklineError, RecipeError, TokenizerError
 from packline.formats.boundaries import BoundaryPolicy
 from packline.formats.export_record import RECORD, ExportRecord, check_export
 from packline.formats.format import DatasetReader, DocumentFormat, Format, RowFormat, convert_options
@@ -44,6 +44,7 @@ from packline.formats.opening import (
     with_marker,
 )
 from packline.formats.types import ReadTask
+from packline.storage.places import is_remote, without_secrets
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import check_file
 
@@ -80,7 +81,7 @@ def check_dataset(
         on_progress: called with the bytes read so far and the total bytes.
 
     Raises:
-        InputError: a missing data set, or one in another format.
+        InputError: a missing data set, one in another format, or a URI.
         RecipeError: invalid options.
 
     >>> check_dataset("nowhere", "nanogpt")
@@ -88,6 +89,13 @@ def check_dataset(
     packline.errors.InputError: cannot find nowhere
     """
     started = time.perf_counter()
+    if is_remote(path):
+        shown, name = without_secrets(str(path)), format or "FORMAT"
+        raise InputError(
+            f"{shown}: a data set is checked in a local folder, found a URI",
+            hint=f"copy it first, then check the copy: packline cp {shown} DIR --verify && "
+            f"packline verify DIR --from {name}",
+        )
     path, findings = Path(path), Findings()
     chosen = find_format(path, format)
     record = None
@@ -154,19 +162,23 @@ def _check_rows(
     assert isinstance(format, RowFormat)
     convert_options(format, options)  # refuses unknown ones; those of the export decide nothing here
     problems = len(findings.problems)
-    with readable(path):
-        found = format.check(path, findings)
-    if record is None:
-        findings.files += len(found.files)
-        findings.read(sum(file.bytes for file in found.files))
+    metadata: dict[str, Any] = {}
+    for folder in format.find_folders(path) or [path]:
+        with readable(folder):
+            found = format.check(folder, inner := Findings())
+        findings.include(inner, "" if folder == path else f"{folder.name}/")
+        metadata |= found.metadata
+        if record is None:
+            findings.files += len(found.files)
+            findings.read(sum(file.bytes for file in found.files))
     notes = ["tokens of rows are not read: checksums and headers were checked"]
     notes += [] if record is None else record.warnings
     if tokenizer is None or len(findings.problems) > problems:
         return notes
     loaded = load_tokenizer(str(tokenizer))
-    declared_eod, _ = declared_boundary(record, found.metadata)
+    declared_eod, _ = declared_boundary(record, metadata)
     boundary = resolve_boundary(loaded, declared_eod if eod is None else eod, None)
-    return notes + check_metadata(str(path), loaded, boundary.eod_id, record, found.metadata)
+    return notes + check_metadata(str(path), loaded, boundary.eod_id, record, metadata)
 
 
 def _without_tokenizer(

@@ -19,14 +19,14 @@ from packline.store.reader import StoreReader
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
-    from packline.formats.row_view import RowView
+    from packline.formats.row_splits import RowSplits
 
 
 class ExportChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Documents or rows of a source to export, and their order."""
 
     split: str | None = None
-    """`train`, `val`, `test` or `all`; default: all for documents, train for rows."""
+    """`train`, `val`, `test` or `all`; default: all, of rows each in its own folder."""
     labels: tuple[str, ...] | None = None
     sources: tuple[str, ...] | None = None
     min_tokens: int | None = None
@@ -117,12 +117,13 @@ def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentVi
     return DocumentView(open_store(source), edges=edges, **given)
 
 
-def row_view(source: str, choice: ExportChoice) -> RowView:
-    """Rows of a store, or of a run.
+def row_view(source: str, choice: ExportChoice) -> RowSplits:
+    """Rows of a store, of all its splits unless one is chosen, or of a run.
 
     Raises:
         RecipeError: settings that apply to the other kind only, or a missing row length.
     """
+    from packline.formats.row_splits import RowSplits
     from packline.formats.row_view import RowView
 
     given: dict[str, Any] = msgspec.to_builtins(choice)
@@ -134,12 +135,12 @@ def row_view(source: str, choice: ExportChoice) -> RowView:
                 raise RecipeError(
                     f"{option_name(name)} is set by the run file {source}", hint="change it there"
                 )
-        return RowView.of_loader(Loader.from_file(source, prefetch=0), choice.stage)
+        return RowSplits({"train": RowView.of_loader(Loader.from_file(source, prefetch=0), choice.stage)})
     if choice.stage is not None:
         raise RecipeError("--stage requires a run file", hint="packline export run.toml --stage 0 ...")
     if choice.seq_len is None:
         raise RecipeError("this format holds rows, and no row length was given", hint="--seq-len 2048")
-    return RowView.of_store(open_store(source), **given)
+    return RowSplits.of_store(open_store(source), **given)
 
 
 def open_store(source: str) -> StoreReader:

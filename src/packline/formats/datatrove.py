@@ -7,9 +7,9 @@
 
 All little-endian, without a newline after the last line. For tokens 1 2 70000 and 5: the index is 3, 4; the
 metadata `gpt2|4`, `4`, `4.00 T`. The rank has five digits, since readers sort files by name; so there are at
-most 100,000 files per split. Documents end with their end-of-document token. Without a validation split,
-files are in the folder itself, else in `train/` and `val/`: datatrove's folder data set searches subfolders
-as well, so pass it one of them.
+most 100,000 files per split. Documents end with their end-of-document token. A single split is in the folder
+itself, several are in `train/` and `val/`: datatrove's folder data set searches subfolders as well, so pass
+it one of them.
 
 A file is a shard of the store if the tokens' bytes are the same, and is then shared (a non-negative int32 has
 the bytes of a uint32). A vocabulary from 65,500 to 65,536 is int32 in the store and uint16 here, so it is
@@ -24,7 +24,7 @@ else from the vocabulary. Provenance is not kept. Based on `pipeline/tokens/toke
 from __future__ import annotations
 
 import math
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -44,10 +44,11 @@ from packline.formats.layouts.document_files import (
     span_of,
     write_files,
 )
-from packline.formats.types import Edges, ExportPart, ExportPlan, fitting_dtype
+from packline.formats.types import Edges, ExportPart, ExportPlan, Files, fitting_dtype
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
+    from packline.formats.export_record import ExportRecord
     from packline.formats.target import Target
     from packline.store.report import Findings
 
@@ -59,6 +60,8 @@ MOST_FILES = 100_000
 class DatatroveOptions(Options, frozen=True):
     """Options of datatrove's files."""
 
+    files: Files = "many"
+    """many: one file per shard of the store, sharing its bytes; single: one file per split."""
     dtype: Literal["auto", "uint16", "uint32"] = "auto"
     """Dtype of the tokens; when reading, that of files which do not declare it."""
     edges: Edges = "eod"
@@ -72,7 +75,7 @@ class DatatroveOptions(Options, frozen=True):
     tokenizer: str = ""
     """Name of the tokenizer in `.metadata`; default: that of the store, without the folders of a path."""
     shard_tokens: int = SHARD_TOKENS
-    """Approximate tokens per file, if it is not a shard of the store."""
+    """Approximate tokens per file for `many`, if it is not a shard of the store."""
     vocab_size: int | None = None
     """Determines the dtype of files that do not declare it."""
     marker: int | None = None
@@ -91,11 +94,21 @@ class Datatrove(DocumentFormat):
             return path.suffix == ".ds"
         return path.is_dir() and any(next(path.glob(pattern), None) for pattern in ("*.ds", "*/*.ds"))
 
+    def trainer_lines(self, out: str, record: ExportRecord, options: DatatroveOptions) -> tuple[str, ...]:
+        size = fitting_dtype(self.name, record.tokenizer.vocab_size, LIMITS, options.dtype).itemsize
+        folder = record.train_folder(out)
+        return (
+            "from datatrove.utils.dataset import DatatroveFolderDataset",
+            "",
+            "# seq_len: your own; a row has one token more, and rows do not continue in another file",
+            f"dataset = DatatroveFolderDataset({folder!r}, seq_len=2048, token_size={size})",
+        )
+
     def plan(self, view: DocumentView, options: DatatroveOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if "/" in options.step or not options.step:
             raise RecipeError(f"datatrove: expected a step that can be in a name, found {options.step!r}")
-        parts = plan_files(view, self.name, dtype, options.shard_tokens)
+        parts = plan_files(view, self.name, dtype, options.shard_tokens, options.files)
         most = options.first_rank + max(part.number for part in parts)
         if options.first_rank < 0 or most >= MOST_FILES:
             raise RecipeError(
@@ -195,10 +208,9 @@ def _metadata(view: DocumentView, part: ExportPart, dtype: np.dtype, options: Da
     """The three lines of metadata of a file."""
     begin, end = span_of(view.stream(part.split), part)
     tokens = end - begin
-    name = view.tokenizer.name
-    if PurePath(name).is_absolute():  # folders of this machine mean nothing elsewhere
-        name = PurePath(name).name
-    return f"{options.tokenizer or name}|{dtype.itemsize}\n{tokens}\n{humanised(tokens)}".encode()
+    return (
+        f"{options.tokenizer or view.tokenizer_name}|{dtype.itemsize}\n{tokens}\n{humanised(tokens)}".encode()
+    )
 
 
 def humanised(tokens: int) -> str:

@@ -29,10 +29,11 @@ from packline.formats.document_view import DocumentView
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
 from packline.formats.format import Format, Options, convert_options, get_format
 from packline.formats.remote_export import RemoteExport
+from packline.formats.row_splits import RowSplits
 from packline.formats.row_view import RowView
 from packline.formats.staging import PartReceipt, Staging, clear_leftovers, finished_export
 from packline.formats.target import Target
-from packline.formats.types import ExportPart, NotPreserved, WrittenPart
+from packline.formats.types import ExportPart, NotPreserved, WrittenPart, without_folders
 from packline.jobs.engine import run_job
 from packline.jobs.events import OnEvent, Planned, UnitDone
 from packline.jobs.job import Job, ReportProgress, Runner, Session, WorkUnit
@@ -47,7 +48,7 @@ from packline.store.manifest import MANIFEST
 if TYPE_CHECKING:
     from packline.formats.format import Format
 
-View = DocumentView | RowView
+View = DocumentView | RowSplits
 
 
 class PartUnit(WorkUnit, frozen=True, kw_only=True):
@@ -91,7 +92,11 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
     def run(self, unit: PartUnit, report: ReportProgress) -> PartReceipt:
         """Write the files of a part."""
         target = Target(self._staging.files, link=self._link, on_progress=report)
-        facts = self._format.write(self._view, unit.part, target, self._options)
+        format, view = self._format, self._view
+        if isinstance(view, RowSplits):
+            facts = view.write(format, unit.part, target, self._options)
+        else:
+            facts = format.write(view, unit.part, target, self._options)
         return PartReceipt(unit.part, facts or {}, tuple(target.files), dict(target.shared))
 
     def found(self, unit: PartUnit) -> PartReceipt | None:
@@ -147,6 +152,8 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     """Reasons why the trainer may stop."""
     trainer_lines: tuple[str, ...] = ()
     """Settings for the trainer (`Format.trainer_lines`)."""
+    folders: tuple[str, ...] = ()
+    """Folders of splits in the export; empty if splits have none."""
     nothing_to_do: bool = False
 
 
@@ -192,8 +199,12 @@ def run_export(
     began = time.monotonic()
     format = get_format(to)
     chosen = convert_options(format, dict(options or {}))
-    view = source if isinstance(source, RowView) else format.view(str(source), choice, chosen)
-    if isinstance(view, RowView) != (format.kind == "rows"):
+    view: View = (
+        RowSplits({"train": source})
+        if isinstance(source, RowView)
+        else format.view(str(source), choice, chosen)
+    )
+    if isinstance(view, RowSplits) != (format.kind == "rows"):
         raise RecipeError(f"{to} holds {format.kind}, and was given rows")
     remote = RemoteExport(str(out)) if is_remote(out) else None
     if remote is not None and on != "local":
@@ -206,7 +217,7 @@ def run_export(
         format=to,
         options=msgspec.to_builtins(chosen),
         source=_source_of(source, view),
-        settings=msgspec.to_builtins(choice),
+        settings=_without_folders(choice),
         link=link,
     )
     if remote is not None and (record := remote.finished(identity)) is not None:
@@ -252,13 +263,13 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         self._settings, self._identity = settings, identity
         self._format, self._options, self._view = format, options, view
         self._processes, self._with_tokenizer, self._began = processes, with_tokenizer, began
-        self._plan = plan = format.plan(view, options)
-        self._lost = plan.lost
-        if isinstance(view, RowView):
-            self._lost += tuple(lost for lost in view.lost if lost not in plan.lost)
+        if isinstance(view, RowSplits):
+            self._plan = plan = view.plan(format, options)
             self._warnings = plan.warnings
         else:
+            self._plan = plan = format.plan(view, options)
             self._warnings = format.missing(view.splits) + plan.warnings
+        self._lost = plan.lost
         self.folder = Staging(Path(settings.out))
         self._receipts: dict[str, PartReceipt] = {}
         self._kept = 0
@@ -273,9 +284,9 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
 
     def _todo(self) -> list[PartUnit]:
         return [
-            PartUnit(name=part.name, number=number, part=part)
+            PartUnit(name=part.unit, number=number, part=part)
             for number, part in enumerate(self._plan.parts)
-            if part.name not in self._receipts
+            if part.unit not in self._receipts
         ]
 
     def refuse_slices(self) -> None:
@@ -315,7 +326,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
     def finish(self, session: Session) -> Exported:
         """Write what summarises the parts, and publish all at once."""
         parts = self._plan.parts
-        record = self._sum_up([self._receipts[part.name] for part in parts])
+        record = self._sum_up([self._receipts[part.unit] for part in parts])
         self.folder.publish(record)
         lines = self._format.trainer_lines(str(self.folder.out), record, self._options)
         return _exported(str(self.folder.out), record, lines, len(parts), self._kept, self._began)
@@ -330,7 +341,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
     def announce(self, todo: Sequence[PartUnit], workers: int) -> None:
         """Report the plan."""
         view, plan = self._view, self._plan
-        of_rows = isinstance(view, RowView)
+        of_rows = isinstance(view, RowSplits)
         self._sharing = self._how_shared() if plan.shared_bytes else ""
         self.tell(
             ExportPlanned(
@@ -343,8 +354,8 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
                 shared_bytes=plan.shared_bytes,
                 sharing=self._sharing,
                 documents=None if of_rows else view.documents,
-                rows=view.rows if isinstance(view, RowView) else None,
-                tokens=view.rows * view.seq_len if isinstance(view, RowView) else view.tokens,
+                rows=view.rows if isinstance(view, RowSplits) else None,
+                tokens=view.rows * view.seq_len if isinstance(view, RowSplits) else view.tokens,
                 lost=self._lost,
                 warnings=self._warnings,
             )
@@ -364,7 +375,10 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
     def _sum_up(self, receipts: list[PartReceipt]) -> ExportRecord:
         target = Target(self.folder.files, link=self._settings.link)
         written = [WrittenPart(receipt.part, receipt.facts) for receipt in receipts]
-        self._format.finish(self._view, written, target, self._options)
+        if isinstance(self._view, RowSplits):
+            self._view.finish(self._format, written, target, self._options)
+        else:
+            self._format.finish(self._view, written, target, self._options)
         if self._with_tokenizer:
             self._write_tokenizer(target)
         waiting = [entry.name for receipt in receipts if receipt.is_quick for entry in receipt.files]
@@ -377,11 +391,11 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         view = self._view
         return ExportRecord(
             **msgspec.structs.asdict(self._identity),
-            tokenizer=view.tokenizer,
+            tokenizer=msgspec.structs.replace(view.tokenizer, name=view.tokenizer_name),
             documents=view.documents,
             tokens=view.tokens,
-            rows=view.rows if isinstance(view, RowView) else None,
-            seq_len=view.seq_len if isinstance(view, RowView) else None,
+            rows=view.rows if isinstance(view, RowSplits) else None,
+            seq_len=view.seq_len if isinstance(view, RowSplits) else None,
             lost=self._lost,
             warnings=self._warnings,
             shared=shared,
@@ -400,8 +414,17 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
                 file.write(config_bytes(special, entry.eod, entry.bos))
 
 
+def _without_folders(choice: ExportChoice) -> dict[str, Any]:
+    """Settings of the record: lists and stores by name, as their checksums are in `source`."""
+    settings: dict[str, Any] = msgspec.to_builtins(choice)
+    for name in ("exclude", "unique"):
+        if isinstance(paths := settings.get(name), tuple | list):
+            settings[name] = [without_folders(path) for path in paths]
+    return settings
+
+
 def _source_of(source: str | Path | RowView, view: View) -> dict[str, str]:
-    if not isinstance(view, RowView):
+    if not isinstance(view, RowSplits):
         return {"store": view.store.manifest.checksum, **view.contents}
     if isinstance(source, RowView) or is_run(source):
         return {"run": view.fingerprint}
@@ -439,5 +462,6 @@ def _exported(
         seconds=time.monotonic() - began,
         warnings=record.warnings,
         trainer_lines=trainer_lines,
+        folders=tuple(record.folders.values()),
         nothing_to_do=nothing_to_do,
     )

@@ -37,6 +37,9 @@ RECORD = "packline.json"
 RECORD_VERSION = 1
 TOKENIZER_FILE = "tokenizer.json"
 
+FOLDERS = {"train": "train", "val": "val", "validation": "val", "test": "test"}
+"""Names of folders of splits in an export, and their splits."""
+
 
 class ExportIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that decides the bytes of an export: equal identities, equal files."""
@@ -72,6 +75,16 @@ class ExportRecord(ExportIdentity, frozen=True, kw_only=True):
     """All files except this one, by name."""
     checksum: str = ""
     """xxh3-128 of this record's JSON form with this field empty: 32 hexadecimal digits."""
+
+    @property
+    def folders(self) -> dict[str, str]:
+        """Folder of each split, such as `{"train": "train", "val": "val"}`; empty if splits have none."""
+        there = {entry.name.partition("/")[0] for entry in self.files if "/" in entry.name}
+        return {split: name for name, split in FOLDERS.items() if name in there}
+
+    def train_folder(self, out: str) -> str:
+        """Folder in which a trainer finds the training split of the export at `out`."""
+        return "/".join([out, *list(self.folders.values())[:1]])
 
     @property
     def identity(self) -> ExportIdentity:

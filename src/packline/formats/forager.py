@@ -4,13 +4,14 @@
                                                     vocabulary of more than 65,535
     index/file_location.txt                         one path per line, relative to the data set's folder
 
-All little-endian, 24 bytes per sample. STEM is `train-000000` and so on. Without a validation split this is
-the data set's folder, else `train/` and `val/` are one each.
+All little-endian, 24 bytes per sample. STEM is `train-000000` and so on. If there are several
+splits, `train/` and `val/` are a data set each, else the export's folder is.
 
 With `sample_size` unset, a sample is a document including its end, and a file is a shard of the store if the
 tokens' bytes are the same, and is then shared. With `sample_size=N`, samples are windows of N tokens over all
 documents of a split, one after another; the remainder at the very end is dropped, as in Forager, and counted
 in the ledger. No window continues in another file, so files are cut between windows and nothing is shared.
+`files=single` writes one token file per split.
 
 When read, files must hold their samples one after another, as Forager writes them; paths may be absolute, as
 written by older versions, even if the data set was moved. Windows are read with `sample_size` set, and
@@ -34,6 +35,7 @@ from packline.formats.layouts.document_files import (
     SHARD_TOKENS,
     FileList,
     declared_dtype,
+    exported_split,
     folder_of,
     open_source,
     plan_files,
@@ -43,10 +45,19 @@ from packline.formats.layouts.document_files import (
 )
 from packline.formats.layouts.header_shards import write_tokens
 from packline.formats.layouts.token_files import IndexedReader, ScannedReader, TokenFile
-from packline.formats.types import Edges, ExportPart, ExportPlan, NotPreserved, WrittenPart, fitting_dtype
+from packline.formats.types import (
+    Edges,
+    ExportPart,
+    ExportPlan,
+    Files,
+    NotPreserved,
+    WrittenPart,
+    fitting_dtype,
+)
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
+    from packline.formats.export_record import ExportRecord
     from packline.formats.target import Target
     from packline.store.report import Findings
 
@@ -59,6 +70,8 @@ FILES = "index/file_location.txt"
 class ForagerOptions(Options, frozen=True):
     """Options of Forager's files."""
 
+    files: Files = "many"
+    """many: one file per shard of the store, sharing its bytes; single: one file per split."""
     dtype: Literal["auto", "uint16", "uint32"] = "auto"
     """Dtype of the tokens."""
     edges: Edges = "eod"
@@ -66,7 +79,7 @@ class ForagerOptions(Options, frozen=True):
     sample_size: int | None = None
     """Tokens of each sample, across documents; none: a sample is a document."""
     shard_tokens: int = SHARD_TOKENS
-    """Approximate tokens per file, if it is not a shard of the store."""
+    """Approximate tokens per file for `many`, if it is not a shard of the store."""
     vocab_size: int | None = None
     """Determines the dtype when reading: 65,536 and more are uint32."""
     marker: int | None = None
@@ -83,11 +96,22 @@ class Forager(DocumentFormat):
     def recognises(self, path: Path) -> bool:
         return path.is_dir() and bool(_bases(path))
 
+    def trainer_lines(self, out: str, record: ExportRecord, options: ForagerOptions) -> tuple[str, ...]:
+        dtype = fitting_dtype(self.name, record.tokenizer.vocab_size, LIMITS, options.dtype)
+        return (
+            "import numpy as np",
+            "from data_forager.datasets.tokens import TokensDataset",
+            "",
+            "dataset = TokensDataset.create_from_index_on_filesystem(",
+            f"    {record.train_folder(out)!r}, token_dtype=np.{dtype.name}",
+            ")",
+        )
+
     def plan(self, view: DocumentView, options: ForagerOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         lost = view.not_preserved(self.name)
         if options.sample_size is None:
-            parts = plan_files(view, self.name, dtype, options.shard_tokens)
+            parts = plan_files(view, self.name, dtype, options.shard_tokens, options.files)
             shared = shared_bytes(view, parts, with_loss=False)
             size = view.tokens * dtype.itemsize + 24 * view.documents
             return ExportPlan(tuple(parts), size - shared, shared, lost)
@@ -201,7 +225,7 @@ def _plan_windows(
             lost.append(
                 NotPreserved("tail", tail, "tokens", f"less than a sample of {size:,} at the end of {split}")
             )
-        step = max(options.shard_tokens // size, 1) * size
+        step = max(options.shard_tokens // size, 1) * size if options.files == "many" else max(tokens, size)
         for number, start in enumerate(range(0, tokens - tail, step)):
             stop = min(start + step, tokens - tail)
             parts.append(ExportPart(f"{split}-{number:06d}", split, number, start, stop))
@@ -271,7 +295,7 @@ def _open_base(
             file,
             dtype,
             findings,
-            split=split_of_folder(f"{base.relative_to(path).as_posix()}/x"),
+            split=split_of_folder(f"{base.relative_to(path).as_posix()}/x", exported_split(path)),
             declared={"the last of its samples": (ends := _SampleEnds(mine, dtype.itemsize)).last},
             companions=() if opened else tuple(companions),
         )

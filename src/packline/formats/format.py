@@ -20,7 +20,7 @@ import importlib.util
 import inspect
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args, get_origin
 
@@ -40,13 +40,18 @@ from packline.formats.types import (
     RowFiles,
     WrittenPart,
 )
+from packline.recipe import SPLITS
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
     from packline.formats.export_record import ExportRecord
-    from packline.formats.row_view import RowView
+    from packline.formats.row_splits import RowSplits
     from packline.formats.target import Target
+
+
+SPLIT_FOLDERS = ("train", "val", "valid", "validation", "test")
+"""Folders of splits that data sets of rows have, by packline and by others."""
 
 
 class DatasetReader(ABC):
@@ -86,6 +91,9 @@ class Format(ABC):
     opened: ClassVar[Mapping[str, str]] = {}
     """Files that the trainer will miss, by the split that is missing."""
 
+    folders: ClassVar[Mapping[str, str]] = {split: split for split in SPLITS}
+    """Folder of each split, if an export of rows has several."""
+
     def missing(self, splits: Iterable[str]) -> tuple[str, ...]:
         """Warnings about splits that the trainer opens and that are not among these.
 
@@ -110,7 +118,7 @@ class Format(ABC):
         return ()
 
     @abstractmethod
-    def view(self, source: str, choice: ExportChoice, options: Any) -> DocumentView | RowView:
+    def view(self, source: str, choice: ExportChoice, options: Any) -> DocumentView | RowSplits:
         """Documents or rows of a store or run, as the format needs them.
 
         Raises:
@@ -132,11 +140,21 @@ class Format(ABC):
     def finish(  # noqa: B027  optional
         self, view: Any, written: list[WrittenPart], target: Target, options: Any
     ) -> None:
-        """Write files that summarise all parts, if the format has any."""
+        """Write files that summarise all parts, of rows those of a split, if the format has any."""
+
+    def finish_splits(self, folders: Sequence[str], target: Target) -> None:  # noqa: B027  optional
+        """Write files that summarise the folders of several splits, if the format has any."""
 
     @abstractmethod
     def recognises(self, path: Path) -> bool:
         """True if a file or folder is of this format beyond doubt, by magic numbers and names."""
+
+    def find_folders(self, path: Path) -> list[Path]:
+        """The file or folder, if it is of this format; of rows, its folders of splits, if one of them is."""
+        if self.kind == "documents" or self.recognises(path):
+            return [path] if self.recognises(path) else []
+        folders = [path / name for name in SPLIT_FOLDERS if (path / name).is_dir()]
+        return folders if any(map(self.recognises, folders)) else []
 
 
 class DocumentFormat(Format):
@@ -173,7 +191,7 @@ class RowFormat(Format):
 
     kind = "rows"
 
-    def view(self, source: str, choice: ExportChoice, options: Any) -> RowView:
+    def view(self, source: str, choice: ExportChoice, options: Any) -> RowSplits:
         return row_view(source, choice)
 
     @abstractmethod
@@ -220,7 +238,9 @@ def recognise(path: Path) -> Format:
         InputError: none matches, or several do.
     """
     found = [
-        name for name in NAMES if importlib.import_module(f"packline.formats.{name}").FORMAT.recognises(path)
+        name
+        for name in NAMES
+        if importlib.import_module(f"packline.formats.{name}").FORMAT.find_folders(path)
     ]
     if len(found) == 1:
         return get_format(found[0])

@@ -26,6 +26,7 @@ against it.
 from __future__ import annotations
 
 import json
+import shlex
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,7 +36,7 @@ import numpy as np
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_value
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, read_index, split_folders
+from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, read_index
 from packline.formats.layouts.token_files import read_numbers
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, fitting_dtype
 from packline.packing.layout import IGNORED
@@ -84,12 +85,15 @@ class Litdata(RowFormat):
 
     def trainer_lines(self, out: str, record: ExportRecord, options: LitdataOptions) -> tuple[str, ...]:
         width = (record.seq_len or 0) + 1
+        folder, names = record.train_folder(out), json.dumps(list(record.folders.values()))
+        litgpt = f"--data LitData --data.data_path {shlex.quote(out)} --data.split_names '{names}'"
         return (
             "from litdata import StreamingDataset, TokensLoader",
             "",
             f"loader = TokensLoader(block_size={width})  # a row and the token behind it",
-            f"dataset = StreamingDataset({out!r}, item_loader=loader, shuffle=False)",
+            f"dataset = StreamingDataset({folder!r}, item_loader=loader, shuffle=False)",
             "# of a batch: inputs, targets = batch[:, :-1], batch[:, 1:]",
+            *([f"# litgpt: {litgpt} --train.max_seq_length {width - 1}"] if record.folders else []),
         )
 
     def plan(self, view: RowView, options: LitdataOptions) -> ExportPlan:
@@ -157,39 +161,38 @@ class Litdata(RowFormat):
 
     def recognises(self, path: Path) -> bool:
         try:
-            _, folder = split_folders(path)[0]
-            index = read_index(folder)
+            index = read_index(path)
         except InputError:
             return False
         return isinstance(index.get("chunks"), list) and isinstance(index.get("config"), dict)
 
     def check(self, path: Path, findings: Findings) -> RowFiles:
-        root, files = path if path.is_dir() else path.parent, []
-        for _, folder in split_folders(path):
-            index = read_index(folder)
-            files.append(own := DatasetFile.of(folder / INDEX, root))
-            entries, config = index.get("chunks"), index.get("config")
-            if not isinstance(entries, list) or not isinstance(config, dict):
-                raise InputError(
-                    f"{folder / INDEX}: expected chunks and config of litdata, found {list(index)[:6]}"
-                )
-            dtype = _dtype_of(folder / INDEX, config)
-            for number, entry in enumerate(entries):
-                entry = entry if isinstance(entry, dict) else {"entry": entry}
-                numbers = tuple(entry.get(field) for field in ("chunk_bytes", "chunk_size", "dim"))
-                filename = entry.get("filename")
-                if any(type(value) is not int or value < 0 for value in numbers) or not (
-                    isinstance(filename, str) and filename == Path(filename).name
-                ):
-                    wanted = "a file name, sizes and counts"
-                    findings.add(own.name, f"entry {number} of chunks", wanted, entry)
-                    continue
-                file = DatasetFile.of(folder / filename, root)
-                if not Path(file.path).is_file():
-                    findings.add(file.name, "a file that index.json names", "there", "missing")
-                    continue
-                files.append(file)
-                _check_file(file, numbers, dtype, bool(config.get("compression")), findings)
+        folder = path if path.is_dir() else path.parent
+        index = read_index(folder)
+        own = DatasetFile.of(folder / INDEX, folder)
+        files = [own]
+        entries, config = index.get("chunks"), index.get("config")
+        if not isinstance(entries, list) or not isinstance(config, dict):
+            raise InputError(
+                f"{folder / INDEX}: expected chunks and config of litdata, found {list(index)[:6]}"
+            )
+        dtype = _dtype_of(folder / INDEX, config)
+        for number, entry in enumerate(entries):
+            entry = entry if isinstance(entry, dict) else {"entry": entry}
+            numbers = tuple(entry.get(field) for field in ("chunk_bytes", "chunk_size", "dim"))
+            filename = entry.get("filename")
+            if any(type(value) is not int or value < 0 for value in numbers) or not (
+                isinstance(filename, str) and filename == Path(filename).name
+            ):
+                wanted = "a file name, sizes and counts"
+                findings.add(own.name, f"entry {number} of chunks", wanted, entry)
+                continue
+            file = DatasetFile.of(folder / filename, folder)
+            if not Path(file.path).is_file():
+                findings.add(file.name, "a file that index.json names", "there", "missing")
+                continue
+            files.append(file)
+            _check_file(file, numbers, dtype, bool(config.get("compression")), findings)
         return RowFiles(files)
 
 

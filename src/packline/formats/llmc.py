@@ -23,6 +23,7 @@ index, so tests use a reader written from these rules.
 
 from __future__ import annotations
 
+import shlex
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,6 +39,7 @@ from packline.formats.layouts.header_shards import (
     missing_shards,
     open_shards,
     plan_shards,
+    shard_pattern,
     split_of_name,
     write_tokens,
 )
@@ -47,6 +49,7 @@ from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
+    from packline.formats.export_record import ExportRecord
     from packline.formats.target import Target
 
 HEADER_BYTES = 1024
@@ -57,6 +60,8 @@ MAGICS: dict[int, tuple[int, np.dtype]] = {
 }
 """Version and dtype for each magic number."""
 EVALUATION = 20240522
+ARGUMENTS = {"train": "-i", "val": "-j"}
+"""Options of llm.c's trainer for the shards of each split."""
 LIMITS = {"uint16": 65_536, "uint32": 2**31}
 """Largest vocabulary for each dtype; ids in a store are int32."""
 
@@ -83,9 +88,21 @@ class Llmc(DocumentFormat):
         known = any(len(head) == 4 and int.from_bytes(head, "little") in MAGICS for _, head in heads)
         return known and not any(one.name.endswith("_mask.bin") for one, _ in heads)
 
+    def trainer_lines(self, out: str, record: ExportRecord, options: LlmcOptions) -> tuple[str, ...]:
+        files = {split: shard_pattern(out, record, options, split, ".bin") for split in ("train", "val")}
+        shards = [entry.bytes for entry in record.files if entry.name.endswith(".bin")]
+        itemsize = _dtype(record.tokenizer.vocab_size, options).itemsize
+        least = (min(shards) - HEADER_BYTES) // itemsize
+        named = {flag: files[split] for split, flag in ARGUMENTS.items() if files[split]}
+        arguments = [f"{flag} {shlex.quote(pattern)}" for flag, pattern in named.items()]
+        return (
+            f"./train_gpt2cu {' '.join(arguments)}  # B * T * ranks below {least:,}: the smallest shard",
+            *(f"{split}_files = {files[split]!r}  # modded-nanogpt" for split in files if files[split]),
+        )
+
     def plan(self, view: DocumentView, options: LlmcOptions) -> ExportPlan:
         itemsize = _layout(view, options)[2].itemsize
-        plan = plan_shards(view, options, self.name, lambda tokens: HEADER_BYTES + tokens * itemsize)
+        plan = plan_shards(view, options, self.name, lambda tokens: HEADER_BYTES + tokens * itemsize, 2)
         train = [part for part in plan.parts if part.split == "train"]
         if len(train) != 1:
             return plan
@@ -118,11 +135,15 @@ def shard_header(magic: int, version: int, tokens: int) -> bytes:
     return HEAD.pack(magic, version, tokens).ljust(HEADER_BYTES, b"\0")
 
 
-def _layout(view: DocumentView, options: LlmcOptions) -> tuple[int, int, np.dtype]:
-    """Magic, version and dtype for an output."""
+def _dtype(vocab_size: int, options: LlmcOptions) -> np.dtype:
     by_version = {version: dtype.name for version, dtype in MAGICS.values()}
     choice = "auto" if options.version == "auto" else by_version[options.version]
-    dtype = fitting_dtype("llmc", view.vocab_size, LIMITS, choice)
+    return fitting_dtype("llmc", vocab_size, LIMITS, choice)
+
+
+def _layout(view: DocumentView, options: LlmcOptions) -> tuple[int, int, np.dtype]:
+    """Magic, version and dtype for an output."""
+    dtype = _dtype(view.vocab_size, options)
     magic = next(magic for magic, (_, its) in MAGICS.items() if its == dtype)
     return magic, MAGICS[magic][0], dtype
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, read_index, split_folders
+from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, read_index
 from packline.formats.layouts.token_files import read_numbers
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart
 from packline.packing.batch import ALL_FIELDS
@@ -65,10 +65,12 @@ class Mds(RowFormat):
 
     def trainer_lines(self, out: str, record: ExportRecord, options: MdsOptions) -> tuple[str, ...]:
         shifted = "targets are shifted already, -100 where there is nothing to learn"
+        split = f", split={next(iter(record.folders.values()))!r}" if record.folders else ""
         return (
             "from streaming import StreamingDataset",
             "",
-            f"dataset = StreamingDataset(local={out!r}, shuffle=False, batch_size=8)  # 8: rows of a device",
+            "# batch_size: rows of a device",
+            f"dataset = StreamingDataset(local={out!r}{split}, shuffle=False, batch_size=8)",
             f"# a record has {', '.join(sorted(options.fields))}"
             + (f"; {shifted}" if "targets" in options.fields else ""),
         )
@@ -135,8 +137,7 @@ class Mds(RowFormat):
 
     def recognises(self, path: Path) -> bool:
         try:
-            _, folder = split_folders(path)[0]
-            shards = read_index(folder).get("shards")
+            shards = read_index(path).get("shards")
         except InputError:
             return False
         return isinstance(shards, list) and all(
@@ -144,22 +145,19 @@ class Mds(RowFormat):
         )
 
     def check(self, path: Path, findings: Findings) -> RowFiles:
-        root, files = path if path.is_dir() else path.parent, []
-        for _, folder in split_folders(path):
-            entries = read_index(folder).get("shards")
-            if not isinstance(entries, list):
-                raise InputError(f"{folder / INDEX}: expected shards, found none")
-            files.append(DatasetFile.of(folder / INDEX, root))
-            for entry in entries:
-                _check_shard(folder, entry if isinstance(entry, dict) else {}, files, root, findings)
+        folder = path if path.is_dir() else path.parent
+        entries = read_index(folder).get("shards")
+        if not isinstance(entries, list):
+            raise InputError(f"{folder / INDEX}: expected shards, found none")
+        files = [DatasetFile.of(folder / INDEX, folder)]
+        for entry in entries:
+            _check_shard(folder, entry if isinstance(entry, dict) else {}, files, findings)
         return RowFiles(files)
 
 
-def _check_shard(
-    folder: Path, entry: dict[str, Any], files: list[DatasetFile], root: Path, findings: Findings
-) -> None:
+def _check_shard(folder: Path, entry: dict[str, Any], files: list[DatasetFile], findings: Findings) -> None:
     """Check a shard of index.json: its name, its size, and its head unless it is compressed."""
-    where = (folder / INDEX).relative_to(root).as_posix()
+    where = INDEX
     raw, packed = _file_of(entry.get("raw_data")), _file_of(entry.get("zip_data"))
     if raw is None or (packed is None and entry.get("zip_data") is not None):
         findings.add(where, "a shard", "raw_data and zip_data with a name and a size", entry)
@@ -169,7 +167,7 @@ def _check_shard(
         raise InputError(f"{folder / INDEX}: expected shards 'mds' of version {VERSION}, found {found}")
     is_packed = packed is not None and not (folder / raw[0]).is_file()
     name, size = packed if packed is not None and is_packed else raw
-    file = DatasetFile.of(folder / name, root)
+    file = DatasetFile.of(folder / name, folder)
     if not (folder / name).is_file():
         findings.add(file.name, "a file that index.json names", "there", "missing")
         return

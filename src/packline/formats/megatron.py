@@ -19,7 +19,9 @@ suffix.
 
 The store's own shards have this layout. So `files = "many"` gives one pair per shard, `train-000000.bin` and
 so on, by sharing both files, in constant time. `files = "single"` gives one pair per split as Megatron's
-preprocessing does, `PREFIXtrain_text_document.bin` and `.idx`; its index is written a block at a time.
+preprocessing does, `PREFIXtrain_text_document.bin` and `.idx`; its index is written a block at a time. Beside
+the pairs is `data_args.json` for `--per-split-data-args-path`: `{"train": [paths], "valid": [paths], "test":
+null}`.
 
 Packline reads documents of several sequences, and any integer dtype. Every entry of an index from another
 writer is checked once, a block at a time, at memory speed: sequences have to lie back to back from byte 0 to
@@ -32,17 +34,26 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
 
 from packline.errors import PacklineError, RecipeError
 from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts.header_shards import files_with_suffix, first_bytes, split_of_name, write_tokens
 from packline.formats.layouts.token_files import IndexedReader, TokenFile
-from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, fitting_dtype
+from packline.formats.types import (
+    DatasetFile,
+    Edges,
+    ExportPart,
+    ExportPlan,
+    Files,
+    WrittenPart,
+    fitting_dtype,
+)
 from packline.ragged import UINT16_BELOW
 from packline.store.shard import CODES, HEADER, MAGIC, index_size
 
@@ -59,6 +70,10 @@ LONGEST = 2**31 - 1
 """Maximum tokens per document, limited by the index's int32."""
 ARGUMENTS = {"train": "--train-data-path", "val": "--valid-data-path", "test": "--test-data-path"}
 """Arguments of Megatron's trainer for the pairs of each split."""
+KEYS = {"train": "train", "val": "valid", "test": "test"}
+"""Keys of splits in `data_args.json`."""
+DATA_ARGS = "data_args.json"
+"""File for Megatron's `--per-split-data-args-path`."""
 MOST_PATHS = 8
 """Maximum number of pairs per split that are listed individually."""
 BLOCK = 1 << 18
@@ -68,7 +83,7 @@ BLOCK = 1 << 18
 class MegatronOptions(Options, frozen=True):
     """Options for Megatron's pairs."""
 
-    files: Literal["many", "single"] = "many"
+    files: Files = "many"
     """many: one pair per shard of the store, sharing its files; single: one pair per split."""
     prefix: str = ""
     """Prefix of file names for `single`, before `train_text_document`."""
@@ -77,6 +92,8 @@ class MegatronOptions(Options, frozen=True):
     shard_tokens: int = 1 << 28
     """Approximate tokens per pair for `many`, where pairs are not the store's shards; documents stay whole.
     """
+    root: str = ""
+    """Folder that `data_args.json` names before each pair; by default paths are relative to the export."""
     edges: Edges = "eod"
     """Boundary tokens of documents; for a store with begin-of-document tokens, `both` shares its files."""
 
@@ -103,7 +120,9 @@ class Megatron(DocumentFormat):
     def trainer_lines(self, out: str, record: ExportRecord, options: MegatronOptions) -> tuple[str, ...]:
         pairs = [entry.name.removesuffix(".idx") for entry in record.files if entry.name.endswith(".idx")]
         lines = []
-        for split, argument in ARGUMENTS.items():
+        if options.root:
+            lines.append(f"--per-split-data-args-path {shlex.quote(f'{out}/{DATA_ARGS}')}")
+        for split, argument in () if options.root else ARGUMENTS.items():
             begin = _single(options, split) if options.files == "single" else f"{split}-"
             paths = [shlex.quote(f"{out}/{name}") for name in pairs if name.startswith(begin)]
             if len(paths) > MOST_PATHS:
@@ -134,9 +153,12 @@ class Megatron(DocumentFormat):
                 parts += _cut(stream, split, options.shard_tokens)
             else:
                 parts.append(ExportPart(_single(options, split), split, 0, 0, stream.documents))
+        most = max(sum(part.split == split for part in parts) for split in view.splits)
+        ends = f"{most:,} pairs in a split: Megatron-LM drops up to seq_length tokens at the end of each"
+        advice = (f"{ends}; --set files=single writes one pair per split",) if most > 1 else ()
         documents = sum(part.stop - part.start for part in parts)
         whole = view.tokens * dtype.itemsize + 20 * documents + index_size(0) * len(parts)
-        return ExportPlan(tuple(parts), whole - shared, shared, view.not_preserved(self.name))
+        return ExportPlan(tuple(parts), whole - shared, shared, view.not_preserved(self.name), advice)
 
     def write(
         self, view: DocumentView, part: ExportPart, target: Target, options: MegatronOptions
@@ -155,6 +177,15 @@ class Megatron(DocumentFormat):
         with target.create(f"{part.name}.idx") as index:
             _write_index(index, stream, part.start, part.stop, dtype)
         return {}
+
+    def finish(
+        self, view: DocumentView, written: list[WrittenPart], target: Target, options: MegatronOptions
+    ) -> None:
+        names = {split: [one.part.name for one in written if one.part.split == split] for split in ARGUMENTS}
+        paths = {split: [str(PurePosixPath(options.root, name)) for name in names[split]] for split in names}
+        content = {key: paths[split] or None for split, key in KEYS.items()}
+        with target.create(DATA_ARGS) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
 
     def open(self, path: Path, options: MegatronOptions, findings: Findings) -> DatasetReader:
         files: list[DatasetFile] = []

@@ -41,6 +41,7 @@ from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
+    from packline.formats.export_record import ExportRecord
     from packline.formats.target import Target
 
 MAGIC = b"\x93NUMPY"
@@ -67,6 +68,9 @@ class Npy(DocumentFormat):
 
     def recognises(self, path: Path) -> bool:
         return any(head == MAGIC for _, head in first_bytes(path, (".npy",), len(MAGIC)))
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: NpyOptions) -> tuple[str, ...]:
+        return (f"data_root = {out!r}  # in DataLoaderLite",)
 
     def plan(self, view: DocumentView, options: NpyOptions) -> ExportPlan:
         dtype = _dtype(view, options)

@@ -83,11 +83,12 @@ class Npz(RowFormat):
         mask = 'batch["attention_mask_tensor"]'
         if options.mask == "padding":
             mask = f'(batch["target_tensor"] != {options.ignore_index})'
+        first = f"{record.train_folder(out)}/{options.prefix}_batch_0001.npz"
         return (
             "import mlx.core as mx",
             "import mlx.nn as nn",
             "",
-            f"batch = mx.load({f'{out}/{options.prefix}_batch_0001.npz'!r})",
+            f"batch = mx.load({first!r})",
             'losses = nn.losses.cross_entropy(model(batch["input_tensor"]), batch["target_tensor"])',
             f"mask = {mask}  # MLX has no ignored index: multiply",
             "loss = (losses * mask).sum() / mask.sum()",

@@ -7,10 +7,10 @@
 
 All little-endian. G is the number of dolma's group of files, zero-padded as necessary; here there is only one
 group. Each document ends with its end-of-document token. `src` is the file a document came from and `loc` its
-position there. The trainer takes two lists of paths, tokens and masks, so masks are in a separate folder.
-Without a validation split files are in the folder itself, else in `train/`, `val/` and `masks/train/`,
-`masks/val/`. The trainer splits a line at commas and uses two numbers, so quotes and commas in an id do no
-harm; a line break would, so it is replaced by a space.
+position there. The trainer takes two lists of paths, tokens and masks, so masks are in a separate folder. A
+single split is in the folder itself, several are in `train/`, `val/` and `masks/train/`, `masks/val/`. The
+trainer splits a line at commas and uses two numbers, so quotes and commas in an id do no harm; a line break
+would, so it is replaced by a space.
 
 A `.npy` shares the file of a shard of the store if the bytes of its tokens are the same. The `.csv.gz` has no
 time and no name in its header, so equal exports have equal bytes (with the same zlib).
@@ -51,12 +51,13 @@ from packline.formats.layouts.document_files import (
     shared_bytes,
     write_files,
 )
-from packline.formats.types import Edges, ExportPart, ExportPlan, fitting_dtype
+from packline.formats.types import Edges, ExportPart, ExportPlan, Files, fitting_dtype
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from packline.formats.document_view import DocumentView
+    from packline.formats.export_record import ExportRecord
     from packline.formats.target import Target
     from packline.store.report import Findings
 
@@ -76,6 +77,8 @@ LINE_BYTES = 24
 class OlmoOptions(Options, frozen=True):
     """Options for OLMo's files."""
 
+    files: Files = "many"
+    """many: one file per shard of the store, sharing its bytes; single: one file per split."""
     dtype: Literal["auto", "uint8", "uint16", "uint32", "uint64"] = "auto"
     """Dtype of the tokens; uint8 and uint64 are only read."""
     edges: Edges = "eod"
@@ -83,7 +86,7 @@ class OlmoOptions(Options, frozen=True):
     prefix: str = "part-0"
     """Prefix of file names, before `-00000.npy`."""
     shard_tokens: int = SHARD_TOKENS
-    """Approximate tokens per file, if it is not a shard of the store."""
+    """Approximate tokens per file for `many`, if it is not a shard of the store."""
     vocab_size: int | None = None
     """Determines the dtype of files that do not declare it."""
     marker: int | None = None
@@ -107,11 +110,30 @@ class Olmo(DocumentFormat):
         found = [one for pattern in ("*.npy", "*/*.npy") for one in path.glob(pattern) if one.is_file()]
         return any(_lines_of(one).is_file() and not _has_magic(one) for one in found)
 
+    def trainer_lines(self, out: str, record: ExportRecord, options: OlmoOptions) -> tuple[str, ...]:
+        entry, folder = record.tokenizer, record.train_folder("")
+        masks = any(file.name.startswith(f"{MASKS}/") for file in record.files)
+        dtype = fitting_dtype(self.name, entry.vocab_size, LIMITS, options.dtype)
+        return (
+            "from olmo_core.data import NumpyDatasetDType, NumpyFSLDatasetConfig, TokenizerConfig",
+            "",
+            f"eod, vocab_size = {entry.eod_id}, {entry.vocab_size}",
+            "dataset = NumpyFSLDatasetConfig(",
+            f"    paths=[{f'{out}{folder}/{options.prefix}-*.npy'!r}],",
+            *([f"    label_mask_paths=[{f'{out}/{MASKS}{folder}/*.npy'!r}],"] if masks else []),
+            "    expand_glob=True,",
+            "    sequence_length=4096,  # your own",
+            f"    dtype=NumpyDatasetDType.{dtype.name},",
+            "    tokenizer=TokenizerConfig(vocab_size=vocab_size, eos_token_id=eod, pad_token_id=eod),",
+            '    work_dir="work",',
+            ")",
+        )
+
     def plan(self, view: DocumentView, options: OlmoOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if "/" in options.prefix or not options.prefix:
             raise RecipeError(f"olmo: expected a prefix that can be in a name, found {options.prefix!r}")
-        parts = plan_files(view, self.name, dtype, options.shard_tokens)
+        parts = plan_files(view, self.name, dtype, options.shard_tokens, options.files)
         if (most := max(part.number for part in parts) + 1) > MOST_FILES:
             raise RecipeError(
                 f"olmo: expected at most {MOST_FILES:,} files, found {most:,}", hint="set shard_tokens larger"
@@ -119,7 +141,13 @@ class Olmo(DocumentFormat):
         shared = shared_bytes(view, parts, with_loss=view.has_loss)
         size = view.tokens * (dtype.itemsize + view.has_loss) + LINE_BYTES * view.documents
         lost = view.not_preserved(self.name, keeps_loss=True, keeps_provenance=True)
-        return ExportPlan(tuple(parts), size - shared, shared, lost)
+        counts = {split: sum(part.split == split for part in parts) for split in view.splits}
+        ends = (
+            f"{max(counts.values()):,} files in a split: OLMo-core's NumpyFSLDataset drops up to "
+            "sequence_length - 1 tokens at the end of each; --set files=single writes one, and "
+            "ConcatAndChunkInstanceSource drops none"
+        )
+        return ExportPlan(tuple(parts), size - shared, shared, lost, (ends,) if most > 1 else ())
 
     def write(
         self, view: DocumentView, part: ExportPart, target: Target, options: OlmoOptions

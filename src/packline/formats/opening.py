@@ -126,9 +126,7 @@ def open_dataset(
     if known is not given:
         reader = read_headers(format, path, known, findings)
     else:
-        for problem in first.problems:
-            findings.add(problem.file, problem.what, problem.expected, problem.found)
-        findings.not_listed += first.not_listed
+        findings.include(first)
     if record is not None and path.is_dir():
         _refuse_strays(reader, record, findings)
     notes = check_metadata(str(path), tokenizer, boundary.eod_id, record, reader.facts)

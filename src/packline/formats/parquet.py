@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from packline.errors import CorruptStore
 from packline.formats.document_view import DocumentView
+from packline.formats.export_record import ExportRecord
 from packline.formats.format import DatasetReader, DocumentFormat
 from packline.formats.layouts.column_reader import ColumnFile, Columns, ColumnsReader, split_of_path
 from packline.formats.layouts.columns import (
@@ -62,6 +63,13 @@ class Parquet(DocumentFormat):
     name = "parquet"
     title = "Parquet: train-00000-of-00001.parquet, one document per row in input_ids"
     options = ParquetOptions
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: ParquetOptions) -> tuple[str, ...]:
+        return (
+            "from datasets import load_dataset",
+            "",
+            f"dataset = load_dataset({out!r})  # by split",
+        )
 
     def plan(self, view: DocumentView, options: ParquetOptions) -> ExportPlan:
         return plan_columns(view, options, self.name, FILE)

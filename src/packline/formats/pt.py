@@ -233,7 +233,7 @@ class Pt(RowFormat):
         left = sum(lost.count for lost in view.lost if lost.unit == "tokens")
         metadata = {
             "dataset": options.dataset,
-            "tokenizer": view.tokenizer.name,
+            "tokenizer": view.tokenizer_name,
             "vocab_size": view.vocab_size,
             "chunk_size": view.seq_len,
             "num_chunks": files,

@@ -89,6 +89,8 @@ class RowView(TokenizerProperties):
             )
         self.pad_id: int = pads.pop()
         """Token at padded positions."""
+        self.beside: frozenset[str] = frozenset()
+        """Splits that are accounted for elsewhere in the same export."""
 
     @classmethod
     def of_store(
@@ -267,7 +269,7 @@ class RowView(TokenizerProperties):
         taken = {rows.selection.settings["split"] for rows in self._distinct()}
         for split in () if "all" in taken else SPLITS:
             shards = [one.entry for store in self.stores for one in store.shards if one.entry.split == split]
-            if shards and split not in taken:
+            if shards and split not in taken | self.beside:
                 tokens = sum(entry.tokens for entry in shards)
                 ours = " and ".join(sorted(taken))
                 why = f"{tokens:,} tokens: rows are of {ours} alone; --split {split} exports it"

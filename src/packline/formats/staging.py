@@ -176,7 +176,7 @@ class Staging(WorkFolder[ExportIdentity]):
             if receipt.part == part and all(
                 _size(self.files / entry.name) == entry.bytes for entry in receipt.files
             ):
-                kept[part.name] = receipt
+                kept[part.unit] = receipt
             else:
                 place.unlink()
         self._delete_all_but({entry.name for receipt in kept.values() for entry in receipt.files})

@@ -44,7 +44,13 @@ class Target:
         """Files that were entered, in that order."""
         self.shared: Counter[str] = Counter()
         """Number of bytes that were `linked`, `reflinked` or `copied`."""
-        self._on_progress = on_progress
+        self._on_progress, self._prefix = on_progress, ""
+
+    def within(self, prefix: str) -> Target:
+        """The same target for files whose names are given without this prefix, such as `train/`."""
+        inner = Target(self.folder, link=self.link, on_progress=self._on_progress)
+        inner.files, inner.shared, inner._prefix = self.files, self.shared, self._prefix + prefix
+        return inner
 
     @contextmanager
     def create(self, name: str) -> Iterator[HashedFile]:
@@ -53,6 +59,7 @@ class Target:
         Args:
             name: path below the folder, with `/` between folders, which are created.
         """
+        name = self._prefix + name
         path = self._place(name)
         with disk_errors(self.folder):
             file = HashedFile(path)
@@ -74,6 +81,7 @@ class Target:
         Raises:
             PacklineError: the file cannot be shared in the requested way.
         """
+        name = self._prefix + name
         target = self._place(name)
         with disk_errors(self.folder):
             if isinstance(path, Path):

@@ -26,8 +26,9 @@ source code of TRL and of datasets 5.2.0; tested against the latter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -39,11 +40,12 @@ from packline.formats.arrow import BATCH_DOCUMENTS, BATCH_TOKENS, FILE
 from packline.formats.export_record import ExportRecord
 from packline.formats.format import Options, RowFormat
 from packline.formats.layouts.column_reader import ATTENTION
-from packline.formats.layouts.columns import LABELS, LIMITS, list_array, make_schema
+from packline.formats.layouts.columns import LABELS, LIMITS, SPLITS, list_array, make_schema
 from packline.formats.layouts.hf_disk import (
     SEQ_LENGTHS,
     SavedFiles,
     features_of_saved,
+    write_dict,
     write_folder,
     write_stream,
 )
@@ -78,13 +80,16 @@ class Trl(RowFormat):
     name = "trl"
     title = "TRL: packed rows for load_from_disk, with labels and seq_lengths"
     options = TrlOptions
+    folders = MappingProxyType(SPLITS)
 
     def trainer_lines(self, out: str, record: ExportRecord, options: TrlOptions) -> tuple[str, ...]:
+        others = list(record.folders.values())[1:]
         return (
             "from datasets import load_from_disk",
             "from trl import SFTConfig",
             "",
-            f"train_dataset = load_from_disk({out!r})",
+            f"train_dataset = load_from_disk({record.train_folder(out)!r})",
+            *(f"eval_dataset = load_from_disk({f'{out}/{name}'!r})" for name in others[:1]),
             "config = SFTConfig(  # and no packing: the rows are packed",
             "    padding_free=True,  # else the documents of a row see each other",
             "    max_length=None,  # else rows are cut; TRL refuses a length with padding_free",
@@ -129,7 +134,11 @@ class Trl(RowFormat):
     def finish(self, view: RowView, written: list[WrittenPart], target: Target, options: TrlOptions) -> None:
         names = [one.part.name for one in written]
         checksums = [one.facts["checksum"] for one in written]
-        write_folder(target, "", _schema(view, options), names, checksums, "train")
+        split = SPLITS.get(written[0].part.split, "train") if written else "train"
+        write_folder(target, "", _schema(view, options), names, checksums, split)
+
+    def finish_splits(self, folders: Sequence[str], target: Target) -> None:
+        write_dict(target, folders)
 
     def recognises(self, path: Path) -> bool:
         return SEQ_LENGTHS in (features_of_saved(path) or ())

@@ -6,7 +6,7 @@ Formats, views and drivers share them; they depend on none of those.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal
 
 import msgspec
@@ -21,6 +21,9 @@ Edges = Literal["eod", "bos", "both", "none"]
 
 `bos` without a begin-of-document token in the store is the end-of-document token, moved to the front.
 """
+
+Files = Literal["many", "single"]
+"""Files of an export: one per shard of the store, sharing its bytes, or one per split."""
 
 
 class NotPreserved(msgspec.Struct, frozen=True):
@@ -41,7 +44,7 @@ class ExportPart(msgspec.Struct, frozen=True):
     """A file, or a few that belong together: the unit of work and of resuming."""
 
     name: str
-    """Name, unique among the parts of an export."""
+    """Name, unique among the parts of an export, of rows among those of a split."""
     split: str = "train"
     number: int = 0
     """Number in a numbering chosen by the format."""
@@ -50,6 +53,13 @@ class ExportPart(msgspec.Struct, frozen=True):
     stop: int = 0
     shard: str = ""
     """The store's shard whose bytes it shares, if any."""
+    folder: str = ""
+    """Prefix of the names of its files: the folder of its split, if an export of rows has several."""
+
+    @property
+    def unit(self) -> str:
+        """Name among all parts of the export."""
+        return self.folder + self.name
 
 
 class ExportPlan(msgspec.Struct, frozen=True):
@@ -154,10 +164,24 @@ def fitting_dtype(format: str, vocab_size: int, limits: dict[str, int], choice: 
     )
 
 
+def without_folders(name: str) -> str:
+    """A name as it is, or the last part of an absolute path.
+
+    >>> without_folders("/data/gpt2/tokenizer.json"), without_folders("openai/gpt2")
+    ('tokenizer.json', 'openai/gpt2')
+    """
+    return PurePath(name).name if PurePath(name).is_absolute() else name
+
+
 class TokenizerProperties:
     """Base class of objects that have a tokenizer."""
 
     tokenizer: TokenizerEntry
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Name of the tokenizer, without the folders of an absolute path: they mean nothing elsewhere."""
+        return without_folders(self.tokenizer.name)
 
     @property
     def vocab_size(self) -> int:

@@ -167,7 +167,7 @@ def _too_full(row: int, tokens: int, seq_len: int) -> RecipeError:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What has to be known of rows, beside their tokens, to make their other arrays."""
+    """Facts of rows from which, with their tokens, all other arrays follow."""
 
     layout: Layout
     after: np.ndarray | None = None

@@ -135,9 +135,12 @@ def not_text_notes(files: Iterable[InputFile], names: Sequence[str]) -> list[str
         endings = Counter(PurePosixPath(file.name).suffix for file in found if not file.not_utf8)
         ending = next((ending for ending, _ in endings.most_common() if ending), ".txt")
         glob = f"{common_folder([file.path for file in found])}**/*{ending}"
+        # A glob helps against files of other kinds, not against text in another encoding.
+        others = any(PurePosixPath(name).suffix != ending for name in bad)
+        leave_out = f"use a glob such as {glob!r} to leave out what is not, or " if others else ""
         notes.append(
-            f"source {names[number]}: {count} not UTF-8 text: {shown}; use a glob such as {glob!r} to leave "
-            f"out what is not, or name the encoding of text: charset = 'latin-1'"
+            f"source {names[number]}: {count} not UTF-8 text: {shown}; {leave_out}name the encoding of text: "
+            "charset = 'latin-1' in a recipe, --charset latin-1 on the command line"
         )
     return notes
 
@@ -170,7 +173,7 @@ def _describe(number: int, name: str, listed: ListedFile, source: Source) -> Inp
     elif kind != "text":
         text, id = _json_fields(path, list(first_records(found, head)), source)
     else:
-        return msgspec.structs.replace(found, not_utf8=True) if not _is_utf8(head) else found
+        return msgspec.structs.replace(found, not_utf8=not source.charset and not _is_utf8(head))
     return msgspec.structs.replace(found, text=text, id=id)
 
 

@@ -121,10 +121,10 @@ class Findings:
         if self._on_progress is not None:
             self._on_progress(self.bytes, self._total)
 
-    def include(self, other: Findings) -> None:
-        """Add what was found by another one, as if it had been found here."""
+    def include(self, other: Findings, prefix: str = "") -> None:
+        """Add what was found by another one, as if it had been found here; file names get a prefix."""
         for problem in other.problems:
-            self._keep(problem)
+            self._keep(msgspec.structs.replace(problem, file=prefix + problem.file))
         self.not_listed += other.not_listed
         self.files += other.files
         self.documents += other.documents

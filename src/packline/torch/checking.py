@@ -44,6 +44,7 @@ def check_packing(
         MixedDocuments: logits of a document depend on the other documents of its row.
         RecipeError: the batch lacks document boundaries, or has no row of several documents.
 
+    >>> import numpy as np
     >>> weights = torch.eye(4)
     >>> batch = {"tokens": np.array([[3, 1, 2, 1]]), "segment_ids": np.array([[0, 0, 1, 1]])}
     >>> check_packing(lambda tokens, segment_ids: weights[tokens], batch)

@@ -1,13 +1,15 @@
-"""Files of whole documents: one per stored shard, or one per given number of tokens.
+"""Files of whole documents: one per stored shard, per split, or per given number of tokens.
 
     a split that is a run of stored shards, in a dtype with the same bytes
         train-000000.bin  train-000001.bin       shared: linked, or copied if linking is impossible
+    with files=single
+        train-000000.bin                         one file per split, whatever the shards
     any other: filtered, shuffled, with other edges, or of another width
         documents      | a a a | b b b b b | c c | d ...
         files          [ a a a   b b b b b ][ c c   d ...          cut before the document with token n * size
 
-Shared by datatrove, OLMo and Forager, for writing and reading. A file without a folder belongs to the train
-split if that is the only one; else every split is a folder. Each format adds its own index.
+Shared by datatrove, OLMo and Forager, for writing and reading. Each of several splits has a folder; a single
+one has none. Each format adds its own index.
 
 Cost: sharing needs no reading and no writing; otherwise a copy at the speed of the disk. Document ends come
 from the store's index, 4 bytes per document.
@@ -29,7 +31,8 @@ from packline.formats.export_record import read_record
 from packline.formats.format import DatasetReader
 from packline.formats.layouts.header_shards import split_of_words
 from packline.formats.layouts.token_files import IndexedReader, LossFile, ScannedReader, TokenFile
-from packline.formats.types import DatasetFile, ExportPart, fitting_dtype
+from packline.formats.types import DatasetFile, ExportPart, Files, fitting_dtype
+from packline.recipe import SPLITS
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentStream, DocumentView, SharedShard
@@ -41,12 +44,15 @@ SHARD_TOKENS = 1 << 28
 """Tokens per file that is not a stored shard: 512 MB or 1 GB."""
 
 
-def plan_files(view: DocumentView, format: str, dtype: np.dtype, shard_tokens: int) -> list[ExportPart]:
+def plan_files(
+    view: DocumentView, format: str, dtype: np.dtype, shard_tokens: int, files: Files = "many"
+) -> list[ExportPart]:
     """One part per file; `start` and `stop` are documents of its split, `number` counts from 0 in each.
 
     Args:
         dtype: dtype of the files; the store's bytes are shared if it has the same width.
         shard_tokens: tokens per file that is not a stored shard, up to the document that goes beyond.
+        files: `single` for one file per split, which is a stored shard only if that is the only one.
 
     Raises:
         RecipeError: an invalid file size.
@@ -57,10 +63,13 @@ def plan_files(view: DocumentView, format: str, dtype: np.dtype, shard_tokens: i
     for split in view.splits:
         stream = view.stream(split)
         names: list[str] = []
-        if stream.shards is not None and view.store.dtype.itemsize == dtype.itemsize:
-            shards = [shard for shard in stream.shards if shard.documents]
+        same = stream.shards is not None and view.store.dtype.itemsize == dtype.itemsize
+        shards = [shard for shard in stream.shards or () if same and shard.documents]
+        if shards and (files == "many" or len(shards) == 1):
             cuts = [*(shard.first_document for shard in shards), stream.documents]
             names = [shard.name for shard in shards]
+        elif files == "single":
+            cuts = [0, stream.documents]
         else:
             inner = {stream.document_at(token) for token in range(shard_tokens, stream.tokens, shard_tokens)}
             cuts = sorted({0, stream.documents} | inner)
@@ -87,8 +96,8 @@ def shard_of(stream: DocumentStream, part: ExportPart) -> SharedShard | None:
 
 
 def folder_of(view: DocumentView, split: str) -> str:
-    """Prefix of a split's file names: empty if there is only train, else `train/`, `val/`."""
-    return "" if view.splits == ["train"] else f"{split}/"
+    """Prefix of a split's file names: empty if it is the only one, else `train/`, `val/`."""
+    return f"{split}/" if len(view.splits) > 1 else ""
 
 
 def span_of(stream: DocumentStream, part: ExportPart) -> tuple[int, int]:
@@ -252,7 +261,7 @@ def open_documents(
     Raises:
         InputError: the dtype is unknown.
     """
-    required = declared_dtype(path, format, limits, options.dtype)
+    required, split = declared_dtype(path, format, limits, options.dtype), exported_split(path)
     usual = required or next((dtypes[one.size] for one in opened if one.size), None)
     if usual is None and options.vocab_size is not None:
         usual = fitting_dtype(format, options.vocab_size, limits)
@@ -270,7 +279,7 @@ def open_documents(
             one.number,
             dtype,
             findings,
-            split=split_of_folder(one.file.name),
+            split=split_of_folder(one.file.name, split),
             declared=one.declared,
             mask=one.mask,
             companions=tuple(one.companions),
@@ -350,10 +359,18 @@ def declared_dtype(path: Path, format: str, limits: dict[str, int], choice: str)
     return fitting_dtype(format, record.tokenizer.vocab_size, limits, exported)
 
 
-def split_of_folder(name: str) -> str:
-    """Split from the folders on the path to a file: `val` or `test` if a folder has that name.
+def exported_split(path: Path) -> str:
+    """Split of all files of a data set, if it was exported as the only one; else `train`."""
+    record = read_record(path if path.is_dir() else path.parent)
+    split = str(record.settings.get("split")) if record is not None else ""
+    return split if split in SPLITS else "train"
+
+
+def split_of_folder(name: str, usual: str = "train") -> str:
+    """Split from the folders on the path to a file: `val` or `test` if a folder has that name, else `usual`.
 
     >>> split_of_folder("val/00000_unshuffled.ds"), split_of_folder("validation-set/part-0-00000.npy")
     ('val', 'train')
     """
-    return split_of_words(part.lower() for part in PurePosixPath(name).parts[:-1])
+    split = split_of_words(part.lower() for part in PurePosixPath(name).parts[:-1])
+    return usual if split == "train" else split

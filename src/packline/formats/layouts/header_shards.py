@@ -28,6 +28,7 @@ from packline.recipe import Split
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentStream, DocumentView
+    from packline.formats.export_record import ExportRecord
     from packline.formats.target import Target
     from packline.store.report import Findings
     from packline.store.writer import HashedFile
@@ -42,6 +43,8 @@ SHARD_ORDER: tuple[Split, ...] = ("val", "test", "train")
 MOST_TOKENS = 2**31 - 1
 """Most tokens per shard, since its header counts them in an int32."""
 
+USUAL_SHARD = 100_000_000
+"""Most tokens per shard, unless a number is given."""
 USUAL_BATCH = 1 << 19
 """Tokens per step, over all ranks, of the GPT-2 runs of llm.c and build-nanogpt."""
 
@@ -54,8 +57,8 @@ class ShardOptions(Options, frozen=True):
 
     prefix: str = ""
     """Prefix of file names, before `_train_000001`."""
-    shard_tokens: int = 100_000_000
-    """Tokens per shard."""
+    shard_tokens: int | None = None
+    """Tokens per shard; none: shards of equal size, of at most 100 million."""
     numbering: Literal["shared", "own"] = "shared"
     """`shared`: val first, train continues the numbers; `own`: each split from 0."""
     last_shard: Literal["keep", "drop"] = "keep"
@@ -67,25 +70,37 @@ class ShardOptions(Options, frozen=True):
 
 
 def plan_shards(
-    view: DocumentView, options: ShardOptions, format: str, file_bytes: Callable[[int], int]
+    view: DocumentView,
+    options: ShardOptions,
+    format: str,
+    file_bytes: Callable[[int], int],
+    least_train: int = 1,
 ) -> ExportPlan:
     """One part per shard; `start` and `stop` are tokens of its split's stream.
 
     Args:
         file_bytes: size of a file, given its number of tokens.
+        least_train: shards of train that its trainers need; without a given size, they are made if each has
+            more tokens than a batch.
 
     Raises:
         RecipeError: an invalid shard size, or one for which train does not fill a single shard although the
             last one is dropped.
     """
-    size = options.shard_tokens
-    if not 1 <= size <= MOST_TOKENS:
-        raise RecipeError(f"{format}: expected shard_tokens from 1 to {MOST_TOKENS:,}, found {size:,}")
+    given = options.shard_tokens
+    if given is not None and not 1 <= given <= MOST_TOKENS:
+        raise RecipeError(f"{format}: expected shard_tokens from 1 to {MOST_TOKENS:,}, found {given:,}")
     parts: list[ExportPart] = []
     lost = list(view.not_preserved(format))
     for split in sorted(view.splits, key=SHARD_ORDER.index):
         tokens = view.stream(split).tokens
-        if options.last_shard == "drop" and split == "train" and (tail := tokens % size):
+        size = given or _equal_size(tokens, least_train if split == "train" else 1)
+        if (
+            given is not None
+            and options.last_shard == "drop"
+            and split == "train"
+            and (tail := tokens % size)
+        ):
             if tokens < size:
                 raise RecipeError(
                     f"{format}: train has {tokens:,} tokens: expected at least a shard of {size:,}, "
@@ -106,6 +121,18 @@ def plan_shards(
     )
 
 
+def _equal_size(tokens: int, least: int) -> int:
+    """Tokens per shard for as few shards of equal size as possible, so that no last one is short.
+
+    >>> _equal_size(250_000_000, 1), _equal_size(2_000_000, 2), _equal_size(1000, 2)
+    (83333334, 1000000, 1000)
+    """
+    count = -(-tokens // USUAL_SHARD)
+    if tokens > least * (USUAL_BATCH + 1):
+        count = max(count, least)
+    return -(-tokens // max(count, 1)) or 1
+
+
 def _short_shards(parts: list[ExportPart]) -> tuple[str, ...]:
     """A warning if the last shard of train may be smaller than a batch."""
     train = [part for part in parts if part.split == "train"]
@@ -114,8 +141,16 @@ def _short_shards(parts: list[ExportPart]) -> tuple[str, ...]:
         return ()
     return (
         f"the last shard of train has {tokens:,} tokens: llm.c and build-nanogpt stop at a shard with fewer "
-        "than B * T * ranks + 1; --set last_shard=drop leaves it out",
+        "than B * T * ranks + 1; --set last_shard=drop leaves it out, and without shard_tokens all shards "
+        "have the same size",
     )
+
+
+def shard_pattern(out: str, record: ExportRecord, options: ShardOptions, split: str, ending: str) -> str:
+    """Pattern of the shards of a split in an export at `out`; empty if there are none."""
+    name = f"{options.prefix}_{split}_" if options.prefix else f"{split}_"
+    there = any(entry.name.startswith(name) for entry in record.files)
+    return f"{out}/{name}*{ending}" if there else ""
 
 
 def missing_shards(ending: str, trainer: str) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""`index.json` of rows in records, and folders of splits that have one: common parts of litdata and MDS."""
+"""`index.json` of rows in records: common parts of litdata and MDS."""
 
 from __future__ import annotations
 
@@ -12,28 +12,6 @@ from packline.errors import InputError
 INDEX = "index.json"
 BLOCK_TOKENS = 1 << 20
 """Approximate tokens in rows written at a time."""
-SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-"""Folders of splits below a data set, and the split of the store that each one becomes."""
-
-
-def split_folders(path: Path) -> list[tuple[str, Path]]:
-    """Folders with an `index.json`, and the split of each: the data set itself, or those below it.
-
-    Raises:
-        InputError: there is none, or two are the same split.
-    """
-    if path.name == INDEX and path.is_file():
-        path = path.parent
-    if (path / INDEX).is_file():
-        return [("train", path)]
-    found = [(SPLITS[name], path / name) for name in SPLITS if (path / name / INDEX).is_file()]
-    if not found:
-        raise InputError(f"{path}: expected {INDEX}, or folders train and val with one, found neither")
-    splits = [split for split, _ in found]
-    if len(set(splits)) < len(splits):
-        names = ", ".join(folder.name for _, folder in found)
-        raise InputError(f"{path}: expected one folder per split, found {names}", hint="name one of them")
-    return found
 
 
 def read_index(folder: Path) -> dict[str, Any]:
@@ -42,7 +20,9 @@ def read_index(folder: Path) -> dict[str, Any]:
     Raises:
         InputError: it cannot be read, or is not an object.
     """
-    path = folder / INDEX
+    path = folder if folder.name == INDEX and folder.is_file() else folder / INDEX
+    if not path.is_file():
+        raise InputError(f"{folder}: expected {INDEX}, or folders train and val with one, found neither")
     try:
         index = msgspec.json.decode(path.read_bytes())
     except OSError as error:

@@ -9,11 +9,10 @@ else, however long the run is.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from packline.errors import RecipeError
 from packline.loading.loader import Loader
-from packline.loading.schedule import ScheduledStage
+from packline.loading.schedule import ScheduledStage, source_name
 from packline.packing.row_reader import RowSource
 from packline.viewing.page import (
     Bar,
@@ -81,7 +80,7 @@ def run_page(view: View) -> Page:
         _steps(loader, step, chosen),
         *_batch(view, loader, stage, step, rank, ranks, chosen),
         Heading(f"Sources of stage {stage.number}"),
-        _sources(stage, step),
+        _sources(loader, stage, step),
         Heading("Stages"),
         _stages(loader, stage.number, chosen),
         KeyValues((("fingerprint", loader.fingerprint), ("seed", f"{loader.seed:,}"))),
@@ -141,7 +140,7 @@ def _batch(
         opened = _view_of(view, rows)
         (strip,) = strips_of_rows(opened, rows, [row], most=TOKENS_IN_BATCH)
         place = f"slot {index:,}" if ranks == 1 else f"rank {index // share}, slot {index % share}"
-        caption = f"{place}: row {row:,} of {name_of(rows)}, epoch {int(taken.epochs[index])}"
+        caption = f"{place}: row {row:,} of {source_name(rows)}, epoch {int(taken.epochs[index])}"
         whole = Link("all of this row", address("/run", **chosen, step=step, row=index))
         blocks += [replace(strip, caption=caption), Links(f"Slot {index:,}", (whole,))]
     if len(indices) > ROWS_OF_BATCH:
@@ -182,13 +181,13 @@ def _row(
     )
     facts = KeyValues(
         (
-            ("source", name_of(rows)),
+            ("source", source_name(rows)),
             ("row", f"{row:,} of {len(rows):,}"),
             ("epoch", f"{int(taken.epochs[index])}"),
             ("rank", f"{index // share}"),
         )
     )
-    return Page(f"Step {step:,}, slot {index:,}", (ways, strip, facts), summary=name_of(rows))
+    return Page(f"Step {step:,}, slot {index:,}", (ways, strip, facts), summary=source_name(rows))
 
 
 def _view_of(view: View, rows: RowSource) -> View:
@@ -197,39 +196,41 @@ def _view_of(view: View, rows: RowSource) -> View:
     return View(view.site, place, {})
 
 
-def name_of(rows: RowSource) -> str:
-    """Store of a source, with the settings of its documents that are not the default."""
-    described: dict[str, Any] = getattr(getattr(rows, "selection", None), "described", {})
-    words = ", ".join(
-        f"{name} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
-        for name, value in described.items()
-    )
-    name = rows.store.place.name
-    return f"{name} ({words})" if words else name
-
-
-def _sources(stage: ScheduledStage, step: int) -> Table:
-    """Table of the sources of a stage: share, rows used before the step, passes."""
-    rows_before = (step - stage.first_step) * stage.batch_size
-    counts = stage.mixture.interleaving.counts(rows_before)
-    whole = stage.mixture.interleaving.counts(stage.steps * stage.batch_size)
+def _sources(loader: Loader, stage: ScheduledStage, step: int) -> Table:
+    """Table of the sources of a stage and of those before it: share, rows used before the step, passes."""
+    used = {rows.fingerprint: (rows, count) for rows, count in loader.schedule.drawn(step)}
+    last = loader.schedule.drawn(stage.first_step + stage.steps)
+    ends = {rows.fingerprint: count for rows, count in last}
+    shares = {
+        rows.fingerprint: float(share)
+        for rows, share in zip(stage.mixture.rows, stage.mixture.shares, strict=True)
+    }
+    now = {rows.fingerprint: (rows, 0) for rows in stage.mixture.rows}
+    lengths = {rows.seq_len for rows in loader.schedule.sources.values()}
     table: list[tuple[Value, ...]] = []
-    for rows, share, before, count, end in zip(
-        stage.mixture.rows, stage.mixture.shares, stage.consumed, counts, whole, strict=True
-    ):
+    for name, (rows, count) in {**now, **used}.items():
+        share = shares.get(name)
         table.append(
             (
-                name_of(rows),
-                Bar(percent(float(share)), float(share)),
+                source_name(rows) + (f", rows of {rows.seq_len:,}" if len(lengths) > 1 else ""),
+                "earlier stages" if share is None else Bar(percent(share), share),
                 f"{len(rows):,}",
-                f"{before + count:,}",
-                f"{(before + count) / len(rows):.2f}",
-                f"{(before + end) / len(rows):.2f}",
-                f"{scaled((before + count) * rows.seq_len)}",
+                f"{count:,}",
+                f"{count / len(rows):.2f}",
+                f"{ends[name] / len(rows):.2f}",
+                scaled(count * rows.seq_len),
             )
         )
     head = ("source", "share", "rows", "rows used", "epochs now", "at its end", "tokens used")
     return Table(f"Before step {step:,}", head, tuple(table), "llrrrrr")
+
+
+def _length(loader: Loader, stage: ScheduledStage) -> str:
+    """Tokens of a stage, and those that it would have if the next one did not end it."""
+    batch = stage.batch_size * stage.mixture.seq_len
+    whole = loader.schedule.declared[stage.number].tokens
+    cut = whole is not None and whole // batch > stage.steps
+    return scaled(stage.steps * batch) + (f" of {scaled(whole)}" if whole is not None and cut else "")
 
 
 def _stages(loader: Loader, now: int, params: Params) -> Table:
@@ -240,9 +241,9 @@ def _stages(loader: Loader, now: int, params: Params) -> Table:
             f"{one.first_step:,} to {one.first_step + one.steps - 1:,}",
             f"{one.batch_size:,}",
             f"{one.mixture.seq_len:,}",
-            scaled(one.steps * one.batch_size * one.mixture.seq_len),
+            _length(loader, one),
             ", ".join(
-                f"{name_of(rows)} {percent(float(share))}"
+                f"{source_name(rows)} {percent(float(share))}"
                 for rows, share in zip(one.mixture.rows, one.mixture.shares, strict=True)
             ),
         )

@@ -1,0 +1,160 @@
+"""Rows of all splits that an export writes: one folder per split, if there are several.
+
+    view = RowSplits.of_store(store, seq_len=2048)
+    view.views                  # {"train": RowView, "val": RowView}
+
+A row format sees one `RowView` at a time and writes a data set of rows with it. This class divides its plan,
+its parts and its summary by folders, so that no format needs to know about splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from packline.errors import CorruptStore, RecipeError, StoreError
+from packline.fingerprint import hash_value
+from packline.formats.row_view import RowView
+from packline.formats.types import ExportPart, ExportPlan, NotPreserved, TokenizerProperties, WrittenPart
+from packline.recipe import SPLITS
+
+if TYPE_CHECKING:
+    from packline.formats.format import Format
+    from packline.formats.target import Target
+    from packline.store.reader import StoreReader
+
+
+class RowSplits(TokenizerProperties):
+    """Rows of one or several splits.
+
+    Args:
+        views: rows by split; a single one has no folder.
+        lost: parts of the store that are in none of them.
+    """
+
+    def __init__(self, views: Mapping[str, RowView], lost: Sequence[NotPreserved] = ()) -> None:
+        self.views = dict(views)
+        self._lost = tuple(lost)
+        first = next(iter(self.views.values()))
+        self.seq_len, self.store, self.tokenizer = first.seq_len, first.store, first.tokenizer
+
+    @classmethod
+    def of_store(cls, store: StoreReader, *, split: str | None = None, **settings: Any) -> RowSplits:
+        """Rows of one split of a store, or of all that have rows.
+
+        Args:
+            split: a single split; None: each split that the store has.
+            settings: as for `RowView.of_store`.
+
+        Raises:
+            RecipeError: an invalid setting.
+            StoreError: no document, or no row, is left in any split.
+        """
+        documents = store.manifest.shards.by_split("documents")
+        there = [split] if split is not None else [name for name in SPLITS if documents.get(name)]
+        views: dict[str, RowView] = {}
+        refused: dict[str, StoreError] = {}
+        for name in there or ["train"]:  # of an empty store, the error is that of train
+            try:
+                views[name] = RowView.of_store(store, split=name, **settings)
+            except CorruptStore:
+                raise
+            except StoreError as error:  # a split may be smaller than a row
+                refused[name] = error
+        if not views:
+            raise next(iter(refused.values()))
+        if split is None:
+            for view in views.values():
+                view.beside = frozenset(there)
+        tokens = store.manifest.shards.by_split("tokens")
+        why = f"tokens: with these settings they fill no row of {settings['seq_len']:,}"
+        lost = [
+            NotPreserved(f"split {name}", documents[name], "documents", f"{tokens[name]:,} {why}")
+            for name in refused
+        ]
+        return cls(views, lost)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of all splits."""
+        return sum(view.rows for view in self.views.values())
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens in all rows, without padding."""
+        return sum(view.tokens for view in self.views.values())
+
+    @property
+    def documents(self) -> int:
+        """Number of documents in all rows."""
+        return sum(view.documents for view in self.views.values())
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the content of all rows."""
+        marks = {split: view.fingerprint for split, view in self.views.items()}
+        return next(iter(marks.values())) if len(marks) == 1 else hash_value(marks)
+
+    def plan(self, format: Format, options: Any) -> ExportPlan:
+        """Plan of a format for all splits; losses of the same kind are added up.
+
+        A split of which the format cannot write any row is left out and reported.
+
+        Raises:
+            RecipeError: see `Format.plan`.
+        """
+        plans: dict[str, ExportPlan] = {}
+        refused: dict[str, RecipeError] = {}
+        for split, view in self.views.items():
+            try:
+                plans[split] = format.plan(view, options)
+            except RecipeError as error:
+                refused[split] = error
+        if not plans:
+            raise next(iter(refused.values()))
+        for split, reason in refused.items():
+            documents = self.views.pop(split).documents
+            self._lost += (NotPreserved(f"split {split}", documents, "documents", reason.message),)
+        lost = [
+            one
+            for split, view in self.views.items()
+            for one in (*plans[split].lost, *(other for other in view.lost if other not in plans[split].lost))
+        ]
+        warnings = dict.fromkeys(text for plan in plans.values() for text in plan.warnings)
+        return ExportPlan(
+            tuple(
+                msgspec.structs.replace(part, split=split, folder=self._folder(format, split))
+                for split, plan in plans.items()
+                for part in plan.parts
+            ),
+            sum(plan.bytes for plan in plans.values()),
+            sum(plan.shared_bytes for plan in plans.values()),
+            (*_sums(lost), *self._lost),
+            tuple(warnings),
+        )
+
+    def write(self, format: Format, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
+        """Write a part of the plan; see `Format.write`."""
+        return format.write(self.views[part.split], part, target.within(part.folder), options)
+
+    def finish(self, format: Format, written: Sequence[WrittenPart], target: Target, options: Any) -> None:
+        """Write the files that summarise each split, and those that summarise all."""
+        for split, view in self.views.items():
+            ours = [one for one in written if one.part.split == split]
+            format.finish(view, ours, target.within(self._folder(format, split)), options)
+        if len(self.views) > 1:
+            format.finish_splits([format.folders[split] for split in self.views], target)
+
+    def _folder(self, format: Format, split: str) -> str:
+        return f"{format.folders[split]}/" if len(self.views) > 1 else ""
+
+
+def _sums(lost: Iterable[NotPreserved]) -> tuple[NotPreserved, ...]:
+    """Losses with the counts of equal ones added up, in order."""
+    sums: dict[tuple[str, str, str], int] = {}
+    for one in lost:
+        key = (one.what, one.unit, one.why)
+        sums[key] = sums.get(key, 0) + one.count
+    return tuple(NotPreserved(what, count, unit, why) for (what, unit, why), count in sums.items())
