@@ -285,6 +285,15 @@ def test_olmo_core_reads_rows_and_masks(tmp_path: Path, masked: bool) -> None:
         assert np.array_equal(np.concatenate(found["label_mask"]), np.array(flags[:whole], bool))
 
 
+def test_the_page_has_the_lines_for_levanter(store: Store, tmp_path: Path) -> None:
+    lines = lines_of(store, "levanter", out := tmp_path / "out")
+    shown = "\n".join(lines).replace(str(out), "rows").replace(f"_len: {LENGTH}", "_len: 2048")
+    assert shown in PAGE
+    urls = [json.loads(line.partition(": ")[2])[0] for line in lines if "_urls" in line]
+    files = [path for url in urls for path in glob.glob(url)]
+    assert sorted(files) == sorted(map(str, out.rglob("*.parquet")))
+
+
 def test_baked_rows_are_read_in_order(store: Store, tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     exec("\n".join(lines_of(store, "baked", tmp_path / "out")), names)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from packline.formats.target import Target
 
 LABELS = "labels"
+WEIGHTS = "loss_weights"
 LOSS_MASK = "loss_mask"
 PROVENANCE = ("source", "file", "position", "id")
 SPLITS = {"train": "train", "val": "validation", "test": "test"}
