@@ -275,7 +275,7 @@ def test_olmo_core_reads_rows_and_masks(tmp_path: Path, masked: bool) -> None:
         tmp_path / "store", documents, vocab_size=VOCAB, eod_id=EOD, loss=loss, val=(3,), shards=2
     )
     lines = lines_of(store, "olmo", tmp_path / "out", files="single")
-    found = run_peer(OLMO, tmp_path, "\n".join(lines), modules=("olmo_core", "torch"))
+    found = run_peer(OLMO, tmp_path, "\n".join(lines), modules=("olmo_core", "cached_path", "torch"))
     stream = [token for one in documents_of(store) for token in one]
     whole = len(stream) // LENGTH * LENGTH
     assert np.array_equal(np.concatenate(found["input_ids"]), stream[:whole])
