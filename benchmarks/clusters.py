@@ -91,6 +91,8 @@ def run_chaos(kills: int, seed: int, say: Say) -> None:
                     "no:cacheprovider",
                     "-o",
                     "timeout=7200",
+                    "-o",
+                    "faulthandler_timeout=7200",
                 ],
                 cwd=ROOT,
                 env=environment() | {"PACKLINE_KILLS": str(count), "PACKLINE_SEED": str(seed)},

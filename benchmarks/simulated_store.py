@@ -151,13 +151,14 @@ class SimulatedFolder(StoreFolder):
 
     def manifest(self, committed: CommittedReceipts) -> Manifest:
         """Manifest of the committed units."""
+        names = sorted(committed.receipts)
         return assemble(
-            [committed.receipts[name] for name in sorted(committed.receipts)],
+            [committed.receipts[name] for name in names],
             recipe=RECIPE,
             tokenizer=TOKENIZER,
             dtype="uint16",
             inputs=(),
-            receipt_files=committed.files.values(),
+            receipt_files=committed.entries(names),
             tokenizer_files=(),
         )
 

@@ -27,7 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from benchmarks.simulated_store import SimulatedFolder, SimulatedStore, expected_tokens, receipt_of
+from packline.jobs.chosen import Chosen
 from packline.jobs.job import Numbered, WorkUnit
 from packline.jobs.leases import Leases
 from packline.jobs.on import Slice
@@ -111,7 +114,7 @@ class Result:
         shards = [shard for receipt in committed.receipts.values() for shard in receipt.shards]
         named = {entry.name for shard in shards for entry in shard.files}
         there = {facts.name for facts in store.walk()}
-        assert there == named | {entry.name for entry in committed.files.values()}, (
+        assert there == named | {entry.name for entry in committed.entries(committed.receipts)}, (
             "files that no receipt names"
         )
         manifest = self.folder.manifest(committed)
@@ -148,7 +151,7 @@ class _Simulation:
         self.order = itertools.count()
         self.store = SimulatedStore(self.random, world.lost_replies, world.refusals, world.put_seconds)
         self.folder = SimulatedFolder(self.store, scratch)
-        self.units: Sequence[WorkUnit] = [Numbered.of(number) for number in range(world.units)]
+        self.units = Chosen(lambda places: map(Numbered.of, places.tolist()), np.arange(world.units))
         self.leases = Leases(self.units)
         self.shares: list[SliceShares] = []
         self.committed: set[str] = set()
@@ -160,10 +163,9 @@ class _Simulation:
     def run(self) -> Result:
         world = self.world
         if self.how == "slices":
-            names = [unit.name for unit in self.units]
-            first = SliceShares(names, Slice(0, world.nodes))
+            first = SliceShares(world.units, Slice(0, world.nodes))
             for number in range(world.nodes):
-                share = copy.copy(first)  # places are the same for all slices
+                share = copy.copy(first)  # the order is the same for all slices
                 share._slice = Slice(number, world.nodes)
                 self.shares.append(share)
         for number in range(world.nodes):
@@ -223,8 +225,7 @@ class _Simulation:
         if rate:
             self.at(node.silent - self.now, self.die, node)
         if self.how == "slices":
-            mine = self.shares[number].own([unit for unit in self.units if unit.name not in self.committed])
-            node.queue.extend(mine)
+            node.queue.extend(self.shares[number].own(self.left()))
         self.ask(node)
 
     def die(self, node: _Node) -> None:
@@ -261,11 +262,15 @@ class _Simulation:
             node.asking = True
             self.at(ASK_SECONDS, self.ask, node)
 
+    def left(self) -> Chosen[Numbered]:
+        """Units that are not committed."""
+        done = [unit.name in self.committed for unit in self.units]
+        return self.units.ordered(np.flatnonzero(~np.array(done, bool)))
+
     def look_again(self, node: _Node) -> None:
         """A slice whose own units are done helps with those of others, once, and then ends."""
         if node.phase == "own":
-            left = [unit for unit in self.units if unit.name not in self.committed]
-            node.queue.extend(self.shares[node.slice].help(left))
+            node.queue.extend(self.shares[node.slice].help(self.left()))
             node.phase = "help"
         else:
             node.phase = "over"

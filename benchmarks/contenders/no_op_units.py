@@ -15,8 +15,7 @@ from benchmarks.units import NoOpJob
 from packline.jobs.begun import PLAN, BegunBuild, read_begun, record_begun
 from packline.jobs.engine import run_job
 from packline.jobs.resources import peak_memory, resident_memory
-from packline.jobs.unit_table import UnitTable
-from packline.jobs.units import Unit
+from packline.jobs.unit_table import Unit, UnitTable
 from packline.recipe import Recipe, Source
 from packline.sources.reader import Span
 from packline.storage.local import LocalFolder

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tests.cluster.raylets import Raylets
-from tests.faults.processes import members, processes_of
+from tests.faults.processes import processes_of
 from tests.jobs.builds import start_build
 
 MOST_SECONDS = 3.0
@@ -91,15 +91,10 @@ class Chaos:
 
     def _kill_one(self, process: subprocess.Popen[str]) -> bool:
         """Kill a random process of the build; False if the one chosen does not exist yet."""
-        hosts = processes_of("packline.jobs.host")
-        if self._raylets is None:
-            mine = members(process.pid)
-            hosts = {pid: parent for pid, parent in hosts.items() if pid in mine}
-            first = [pid for pid, parent in hosts.items() if parent == process.pid]
-            actors: list[int] = []
-        else:
-            actors = list(processes_of("ray::NodeShare"))
-            first = [pid for pid, parent in hosts.items() if parent in actors]
+        root = process.pid if self._raylets is None else self._raylets.pid
+        hosts = processes_of("packline.jobs.host", root)
+        actors = list(processes_of("ray::NodeShare", root))
+        first = [pid for pid, parent in hosts.items() if parent in (process.pid, *actors)]
         workers = [pid for pid, parent in hosts.items() if parent in first]
         choices = {"driver": [process.pid], "host": first, "worker": workers, "actor": actors}
         victims = ["driver", "host", "worker"] + (["actor", "node"] if self._raylets else [])

@@ -38,7 +38,7 @@ class Raylets:
     """A cluster of raylets, each of which is a node for Ray; the head runs no units."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+        self._process, self.pid = process, process.pid
         self.environment = {**LOOPBACK, "RAY_ADDRESS": self._answer()}
         """Variables of a process that uses the cluster."""
 

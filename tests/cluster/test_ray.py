@@ -118,12 +118,12 @@ def test_the_driver_is_killed_and_run_again(start: Start, whole: dict[str, str],
 
 @pytest.mark.parametrize("victim", ["worker", "actor"])
 def test_a_process_is_killed_as_if_memory_had_run_out(
-    start: Start, whole: dict[str, str], tmp_path: Path, victim: str
+    start: Start, raylets: Raylets, whole: dict[str, str], tmp_path: Path, victim: str
 ) -> None:
     process = start(tmp_path / "store")
     wait_for_receipts(tmp_path / "store", 3, process)
-    hosts = processes_of("packline.jobs.host")
-    actors = set(hosts.values()) & set(processes_of("ray::NodeShare"))
+    hosts = processes_of("packline.jobs.host", raylets.pid)
+    actors = set(hosts.values()) & set(processes_of("ray::NodeShare", raylets.pid))
     own = {pid for pid, parent in hosts.items() if parent in actors}
     workers = [pid for pid, parent in hosts.items() if parent in own]
     os.kill(workers[0] if victim == "worker" else min(actors), signal.SIGKILL)

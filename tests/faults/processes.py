@@ -32,18 +32,29 @@ def workers_of(session: int) -> list[int]:
     return [pid for pid, parent in members(session).items() if parent == coordinator and coordinator]
 
 
-def processes_of(word: str) -> dict[int, int]:
-    """Living processes with a word in their command line, and the parent of each."""
-    found = {}
+def processes_of(word: str, below: int) -> dict[int, int]:
+    """Living processes with a word in their command line, and the parent of each.
+
+    Args:
+        below: process from which they descend; others may run builds at the same time.
+    """
+    parents, found = {}, []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             command = (path / "cmdline").read_bytes()
             state, parent = (path / "stat").read_text().rsplit(")", 1)[1].split()[:2]
         except OSError:
             continue
+        parents[int(path.name)] = int(parent)
         if word.encode() in command and state not in "ZX":
-            found[int(path.name)] = int(parent)
-    return found
+            found.append(int(path.name))
+
+    def descends(pid: int) -> bool:
+        while pid in parents and pid != below:
+            pid = parents[pid]
+        return pid == below
+
+    return {pid: parents[pid] for pid in found if descends(parents[pid])}
 
 
 def wait_until_gone(session: int, seconds: float) -> dict[int, int]:

@@ -88,6 +88,21 @@ def test_the_library_sees_the_edges_that_were_asked_for(tmp_path: Path) -> None:
         assert found[edges]["train"]["columns"] == {"input_ids": wanted}
 
 
+@pytest.mark.parametrize("name", ["loss", "plain"])
+def test_columns_of_axolotl_on_request(tmp_path: Path, name: str) -> None:
+    """Labels of a store without a loss mask are its ids; without the option it has none."""
+    case = CASES[name]
+    write(case.make(tmp_path / "store"), "arrow", tmp_path / "out", {"attention_mask": True})
+    found = load(tmp_path, "out")["out"]["train"]["columns"]
+    masks = case.loss or [[1] * len(one) for one in case.stored]
+    assert found["input_ids"] == case.stored
+    assert found["attention_mask"] == [[1] * len(one) for one in case.stored]
+    assert found["labels"] == [
+        [token if flag else -100 for token, flag in zip(*both, strict=True)]
+        for both in zip(case.stored, masks, strict=True)
+    ]
+
+
 def test_other_columns_and_types_on_request(tmp_path: Path) -> None:
     case = CASES["loss"]
     options = {

@@ -18,8 +18,7 @@ from packline.errors import ResumeMismatch, StoreBusy, StoreError, StoreNotFound
 from packline.jobs import folder, store_job, work
 from packline.jobs.finish import finalize_store
 from packline.jobs.folder import StoreFolder
-from packline.jobs.unit_table import UnitTable
-from packline.jobs.units import Stream, Unit
+from packline.jobs.unit_table import Stream, Unit, UnitTable
 from packline.jobs.work import is_running
 from packline.sources.reader import Span
 from packline.store.manifest import MANIFEST, WORK

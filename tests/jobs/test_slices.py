@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,31 +15,34 @@ from tests.laws.reference import write_corpus
 
 import packline
 from packline.errors import RecipeError, UnitsLeft
+from packline.jobs.chosen import Chosen
 from packline.jobs.finish import finalize_store
-from packline.jobs.job import WorkUnit
+from packline.jobs.job import Numbered
 from packline.jobs.on import Slice, parse_slice
 from packline.jobs.slices import SliceShares
 
 
 @given(st.integers(0, 200), st.integers(1, 12))
 def test_every_unit_belongs_to_one_slice_and_slices_are_even(units: int, count: int) -> None:
-    names = [f"u{number}" for number in range(units)]
-    shares = [SliceShares(names, Slice(number, count)) for number in range(count)]
-    owned = Counter(name for share in shares for name in names if share.owns(name))
-    assert owned == Counter(names)
-    sizes = [sum(share.owns(name) for name in names) for share in shares]
-    assert max(sizes) - min(sizes) <= 1
+    shares = [SliceShares(units, Slice(number, count)) for number in range(count)]
+    owned = np.array([share.owns(np.arange(units)) for share in shares])
+    assert (owned.sum(axis=0) == 1).all()
+    assert np.ptp(owned.sum(axis=1)) <= 1
 
 
 @given(st.integers(1, 60), st.integers(1, 8), st.data())
 def test_helping_covers_all_units_but_streams(units: int, count: int, data: st.DataObject) -> None:
-    planned = [WorkUnit(name=f"u{number}", is_stream=number % 7 == 3) for number in range(units)]
-    left = data.draw(st.lists(st.sampled_from(planned), unique_by=lambda unit: unit.name))
-    slices = [SliceShares([unit.name for unit in planned], Slice(number, count)) for number in range(count)]
-    plain = sorted(unit.name for unit in left if not unit.is_stream)
+    is_stream = np.arange(units) % 7 == 3
+    left = data.draw(st.lists(st.integers(0, units - 1), unique=True))
+    planned = Chosen(lambda places: map(Numbered.of, places.tolist()), np.array(left, np.int64), is_stream)
+    slices = [SliceShares(units, Slice(number, count)) for number in range(count)]
+    plain = sorted(number for number in left if not is_stream[number])
     for share in slices:
-        assert sorted(unit.name for unit in share.help(left)) == plain
-    begins = {share.help(left)[0].name for share in slices if plain}
+        assert sorted(unit.number for unit in share.help(planned)) == plain
+        assert {unit.number for unit in share.own(planned)} == {
+            number for number in left if share.owns(np.array([number]))[0]
+        }
+    begins = {share.help(planned)[0].number for share in slices if plain}
     assert len(begins) == min(count, len(plain)), "slices do not help with the same unit first"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.jobs import units
+from packline.jobs.unit_table import Stream, Unit
 from packline.jobs.units import (
     COMPRESSION_GUESS,
     LARGEST_SLICE,
     LARGEST_UNIT,
-    Stream,
-    Unit,
     plan_units,
     target_bytes,
 )
@@ -77,7 +76,7 @@ def files_of(unit: Unit | Stream) -> list[int]:
     return [unit.file] if isinstance(unit, Stream) else [span.file for span in unit.spans]
 
 
-def pieces(work: list[Unit | Stream], files: list[InputFile]) -> Iterator[tuple[int, int, int]]:
+def pieces(work: Iterable[Unit | Stream], files: list[InputFile]) -> Iterator[tuple[int, int, int]]:
     for unit in work:
         if isinstance(unit, Stream):
             yield unit.file, 0, files[unit.file].size
@@ -205,3 +204,12 @@ def test_a_change_of_one_small_file_among_2000_leaves_nine_groups_of_ten(change:
             changed[f"{number:05d}"] = int(random.exponential(mean)) + 1
         shares.append(len(kept & groups_of(changed)) / len(kept))
     assert np.mean(shares) >= 0.9, (np.mean(shares), len(kept))
+
+
+@given(st.lists(st.integers(0, 3 * MB), max_size=60), st.integers(1, 9))
+def test_small_files_are_grouped_the_same_however_few_are_held(sizes: list[int], held: int) -> None:
+    files = inputs_of([[(f"{number}.txt", "text", "", size) for number, size in enumerate(sizes)]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("packline.jobs.units.HELD_FILES", held)
+        few = plan_units(RECIPE, files)
+    assert few == plan_units(RECIPE, files)

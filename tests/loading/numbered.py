@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,7 +36,8 @@ class NumberedRows:
         """How often rows were read."""
         entry = SimpleNamespace(name=tokenizer, fingerprint=f"{tokenizer}-fingerprint")
         manifest = SimpleNamespace(tokenizer=entry, checksum=f"store {source}")
-        self.store: Any = SimpleNamespace(manifest=manifest, path=f"store-{source}", place=f"store-{source}")
+        place = PurePath(f"store-{source}")
+        self.store: Any = SimpleNamespace(manifest=manifest, path=str(place), place=place)
         self.fingerprint = f"{source}:{count}:{seq_len}"
         self.settings_fingerprint = f"{count}:{seq_len}"
 

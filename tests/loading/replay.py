@@ -13,8 +13,7 @@ import msgspec
 
 from packline.facade import Store
 from packline.jobs.begun import BegunBuild, PlannedUnit, record_begun
-from packline.jobs.unit_table import UnitTable
-from packline.jobs.units import Stream, Unit
+from packline.jobs.unit_table import Stream, Unit, UnitTable
 from packline.loading.units_read import build_identity
 from packline.storage.local import LocalFolder
 from packline.store.manifest import MANIFEST, WORK, Receipt

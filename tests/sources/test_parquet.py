@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.sources.reading import files_of, read_file, read_sliced, source_of
 
 from packline.errors import InputError
-from packline.jobs.units import Stream, plan_units
+from packline.jobs.unit_table import Stream
+from packline.jobs.units import plan_units
 from packline.recipe import Recipe
 
 TEXTS = ["plain", "", "naïve 漢字", "nul \x00 inside", "x" * 3000, "last"]

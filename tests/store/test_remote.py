@@ -16,9 +16,12 @@ from tests.store.remote import lengths_of, same_arrays, upload
 
 import packline
 from packline.cli.main import main
-from packline.errors import CorruptStore, RecipeError, StoreError, StoreNotFound
+from packline.errors import CorruptStore, InputError, RecipeError, StoreError, StoreNotFound
+from packline.formats.check import check_dataset
+from packline.packing.exclusions import write_duplicates
 from packline.store.reader import find_by_id, find_by_place
 from packline.testing import make_store
+from packline.viewing.analysis import analyze
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +169,26 @@ def test_processes_share_an_open_store(
     expected = [[local.documents[number].tolist() for number in chosen] for chosen in numbers]
     assert sorted(map(len, found)) == sorted(map(len, expected))
     assert all(one in expected for one in found)
+
+
+def test_processes_of_an_analysis_read_through_the_cache_of_the_store(
+    local: packline.Store, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACKLINE_CACHE", str(tmp_path / "other"))
+    monkeypatch.setattr("packline.viewing.counting.ALONE_TOKENS", 1 << 20)
+    remote = packline.open(place, cache=tmp_path / "mine", cache_bytes="64MB")
+    assert analyze(remote, workers=2).most_used == analyze(local, workers=0).most_used
+    assert (tmp_path / "mine").exists() and not (tmp_path / "other").exists()
+
+
+def test_what_needs_a_local_path_refuses_a_uri_and_says_what_to_do(local: packline.Store) -> None:
+    with pytest.raises(StoreError, match="a list of documents is written to a local path"):
+        write_duplicates("s3://bucket/list.parquet", local)
+    with pytest.raises(StoreError, match="a plan is written to a local path"):
+        local.rows(256, packing="best_fit", plans="s3://bucket/plans")
+    with pytest.raises(InputError, match="s3://bucket/x: a data set is checked in a local folder") as found:
+        check_dataset("s3://me:word@bucket/x?sig=1", "nanogpt")
+    assert "packline cp s3://bucket/x DIR --verify && packline verify DIR --from nanogpt" in found.value.hint
 
 
 def test_run_files_name_stores_by_uri(local: packline.Store, place: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 import tempfile
 from collections import Counter
@@ -27,6 +28,7 @@ from packline.viewing.analysis import Analysis, Suspicious, analyze, analyze_for
 from packline.viewing.describe import analysis_page, analysis_warnings
 from packline.viewing.tally import Suspect, measure_rates
 from packline.viewing.terminal import render_text
+from packline.vocabulary.training import train_bpe
 
 Shards = list[list[list[int]]]
 small_body = st.lists(st.integers(0, 6), max_size=12) | st.lists(st.integers(1, 5), min_size=30, max_size=67)
@@ -258,6 +260,25 @@ def test_bytes_a_token_and_special_tokens_of_a_real_store(
     assert control.count - analysis.boundary[control.id] == 4
     assert any("occurs 4 times inside documents" in line for line in analysis_warnings(analysis))
     assert by_reason(analysis)["no text"].documents == [Suspect(len(store.documents) - 1, 1.0)]
+
+
+def test_turns_of_conversations_are_no_finding(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "Seven."}]
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n", "utf-8")
+    tokenizer = train_bpe(["How many? Seven."] * 9, 270, ("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
+    (tmp_path / "tokenizer.json").write_text(tokenizer, "utf-8")
+    store = packline.build_chat(
+        tmp_path / "chats.jsonl",
+        tmp_path / "tokenizer.json",
+        out=tmp_path / "s",
+        chat_template="chatml",
+        eod="<|endoftext|>",
+        workers=0,
+    )
+    analysis = analyze(store, workers=0)
+    counts = {one.text: one.count - analysis.boundary.get(one.id, 0) for one in analysis.special}
+    assert counts == {"<|endoftext|>": 0, "<|im_start|>": 2, "<|im_end|>": 2}
+    assert not [line for line in analysis_warnings(analysis) if "special token" in line]
 
 
 def test_rates_without_any_document() -> None:

@@ -12,7 +12,7 @@ traceable to the source."""
 SUMMARY_END = """Examples:
 
   packline demo
-  packline build corpus/ --tokenizer gpt2/tokenizer.json --out store
+  packline build corpus/ --tokenizer gpt2 --out store
   packline info store
 
 Help on a command: packline COMMAND --help"""
@@ -26,7 +26,7 @@ input is a recipe that names both. A build may be interrupted at any time:
 the same command resumes it, and the result is the same, byte for byte.""",
         """Examples:
 
-  packline build corpus/ --tokenizer gpt2/tokenizer.json --out store
+  packline build corpus/ --tokenizer gpt2 --out store
   packline build 'web/*.jsonl.zst' --tokenizer Qwen/Qwen3-8B \\
       --eod '<|endoftext|>' --out store
   packline build books.parquet --text body --tokenizer gpt2 \\
@@ -466,14 +466,13 @@ demo trains a tokenizer on it, builds a store, verifies it and shows it.""",
 TOPICS = {
     "Start": ("demo", "init"),
     "Make a store": ("build", "plan", "status", "sft", "merge"),
-    "Use many machines": ("slurm", "finalize"),
     "Look at it": ("info", "view", "serve", "report"),
     "Check it": ("verify", "analyze", "diff"),
     "Train": ("pack", "trace", "export", "bake"),
-    "Move it": ("cp",),
     "Other formats": ("formats", "import", "convert"),
     "Tokenizers and evaluation sets": ("tokenizer", "evals"),
-    "Publish": ("push", "pull"),
+    "Move and publish": ("cp", "push", "pull"),
+    "Use many machines": ("slurm", "finalize"),
 }
 """Commands by topic, in the order of `packline --help`."""
 

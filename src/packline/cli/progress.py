@@ -468,7 +468,7 @@ def engine_shares(finished: Finished) -> dict[str, float]:
 def warn_of_splits(missing: list[str]) -> None:
     """Warn about splits without documents."""
     for line in missing:
-        output.warning(line, "request a larger fraction, or assign a source to the split: split of a source")
+        output.warning(line, "request --val-documents 100, a larger fraction, or a source as the split")
 
 
 def too_many_bad(ledger: Ledger, limit: float, out: str) -> tuple[str, str]:

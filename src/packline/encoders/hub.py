@@ -126,7 +126,8 @@ def _cached(repository: str, revision: str | None, wanted: tuple[str, ...]) -> t
 def _absent(name: str, wanted: tuple[str, ...], why: str) -> tuple[Path, str]:
     raise TokenizerError(
         f"no tokenizer {name}: no file or folder of that name here, none in the cache of the hub, and {why}",
-        hint=f"{_suggestion(name)}give the path of a {wanted[0]}, or of a folder with one",
+        hint=f"{_suggestion(name)}give the path of a {wanted[0]}, or of a folder with one; without a "
+        "network, packline tokenizer train makes one of your text",
     )
 
 

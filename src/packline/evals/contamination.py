@@ -54,6 +54,7 @@ from packline.packing.exclusions import check_list_path, write_list
 from packline.storage.local import disk_errors
 from packline.store.files import read_file
 from packline.store.kept_tokenizer import load_kept_tokenizer
+from packline.store.paths import CacheSettings
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.report import OnProgress
 from packline.store.shard import Shard
@@ -166,7 +167,7 @@ def find_questions(
     with temporary_folder(on) as folder:
         with disk_errors(folder):
             questions = _prepare(folder, store, texts, gram_of, n, most_texts)
-        job = ScanSettings(str(store.place), str(folder), n, gram_of, CHUNK_TOKENS)
+        job = ScanSettings(str(store.place), str(folder), n, gram_of, CHUNK_TOKENS, store.cache)
         started = time.perf_counter()
         found = _look(store, job, workers, on_progress, on)
         if write is not None:
@@ -332,6 +333,8 @@ class ScanSettings(msgspec.Struct, frozen=True):
     n: int
     gram_of: GramOf
     chunk_tokens: int = CHUNK_TOKENS
+    cache: CacheSettings | None = None
+    """Cache of a remote store."""
 
     def open(self) -> Scan:
         """Open the store and the questions."""
@@ -367,7 +370,7 @@ class Scan(Runner[Numbered, ShardFound]):
 
     def __init__(self, job: ScanSettings) -> None:
         self._job, self._n = job, job.n
-        self._store, self._questions = StoreReader(job.store), QuestionGrams(job.folder)
+        self._store, self._questions = StoreReader(job.store, job.cache), QuestionGrams(job.folder)
         self._vocab_size = self._store.manifest.tokenizer.vocab_size
         self._by_words = job.gram_of == "words"
         if self._by_words:

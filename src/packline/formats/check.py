@@ -27,7 +27,7 @@ import numpy as np
 
 from packline.encoders.special_tokens import resolve_boundary
 from packline.encoders.tokenizer import load_tokenizer
-from packline.errors import CorruptStore, PacklineError, RecipeError, TokenizerError
+from packline.errors import CorruptStore, InputError, PacklineError, RecipeError, TokenizerError
 from packline.formats.boundaries import BoundaryPolicy
 from packline.formats.export_record import RECORD, ExportRecord, check_export
 from packline.formats.format import DatasetReader, DocumentFormat, Format, RowFormat, convert_options
@@ -44,6 +44,7 @@ from packline.formats.opening import (
     with_marker,
 )
 from packline.formats.types import ReadTask
+from packline.storage.places import is_remote, without_secrets
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import check_file
 
@@ -80,7 +81,7 @@ def check_dataset(
         on_progress: called with the bytes read so far and the total bytes.
 
     Raises:
-        InputError: a missing data set, or one in another format.
+        InputError: a missing data set, one in another format, or a URI.
         RecipeError: invalid options.
 
     >>> check_dataset("nowhere", "nanogpt")
@@ -88,6 +89,13 @@ def check_dataset(
     packline.errors.InputError: cannot find nowhere
     """
     started = time.perf_counter()
+    if is_remote(path):
+        shown, name = without_secrets(str(path)), format or "FORMAT"
+        raise InputError(
+            f"{shown}: a data set is checked in a local folder, found a URI",
+            hint=f"copy it first, then check the copy: packline cp {shown} DIR --verify && "
+            f"packline verify DIR --from {name}",
+        )
     path, findings = Path(path), Findings()
     chosen = find_format(path, format)
     record = None

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from packline.encoders.parity import RoundTrip
 from packline.errors import PacklineError, RecipeError
 from packline.fingerprint import Hasher
 from packline.jobs.build_runner import BuildInfo, BuildResult, Built, StreamRead, TokenizeSettings
+from packline.jobs.chosen import Chosen, chosen
 from packline.jobs.events import BuildPlanned, EnginesTried, Event, Finished, Note, Progress, UnitDone
 from packline.jobs.identity import BuildIdentity, digest_inputs
 from packline.jobs.input_evidence import keep_evidence, now_ns
@@ -41,8 +43,8 @@ from packline.jobs.resources import (
 from packline.jobs.reuse import Reuse
 from packline.jobs.store_job import StoreJob
 from packline.jobs.unit import Task
-from packline.jobs.unit_table import UnitTable
-from packline.jobs.units import Stream, Unit, prepare
+from packline.jobs.unit_table import Stream, Unit, UnitTable
+from packline.jobs.units import prepare
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile, not_text_notes
 from packline.sources.piece_checksum import piece_checksum
@@ -73,6 +75,9 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
     """
 
     result = BuildResult
+    hint_of_other = (
+        "a finished store does not change: another --out with --reuse OLD takes over what is equal"
+    )
 
     def __init__(
         self, recipe: Recipe, out: str, options: RunOptions, started: float, reuse: str | None = None
@@ -93,7 +98,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         self._undecoded: dict[float, int] = {}
 
     @property
-    def units(self) -> list[Unit | Stream]:
+    def units(self) -> UnitTable:
         """Planned units, in document order."""
         return self.work.units
 
@@ -105,7 +110,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
 
     def unit_table(self, slugs: Sequence[str]) -> UnitTable:
         """Planned units."""
-        return UnitTable.of(slugs, self.units)
+        return self.units
 
     def begin(self) -> Sequence[Task]:
         """Start or resume, and take over what an earlier store has."""
@@ -115,8 +120,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         return todo if self._reuse is None else self._take_over(self._reuse, todo)
 
     def _take_over(self, reuse: Reuse, todo: Sequence[Task]) -> Sequence[Task]:
-        wanted = {task.name for task in todo}
-        units = [unit for unit in self.units if unit.name in wanted]
+        units = list(self.units.at(chosen(todo).places))
         plan = reuse.plan(units, strict=self.work.options.strict)
         self.tell(reuse.event(plan))
         taken = reuse.take_over(plan, self.folder)
@@ -125,8 +129,10 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         if (more := len(taken.problems) - SHOWN) > 0:
             self.tell(Note(f"and {more:,} more units of {reuse.old.path} that cannot be used are run again"))
         self._reused = len(taken.receipts)
-        self.receipts |= {receipt.unit: receipt for receipt in taken.receipts}
-        self.streams |= taken.streams
+        for receipt in taken.receipts:
+            self.committed.add(receipt.unit, receipt)
+        for name, end in taken.streams.items():
+            self.committed.add(name, end)
         return self.todo()
 
     def changed(self, suspects: set[int]) -> set[int]:
@@ -163,29 +169,39 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         )
         return next(piece.checksum for piece in pieces if isinstance(piece, StreamEnd))
 
-    def todo(self) -> list[Task]:
+    def todo(self) -> Chosen[Task]:
         """Units and streams without a receipt, in document order."""
         self._limit = LimitWatch(self, self.receipts, self.streams)
         slices: dict[str, list[str]] = {}
         for name in self.receipts:
-            slices.setdefault(planned_name(name), []).append(name)
-        tasks = (self._task(unit, tuple(slices.get(unit.name, ()))) for unit in self.units)
-        return [task for task in tasks if task is not None]
+            if (stream := planned_name(name)) != name:
+                slices.setdefault(stream, []).append(name)
+        is_done = np.zeros(len(self.units), bool)
+        if self.receipts:
+            for place, name in enumerate(self.units.names()):
+                found = self.streams.get(name)
+                is_done[place] = name in self.receipts or (
+                    found is not None and len(slices.get(name, ())) == found.units
+                )
 
-    def _task(self, unit: Unit | Stream, done: tuple[str, ...]) -> Task | None:
-        """Task of a unit; `done` are the units of it that are committed."""
+        def make(places: np.ndarray) -> Iterator[Task]:
+            return (self._task(unit, tuple(slices.get(unit.name, ()))) for unit in self.units.at(places))
+
+        return Chosen(make, np.flatnonzero(~is_done), self.units.is_stream)
+
+    def _task(self, unit: Unit | Stream, done: tuple[str, ...]) -> Task:
+        """Task of a unit; `done` are the slices of a stream that are committed."""
         recipe = self.recipe
-        limits: dict[str, Any] = {
+        common: dict[str, Any] = {
+            "name": unit.name,
+            "source": unit.source,
             "max_documents": recipe.limit_documents,
             "max_tokens": recipe.limit_tokens,
+            "val_share": None if self.val_share is msgspec.UNSET else self.val_share,
         }
         if isinstance(unit, Unit):
-            if done:
-                return None
-            return Task(name=unit.name, source=unit.source, spans=unit.spans, **limits)
-        if unit.name in self.streams and len(done) == self.streams[unit.name].units:
-            return None
-        return Task(name=unit.name, source=unit.source, is_stream=True, stream=unit, skip=done, **limits)
+            return Task(spans=unit.spans, **common)
+        return Task(is_stream=True, stream=unit, skip=done, **common)
 
     def refuse_slices(self) -> None:
         """Refuse what concerns the documents of all slices together.
@@ -241,12 +257,12 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         self.tell(planned)
         for line in not_text_notes(self.files, work.names):
             self.tell(Note(line))
-        itemsize, left = 2 if self.dtype == "uint16" else 4, {task.name for task in todo}
-        text_bytes = sum(unit.text_bytes for unit in self.units if unit.name in left)
+        itemsize, sizes = 2 if self.dtype == "uint16" else 4, self.units.columns["text_bytes"]
+        text_bytes = int(sizes[chosen(todo).places].sum())
         what = "store"
         if self.folder.is_remote:  # only the units in flight are on this disk
             what = f"scratch folder {self.folder.work}"
-            largest = max((unit.text_bytes for unit in self.units), default=0)
+            largest = int(sizes.max(initial=0))
             text_bytes = min(text_bytes, IN_FLIGHT * max(workers, 1) * largest)
         needed, free = int(text_bytes / BYTES_A_TOKEN * itemsize), free_disk(self.folder.parent)
         if needed > free and not self._limit.given:
@@ -277,8 +293,8 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         def compute() -> float:
             return share_below(run_scans(session, list(self._scans())), count)
 
-        share = self.val_share = settle_share(self.folder, self.files, bool(self.receipts), compute)
-        return [msgspec.structs.replace(task, val_share=share) for task in todo]
+        self.val_share = settle_share(self.folder, self.files, bool(self.receipts), compute)
+        return todo  # its tasks are made when they are sent, with this share
 
     def _scans(self) -> Iterator[Task]:
         """Units that scan all documents that can be in the validation split."""
@@ -330,6 +346,11 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
                 return self._run_again(session, name, documents, tokens)
 
             self.committed.refresh()
+            while broken := folder.without_files(self.receipts.values()):
+                for receipt in broken:
+                    folder.withdraw(receipt)
+                self.committed.refresh()
+                session.run(self.todo(), self.progress, self.take, self.enough())
             apply_limits(self, folder, self.receipts, self.streams, run_again)
             self.committed = folder.read_receipts()
         return super().finish(session)

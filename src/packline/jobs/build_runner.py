@@ -34,7 +34,8 @@ from packline.jobs.resources import (
     run_in_child,
 )
 from packline.jobs.unit import KEEP, Task, UnitRunner, check_unchanged, judge
-from packline.jobs.units import SampleTexts, Stream, Work, load_encoder, set_room
+from packline.jobs.unit_table import Stream
+from packline.jobs.units import SampleTexts, Work, load_encoder, set_room
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile
 from packline.sources.reader import read_span

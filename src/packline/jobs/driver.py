@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from packline.errors import PacklineError, StoreBusy
+from packline.errors import PacklineError, StoreBusy, StoreError
 from packline.jobs.work import Command
 from packline.storage.protocol import Storage
 from packline.store.manifest import WORK, to_json
@@ -139,25 +139,41 @@ class Driver:
         while not self._end.wait(BEAT_SECONDS):
             self._sign()
 
-    def _sign(self, **changes: object) -> None:
-        """Raise the counter; what the storage refuses now is tried again at the next sign."""
+    def _sign(self, **changes: object) -> bool:
+        """Raise the counter; False if that failed. What the storage refuses now is tried at the next sign."""
         with self._lock:
             if self.lost:
-                return
+                return False
             self.record = msgspec.structs.replace(
                 self.record, counter=self.record.counter + 1, signed=int(time.time()), **changes
             )
             try:
                 if self._write(self._etag):
-                    return
+                    return True
                 facts = self._storage.facts(DRIVER)
                 there = read_driver(self._storage)
             except (PacklineError, OSError):
-                return
+                return False
             if there is not None and facts is not None and there.id == self.record.id:
                 self._etag = facts.etag  # our own sign, whose reply was lost
             else:
                 self.lost = True
+            return not self.lost
+
+    def confirm(self) -> None:
+        """Sign now, so that no other driver takes over in the next seconds: before files are deleted.
+
+        Raises:
+            StoreBusy: another driver has taken over.
+            StoreError: the storage cannot be reached.
+        """
+        if self._sign():
+            return
+        if self.lost:
+            raise StoreBusy(
+                f"{self._storage.place} is built by another driver now", hint="wait for it to end"
+            )
+        raise StoreError(f"{self._storage.place}: {DRIVER} cannot be written", hint="run the build again")
 
     def tell(self, command: Command) -> None:
         """Publish the command that resumes the build."""

@@ -19,13 +19,13 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from packline.errors import ResumeMismatch, StoreBusy, StoreError
+from packline.errors import ResumeMismatch, StoreError
 from packline.fingerprint import hash_bytes
 from packline.jobs.begun import PLAN, read_begun
 from packline.jobs.driver import ACTIVE, Driver
@@ -332,14 +332,27 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         Raises:
             StoreBusy: another driver has taken over, and may have other units.
         """
-        if self.driver is not None and self.driver.lost:
-            raise StoreBusy(f"{self.place} is built by another driver now", hint="wait for it to end")
+        if self.driver is not None:
+            self.driver.confirm()
         self.storage.delete([f"{RECEIPTS}/{receipt.unit}.json"])
         self.storage.sync(RECEIPTS)
         self.storage.delete(names_of(receipt))
 
+    def without_files(self, receipts: Iterable[Receipt]) -> list[Receipt]:
+        """Receipts of which files are missing.
+
+        Where limits apply, a driver deletes files that have no receipt. It may have taken over from one whose
+        workers were about to write that receipt.
+        """
+        if not self.is_remote:  # the lock of a local folder has excluded them
+            return []
+        there = {one.name for one in self.storage.walk()}
+        return [receipt for receipt in receipts if not there.issuperset(names_of(receipt))]
+
     def withdraw_stream(self, name: str) -> None:
         """Withdraw the record that a stream was read to its end."""
+        if self.driver is not None:
+            self.driver.confirm()
         self.storage.delete([f"{RECEIPTS}/{name}{STREAM}.json"])
 
     def release(self) -> None:

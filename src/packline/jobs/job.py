@@ -172,12 +172,12 @@ class Job(ABC, Generic[U, R, S]):
             ResumeMismatch: the folder contains another unfinished job, or inputs have changed.
         """
 
-    def planned(self) -> Sequence[str]:
-        """Names of all planned units, those with a committed result included, in order."""
+    def planned(self) -> int:
+        """Number of planned units, those with a committed result included."""
         raise NotImplementedError
 
     def look_again(self) -> Sequence[U]:
-        """Units that no process has committed by now."""
+        """Units that no process has committed by now; as those of `begin`, `Chosen` for a job with slices."""
         raise NotImplementedError
 
     def may_share(self) -> bool:

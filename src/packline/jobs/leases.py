@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 
+from packline.jobs.chosen import stream_indices
 from packline.jobs.job import WorkUnit
 
 AHEAD = 2
@@ -40,33 +41,31 @@ class Leases:
     """
 
     def __init__(self, units: Sequence[WorkUnit], *, in_order: bool = False) -> None:
-        self._in_order = in_order
-        self._streams: deque[WorkUnit] = deque()
-        self._queue: deque[WorkUnit] = deque()
-        for unit in units:
-            self._line(unit).append(unit)
-        self._left = {unit.name for unit in units}
+        self._units = units
+        self._streams = deque(() if in_order else stream_indices(units))
+        """Streams have a queue of their own, since a node reads one at a time."""
+        self._apart = frozenset(self._streams)
+        self._next = 0
+        """First unit of the plain queue that was never taken."""
+        self._returned: deque[int] = deque()
+        """Units of nodes that are gone, in front of the plain queue."""
+        self._fresh = len(units) - len(self._streams)
+        """Units of the plain queue that were never taken."""
+        self._is_done = bytearray(len(units))
+        self.left = len(units)
+        """Number of units that are not done."""
         self._parts: set[str] = set()
         """Parts of streams that are done."""
-        self._held: dict[str, dict[str, WorkUnit]] = {}
+        self._held: dict[str, dict[str, int]] = {}
         """Units by node and name, until that node reports them."""
-        self._holders: Counter[str] = Counter()
+        self._holders: Counter[int] = Counter()
         """Number of nodes that hold a unit."""
-        self._deaths: Counter[str] = Counter()
-
-    def _line(self, unit: WorkUnit) -> deque[WorkUnit]:
-        """Queue of a unit: streams have one of their own, since a node reads one at a time."""
-        return self._streams if unit.is_stream and not self._in_order else self._queue
-
-    @property
-    def left(self) -> int:
-        """Number of units that are not done."""
-        return len(self._left)
+        self._deaths: Counter[int] = Counter()
 
     @property
     def waiting(self) -> int:
         """Number of units that no node holds."""
-        return len(self._queue) + len(self._streams)
+        return self._fresh + len(self._returned) + len(self._streams)
 
     def held(self, node: str) -> int:
         """Number of units that a node has not reported yet."""
@@ -80,45 +79,61 @@ class Leases:
         held = self._held.setdefault(node, {})
         taken: list[WorkUnit] = []
         while len(held) < AHEAD * workers:
-            unit = self._next(held)
-            if unit is None and not self.waiting and len(held) < workers:
-                unit = self._help(node)
-            if unit is None:
+            index = self._from_queue(held)
+            if index is None and not self.waiting and len(held) < workers:
+                index = self._help(node)
+            if index is None:
                 break
-            held[unit.name] = unit
-            self._holders[unit.name] += 1
+            unit = self._units[index]
+            held[unit.name] = index
+            self._holders[index] += 1
             taken.append(unit)
         return taken
 
-    def _next(self, held: dict[str, WorkUnit]) -> WorkUnit | None:
-        reads = any(unit.is_stream for unit in held.values())
-        for queue in (self._streams, self._queue):
-            while queue and not (reads and queue[0].is_stream):
-                unit = queue.popleft()
-                if unit.name in self._left:  # else another node has finished it meanwhile
-                    return unit
+    def _from_queue(self, held: dict[str, int]) -> int | None:
+        if self._streams and not any(index in self._apart for index in held.values()):
+            while self._streams:
+                index = self._streams.popleft()
+                if not self._is_done[index]:  # else another node has finished it meanwhile
+                    return index
+        while self._returned:
+            index = self._returned.popleft()
+            if not self._is_done[index]:
+                return index
+        while self._fresh:
+            index, self._next = self._next, self._next + 1
+            if index not in self._apart:
+                self._fresh -= 1
+                return index
         return None
 
-    def _help(self, node: str) -> WorkUnit | None:
+    def _help(self, node: str) -> int | None:
         """The last unit of the longest line; never a stream, which would be read again from its start."""
         others = (name for name in self._held if name != node)
+        mine = self._held[node].values()
         for other in sorted(others, key=self.held, reverse=True):
-            for unit in reversed(self._held[other].values()):
-                alone = self._holders[unit.name] == 1 and unit.name in self._left
-                if alone and not unit.is_stream and unit.name not in self._held[node]:
-                    return unit
+            for index in reversed(self._held[other].values()):
+                alone = self._holders[index] == 1 and not self._is_done[index]
+                if alone and index not in self._apart and index not in mine:
+                    return index
         return None
 
     def done(self, node: str, name: str) -> bool:
         """Count a unit, or a part of a stream, that a node reports; False if it was counted before."""
-        if self._held.get(node, {}).pop(name, None) is not None:
-            self._holders[name] -= 1
-            first = name in self._left
-            self._left.discard(name)
+        if (index := self._held.get(node, {}).pop(name, None)) is not None:
+            self._let_go(index)
+            first = not self._is_done[index]
+            self._is_done[index] = True
+            self.left -= first
             return first
         first = name not in self._parts
         self._parts.add(name)
         return first
+
+    def _let_go(self, index: int) -> None:
+        self._holders[index] -= 1
+        if not self._holders[index]:
+            del self._holders[index]
 
     def lost(self, node: str, *, charged: bool = False) -> str | None:
         """Return the units of a node that is gone to the front of the queue.
@@ -130,9 +145,9 @@ class Leases:
             A unit during which too many workers have died; None if there is none.
         """
         units = self._held.pop(node, {})
-        for unit in reversed(units.values()):
-            self._deaths[unit.name] += charged
-            self._holders[unit.name] -= 1
-            if not self._holders[unit.name] and unit.name in self._left:
-                self._line(unit).appendleft(unit)
-        return next((name for name in units if self._deaths[name] >= MOST_DEATHS), None)
+        for index in reversed(units.values()):
+            self._deaths[index] += charged
+            self._let_go(index)
+            if not self._holders[index] and not self._is_done[index]:
+                (self._streams if index in self._apart else self._returned).appendleft(index)
+        return next((name for name, index in units.items() if self._deaths[index] >= MOST_DEATHS), None)

@@ -29,7 +29,7 @@ from packline.errors import RecipeError, ResumeMismatch
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import digest_inputs
 from packline.jobs.job import Session, WorkUnit
-from packline.jobs.units import Stream, Unit
+from packline.jobs.unit_table import Stream, Unit
 from packline.recipe import Recipe
 from packline.sources.files import InputFile
 from packline.store.manifest import WORK, Receipt, StreamReceipt, to_json
@@ -58,13 +58,12 @@ class InOrder:
     def __init__(
         self, work: Limited, receipts: Mapping[str, Receipt], streams: Mapping[str, StreamReceipt]
     ) -> None:
-        self._units, self._receipts, self._streams = work.units, receipts, streams
-        self._place = self._number = 0
+        self._units, self._receipts, self._streams = iter(work.units), receipts, streams
+        self._unit, self._number = next(self._units, None), 0
 
     def advance(self) -> Iterator[str]:
         """Names of the units that follow those already given, up to the next gap."""
-        while self._place < len(self._units):
-            unit = self._units[self._place]
+        while (unit := self._unit) is not None:
             if isinstance(unit, Stream):
                 while (name := unit.unit_name(self._number)) in self._receipts:
                     self._number += 1
@@ -73,7 +72,7 @@ class InOrder:
                     return
             elif unit.name not in self._receipts:
                 return
-            self._place, self._number = self._place + 1, 0
+            self._unit, self._number = next(self._units, None), 0
             if not isinstance(unit, Stream):
                 yield unit.name
 
@@ -151,14 +150,14 @@ RunAgain = Callable[[str, int | None, int | None], Receipt]
 def apply_limits(
     work: Limited,
     folder: StoreFolder,
-    receipts: dict[str, Receipt],
-    streams: dict[str, StreamReceipt],
+    receipts: Mapping[str, Receipt],
+    streams: Mapping[str, StreamReceipt],
     run_again: RunAgain,
-) -> dict[str, Receipt]:
-    """Cut the units to the limits; return the remaining receipts."""
+) -> None:
+    """Cut the units to the limits."""
     limit = Limit(work.recipe)
     if not limit.given:
-        return receipts
+        return
     kept: dict[str, Receipt] = {}
     for name in in_order(work, receipts, streams):
         receipt = receipts[name]
@@ -180,7 +179,6 @@ def apply_limits(
         for stream in streams:
             if places[stream] >= last:
                 folder.withdraw_stream(stream)
-    return kept
 
 
 RECORD = f"{WORK}/val_share.json"

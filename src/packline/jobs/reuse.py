@@ -34,7 +34,8 @@ from packline.jobs.folder import StoreFolder
 from packline.jobs.input_evidence import read_evidence, state_of
 from packline.jobs.unit import check_unchanged
 from packline.jobs.unit_settings import OF_FILES, UnitSettingsKey
-from packline.jobs.units import Stream, Unit, Work
+from packline.jobs.unit_table import Stream, Unit
+from packline.jobs.units import Work
 from packline.recipe import Recipe, is_limited, recipe_difference
 from packline.sources.files import InputFile
 from packline.sources.piece_checksum import piece_checksum, stream_checksum

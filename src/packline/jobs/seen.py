@@ -11,14 +11,15 @@ twice. A receipt counts only if it is in the listing of `receipts`, whatever a s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from packline.errors import PacklineError
 from packline.fingerprint import hash_bytes
+from packline.jobs.kept_receipts import KeptReceipts
 from packline.storage.protocol import Storage
 from packline.store.files import FileEntry
 from packline.store.manifest import WORK, Receipt, StreamReceipt, to_json
@@ -41,48 +42,49 @@ class CommittedReceipts:
 
     def __init__(self, storage: Storage, *, is_remote: bool) -> None:
         self._storage, self._is_remote = storage, is_remote
-        self.receipts: dict[str, Receipt] = {}
+        self.receipts = KeptReceipts()
         """Receipts of units, by unit."""
         self.streams: dict[str, StreamReceipt] = {}
         """Receipts of streams that were read to their end, by name."""
-        self.files: dict[str, FileEntry] = {}
-        """Entries of the receipts' own files, by name."""
+        self._stream_files: dict[str, FileEntry] = {}
         self.writes_segments = False
         """Set for the driver of a build without limits, whose receipts are never withdrawn."""
         self._waiting: dict[str, bytes] = {}
 
     def refresh(self) -> None:
         """Read receipts that are new, and forget those that were withdrawn."""
-        names = set(self._storage.list(RECEIPTS))
-        for name in self.files.keys() - names:
-            self._forget(name)
-        for name, data in self._read(names - self.files.keys()):
-            self._take(name, data)
+        names = {_unit_of(name) for name in self._storage.list(RECEIPTS)}
+        for unit in [unit for unit in self.receipts if unit not in names]:
+            del self.receipts[unit]
+        for stream in [stream for stream in self.streams if f"{stream}{STREAM}" not in names]:
+            del self.streams[stream], self._stream_files[stream]
+        names.difference_update(self.receipts, [f"{stream}{STREAM}" for stream in self.streams])
+        for name, data in self._read({f"{RECEIPTS}/{unit}.json" for unit in names}):
+            self._take(_unit_of(name), data)
 
     def add(self, unit: str, receipt: Receipt | StreamReceipt) -> None:
         """Take over a receipt that a worker has committed."""
-        end = STREAM if isinstance(receipt, StreamReceipt) else ""
-        name, data = f"{RECEIPTS}/{unit}{end}.json", to_json(receipt)
-        self.files[name] = FileEntry(name, len(data), hash_bytes(data))
-        if isinstance(receipt, StreamReceipt):
-            self.streams[unit] = receipt
-        else:
-            self.receipts[unit] = receipt
-        self._wait(name, data)
+        name = f"{unit}{STREAM}" if isinstance(receipt, StreamReceipt) else unit
+        data = to_json(receipt)
+        self._keep(name, data, receipt)
+        self._wait(f"{RECEIPTS}/{name}.json", data)
+
+    def entries(self, units: Iterable[str]) -> Iterator[FileEntry]:
+        """Entries of the receipts' own files: of these units in order, then of all streams."""
+        yield from map(self.receipts.entry, units)
+        yield from (self._stream_files[stream] for stream in self.streams)
 
     def _take(self, name: str, data: bytes) -> None:
-        self.files[name] = FileEntry(name, len(data), hash_bytes(data))
-        unit = Path(name).stem
-        if unit.endswith(STREAM):
-            self.streams[unit.removesuffix(STREAM)] = msgspec.json.decode(data, type=StreamReceipt)
-        else:
-            self.receipts[unit] = msgspec.json.decode(data, type=Receipt)
+        kind: Any = StreamReceipt if name.endswith(STREAM) else Receipt
+        self._keep(name, data, msgspec.json.decode(data, type=kind))
 
-    def _forget(self, name: str) -> None:
-        del self.files[name]
-        unit = Path(name).stem
-        self.receipts.pop(unit, None)
-        self.streams.pop(unit.removesuffix(STREAM), None)
+    def _keep(self, name: str, data: bytes, receipt: Receipt | StreamReceipt) -> None:
+        if isinstance(receipt, StreamReceipt):
+            stream = name.removesuffix(STREAM)
+            self.streams[stream] = receipt
+            self._stream_files[stream] = FileEntry(f"{RECEIPTS}/{name}.json", len(data), hash_bytes(data))
+        else:
+            self.receipts.add(name, data)
 
     def _read(self, names: set[str]) -> Iterator[tuple[str, bytes]]:
         """Names and bytes of receipts; one that is withdrawn meanwhile is left out."""
@@ -137,3 +139,8 @@ class CommittedReceipts:
         with contextlib.suppress(PacklineError, OSError):
             name = f"{len(self._storage.list(SEEN)):06d}-{hash_bytes(packed)[:8]}"
             self._storage.put_new(f"{SEEN}/{name}.zst", data)
+
+
+def _unit_of(name: str) -> str:
+    """Unit or stream of a receipt, by the name of its file."""
+    return name[len(RECEIPTS) + 1 :].removesuffix(".json")

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from packline.errors import UnitsLeft
+from packline.jobs.chosen import Chosen, chosen
 from packline.jobs.job import Job, Session, WorkUnit
 from packline.jobs.on import Slice
 from packline.permutation import Permutation
@@ -32,34 +33,34 @@ class SliceShares:
     """Division of a job's units among its slices.
 
     Args:
-        names: names of all planned units, done or not, in order.
+        units: number of planned units, done or not.
 
-    >>> shares = SliceShares(["a", "b", "c", "d", "e"], Slice(0, 2))
-    >>> len(shares.places), sum(shares.owns(name) for name in "abcde")
-    (5, 3)
+    >>> shares = SliceShares(5, Slice(0, 2))
+    >>> shares.owns(np.arange(5)).sum().item()
+    3
     """
 
-    def __init__(self, names: Sequence[str], slice: Slice) -> None:
+    def __init__(self, units: int, slice: Slice) -> None:
         self._slice = slice
-        images = Permutation(len(names), KEY)(np.arange(len(names))).tolist() if names else []
-        self.places = dict(zip(names, images, strict=True))
+        self._order = Permutation(units, KEY)(np.arange(units)) if units else np.zeros(0, np.int64)
         """Place of each unit in the common order."""
 
-    def owns(self, name: str) -> bool:
-        """True if the slice begins with this unit."""
-        return self.places[name] % self._slice.count == self._slice.number
+    def owns(self, places: np.ndarray) -> np.ndarray:
+        """True for each unit that the slice begins with, bool `[N]`; units are named by their places."""
+        mine: np.ndarray = self._order[places] % self._slice.count == self._slice.number
+        return mine
 
-    def own(self, units: Sequence[U]) -> list[U]:
+    def own(self, units: Chosen[U]) -> Chosen[U]:
         """Units that the slice begins with, in their order."""
-        mine = (unit for unit in units if self.owns(unit.name))
-        return sorted(mine, key=lambda unit: self.places[unit.name])
+        mine = np.flatnonzero(self.owns(units.places))
+        return units.ordered(mine[np.argsort(self._order[units.places[mine]])])
 
-    def help(self, units: Sequence[U]) -> list[U]:
+    def help(self, units: Chosen[U]) -> Chosen[U]:
         """Units of other slices to help with: their last ones first, and each slice begins elsewhere."""
-        others = [unit for unit in units if not unit.is_stream]
-        others.sort(key=lambda unit: -self.places[unit.name])
+        others = np.flatnonzero(~units.is_stream)
+        others = others[np.argsort(-self._order[units.places[others]])]
         start = len(others) * self._slice.number // self._slice.count
-        return others[start:] + others[:start]
+        return units.ordered(np.roll(others, -start))
 
 
 def run_slice(job: Job[U, Any, Any], session: Session, todo: Sequence[U], slice: Slice) -> None:
@@ -69,13 +70,13 @@ def run_slice(job: Job[U, Any, Any], session: Session, todo: Sequence[U], slice:
         UnitsLeft: other slices have yet to finish units; the job is not published.
     """
     shares = SliceShares(job.planned(), slice)
-    session.run(shares.own(todo), job.progress, job.take)
-    if left := job.look_again():
+    session.run(shares.own(chosen(todo)), job.progress, job.take)
+    if left := chosen(job.look_again()):
         session.run(shares.help(left), job.progress, job.take)
-        left = job.look_again()
+        left = chosen(job.look_again())
     if left:
-        streams = sum(unit.is_stream for unit in left)
-        what = f"{len(left):,} of {len(shares.places):,} units"
+        streams = int(left.is_stream.sum())
+        what = f"{len(left):,} of {job.planned():,} units"
         raise UnitsLeft(
             f"slice {slice} is done; {what} are left to other slices"
             + (f", {streams:,} of them compressed files" if streams else ""),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from packline.jobs.driver import driver_lines, read_driver
 from packline.jobs.folder import read_published
 from packline.jobs.identity import BuildIdentity
 from packline.jobs.seen import CommittedReceipts
-from packline.jobs.units import Stream
+from packline.jobs.unit_table import Stream
 from packline.jobs.work import PARTS, Command, is_running, read_command, sharing_processes, staging_folder
 from packline.recipe import Recipe, is_limited
 from packline.storage.local import LocalFolder
@@ -32,7 +33,7 @@ from packline.storage.opening import open_storage
 from packline.storage.places import is_remote
 from packline.storage.protocol import Storage
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
-from packline.store.manifest import MANIFEST, WORK, Manifest, Receipt, StreamReceipt
+from packline.store.manifest import MANIFEST, WORK, Manifest, StreamReceipt
 from packline.store.manifest_reader import read_manifest
 from packline.store.unit_names import STREAM, planned_name
 
@@ -139,9 +140,9 @@ def _begun(
         raise CorruptStore(
             f"{storage.place}: a receipt is damaged: {error}", hint=f"remove {storage.place} and build again"
         ) from error
-    receipts = list(committed.receipts.values())
+    receipts = committed.receipts
     names = source_names(identity.recipe)
-    ledger = total(receipt.ledger for receipt in receipts)
+    ledger = total(receipt.ledger for receipt in receipts.values())
     units_total, exact = _units_in_all(read_begun(storage), receipts, committed.streams)
     return Status(
         path=storage.place,
@@ -152,7 +153,7 @@ def _begun(
         documents=ledger.documents,
         tokens=ledger.tokens,
         ledger=ledger,
-        sources=totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts)),
+        sources=totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts.values())),
         bytes_on_disk=size,
         recipe=identity.recipe,
         tokenizer_fingerprint=identity.tokenizer,
@@ -235,14 +236,14 @@ def _identity(storage: Storage) -> BuildIdentity | None:
 
 
 def _units_in_all(
-    begun: BegunBuild | None, receipts: list[Receipt], streams: dict[str, StreamReceipt]
+    begun: BegunBuild | None, units: Iterable[str], streams: dict[str, StreamReceipt]
 ) -> tuple[int | None, bool]:
     """Number of units, and whether it is exact: the units of a stream are known only at its end."""
     if begun is None:
         return None, False
     is_stream = begun.units.is_stream
     count, exact = int((~is_stream).sum()), not is_limited(begun.recipe)
-    slices = Counter(planned_name(receipt.unit) for receipt in receipts)
+    slices = Counter(map(planned_name, units))
     for place in is_stream.nonzero()[0].tolist():
         unit = begun.units[place]
         assert isinstance(unit, Stream)

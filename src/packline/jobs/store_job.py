@@ -17,22 +17,24 @@ from itertools import zip_longest
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special_tokens import Boundary, without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, ResumeMismatch, TokenizerError
 from packline.jobs.begun import BegunBuild, build_mark, input_entries, record_begun
+from packline.jobs.chosen import Chosen
 from packline.jobs.events import ImportPlanned, Note, UnitDone
 from packline.jobs.finish import make_manifest, publish_store
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences, refuse_differences
 from packline.jobs.input_evidence import read_evidence
 from packline.jobs.job import Job, Numbered, Session, WorkUnit
+from packline.jobs.kept_receipts import KeptReceipts
 from packline.jobs.resources import require_disk, usable_cores
 from packline.jobs.seen import CommittedReceipts
-from packline.jobs.unit_table import UnitTable
-from packline.jobs.units import Stream, Unit
+from packline.jobs.unit_table import Stream, Unit, UnitTable
 from packline.ragged import dtype_for
 from packline.recipe import Recipe, is_limited, recipe_difference
 from packline.sources.files import InputFile
@@ -66,6 +68,8 @@ class StoreJob(Job[U, R, S]):
     """
 
     folder: StoreFolder
+    hint_of_other = "a finished store does not change: choose another --out"
+    """What to do where another store is."""
 
     def __init__(
         self,
@@ -88,7 +92,7 @@ class StoreJob(Job[U, R, S]):
         self.numbered = {(names[file.source], file.name): file for file in files}
         """Inputs by the names that receipts use: of the source, and of the file within it."""
         self.dtype = dtype_for(tokenizer.vocab_size).name
-        self.receipts: dict[str, Receipt] = {}
+        self.receipts = KeptReceipts()
         """Receipts of committed units."""
         self.streams: dict[str, StreamReceipt] = {}
         """Receipts of streams that were read to their end."""
@@ -116,9 +120,9 @@ class StoreJob(Job[U, R, S]):
     def todo(self) -> Sequence[U]:
         """Units without a receipt, in the order of the documents."""
 
-    def planned(self) -> list[str]:
-        """Names of all planned units, in document order."""
-        return [unit.name for unit in self.units]
+    def planned(self) -> int:
+        """Number of planned units."""
+        return len(self.units)
 
     def may_share(self) -> bool:
         """True unless a limit of the whole build applies, which needs one driver that sees all units."""
@@ -183,7 +187,7 @@ class StoreJob(Job[U, R, S]):
         differences += [
             f"input {file.path} was modified after the store was built" for file in self._newer(manifest)
         ]
-        refuse_differences(self.folder.place, differences)
+        refuse_differences(self.folder.place, differences, hint=self.hint_of_other)
 
     def _newer(self, manifest: Manifest) -> Iterator[InputFile]:
         """Inputs that were modified after a finished store was built from them, as far as is known."""
@@ -339,13 +343,17 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         return UnitTable.of_names(slugs, self._units)
 
     @property
-    def units(self) -> list[Numbered]:
+    def units(self) -> Chosen[Numbered]:
         """All units, in order."""
-        return [Numbered(name=name, number=number) for number, name in enumerate(self._units)]
+        return Chosen(self._numbered, np.arange(len(self._units)))
 
-    def todo(self) -> list[Numbered]:
+    def _numbered(self, places: np.ndarray) -> Iterator[Numbered]:
+        return (Numbered(name=self._units[number], number=number) for number in places.tolist())
+
+    def todo(self) -> Chosen[Numbered]:
         """Units without a receipt."""
-        return [unit for unit in self.units if unit.name not in self.receipts]
+        left = [number for number, name in enumerate(self._units) if name not in self.receipts]
+        return self.units.ordered(np.array(left, np.int64))
 
     def node_workers(self) -> int | None:
         """Number of workers on each node of a cluster, if given."""

@@ -26,7 +26,8 @@ from packline.fingerprint import Hasher, splits_of
 from packline.jobs.job import NeedsFreshProcess, ReportProgress, WorkUnit
 from packline.jobs.resources import LARGE, resident_memory
 from packline.jobs.unit_settings import UnitSettingsKey
-from packline.jobs.units import Stream, UnitSettings
+from packline.jobs.unit_table import Stream
+from packline.jobs.units import UnitSettings
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source
 from packline.sources.batch import Batch, Reject, Texts

@@ -1,7 +1,7 @@
 """Units: the inputs cut into pieces of work, source by source, as a function of the source's files alone.
 
     Unit    spans of one or many files: a range of a large file, or many small files together
-    Stream  one file that cannot be split; its reader cuts it into units as it reads
+    Stream  one file that cannot be split; its reader cuts it into units as it reads      (`unit_table`)
 
 A unit has 4 to 256 MiB of text, more the more text of its source is before it: small enough to keep all cores
 busy and to lose little work to an interruption, large enough to keep the number of shards low. Neither the
@@ -28,6 +28,7 @@ from functools import cached_property
 from typing import NamedTuple, overload
 
 import msgspec
+import numpy as np
 
 from packline.encoders import EngineName
 from packline.encoders.encoder import Encoder
@@ -36,6 +37,7 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher, hash_bytes
 from packline.jobs.resources import Room, count_workers, room_for, usable_memory
+from packline.jobs.unit_table import Stream, Unit, UnitTable
 from packline.ragged import dtype_for
 from packline.recipe import Recipe, RunOptions, Source, check_options, check_recipe
 from packline.sources.carried import Column
@@ -53,37 +55,11 @@ LARGEST_SLICE = 64 << 20
 """Maximum bytes of a slice; slices wait on disk for their encoder, so they are smaller than units."""
 COMPRESSION_GUESS = 4
 FILES_A_UNIT = 4096
+HELD_FILES = 2 * FILES_A_UNIT
+"""Small files that are held before groups of them are formed."""
 SAMPLE_FILES, SAMPLE_DOCUMENTS = 8, 12
 LARGEST_SAMPLE = 16 << 20
 """Maximum bytes of a document for trying engines."""
-
-
-class Unit(msgspec.Struct, frozen=True):
-    """Spans to be encoded together, in order, all of one source."""
-
-    name: str
-    source: int
-    spans: tuple[Span, ...]
-    text_bytes: int
-    """Bytes of text, as far as known in advance."""
-
-
-class Stream(msgspec.Struct, frozen=True):
-    """A file to be cut into units while it is read; their names are `NAME-000000` and so on."""
-
-    name: str
-    source: int
-    file: int
-    slice_bytes: int
-    text_bytes: int
-
-    def unit_name(self, number: int) -> str:
-        """Name of the unit with this number."""
-        return f"{self.name}-{number:06d}"
-
-    def slices(self) -> int:
-        """Estimated number of slices."""
-        return max(-(-self.text_bytes // max(self.slice_bytes, 1)), 1)
 
 
 def target_bytes(before: int) -> int:
@@ -95,19 +71,21 @@ def target_bytes(before: int) -> int:
     return next((size for below, size in UNIT_BYTES if before < below), LARGEST_UNIT)
 
 
-def plan_units(recipe: Recipe, files: Sequence[InputFile]) -> list[Unit | Stream]:
+def plan_units(recipe: Recipe, files: Sequence[InputFile]) -> UnitTable:
     """Plan all work, in the order of the documents: sources as in the recipe, files as listed."""
     slugs = source_slugs(source_names(recipe))
-    work: list[Unit | Stream] = []
+    return UnitTable.of(slugs, _planned(recipe, files, slugs))
+
+
+def _planned(recipe: Recipe, files: Sequence[InputFile], slugs: Sequence[str]) -> Iterator[Unit | Stream]:
     has_footers = any(file.format == "parquet" for file in files)
     sizes = map_files(_FileSize, files) if has_footers else map(_FileSize, files)
     sized = zip(files, sizes, strict=True)
     for source, own in itertools.groupby(sized, lambda one: one[0].source):
         plan = _SourcePlan(source, slugs[source], recipe.sources[source])
         for file, size in own:
-            plan.add(file, size)
-        work += plan.finish()
-    return work
+            yield from plan.add(file, size)
+        yield from plan.finish()
 
 
 def number_units(recipe: Recipe, sources: Iterable[int]) -> list[str]:
@@ -137,55 +115,62 @@ class _SourcePlan:
 
     def __init__(self, number: int, slug: str, source: Source) -> None:
         self._number, self._slug, self._source = number, slug, source
-        self._work: list[Unit | Stream] = []
         self._small: list[_SmallFile] = []
-        self._before = 0
+        self._before = self._units = 0
 
-    def add(self, file: InputFile, size: _FileSize) -> None:
-        """Plan the next file."""
+    def add(self, file: InputFile, size: _FileSize) -> Iterator[Unit | Stream]:
+        """Work that is certain once the next file is known."""
         before = self._before
         target = target_bytes(before)
         self._before += size.text
         whole = Span(file.index, 0, size.end)
         if size.text < target // 4:
             self._small.append(_SmallFile(whole, size.text, before, hash_bytes(file.name.encode())))
+            if len(self._small) >= HELD_FILES:
+                yield from self._group_small(more=True)
             return
-        self._group_small()
+        yield from self._group_small()
         if _is_whole(file, self._source):
-            self._add_unit([whole], size.text)
+            yield self._unit([whole], size.text)
         elif _must_stream(file, self._source, size, target):
             # A stream is never reused in part, so its own size counts too: one file, few slices.
             slice_bytes = min(target_bytes(before + size.text), LARGEST_SLICE)
-            self._work.append(Stream(self._name(), self._number, file.index, slice_bytes, size.text))
+            yield Stream(self._name(), self._number, file.index, slice_bytes, size.text)
         elif file.format == "parquet":
             for start, stop, text in _group_rows(size.groups, before):
-                self._add_unit([Span(file.index, start, stop)], text)
+                yield self._unit([Span(file.index, start, stop)], text)
         elif file.compression:
-            self._add_unit([whole], size.text)
+            yield self._unit([whole], size.text)
         else:
             for start, stop in itertools.pairwise(_cuts(size.end, before)):
-                self._add_unit([Span(file.index, start, stop)], stop - start)
+                yield self._unit([Span(file.index, start, stop)], stop - start)
 
-    def finish(self) -> list[Unit | Stream]:
-        """All work of the source."""
-        self._group_small()
-        return self._work
+    def finish(self) -> Iterator[Unit | Stream]:
+        """The rest of the work of the source."""
+        yield from self._group_small()
 
     def _name(self) -> str:
-        return str(UnitName(self._slug, len(self._work)))
+        self._units += 1
+        return str(UnitName(self._slug, self._units - 1))
 
-    def _add_unit(self, spans: Iterable[Span], text: int) -> None:
-        self._work.append(Unit(self._name(), self._number, tuple(spans), text))
+    def _unit(self, spans: Iterable[Span], text: int) -> Unit:
+        return Unit(self._name(), self._number, tuple(spans), text)
 
-    def _group_small(self) -> None:
-        """Make units of the small files since the last large one."""
+    def _group_small(self, *, more: bool = False) -> Iterator[Unit]:
+        """Units of the small files since the last large one.
+
+        Args:
+            more: others may follow, so a group that ends with the last file is not certain yet.
+        """
         small, start = self._small, 0
         while start < len(small):
             stop = _end_of_group(small, start)
+            if more and stop == len(small):
+                break
             group = small[start:stop]
-            self._add_unit((file.span for file in group), sum(file.text for file in group))
+            yield self._unit((file.span for file in group), sum(file.text for file in group))
             start = stop
-        self._small = []
+        self._small = small[start:]
 
 
 def _end_of_group(small: Sequence[_SmallFile], start: int) -> int:
@@ -305,7 +290,7 @@ class Work:
     files: list[InputFile]
     tokenizer: Tokenizer
     boundary: Boundary
-    units: list[Unit | Stream] = field(default_factory=list)
+    units: UnitTable = field(default_factory=lambda: UnitTable.of((), ()))
     room: Room = field(default_factory=Room)
 
     @cached_property
@@ -326,10 +311,9 @@ class Work:
     @property
     def source_bytes(self) -> dict[str, int]:
         """Expected text bytes of each source."""
-        expected = dict.fromkeys(self.names, 0)
-        for unit in self.units:
-            expected[self.names[unit.source]] += unit.text_bytes
-        return expected
+        columns = self.units.columns
+        sums = np.bincount(columns["source"], columns["text_bytes"], len(self.names))
+        return dict(zip(self.names, sums.astype(int).tolist(), strict=True))
 
 
 def prepare(recipe: Recipe, options: RunOptions) -> Work:

@@ -9,6 +9,9 @@ in which they are due, and the cache evicts pieces without a known use first, th
 The window covers ten times the latency of a request, and at least 64 steps, as far as half of the cache has
 room. The state of a loader does not change: what is fetched ahead is only found in the cache.
 
+Spans and copies are computed once, for several steps together: the plans of the next steps are kept for the
+reader, which takes them instead of computing its own.
+
 A worker process of a data loader makes every n-th step, and fetches for those alone. Nothing is fetched ahead
 for single batches out of order, and nothing for local stores.
 """
@@ -27,15 +30,19 @@ from packline.errors import PacklineError
 
 if TYPE_CHECKING:
     from packline.loading.schedule import ScheduledStage
+    from packline.packing.batch import Part
     from packline.store.fetching import Traffic
     from packline.store.mirror import Mirror
-    from packline.store.pieces import Piece
 
 LEAST_STEPS = 64
 LATENCIES = 10
 """Latencies of a request that a window lasts."""
-CHUNK = 8
-"""Steps whose pieces are computed together, so that their indexes are brought at once."""
+CHUNK = 16
+"""Steps that are planned together, so that their indexes are brought at once."""
+KEPT_COPIES = 1 << 17
+"""Copies of all plans that are kept, at most: 40 MB."""
+JUMP = 64
+"""Steps from one to the next of a worker, at most; what goes further begins anew."""
 SHARE = 2
 """A window has room in this part of the cache."""
 
@@ -75,6 +82,10 @@ class FetchAhead:
         """First step that nothing was requested for."""
         self._bytes = 0.0
         """Bytes of the pieces of a step: a running mean."""
+        self._plans: dict[int, list[Part]] = {}
+        """Rows of coming steps, with their plans."""
+        self._copies = 0
+        """Copies of these plans."""
 
     def mirrors(self, stages: Iterable[ScheduledStage]) -> list[Mirror]:
         """The remote stores of a run, each once."""
@@ -87,32 +98,33 @@ class FetchAhead:
             self._mirrors = list(found.values())
         return self._mirrors
 
-    def announce(self, loader: Any, step: int) -> None:
-        """Note that a step is read now, and fetch for the steps after it."""
-        mirrors = self.mirrors(loader.schedule.stages)
-        if not mirrors:
-            return
+    def announce(self, loader: Any, step: int) -> bool:
+        """Note that a step is read now, and fetch for the steps after it; False where no store is remote."""
+        if not self.mirrors(loader.schedule.stages):
+            return False
         if self._process != os.getpid():
             self._process = os.getpid()
             self._restart()
         now = time.monotonic()
-        if self._last is None or not 0 < step - self._last <= CHUNK * CHUNK:  # the beginning, or a jump
+        if self._last is None or not 0 < step - self._last <= JUMP:  # the beginning, or a jump
             self._planned = step + 1
+            self._plans, self._copies = {}, 0
         else:
             self._stride = step - self._last
             seconds = now - self._at
             self._seconds += (seconds - self._seconds) * (0.1 if self._seconds else 1.0)
         self._last, self._at = step, now
         if self._thread is not None and self._thread.is_alive():
-            return
+            return True
         self._planned = max(self._planned, step + self._stride)
         short = self._planned + CHUNK * self._stride > self._end(loader, step)
         if short and self._planned > step + self._stride:  # wait until a chunk is missing, or all
-            return
+            return True
         self._thread = threading.Thread(
             target=self._plan, args=(loader, step), name="packline-fetch-ahead", daemon=True
         )
         self._thread.start()
+        return True
 
     def _end(self, loader: Any, step: int) -> int:
         """One past the last step of the window."""
@@ -122,6 +134,13 @@ class FetchAhead:
         steps = window_steps(latency, self._seconds, self._bytes, most) if self._bytes else CHUNK
         return int(min(step + 1 + steps * self._stride, len(loader)))
 
+    def take(self, step: int) -> list[Part] | None:
+        """Rows of a step with their plans; None if they are not kept."""
+        found = self._plans.pop(step, None)
+        if found is not None:
+            self._copies -= _copies(found)
+        return found
+
     def _plan(self, loader: Any, step: int) -> None:
         """Request what the window lacks; body of the thread."""
         try:
@@ -129,38 +148,50 @@ class FetchAhead:
                 steps = range(first, min(end, first + CHUNK * self._stride), self._stride)
                 due = time.time() + (first - step) / self._stride * self._seconds
                 size = 0
-                for mirror, pieces in self._pieces_of(loader, steps):
-                    unique = {(file.key, number): (file, number) for file, number in pieces}
-                    size += sum(file.piece_bytes(number) for file, number in unique.values())
-                    mirror.pieces.expect(unique.values(), due)
+                for mirror, pieces in self._plan_steps(loader, steps):
+                    size += mirror.pieces.bytes_of(pieces)
+                    mirror.pieces.expect(pieces, due)
                 self._bytes += (size / len(steps) - self._bytes) * (0.3 if self._bytes else 1.0)
                 self._planned = steps[-1] + self._stride
         except PacklineError:
             pass  # raised again, with its place, by the step that needs it
 
-    def _pieces_of(self, loader: Any, steps: Iterable[int]) -> list[tuple[Mirror, list[Piece]]]:
-        """Pieces that steps read, by store."""
+    def _plan_steps(self, loader: Any, steps: range) -> list[tuple[Mirror, list[int]]]:
+        """Plan steps together; pieces that they read, by store."""
+        from packline.loading.schedule import parts_of
+        from packline.packing.batch import Planned
         from packline.packing.gather import GatherPlan
         from packline.packing.layout import Layout
-        from packline.store.remote_shard import wanted_pieces
+        from packline.packing.row_reader import RowReader
 
-        sources: dict[int, Any] = {}
-        numbers: dict[int, list[np.ndarray]] = {}
-        for step in steps:
-            stage, start, stop = loader.place_of(step)
-            for place, rows in stage.rows_by_source(start, stop):
-                source = stage.mixture.rows[place]
-                sources[id(source)] = source
-                numbers.setdefault(id(source), []).append(rows)
-        found = []
-        for key, source in sources.items():
-            mirror = getattr(source.store, "mirror", None)
-            if mirror is not None:
-                spans = source.spans(np.concatenate(numbers[key]))
-                layout = Layout.of(spans.offsets, spans.lengths, source.seq_len)
-                plan = GatherPlan.of(source.store, spans, layout)
-                found.append((mirror, wanted_pieces(plan.shards, plan.sources, plan.lengths)))
-        return found
+        plans = {step: parts_of(*loader.place_of(step)) for step in steps}
+        uses: dict[int, list[tuple[int, int, Part]]] = {}
+        for step, parts in plans.items():
+            for number, part in enumerate(parts):
+                uses.setdefault(id(part.source), []).append((step, number, part))
+        pieces: list[tuple[Mirror, list[int]]] = []
+        for parts_of_source in uses.values():
+            source = parts_of_source[0][2].source
+            spans = source.spans(np.concatenate([part.rows for _, _, part in parts_of_source]))
+            layout = Layout.of(spans.offsets, spans.lengths, source.seq_len)
+            plan = GatherPlan.of(source.store, spans, layout)
+            if source.store.mirror is not None:
+                plan = plan.in_pieces()
+                pieces.append((source.store.mirror, plan.needed()))
+            if not isinstance(source, RowReader):
+                continue
+            first = 0
+            for step, number, part in parts_of_source:
+                last = first + len(part.rows)
+                copies = plan.part(first, last, source.seq_len, part.places)
+                planned = Planned(source, spans.part(first, last), copies)
+                plans[step][number] = part._replace(planned=planned)
+                first = last
+        count = sum(map(_copies, plans.values()))
+        if self._copies + count <= KEPT_COPIES:
+            self._copies += count
+            self._plans |= plans
+        return pieces
 
     def traffic(self, stages: Iterable[ScheduledStage]) -> Traffic | None:
         """Requests and waits of this process for all remote stores of a run; None without any."""
@@ -176,3 +207,7 @@ class FetchAhead:
 
     def __reduce__(self) -> tuple[type[FetchAhead], tuple[()]]:
         return FetchAhead, ()
+
+
+def _copies(parts: Iterable[Part]) -> int:
+    return sum(len(part.planned.plan.shards) for part in parts if part.planned is not None)

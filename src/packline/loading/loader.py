@@ -29,7 +29,7 @@ from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import OrderName, row_order
 from packline.loading.prefetch import make_ahead
 from packline.loading.read_ahead import ReadAhead
-from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage
+from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage, parts_of
 from packline.loading.state import check_past, check_state, check_step, check_units, save_state
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, CompactBatch, Part, read_batch
@@ -247,22 +247,21 @@ class Loader(Notebook):
             IndexError: no such step.
             CorruptStore: a store is damaged there.
         """
-        return named(read_batch(_parts(*self.place_of(step)), self.fields), self.keys)
+        return named(read_batch(parts_of(*self.place_of(step)), self.fields), self.keys)
 
     def next_batch(self, step: int) -> Batch:
         """As `batch`, for one step after another: what later steps read is fetched or read ahead."""
-        self._announce(step)
-        return self.batch(step)
+        return named(read_batch(self._next_parts(step), self.fields), self.keys)
 
     def compact_batch(self, step: int) -> CompactBatch:
         """As `next_batch`, in an eighth of the bytes: `named(compact.arrays(), loader.keys)` is the batch."""
-        self._announce(step)
-        return CompactBatch.read(_parts(*self.place_of(step)), self.fields)
+        return CompactBatch.read(self._next_parts(step), self.fields)
 
-    def _announce(self, step: int) -> None:
-        """Have what the steps after this one read fetched or read ahead."""
-        self._fetch_ahead.announce(self, step)
+    def _next_parts(self, step: int) -> list[Part]:
+        """Rows of a step, after having what the steps after it read fetched or read ahead."""
         stage, start, stop = self.place_of(step)
+        if self._fetch_ahead.announce(self, step):
+            return self._fetch_ahead.take(step) or parts_of(stage, start, stop)
         counts = stage.mixture.interleaving
         for source, order in enumerate(stage.orders):
             before = stage.consumed[source]
@@ -270,6 +269,7 @@ class Loader(Notebook):
                 before + counts.count(source, row) for row in (start, stop, stage.steps * stage.batch_size)
             )
             self._read_ahead.announce(stage.mixture.rows[source], order, *draws)
+        return parts_of(stage, start, stop)
 
     def place_of(self, step: int) -> tuple[ScheduledStage, int, int]:
         """Stage of a step, and the range of this rank's rows in it."""
@@ -390,17 +390,6 @@ def chosen_fields(fields: Sequence[str] | None, keys: Keys) -> tuple[str, ...]:
     if isinstance(fields, str) or not fields or not set(fields) <= set(ALL_FIELDS):
         raise RecipeError(f"expected fields of {', '.join(ALL_FIELDS)}, found {fields!r}")
     return tuple(fields)
-
-
-def _parts(stage: ScheduledStage, start: int, stop: int) -> list[Part]:
-    """The stage's rows `start` to `stop`, by source, and their places in the batch."""
-    found = list(stage.rows_by_source(start, stop))
-    if len(found) == 1:
-        return [Part(stage.mixture.rows[source], rows) for source, rows in found]
-    sources = stage.mixture.interleaving.sources(start, stop)
-    return [
-        Part(stage.mixture.rows[source], rows, np.flatnonzero(sources == source)) for source, rows in found
-    ]
 
 
 def named(batch: Batch, keys: Keys) -> Batch:

@@ -34,6 +34,7 @@ from packline.errors import RecipeError
 from packline.fingerprint import hash_value
 from packline.loading.mixture import Mixture, Stage, check_same_tokenizer, grows, rows_per_batch
 from packline.loading.order import GLOBAL, Order, RowOrder
+from packline.packing.batch import Part
 
 if TYPE_CHECKING:
     from packline.packing.row_reader import RowSource
@@ -108,6 +109,17 @@ class ScheduledStage:
             first, last = interleaving.count(source, start), interleaving.count(source, stop)
             if first < last:
                 yield source, order.between(consumed + first, consumed + last)
+
+
+def parts_of(stage: ScheduledStage, start: int, stop: int) -> list[Part]:
+    """The stage's rows `start` to `stop`, by source, and their places in the batch."""
+    found = list(stage.rows_by_source(start, stop))
+    if len(found) == 1:
+        return [Part(stage.mixture.rows[source], rows) for source, rows in found]
+    sources = stage.mixture.interleaving.sources(start, stop)
+    return [
+        Part(stage.mixture.rows[source], rows, np.flatnonzero(sources == source)) for source, rows in found
+    ]
 
 
 class Schedule:
@@ -327,6 +339,17 @@ class Schedule:
         return ends
 
 
+def source_name(rows: RowSource) -> str:
+    """Store of a source, with the settings of its documents that are not the default."""
+    described: dict[str, Any] = getattr(getattr(rows, "selection", None), "described", {})
+    words = ", ".join(
+        f"{name} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+        for name, value in described.items()
+    )
+    name = rows.store.place.name
+    return f"{name} ({words})" if words else name
+
+
 def source_mark(rows: RowSource) -> str:
     """12 hexadecimal digits each for the store of a source and for its settings."""
     building = getattr(rows.store, "growing", False)
@@ -449,12 +472,12 @@ def _used_up(number: int, mixture: Mixture, rows: int, consumed: list[int]) -> R
         count, epochs, size = counts[source], mixture.max_epochs[source] or 1, len(mixture.rows[source])
         earlier = f" after {consumed[source]:,} in earlier stages" if consumed[source] else ""
         missing.append(
-            f"source {source} needs {count:,} rows{earlier} and has {size:,} x {epochs} epochs: "
-            f"{consumed[source] + count - epochs * size:,} are missing"
+            f"source {source} ({source_name(mixture.rows[source])}) needs {count:,} rows{earlier} and has "
+            f"{size:,} x {epochs} epochs: {consumed[source] + count - epochs * size:,} are missing"
         )
-        enough.append(f"max_epochs={-(-(consumed[source] + count) // size)} for source {source}")
+        enough.append(f"max_epochs = {-(-(consumed[source] + count) // size)} for source {source}")
     return RecipeError(
         f"stage {number} is longer than its sources: {'; '.join(missing)}",
-        hint=f"fewer tokens, other weights, or Mixture([(rows, weight, max_epochs), ...]) with "
-        f"{', '.join(enough)}",
+        hint=f"fewer tokens, other weights, or more epochs: {', '.join(enough)} (in Python: "
+        "Mixture([(rows, weight, max_epochs), ...]))",
     )

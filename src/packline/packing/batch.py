@@ -23,16 +23,24 @@ import numpy as np
 import numpy.typing as npt
 
 from packline.errors import RecipeError
-from packline.packing.gather import gather
+from packline.packing.gather import GatherPlan, gather
 from packline.packing.layout import IGNORED, Layout, Outline
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
 
 if TYPE_CHECKING:
-    from packline.packing.row_reader import RowSource
+    from packline.packing.row_reader import RowReader, RowSource
 
 FIELDS = ("tokens", "targets", "position_ids", "segment_ids")
 ALL_FIELDS = (*FIELDS, "loss_mask")
+
+
+class Planned(NamedTuple):
+    """Rows whose spans and copies are known."""
+
+    source: RowReader
+    spans: Spans
+    plan: GatherPlan
 
 
 class Part(NamedTuple):
@@ -43,6 +51,15 @@ class Part(NamedTuple):
     """int64 `[b]`: numbers of the rows in the source."""
     places: np.ndarray | None = None
     """int64 `[b]`: rows of the batch that they are; None: the whole batch, in order."""
+    planned: Planned | None = None
+    """What was computed of them ahead."""
+
+    def gather(self, tokens: np.ndarray | None, targets: bool) -> Outline:
+        """Read them; see `RowReader.gather`."""
+        if self.planned is None:
+            return self.source.gather(self.rows, tokens, self.places, targets=targets)
+        rows, spans, plan = self.planned
+        return rows.gather_planned(spans, plan, tokens, self.places, targets=targets)
 
 
 def read_batch(parts: Sequence[Part], fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
@@ -146,7 +163,7 @@ def _shape(parts: Sequence[Part]) -> tuple[int, int]:
 
 def _gather(parts: Sequence[Part], tokens: np.ndarray | None, targets: bool) -> Outline:
     """Outline of a batch, whose tokens are filled in."""
-    outlines = [part.source.gather(part.rows, tokens, part.places, targets=targets) for part in parts]
+    outlines = [part.gather(tokens, targets) for part in parts]
     if len(parts) == 1 and parts[0].places is None:
         return outlines[0]
     return Outline.join(outlines, [part.places for part in parts if part.places is not None])

@@ -30,6 +30,7 @@ from packline.packing.packer import DocumentFilter
 from packline.packing.passes import ShardPlaces
 from packline.permutation import Permutation
 from packline.ragged import offsets_of
+from packline.storage.places import refuse_remote
 from packline.store.reader import Shards, StoreReader, shard_labels
 from packline.store.shard import Shard
 
@@ -247,6 +248,8 @@ class Selection:
     ) -> None:
         _check_numbers(choice)
         choice = choice.canonical()
+        if isinstance(plans, str | Path):
+            refuse_remote(plans, "a plan")
         self.store, self.plans = store, plans
         self.settings: dict[str, Any] = selection_settings(choice)
         """Requested settings in a canonical form: equal settings choose equal documents."""

@@ -31,6 +31,7 @@ from packline.fingerprint import hash_bytes
 from packline.packing.passes import ShardPlaces
 from packline.packing.uniqueness import repeated_texts
 from packline.storage.local import disk_errors, sync_file
+from packline.storage.places import refuse_remote
 from packline.storage.threads import in_threads
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.shard import Shard
@@ -238,6 +239,7 @@ def write_duplicates(path: str | Path, store: StoreReader) -> tuple[int, int]:
         RecipeError: the name does not end in `.parquet`; a document without the hash of its text.
         OutOfSpace: the disk is full.
     """
+    check_list_path(path)
     firsts = store.firsts.tolist()
     parts = [
         ShardPlaces(shard, number, firsts[number], firsts[number + 1])
@@ -256,11 +258,13 @@ def write_duplicates(path: str | Path, store: StoreReader) -> tuple[int, int]:
 
 
 def check_list_path(path: str | Path) -> None:
-    """Refuse a name that does not look like Parquet, before the work.
+    """Refuse a name that does not look like Parquet, and a URI, before the work.
 
     Raises:
         RecipeError: it ends in something else.
+        StoreError: it is a URI.
     """
+    refuse_remote(path, "a list of documents")
     if Path(path).suffix != ".parquet":
         raise RecipeError(f"--write {path}: expected a name that ends in .parquet", hint="a list is Parquet")
 

@@ -7,11 +7,15 @@ Documents are adjacent in a shard. So documents that follow one another in a row
 one copy, whatever their number, and only its start has to be looked up: documents 7, 8, 9 are one copy,
 documents 7, 30, 9 three (best fit, shuffled documents). If shards have `NAME.loss`, its bytes are copied too,
 which costs as much again.
+
+Copies of a remote store are cut where its pieces end. What a plan reads is brought at once, and a copy is
+then a slice of one piece that is held. A plan of many rows can be divided into those of single batches.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +23,9 @@ from packline.packing.layout import IGNORED, Layout, Outline
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
 from packline.store.shard import Shard, wrong_id, wrong_place
+
+if TYPE_CHECKING:
+    from packline.store.pieces import Held, PieceRanges
 
 FEW = 64
 """Spans of a single row up to which they are handled one by one."""
@@ -41,6 +48,8 @@ class GatherPlan:
     """Tokens."""
     rows: np.ndarray
     """int64 `[N]`: row of the layout."""
+    pieces: PieceRanges | None = None
+    """Of a remote store, once its copies are cut: where they are in its pieces."""
 
     @classmethod
     def of(
@@ -99,18 +108,87 @@ class GatherPlan:
             last, place = document, place + length
         return replace(copies, rows=np.zeros(len(copies.lengths), np.int64))
 
-    def bring(self) -> object:
-        """Bring what will be copied of a remote store, all at once; valid as long as the result exists."""
-        from packline.store.remote_shard import bring_tokens
-
-        return bring_tokens(self.shards, self.sources, self.lengths)
-
-    def copy_tokens(self, into: np.ndarray) -> None:
-        """Copy the tokens to their places in the batch, `[B*L]`; other places are left unchanged.
+    def in_pieces(self) -> GatherPlan:
+        """The same copies of a remote store, cut where its pieces end.
 
         Raises:
             CorruptStore: an index points outside of its shard.
         """
+        from packline.store.remote_shard import cut_ranges
+
+        cut = cut_ranges(self.shards, self.sources, self.lengths)
+        copies = cut.ranges.tolist()
+        if len(copies) == len(self.shards):
+            return replace(self, pieces=cut.pieces)
+        moved = np.array(self.targets, np.int64) - np.array(self.sources, np.int64)
+        return GatherPlan(
+            self.store,
+            [self.shards[copy] for copy in copies],
+            [self.firsts[copy] for copy in copies],
+            cut.starts.tolist(),
+            (moved[cut.ranges] + cut.starts).tolist(),
+            cut.lengths.tolist(),
+            self.rows[cut.ranges],
+            cut.pieces,
+        )
+
+    def part(self, first: int, last: int, seq_len: int, places: np.ndarray | None = None) -> GatherPlan:
+        """Copies of rows `first` to `last` alone.
+
+        Args:
+            first: a row.
+            last: one past the last row.
+            seq_len: tokens per row.
+            places: row of another batch that each of them is, int64 `[last - first]`; None: as they come.
+        """
+        start, stop = self.rows.searchsorted([first, last]).tolist()
+        rows = self.rows[start:stop] - first
+        if places is None:
+            base = first * seq_len
+            targets = [target - base for target in self.targets[start:stop]]
+        else:
+            moves = (places - np.arange(first, last)) * seq_len
+            targets = (np.array(self.targets[start:stop], np.int64) + moves[rows]).tolist()
+        return GatherPlan(
+            self.store,
+            self.shards[start:stop],
+            self.firsts[start:stop],
+            self.sources[start:stop],
+            targets,
+            self.lengths[start:stop],
+            rows,
+            None if self.pieces is None else self.pieces.part(start, stop),
+        )
+
+    def needed(self) -> list[int]:
+        """Pieces of copies that are cut, and of the token after each, ascending."""
+        return [] if self.pieces is None else np.unique(self.pieces.needed).tolist()
+
+    def bring(self) -> Held:
+        """Bring what will be copied of a remote store, all at once, by copies that are cut.
+
+        Returns:
+            The pieces, by number; valid as long as the result exists.
+        """
+        assert self.store.mirror is not None
+        return self.store.mirror.pieces.bring(self.needed())
+
+    def copy_tokens(self, into: np.ndarray, held: Held | None = None) -> None:
+        """Copy the tokens to their places in the batch, `[B*L]`; other places are left unchanged.
+
+        Args:
+            into: tokens of the batch.
+            held: what `bring` returned, for copies that are cut.
+
+        Raises:
+            CorruptStore: an index points outside of its shard.
+        """
+        if held is not None and self.pieces is not None:
+            for piece, begin, target, length in zip(
+                self.pieces.numbers, self.pieces.begins, self.targets, self.lengths, strict=True
+            ):
+                into[target : target + length] = held[piece][begin : begin + length]
+            return
         for shard, source, target, length in zip(
             self.shards, self.sources, self.targets, self.lengths, strict=True
         ):
@@ -151,6 +229,7 @@ def gather(
     pad_id: int,
     boundary_loss: bool = False,
     targets: bool = True,
+    plan: GatherPlan | None = None,
 ) -> Outline:
     """Read rows into a batch.
 
@@ -164,15 +243,20 @@ def gather(
         pad_id: token at padding.
         boundary_loss: True if the last token of a document has the first of the next as its target.
         targets: False if the outline needs nothing that only targets depend on.
+        plan: copies of these rows, if they are known.
 
     Raises:
         RecipeError: a row fuller than those of the batch.
         CorruptStore: an id outside of the vocabulary, or an index that points outside of its shard.
     """
     layout = Layout.of(spans.offsets, spans.lengths, tokens.shape[1])
-    plan = GatherPlan.of(store, spans, layout, places)
-    held = plan.bring() if store.mirror is not None else None
-    plan.copy_tokens(tokens.reshape(-1))
+    if plan is None:
+        plan = GatherPlan.of(store, spans, layout, places)
+    held = None
+    if store.mirror is not None:
+        plan = plan if plan.pieces is not None else plan.in_pieces()
+        held = plan.bring()
+    plan.copy_tokens(tokens.reshape(-1), held)
     for begin, end in layout.pads():
         row, start = divmod(begin, layout.seq_len)
         tokens[row if places is None else places[row], start : start + end - begin] = pad_id

@@ -140,10 +140,14 @@ class Spans:
 
     def row(self, index: int) -> Spans:
         """Spans of one row."""
-        start, stop = int(self.offsets[index]), int(self.offsets[index + 1])
-        following = None if self.following is None else self.following[index : index + 1]
+        return self.part(index, index + 1)
+
+    def part(self, first: int, last: int) -> Spans:
+        """Spans of rows `first` to `last`."""
+        start, stop = int(self.offsets[first]), int(self.offsets[last])
+        following = None if self.following is None else self.following[first:last]
         return Spans(
-            np.array([0, stop - start], np.int64),
+            self.offsets[first : last + 1] - start,
             self.documents[start:stop],
             self.starts[start:stop],
             self.lengths[start:stop],

@@ -11,7 +11,7 @@ import numpy as np
 
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, fill
-from packline.packing.gather import gather
+from packline.packing.gather import GatherPlan, gather
 from packline.packing.layout import Layout, Outline
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
@@ -261,7 +261,18 @@ class RowReader(ABC):
             IndexError: no such row.
             CorruptStore: a token is outside of this store's vocabulary.
         """
-        spans = self.spans(rows)
+        return self.gather_planned(self.spans(rows), None, tokens, places, targets=targets)
+
+    def gather_planned(
+        self,
+        spans: Spans,
+        plan: GatherPlan | None,
+        tokens: np.ndarray | None,
+        places: np.ndarray | None,
+        *,
+        targets: bool,
+    ) -> Outline:
+        """Read rows whose spans, and perhaps copies, are known; see `gather`."""
         if tokens is None:
             return Outline(Layout.of(spans.offsets, spans.lengths, self.seq_len))
         return gather(
@@ -272,6 +283,7 @@ class RowReader(ABC):
             pad_id=self.pad_id,
             boundary_loss=self.boundary_loss,
             targets=targets,
+            plan=plan,
         )
 
     def rows_of(self, document: int) -> np.ndarray:

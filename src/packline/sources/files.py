@@ -20,6 +20,7 @@ import msgspec
 
 from packline.errors import InputChanged, InputError, PacklineError, RecipeError, did_you_mean
 from packline.recipe import Recipe, Source
+from packline.sources.alike import describe_alike
 from packline.sources.carried import Column
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
 from packline.sources.json_array import read_array, starts_array
@@ -66,6 +67,8 @@ class InputFile(msgspec.Struct, frozen=True, gc=False):
     """Columns that the source carries, the same for all its files."""
     not_utf8: bool = False
     """True for plain text that does not begin with UTF-8: a PDF, a picture, text in another encoding, ..."""
+    is_assumed: bool = False
+    """True if it was planned as the other files of its kind, without looking at it (`alike`)."""
 
     @property
     def state(self) -> InputState:
@@ -103,7 +106,7 @@ def list_files(recipe: Recipe) -> list[InputFile]:
             except PacklineError as problem:
                 return problem
 
-        for found in describe_inputs(source.inputs, describe):
+        for found in describe_inputs(source.inputs, describe, describe_alike):
             if isinstance(found, PacklineError):
                 problems.append(found)
             else:
@@ -156,13 +159,23 @@ def _describe(number: int, name: str, listed: ListedFile, source: Source) -> Inp
             f"found {state.size:,} bytes, modified since",
             hint="let it come to rest, then try again",
         )
-    compression = detect_compression(raw)
-    head = raw
+    found = InputFile(0, number, name, path, state.size, state.modified, "text", "")
+    return describe_head(found, raw, lambda: open_input(path, state), source)
+
+
+def describe_head(file: InputFile, raw: bytes, reopen: Callable[[], BinaryIO], source: Source) -> InputFile:
+    """The file with what its beginning decides: format, compression, text and id.
+
+    Args:
+        raw: first bytes of the file.
+        reopen: opens the file again, or its beginning, if it is compressed.
+    """
+    path, head, compression = file.path, raw, detect_compression(raw)
     if compression:
-        with open_input(path, state) as file:
-            head = DecompressedStream(file, compression).read(HEAD_BYTES)
-    kind = _format_of(path, name, head, source)
-    found = InputFile(0, number, name, path, state.size, state.modified, kind, compression)
+        with reopen() as packed:
+            head = DecompressedStream(packed, compression).read(HEAD_BYTES)
+    kind = _format_of(path, file.name, head, source)
+    found = msgspec.structs.replace(file, format=kind, compression=compression)
     if kind == "parquet":
         if compression:
             raise InputError(

@@ -42,11 +42,17 @@ FileId = tuple[int, int]
 """Device and inode: identifies a folder whatever its path."""
 
 
-def describe_inputs(inputs: Sequence[str], describe: Callable[[str, ListedFile], T]) -> Iterator[T]:
+def describe_inputs(
+    inputs: Sequence[str],
+    describe: Callable[[str, ListedFile], T],
+    describe_all: Callable[..., Iterator[T]] | None = None,
+) -> Iterator[T]:
     """Describe each file of a source by its name and its path, in order; remote ones many at a time.
 
     Args:
         describe: is called in threads if there are remote files.
+        describe_all: describes all files, given them, a description of one, and the name of a path;
+            by default each is looked at.
 
     Raises:
         InputError: nothing found, or not a valid input.
@@ -59,9 +65,14 @@ def describe_inputs(inputs: Sequence[str], describe: Callable[[str, ListedFile],
         )
     root = names_folder(inputs, [file.path for file in listed])
 
-    def describe_one(file: ListedFile) -> T:
-        return describe(file.path[len(root) :].lstrip("/") if root else file.path, file)
+    def name_of(path: str) -> str:
+        return path[len(root) :].lstrip("/") if root else path
 
+    def describe_one(file: ListedFile) -> T:
+        return describe(name_of(file.path), file)
+
+    if describe_all is not None:
+        return describe_all(listed, describe_one, name_of)
     return map_files(describe_one, listed)
 
 

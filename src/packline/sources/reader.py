@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from packline.recipe import Source
+from packline.sources.alike import check_assumed
 from packline.sources.batch import (
     BATCH_BYTES,
     Batch,
@@ -93,6 +94,8 @@ def read_span(
             yield from read_row_groups(file, parquet, groups, hasher, max_document_bytes)
         return
     with opened or open_span(file, source, span) as raw:
+        if not span.start:
+            check_assumed(file, source, raw)
         if file.compression:
             stream = DecompressedStream(raw, file.compression)
             yield from _read_stream(file, source, stream, max_document_bytes, transform)

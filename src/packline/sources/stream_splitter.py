@@ -20,6 +20,7 @@ import msgspec
 
 from packline.errors import InputError
 from packline.recipe import Source
+from packline.sources.alike import check_assumed
 from packline.sources.batch import CUT_BYTES, Block, Reason
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile
@@ -88,6 +89,7 @@ def split_stream(
         yield from _cut_parquet(file, folder, chunk_bytes, skip)
         return
     with file.open(0, file.size) as raw:
+        check_assumed(file, source, raw)
         stream = _Stream(raw, file)
         delimiter = delimiter_of(file, source)
         blocks = read_lines(

@@ -19,6 +19,7 @@ the files with the manifest.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from packline.recipe import SPLITS, ColumnType, Recipe, Split, is_limited
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger, losses, source_names, total, totals_by_source
 from packline.store.tables import (
+    RECEIPTS,
     InputEntry,
     InputRows,
     ShardEntry,
@@ -301,23 +303,16 @@ def assemble(
     Args:
         receipts: receipts of all units, in the order of their documents.
         inputs: inputs with their checksums: see `join_checksums`.
-        receipt_files: entries of the files of all receipts, those of streams included.
+        receipt_files: entries of the files of all receipts, in the same order, then of those of streams.
         streams: receipts of streams, by name of the stream.
     """
     names = source_names(recipe)
-    sources = {receipt.unit: receipt.source for receipt in receipts}
-    sources |= {f"{name}{STREAM}": receipt.source for name, receipt in (streams or {}).items()}
-    rejects = {receipt.unit: receipt.rejects for receipt in receipts}
-    units = []
-    for entry in receipt_files:
-        unit = Path(entry.name).stem
-        units.append(UnitEntry(unit, sources[unit], entry, rejects.get(unit, ())))
     rows = Tables(
         ShardRows.from_entries(
             (receipt.unit, receipt.source, shard) for receipt in receipts for shard in receipt.shards
         ),
         InputRows.from_entries(inputs),
-        UnitRows.from_entries(units),
+        UnitRows.from_entries(_unit_entries(receipts, streams or {}, receipt_files)),
     )
     manifest = Manifest(
         format_version=FORMAT_VERSION,
@@ -335,6 +330,17 @@ def assemble(
         rows=rows,
     )
     return with_tables(manifest, rows)
+
+
+def _unit_entries(
+    receipts: Iterable[Receipt], streams: Mapping[str, StreamReceipt], files: Iterable[FileEntry]
+) -> Iterator[UnitEntry]:
+    """Entries of units and streams, each with the file of its receipt."""
+    units = ((receipt.unit, receipt.source, receipt.rejects) for receipt in receipts)
+    ends = ((f"{name}{STREAM}", receipt.source, ()) for name, receipt in streams.items())
+    for (unit, source, rejects), entry in zip(chain(units, ends), files, strict=True):
+        assert entry.name == f"{RECEIPTS}/{unit}.json", (entry.name, unit)
+        yield UnitEntry(unit, source, entry, rejects)
 
 
 def join_checksums(checksums: Sequence[str]) -> str:
@@ -407,5 +413,5 @@ def refuse_empty(place: Path | str, manifest: Manifest) -> None:
     first = "raise the limit, or " if is_limited(recipe) else ""
     raise NoDocuments(
         f"{place} has no documents ({sources})",
-        hint=f"{first}correct the field of the text or the filters, and build into the same folder",
+        hint=f"{first}correct the field, the encoding or the filters, and build into the same folder",
     )

@@ -93,6 +93,11 @@ def _not_found(folder: StorePath) -> StoreNotFound:
         )
     if not folder.exists():
         return StoreNotFound(f"{folder} does not exist", hint="packline build makes a store")
+    if folder.is_file():
+        return StoreNotFound(
+            f"{folder} is a file, not the folder of a store",
+            hint=f"packline build {folder} --tokenizer gpt2 --out store makes a store of text",
+        )
     return StoreNotFound(
         f"{folder} is not a store: it has no {MANIFEST}", hint="packline build makes a store"
     )

@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -23,10 +24,10 @@ from packline.errors import CorruptStore, PacklineError, StoreError
 from packline.storage.cache import Cache, write_all
 from packline.store.fetching import Fetcher, Request
 from packline.store.remote_file import RemoteFile
-from packline.store.sums import BLOCK_BYTES
+from packline.store.sums import BLOCK_BYTES, count_blocks
 
-Piece = tuple[RemoteFile, int]
-"""A file, and the number of one of its MiB."""
+Held = dict[int, np.ndarray]
+"""Pieces by their number in the store: numbers of their file's dtype `[N]`."""
 ATTEMPTS = 3
 """Number of times that bytes are fetched before damage is reported."""
 RUN = 8
@@ -34,17 +35,29 @@ RUN = 8
 HELD_SHARE = 8
 """A process holds maps of up to this part of the cache."""
 LEAST_HELD = 64 << 20
+DUES = 1 << 16
+"""Times of use that are remembered before those that have passed are forgotten."""
 
 
 class Coming(NamedTuple):
     """A request for pieces, and the pieces that it has brought."""
 
     request: Request
-    kept: dict[tuple[str, int], np.ndarray]
+    kept: Held
+
+
+class FilePieces(NamedTuple):
+    """Pieces of one file."""
+
+    file: RemoteFile
+    dtype: np.dtype
+    """Of the numbers in the file; its size divides a MiB."""
+    first: int
+    """Number of its first piece in the store."""
 
 
 class RemotePieces:
-    """Pieces of all files of one store.
+    """Pieces of all files of one store, numbered in the order in which the files are first used.
 
     Args:
         place: URI of the store.
@@ -61,14 +74,20 @@ class RemotePieces:
         bring_sums: Callable[[Iterable[RemoteFile]], None],
     ) -> None:
         self._place, self._cache, self._fetcher, self._bring_sums = place, cache, fetcher, bring_sums
-        self._held: dict[tuple[str, int], np.ndarray] = {}
+        self._files: list[FilePieces] = []
+        self._ends: list[int] = []
+        """One past the last piece of each file."""
+        self.held: Held = {}
+        """Pieces that this process has mapped and compared with their checksums."""
         self._held_bytes = 0
         self._most = max(cache.most // HELD_SHARE, LEAST_HELD)
+        self._due: dict[int, float] = {}
+        """Recorded times of use; those that have passed say nothing."""
         self._process = 0
         self._make()
 
     def _make(self) -> None:
-        self._coming: dict[tuple[str, int], Coming] = {}
+        self._coming: dict[int, Coming] = {}
         self._lock = threading.Lock()
 
     def _own(self) -> None:
@@ -76,132 +95,155 @@ class RemotePieces:
             self._make()
             self._process = os.getpid()
 
-    def find(self, file: RemoteFile, number: int) -> np.ndarray | None:
-        """A piece that is here, uint8 `[N]`, valid as long as the array exists; None if it is absent."""
-        held = self._held.get((file.key, number))
+    def enter(self, file: RemoteFile, dtype: np.dtype) -> int:
+        """Number the pieces of a file; return the number of the first."""
+        self._own()
+        with self._lock:
+            first = self._ends[-1] if self._ends else 0
+            self._files.append(FilePieces(file, dtype, first))
+            self._ends.append(first + count_blocks(file.entry.bytes))
+        return first
+
+    def _place_of(self, number: int) -> FilePieces:
+        """File of a piece."""
+        return self._files[bisect_right(self._ends, number)]
+
+    def find(self, number: int) -> np.ndarray | None:
+        """A piece that is here, valid as long as the array exists; None if it is absent."""
+        held = self.held.get(number)
         if held is not None:
             return held
-        key = file.piece_key(number)
+        file, _, first = self._place_of(number)
+        key = file.piece_key(number - first)
         found = self._cache.find(key)
         if found is None:
             return None
-        if file.piece_damage(number, found) is not None:  # the machine stopped, or something wrote there
-            self._cache.drop(key)
+        if file.piece_damage(number - first, found) is not None:
+            self._cache.drop(key)  # the machine stopped, or something wrote there
             return None
-        self._hold((file.key, number), found)
-        return found
+        return self._hold(number, found)
 
-    def get(self, file: RemoteFile, number: int) -> np.ndarray:
+    def get(self, number: int) -> np.ndarray:
         """A piece, fetched if it is absent.
 
         Raises:
             CorruptStore: the file is missing or damaged in the object store.
         """
-        held = self._held.get((file.key, number))
-        return self.bring([(file, number)])[file.key, number] if held is None else held
+        held = self.held.get(number)
+        return self.bring([number])[number] if held is None else held
 
-    def bring(self, wanted: Iterable[Piece]) -> dict[tuple[str, int], np.ndarray]:
-        """Several pieces, by key of the file and number; those that are absent are fetched at once.
+    def bring(self, numbers: Collection[int]) -> Held:
+        """Several pieces; those that are absent are fetched at once.
 
         Raises:
             CorruptStore: a file is missing, or still damaged after several attempts.
             StoreError: they do not fit into the cache together, or the object store cannot be reached.
         """
+        held = self.held
+        found = {number: piece for number in numbers if (piece := held.get(number)) is not None}
+        return found if len(found) == len(numbers) else self._bring(numbers, found)
+
+    def _bring(self, numbers: Collection[int], found: Held) -> Held:
         self._own()
-        pieces = {(file.key, number): (file, number) for file, number in wanted}
-        self._check_room(sum(file.piece_bytes(number) for file, number in pieces.values()))
-        self._bring_sums(file for file, _ in pieces.values())
-        found: dict[tuple[str, int], np.ndarray] = {}
+        files = {number: self._place_of(number) for number in numbers}
+        self._check_room(sum(one.file.piece_bytes(number - one.first) for number, one in files.items()))
+        self._bring_sums(one.file for number, one in files.items() if number not in found)
         damage: PacklineError | None = None
         for _ in range(ATTEMPTS):
-            todo = {}
-            for key, piece in pieces.items():
-                if key not in found:
-                    if (here := self.find(*piece)) is None:
-                        todo[key] = piece
-                    else:
-                        found[key] = here
+            todo = []
+            for number in files.keys() - found.keys():
+                if (here := self.find(number)) is None:
+                    todo.append(number)
+                else:
+                    found[number] = here
             if not todo:
                 break
-            damage = self._wait_for(self._request(todo, 0.0), found)
-        if damage is not None and any(key not in found for key in pieces):
-            raise damage
+            damage = self._wait_for(self._request(todo, 0.0, found), found)
+        if len(found) < len(files):
+            raise damage or StoreError(f"{self._place}: pieces were evicted while they were brought")
         return found
 
-    def expect(self, wanted: Iterable[Piece], due: float) -> None:
+    def expect(self, numbers: Iterable[int], due: float) -> None:
         """Fetch pieces that will be used at a time, in seconds since the epoch, without waiting."""
         self._own()
-        todo = {}
-        for file, number in wanted:
-            key = file.key, number
-            if key not in todo and not self._cache.expect(file.piece_key(number), due):
-                todo[key] = (file, number)
-        self._request(todo, due)
+        now, known, todo = time.time(), self._due, []
+        if len(known) > DUES:
+            known = self._due = {number: when for number, when in known.items() if when > now}
+        for number in numbers:
+            if known.get(number, 0.0) <= now:  # else it is there, or coming, for an earlier use
+                known[number] = due
+                file, _, first = self._place_of(number)
+                if not self._cache.expect(file.piece_key(number - first), due):
+                    todo.append(number)
+        self._request(todo, due, {})
+
+    def bytes_of(self, numbers: Iterable[int]) -> int:
+        """Bytes of pieces."""
+        files = ((number, self._place_of(number)) for number in numbers)
+        return sum(one.file.piece_bytes(number - one.first) for number, one in files)
 
     def waiting(self) -> int:
         """Number of pieces that are being fetched."""
         return len(self._coming)
 
-    def _request(self, todo: dict[tuple[str, int], Piece], due: float) -> list[Coming]:
-        """Requests for pieces that are absent: those already made, and new ones."""
+    def _request(self, todo: Iterable[int], due: float, found: Held) -> list[Coming]:
+        """Requests for absent pieces, made before or now; those that came meanwhile are added to `found`."""
         with self._lock:
-            made = {id(coming): coming for key in todo if (coming := self._coming.get(key)) is not None}
-            new = {key: piece for key, piece in todo.items() if key not in self._coming}
+            found |= {number: piece for number in todo if (piece := self.held.get(number)) is not None}
+            todo = [number for number in todo if number not in found]
+            made = {id(coming): coming for number in todo if (coming := self._coming.get(number)) is not None}
             requests = list(made.values())
-            for file, first, count in _runs(new.values()):
+            for one, first, count in self._runs(number for number in todo if number not in self._coming):
                 start = first * BLOCK_BYTES
-                stop = min(start + count * BLOCK_BYTES, file.entry.bytes)
-                kept: dict[tuple[str, int], np.ndarray] = {}
-                arrived = partial(self._arrived, file, first, count, due, kept)
-                coming = Coming(self._fetcher.request(file.entry.name, start, stop, due, arrived), kept)
-                self._coming |= {(file.key, first + number): coming for number in range(count)}
+                stop = min(start + count * BLOCK_BYTES, one.file.entry.bytes)
+                kept: Held = {}
+                arrived = partial(self._arrived, one, first, count, due, kept)
+                coming = Coming(self._fetcher.request(one.file.entry.name, start, stop, due, arrived), kept)
+                self._coming |= dict.fromkeys(range(one.first + first, one.first + first + count), coming)
                 requests.append(coming)
         return requests
 
+    def _runs(self, numbers: Iterable[int]) -> Iterator[tuple[FilePieces, int, int]]:
+        """Neighbouring pieces together: their file, the first of them in it, and how many."""
+        run: list[int] = []
+        one = None
+        for number in sorted(numbers):
+            file = self._place_of(number)
+            if one is not None and (file is not one or number != run[-1] + 1 or len(run) == RUN):
+                yield one, run[0] - one.first, len(run)
+                run = []
+            one = file
+            run.append(number)
+        if one is not None:
+            yield one, run[0] - one.first, len(run)
+
     def _arrived(
-        self,
-        file: RemoteFile,
-        first: int,
-        count: int,
-        due: float,
-        kept: dict[tuple[str, int], np.ndarray],
-        data: bytes | None,
+        self, one: FilePieces, first: int, count: int, due: float, kept: Held, data: bytes | None
     ) -> None:
         """Check and keep what a request brought; runs in its thread."""
         try:
             if data is not None:
-                self._keep(file, first, count, due, data, kept)
+                self._keep(one, first, count, due, data, kept)
         finally:
             with self._lock:
-                for number in range(first, first + count):
-                    self._coming.pop((file.key, number), None)
+                for number in range(one.first + first, one.first + first + count):
+                    self._coming.pop(number, None)
 
-    def _keep(
-        self,
-        file: RemoteFile,
-        first: int,
-        count: int,
-        due: float,
-        data: bytes,
-        kept: dict[tuple[str, int], np.ndarray],
-    ) -> None:
+    def _keep(self, one: FilePieces, first: int, count: int, due: float, data: bytes, kept: Held) -> None:
         damage: CorruptStore | None = None
         view = memoryview(data)
         for place in range(count):
             part = view[place * BLOCK_BYTES : (place + 1) * BLOCK_BYTES]
-            number = first + place
-            if (wrong := file.piece_damage(number, np.frombuffer(part, np.uint8))) is not None:
+            if (wrong := one.file.piece_damage(first + place, np.frombuffer(part, np.uint8))) is not None:
                 damage = wrong
                 continue
-            write = partial(_write, part)
-            kept[file.key, number] = self._cache.add(file.piece_key(number), len(part), write, due)
-            self._hold((file.key, number), kept[file.key, number])
+            key = one.file.piece_key(first + place)
+            number = one.first + first + place
+            kept[number] = self._hold(number, self._cache.add(key, len(part), partial(_write, part), due))
         if damage is not None:
             raise damage
 
-    def _wait_for(
-        self, requests: list[Coming], found: dict[tuple[str, int], np.ndarray]
-    ) -> PacklineError | None:
+    def _wait_for(self, requests: list[Coming], found: Held) -> PacklineError | None:
         """Wait for requests, and take what they bring; return the damage of one of them."""
         traffic, started = self._fetcher.traffic, time.monotonic()
         stalled = not all(coming.request.done for coming in requests)
@@ -219,17 +261,19 @@ class RemotePieces:
             traffic.stall_seconds += time.monotonic() - started
         return damage
 
-    def _hold(self, key: tuple[str, int], array: np.ndarray) -> None:
-        if key in self._held:
-            return
-        self._held[key] = array
-        self._held_bytes += len(array)
-        while self._held_bytes > self._most and len(self._held) > 1:
+    def _hold(self, number: int, data: np.ndarray) -> np.ndarray:
+        array = data.view(self._place_of(number).dtype)
+        if number in self.held:
+            return array
+        self.held[number] = array
+        self._held_bytes += array.nbytes
+        while self._held_bytes > self._most and len(self.held) > 1:
             try:
-                gone = self._held.pop(next(iter(self._held)))
+                gone = self.held.pop(next(iter(self.held)))
             except (StopIteration, KeyError, RuntimeError):  # another thread was faster
                 continue
-            self._held_bytes -= len(gone)
+            self._held_bytes -= gone.nbytes
+        return array
 
     def _check_room(self, needed: int) -> None:
         most = self._cache.most
@@ -245,20 +289,19 @@ def _write(data: memoryview, file: int) -> None:
     write_all(file, data)
 
 
-def _runs(pieces: Iterable[Piece]) -> Iterator[tuple[RemoteFile, int, int]]:
-    """Neighbouring pieces together: file, number of the first, and how many."""
-    by_file: dict[str, tuple[RemoteFile, list[int]]] = {}
-    for file, number in pieces:
-        by_file.setdefault(file.key, (file, []))[1].append(number)
-    for file, numbers in by_file.values():
-        numbers.sort()
-        first = last = numbers[0]
-        for number in numbers[1:]:
-            if number != last + 1 or number - first >= RUN:
-                yield file, first, last - first + 1
-                first = number
-            last = number
-        yield file, first, last - first + 1
+class PieceRanges(NamedTuple):
+    """N ranges of numbers, each in one piece."""
+
+    numbers: list[int]
+    """Piece of each."""
+    begins: list[int]
+    """First number of each within its piece."""
+    needed: np.ndarray
+    """int64 `[N, K]`: pieces of each range, and of the number after it."""
+
+    def part(self, start: int, stop: int) -> PieceRanges:
+        """Some of them."""
+        return PieceRanges(self.numbers[start:stop], self.begins[start:stop], self.needed[start:stop])
 
 
 class Ranges:
@@ -272,37 +315,29 @@ class Ranges:
 
     def __init__(self, pieces: RemotePieces, file: RemoteFile, dtype: np.dtype) -> None:
         self._pieces, self.file, self._dtype = pieces, file, dtype
+        self.per_piece = BLOCK_BYTES // dtype.itemsize
+        """Numbers in a piece."""
+        self.first = pieces.enter(file, dtype)
+        """Number of its first piece in the store."""
+        self._length = file.entry.bytes // dtype.itemsize
 
     def __len__(self) -> int:
-        return self.file.entry.bytes // self._dtype.itemsize
+        return self._length
 
     def __getitem__(self, where: slice) -> np.ndarray:
-        """Numbers `start` to `stop`, a view where they are in one piece."""
-        start, stop, _ = where.indices(len(self))
+        """Numbers `start` to `stop`, a view where they are in one piece, else a copy."""
+        start, stop, _ = where.indices(self._length)
         if stop <= start:
             return np.empty(0, self._dtype)
-        return read_byte_range(
-            self._pieces, self.file, start * self._dtype.itemsize, stop * self._dtype.itemsize
-        ).view(self._dtype)
+        first, last = start // self.per_piece, (stop - 1) // self.per_piece
+        base = first * self.per_piece
+        if first == last:
+            return self._pieces.get(self.first + first)[start - base : stop - base]
+        numbers = range(self.first + first, self.first + last + 1)
+        found = self._pieces.bring(numbers)
+        return np.concatenate([found[number] for number in numbers])[start - base : stop - base]
 
     def item(self, place: int) -> int:
         """One number."""
-        return int(self[place : place + 1][0])
-
-    def pieces_of(self, start: int, stop: int) -> range:
-        """Numbers of the pieces that hold numbers `start` to `stop`."""
-        size = self._dtype.itemsize
-        stop = min(stop, len(self))
-        return range(start * size // BLOCK_BYTES, -(-stop * size // BLOCK_BYTES))
-
-
-def read_byte_range(pieces: RemotePieces, file: RemoteFile, start: int, stop: int) -> np.ndarray:
-    """Bytes of a file, uint8 `[stop - start]`: a view where they are in one piece, else a copy."""
-    first, last = start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES
-    if first == last:
-        base = first * BLOCK_BYTES
-        return pieces.get(file, first)[start - base : stop - base]
-    found = pieces.bring([(file, number) for number in range(first, last + 1)])
-    whole = np.concatenate([found[file.key, number] for number in range(first, last + 1)])
-    base = first * BLOCK_BYTES
-    return whole[start - base : stop - base]
+        piece, inner = divmod(place, self.per_piece)
+        return self._pieces.get(self.first + piece).item(inner)

@@ -167,6 +167,11 @@ class StoreReader:
         return None if isinstance(self.place, Path) else cast("Mirror", self.place.mirror)
 
     @property
+    def cache(self) -> CacheSettings | None:
+        """Cache of a remote store, for other processes that open it; None for a local one."""
+        return None if self.mirror is None else self.mirror.settings
+
+    @property
     def documents(self) -> Documents:
         """Tokens by document: `store.documents[i]` with an int (negative, NumPy) or a slice."""
         return Documents(self, range(self._starts[-1]))

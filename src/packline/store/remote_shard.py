@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from packline.errors import CorruptStore
 from packline.store.mirror import Mirror
 from packline.store.paths import RemotePath
-from packline.store.pieces import Piece, Ranges, read_byte_range
+from packline.store.pieces import PieceRanges, Ranges
 from packline.store.remote_file import RemoteFile
 from packline.store.shard import (
     CHECKED_BYTES,
@@ -29,6 +30,7 @@ from packline.store.shard import (
     wrong_id,
     wrong_place,
 )
+from packline.store.sums import BLOCK_BYTES
 from packline.store.tables import ShardEntry
 
 
@@ -86,26 +88,21 @@ class RemoteShard(Shard):
     def will_need(self, first: int, last: int) -> None:
         """Do nothing: what is due is fetched by the loader (`loading.fetch_ahead`)."""
 
-    def pieces_of(self, start: int, stop: int) -> list[Piece]:
-        """Pieces that hold tokens `start` to `stop`, and their bytes of `NAME.loss`."""
-        ranges = [self.token_ranges] + ([self.loss_ranges] if self.loss_ranges is not None else [])
-        return [(one.file, number) for one in ranges for number in one.pieces_of(start, stop)]
-
 
 class LongRemoteShard(RemoteShard):
     """A shard whose index is too long to be brought whole for a few documents."""
 
+    @cached_property
+    def _index_ranges(self) -> Ranges:
+        return Ranges(self.mirror.pieces, self.index_file, np.dtype(np.uint8))
+
     def _lengths(self, start: int, stop: int) -> np.ndarray:
         begin = HEADER.size + 4 * start
-        return read_byte_range(self.mirror.pieces, self.index_file, begin, begin + 4 * (stop - start)).view(
-            "<i4"
-        )
+        return self._index_ranges[begin : begin + 4 * (stop - start)].view("<i4")
 
     def _offsets(self, start: int, stop: int) -> np.ndarray:
         begin = HEADER.size + 4 * len(self) + 8 * start
-        return read_byte_range(self.mirror.pieces, self.index_file, begin, begin + 8 * (stop - start)).view(
-            "<i8"
-        )
+        return self._index_ranges[begin : begin + 8 * (stop - start)].view("<i8")
 
     def length_of(self, index: int) -> int:
         """Length of one document."""
@@ -178,20 +175,51 @@ def bring_indexes(shards: Iterable[Shard]) -> None:
         todo[0].mirror.bring([shard.index_file for shard in todo])
 
 
-def bring_tokens(shards: Sequence[Shard], starts: Sequence[int], lengths: Sequence[int]) -> object:
-    """Bring the pieces of these ranges of tokens, and of the token after each, at once.
+class CutRanges(NamedTuple):
+    """Ranges of tokens, cut into N parts where the pieces of their files end."""
 
-    Returns:
-        The pieces, which stay valid as long as this exists.
+    ranges: np.ndarray
+    """int64 `[N]`: range that each part is of."""
+    starts: np.ndarray
+    """int64 `[N]`: first token of each part in its shard."""
+    lengths: np.ndarray
+    """int64 `[N]`: tokens."""
+    pieces: PieceRanges
+
+
+def cut_ranges(shards: Sequence[Shard], starts: Sequence[int], lengths: Sequence[int]) -> CutRanges:
+    """Cut ranges of tokens, each at least one token, where the pieces of their files end.
+
+    Raises:
+        CorruptStore: a range is outside of its shard.
     """
-    pieces = wanted_pieces(shards, starts, lengths)
-    return shards[0].mirror.pieces.bring(pieces) if pieces else None  # type: ignore[attr-defined]
+    ranges = [_of_remote(shard).token_ranges for shard in shards]
+    per_piece = ranges[0].per_piece if ranges else 1
+    begins, sizes = np.array(starts, np.int64), np.array([len(one) for one in ranges], np.int64)
+    ends = begins + np.array(lengths, np.int64)
+    if (wrong := np.flatnonzero((begins < 0) | (ends > sizes))).size:
+        place = int(wrong[0])
+        raise wrong_place(shards[place], int(begins[place]), int(ends[place]))
+    first = begins // per_piece
+    counts = (ends - 1) // per_piece - first + 1
+    which = np.arange(len(ranges)).repeat(counts)
+    piece = first[which] + np.arange(len(which)) - (counts.cumsum() - counts)[which]
+    begins = np.maximum(begins[which], piece * per_piece)
+    ends = np.minimum(ends[which], (piece + 1) * per_piece)
+    after = np.minimum(ends, sizes[which] - 1)
+    files = np.array([one.first for one in ranges], np.int64)[which]
+    needed = [files + piece, files + after // per_piece]
+    losses = [_of_remote(shard).loss_ranges for shard in shards]
+    if any(one is not None for one in losses):
+        # A shard without a mask needs no other pieces than its tokens'.
+        masks = np.array([-1 if one is None else one.first for one in losses], np.int64)[which]
+        for place in (begins, after):
+            needed.append(np.where(masks < 0, needed[0], masks + place // BLOCK_BYTES))
+    numbers, inner = needed[0].tolist(), (begins - piece * per_piece).tolist()
+    found = PieceRanges(numbers, inner, np.stack(needed, axis=1))
+    return CutRanges(which, begins, ends - begins, found)
 
 
-def wanted_pieces(shards: Sequence[Shard], starts: Sequence[int], lengths: Sequence[int]) -> list[Piece]:
-    """Pieces of these ranges of tokens, and of the token after each."""
-    found: list[Piece] = []
-    for shard, start, length in zip(shards, starts, lengths, strict=True):
-        assert isinstance(shard, RemoteShard)
-        found += shard.pieces_of(max(start, 0), start + length + 1)
-    return found
+def _of_remote(shard: Shard) -> RemoteShard:
+    assert isinstance(shard, RemoteShard)
+    return shard

@@ -15,6 +15,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from io import BytesIO
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
 import msgspec
@@ -38,6 +39,8 @@ TOKENIZER = "tokenizer"
 ROW_GROUP = 1 << 16
 BLOCK = 1 << 10
 """Rows that are made into values at a time when a table is read from beginning to end."""
+MADE = 1 << 12
+"""Rows that are values at the same time when a table is made."""
 
 SHARD_FILES = {
     "bin": ".bin",
@@ -115,14 +118,13 @@ class TableRows(Sequence[E], Generic[E]):
         """Table of rows with values in the order of the columns."""
         import pyarrow as pa
 
-        schema = cls.schema()
-        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-        return cls(
-            pa.Table.from_arrays(
-                [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
-                schema=schema,
-            )
-        )
+        schema, rows = cls.schema(), iter(rows)
+        blocks = [schema.empty_table()]
+        while block := list(islice(rows, MADE)):  # few rows are values at the same time
+            columns = zip(*block, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+            blocks.append(pa.Table.from_arrays(arrays, schema=schema))
+        return cls(pa.concat_tables(blocks))
 
     @classmethod
     def joined(cls, tables: Sequence[Self]) -> Self:
@@ -299,7 +301,7 @@ class UnitRows(TableRows[UnitEntry]):
     @classmethod
     def from_entries(cls, units: Iterable[UnitEntry]) -> Self:
         """Table of units, which are sorted here."""
-        return cls.of(
+        rows = cls.of(
             (
                 entry.unit,
                 entry.source,
@@ -308,8 +310,9 @@ class UnitRows(TableRows[UnitEntry]):
                     [f"{begin}{entry.unit}{ending}" for begin, ending in UNIT_FILES.values()],
                 ),
             )
-            for entry in sorted(units, key=lambda entry: entry.unit)
+            for entry in units
         )
+        return cls(rows.table.sort_by("unit"))
 
     @classmethod
     def joined(cls, tables: Sequence[Self]) -> Self:

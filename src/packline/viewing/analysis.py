@@ -95,6 +95,8 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     prices: list[PackingStats]
     places: dict[int, str]
     """Origins of the documents named here, by document number."""
+    has_loss: bool = False
+    """True for a store with a loss mask: conversations, in which special tokens delimit turns."""
 
     @property
     def bytes_per_token(self) -> float:
@@ -174,6 +176,7 @@ def analyze(
         duplicates=duplicates,
         prices=prices,
         places={},
+        has_loss=opened.has_loss,
     )
     return msgspec.structs.replace(analysis, places=_places(opened, analysis))
 

@@ -20,6 +20,7 @@ from packline.jobs.engine import run_units
 from packline.jobs.job import ReportProgress, Runner, WorkUnit
 from packline.jobs.on import On
 from packline.ragged import offsets_of
+from packline.store.paths import CacheSettings
 from packline.store.reader import StoreReader
 from packline.store.shard import contradiction
 from packline.viewing.duplicates import HashFiles
@@ -41,6 +42,8 @@ class CountSettings(msgspec.Struct, frozen=True):
     folder: str
     """Folder of the hash files."""
     files: int
+    cache: CacheSettings | None = None
+    """Cache of a remote store."""
 
     def open(self) -> RangeCounter:
         """Open the store."""
@@ -62,7 +65,7 @@ class RangeCounter(Runner[Range, TokenTally]):
     unit = Range
 
     def __init__(self, settings: CountSettings) -> None:
-        self._settings, self._store = settings, StoreReader(settings.store)
+        self._settings, self._store = settings, StoreReader(settings.store, settings.cache)
 
     def run(self, unit: Range, report: ReportProgress) -> TokenTally:
         """Count a range of documents."""
@@ -95,7 +98,7 @@ def count_store(
     most = workers if on == "local" else MOST_RANGES
     wanted = min(most, store.manifest.tokens // ALONE_TOKENS)
     cuts = cut_documents(store, max(wanted, 1))
-    settings = CountSettings(str(store.place), special, str(folder), files)
+    settings = CountSettings(str(store.place), special, str(folder), files, store.cache)
     ranges = [
         Range(name=f"range-{number}", writer=number, start=start, stop=stop)
         for number, (start, stop) in enumerate(itertools.pairwise(cuts))

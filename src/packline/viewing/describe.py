@@ -378,7 +378,8 @@ def analysis_warnings(analysis: Analysis) -> tuple[str, ...]:
             share = percent(one.count / analysis.documents)
             found.append(f"{one.reason}: {share} of the documents ({one.rule})")
     for token in analysis.special:
-        if count := token.count - analysis.boundary.get(token.id, 0):
+        count = token.count - analysis.boundary.get(token.id, 0)
+        if count and not analysis.has_loss:
             found.append(f"the special token {token.text} occurs {plural(count, 'time')} inside documents")
     return tuple(found)
 

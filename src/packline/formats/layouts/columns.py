@@ -3,6 +3,7 @@
     input_ids   list<int32>     7 8 9    | 4 5       one row per document
     labels      list<int32>     7 8 -100 | 4 5       its ids, and -100 where a token is not trained on
     loss_mask   list<int8>      1 1 0    | 1 1       the same in another form; one of them if there is a mask
+    attention_mask  list<int8>  1 1 1    | 1 1       on request
 
 Shared by the writers of `arrow` and `parquet`. A column of lists is two buffers, all values back to back and
 the offsets of the lists, so it is made around the arrays without an object per token or document.
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 LABELS = "labels"
 WEIGHTS = "loss_weights"
 LOSS_MASK = "loss_mask"
+ATTENTION_MASK = "attention_mask"
 PROVENANCE = ("source", "file", "position", "id")
 SPLITS = {"train": "train", "val": "validation", "test": "test"}
 """Names of splits in the `datasets` library."""
@@ -58,6 +60,8 @@ class ColumnOptions(Options, frozen=True):
     """Writing: `large_list` allows documents of more than 2**31 tokens."""
     loss: Literal["labels", "loss_mask", "none"] = "labels"
     """Writing: the column for a loss mask, where the store has one; reading: `none` ignores all masks."""
+    attention_mask: bool = False
+    """Writing: add a column of ones, and labels without a loss mask too: what axolotl takes as tokenized."""
     provenance: bool = False
     """Writing: add columns source, file, position and id."""
     shard_tokens: int = 1 << 27
@@ -114,8 +118,10 @@ def column_types(view: DocumentView, options: ColumnOptions) -> dict[str, pa.Dat
     lists = pa.large_list if options.lists == "large_list" else pa.list_
     ids = lists(pa.from_numpy_dtype(np.dtype(options.dtype)))
     columns: dict[str, pa.DataType] = {}
-    if view.has_loss and options.loss != "none":
+    if options.loss != "none" and (view.has_loss or (options.attention_mask and options.loss == LABELS)):
         columns[options.loss] = ids if options.loss == LABELS else lists(pa.int8())
+    if options.attention_mask:
+        columns[ATTENTION_MASK] = lists(pa.int8())
     if options.provenance:
         columns |= dict.fromkeys(PROVENANCE, pa.string()) | {"position": pa.int64()}
     if options.column in columns or not options.column:
@@ -193,10 +199,13 @@ def record_batches(
         count = max(int(np.cumsum(lengths).searchsorted(most_tokens, "right")), 1)
         block = stream.block(start, offsets_of(lengths[:count]), dtype)
         columns = [list_array(block.tokens, block.offsets, large=large)]
-        if block.loss is not None and options.loss != "none":
-            loss = block.loss
+        ones = np.ones(len(block.tokens), np.uint8)
+        if options.loss in schema.names:
+            loss = ones if block.loss is None else block.loss
             values = labels_of(block.tokens, loss) if options.loss == LABELS else loss.view(np.int8)
             columns.append(list_array(values, block.offsets, large=large))
+        if options.attention_mask:
+            columns.append(list_array(ones.view(np.int8), block.offsets, large=large))
         if options.provenance:
             table = stream.provenance(start, start + count).combine_chunks()
             columns += [table[name].cast(schema.field(name).type).combine_chunks() for name in PROVENANCE]

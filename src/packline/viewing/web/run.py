@@ -9,11 +9,10 @@ else, however long the run is.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from packline.errors import RecipeError
 from packline.loading.loader import Loader
-from packline.loading.schedule import ScheduledStage
+from packline.loading.schedule import ScheduledStage, source_name
 from packline.packing.row_reader import RowSource
 from packline.viewing.page import (
     Bar,
@@ -141,7 +140,7 @@ def _batch(
         opened = _view_of(view, rows)
         (strip,) = strips_of_rows(opened, rows, [row], most=TOKENS_IN_BATCH)
         place = f"slot {index:,}" if ranks == 1 else f"rank {index // share}, slot {index % share}"
-        caption = f"{place}: row {row:,} of {name_of(rows)}, epoch {int(taken.epochs[index])}"
+        caption = f"{place}: row {row:,} of {source_name(rows)}, epoch {int(taken.epochs[index])}"
         whole = Link("all of this row", address("/run", **chosen, step=step, row=index))
         blocks += [replace(strip, caption=caption), Links(f"Slot {index:,}", (whole,))]
     if len(indices) > ROWS_OF_BATCH:
@@ -182,30 +181,19 @@ def _row(
     )
     facts = KeyValues(
         (
-            ("source", name_of(rows)),
+            ("source", source_name(rows)),
             ("row", f"{row:,} of {len(rows):,}"),
             ("epoch", f"{int(taken.epochs[index])}"),
             ("rank", f"{index // share}"),
         )
     )
-    return Page(f"Step {step:,}, slot {index:,}", (ways, strip, facts), summary=name_of(rows))
+    return Page(f"Step {step:,}, slot {index:,}", (ways, strip, facts), summary=source_name(rows))
 
 
 def _view_of(view: View, rows: RowSource) -> View:
     """View of the store that rows are read from."""
     place = view.site.place_of(rows.store.place)
     return View(view.site, place, {})
-
-
-def name_of(rows: RowSource) -> str:
-    """Store of a source, with the settings of its documents that are not the default."""
-    described: dict[str, Any] = getattr(getattr(rows, "selection", None), "described", {})
-    words = ", ".join(
-        f"{name} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
-        for name, value in described.items()
-    )
-    name = rows.store.place.name
-    return f"{name} ({words})" if words else name
 
 
 def _sources(loader: Loader, stage: ScheduledStage, step: int) -> Table:
@@ -224,7 +212,7 @@ def _sources(loader: Loader, stage: ScheduledStage, step: int) -> Table:
         share = shares.get(name)
         table.append(
             (
-                name_of(rows) + (f", rows of {rows.seq_len:,}" if len(lengths) > 1 else ""),
+                source_name(rows) + (f", rows of {rows.seq_len:,}" if len(lengths) > 1 else ""),
                 "earlier stages" if share is None else Bar(percent(share), share),
                 f"{len(rows):,}",
                 f"{count:,}",
@@ -255,7 +243,7 @@ def _stages(loader: Loader, now: int, params: Params) -> Table:
             f"{one.mixture.seq_len:,}",
             _length(loader, one),
             ", ".join(
-                f"{name_of(rows)} {percent(float(share))}"
+                f"{source_name(rows)} {percent(float(share))}"
                 for rows, share in zip(one.mixture.rows, one.mixture.shares, strict=True)
             ),
         )

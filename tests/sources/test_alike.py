@@ -1,0 +1,98 @@
+"""Many remote files of a kind: planned as if each were looked at, and compared when they are read."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.jobs.builds import build, digests
+from tests.storage.servers import Bucket
+
+from packline.errors import InputError
+from packline.recipe import Recipe, Source
+from packline.sources import alike
+from packline.sources.files import InputFile, list_files
+from packline.storage.object_inputs import ObjectInputs
+from packline.storage.opening import open_storage
+
+FILES = 24
+
+
+def contents(packed: bool) -> dict[str, bytes]:
+    """Small files of three endings, and one without bytes."""
+    found = {"empty.jsonl": b""}
+    for number in range(FILES):
+        line = b'{"text": "document %d"}\n' % number
+        found[f"a/{number:03d}.jsonl.gz" if packed else f"a/{number:03d}.jsonl"] = (
+            gzip.compress(line, mtime=0) if packed else line
+        )
+        found[f"b/{number:03d}.txt"] = b"plain %d" % number
+    return found
+
+
+def put(place: str, files: dict[str, bytes]) -> None:
+    storage = open_storage(place)
+    for name, data in files.items():
+        storage.put_new(name, data)
+
+
+def listed(place: str) -> list[InputFile]:
+    return list_files(Recipe(sources=(Source(inputs=(place,)),), tokenizer="none"))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_plan_by_examples_is_the_plan_by_looks(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    put(place := bucket.place("in"), contents(packed))
+    whole = listed(place)
+    looks: list[str] = []
+    read_start = ObjectInputs.read_start
+
+    def counted(self: ObjectInputs, uri: str, size: int) -> Any:
+        looks.append(uri)
+        return read_start(self, uri, size)
+
+    monkeypatch.setattr(alike, "LOOKED", 4)
+    monkeypatch.setattr(ObjectInputs, "read_start", counted)
+    found = listed(place)
+    assert len(looks) <= 2 * 4 + 1 < len(found) // 4
+    assert sum(file.is_assumed for file in found) == 2 * FILES
+    assert [msgspec.structs.replace(file, is_assumed=False) for file in found] == whole
+
+
+def test_files_that_differ_are_all_looked_at(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {f"{number:03d}.jsonl": (b"text", b"content")[number % 2] for number in range(FILES)}
+    put(place := bucket.place("in"), {name: b'{"%s": "a"}\n' % field for name, field in names.items()})
+    monkeypatch.setattr(alike, "LOOKED", 4)
+    found = listed(place)
+    assert {file.name: file.text.encode() for file in found} == names
+    assert not any(file.is_assumed for file in found)
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [b'{"content": "a"}\n', gzip.compress(b'{"text": "a"}\n'), b"no JSON"],
+    ids=["field", "gzip", "text"],
+)
+def test_a_file_of_another_kind_stops_the_build(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tokenizer_json: Path, stray: bytes
+) -> None:
+    files = {name: data for name, data in contents(packed=False).items() if name.startswith("a/")}
+    put(bucket.place("good"), files)
+    put(bucket.place("bad"), {**files, "a/001.jsonl": stray})
+    monkeypatch.setattr(alike, "LOOKED", 4)
+    build(tmp_path / "by-looks", bucket.place("good") + "/a/*", tokenizer_json)
+    monkeypatch.setattr(alike, "LOOKED", 1000)
+    build(tmp_path / "by-examples", bucket.place("good") + "/a/*", tokenizer_json)
+    assert digests(tmp_path / "by-looks") == digests(tmp_path / "by-examples")
+    monkeypatch.setattr(alike, "LOOKED", 4)
+    if stray == b"no JSON":  # a bad record is located and counted, in whatever file it is
+        store = build(tmp_path / "bad", bucket.place("bad"), tokenizer_json)
+        assert store.manifest.ledger.bad == 1
+        return
+    with pytest.raises(InputError, match=r"a/001\.jsonl"):
+        build(tmp_path / "bad", bucket.place("bad"), tokenizer_json)
