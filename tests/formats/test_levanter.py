@@ -1,4 +1,4 @@
-"""levanter's rows: what its cache of records and its causal mask make of them."""
+"""levanter's rows: what its processor of records and its causal mask make of them."""
 
 from __future__ import annotations
 
@@ -22,20 +22,12 @@ LENGTH = 24
 
 
 def examples_of(folder: Path, seq_len: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Tokens and weights as its trainer gets them: records joined, cut, the last position without a loss."""
-    joined: dict[str, np.ndarray] = {}
-    for key, dtype in (("input_ids", np.int32), ("loss_weights", np.float32)):
-        records = [
-            record
-            for path in sorted(folder.glob("*.parquet"))
-            for record in pq.read_table(path).column(key).to_pylist()
-        ]
-        joined[key] = np.concatenate([np.asarray(record, dtype) for record in records])
+    """Tokens and weights as its trainer gets them: a record each, the last position without a loss."""
     mask = np.r_[np.ones(seq_len - 1), 0].astype(np.float32)
-    cuts = range(0, len(joined["input_ids"]), seq_len)
     return [
-        (joined["input_ids"][at : at + seq_len], joined["loss_weights"][at : at + seq_len] * mask)
-        for at in cuts
+        (np.asarray(record["input_ids"], np.int32), np.asarray(record["loss_weights"], np.float32) * mask)
+        for path in sorted(folder.glob("*.parquet"))
+        for record in pq.read_table(path).to_pylist()
     ]
 
 

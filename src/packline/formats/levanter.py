@@ -3,13 +3,13 @@
     rows-00000-of-00002.parquet       input_ids      list<int32>      L tokens, padding included
                                       loss_weights   list<float32>    1 where the next token is a target
 
-levanter joins the records of a cache and cuts them every `train_seq_len` tokens, so every row has exactly L
-tokens, and L must be that length. The weight of position t belongs to the prediction of token t + 1, as in
-levanter's own causal mask, which is 0 at the last position of a row: that target is lost. Weights are 0 at
-padding, at the last token of a document, and where a loss mask has 0. Attention crosses documents unless
-levanter is told otherwise (`block_cross_document_attention`), which it decides by the end of document.
+levanter makes one training sequence of each record and neither joins nor cuts them, so every row has
+exactly L tokens, and L must be the model's sequence length. The weight of position t belongs to the
+prediction of token t + 1, as in levanter's own causal mask, which is 0 at the last position of a row: that
+target is lost. Weights are 0 at padding, at the last token of a document, and where a loss mask has 0.
+levanter separates documents in attention by the tokenizer's end of document.
 
-Rows are in training order; levanter shuffles unless `shuffle: false`. Values are written plain and compressed
+Rows are in training order. Values are written plain and compressed
 with zstd. Based on `PrebuiltLmDatasetFormat` of levanter; tests read the files with pyarrow and repeat what
 its processor does. Cost: that of reading rows, and compression.
 """
@@ -63,15 +63,19 @@ class Levanter(RowFormat):
         places = {split: f"{out}/{folder}" for split, folder in record.folders.items()} or {"train": out}
         keys = {"train": "train_urls", "val": "validation_urls"}
         return (
+            f"# the model's sequence length: {record.seq_len}",
             "data:",
             f"  tokenizer: {out}",
-            *(f'  {keys[split]}: ["{places[split]}/*.parquet"]' for split in keys if split in places),
-            "  format:",
-            "    type: prebuilt",
-            f"    input_ids_key: {IDS}",
-            f"    loss_weights_key: {WEIGHTS}",
             "  shuffle: false  # rows are in training order",
-            f"train_seq_len: {record.seq_len}",
+            "  components:",
+            "    packline:",
+            "      source:",
+            "        type: url",
+            *(f'        {keys[split]}: ["{places[split]}/*.parquet"]' for split in keys if split in places),
+            "      format:",
+            "        type: prebuilt",
+            f"        input_ids_key: {IDS}",
+            f"        loss_weights_key: {WEIGHTS}",
         )
 
     def plan(self, view: RowView, options: LevanterOptions) -> ExportPlan:
