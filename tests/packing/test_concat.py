@@ -191,5 +191,6 @@ def test_rows_are_the_same_whatever_is_held_in_memory(
     for document in range(0, 257, 9):
         assert rows.rows_of(document).tolist() == expected.rows_of(document).tolist()
     assert rows.selection._shuffled is None and expected.selection._shuffled is not None
-    sums = rows.packer._sums
+    packer: Any = rows.packer
+    sums = packer._sums
     assert isinstance(sums, documents.SampledOffsets) and sums._step == step
