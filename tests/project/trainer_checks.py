@@ -83,7 +83,6 @@ if "PacklineDataset" in globals():
     assert len(dataset) > 1000
 """
 MEGATRON = """
-import types
 import numpy as np
 import packline
 
@@ -94,10 +93,11 @@ np.random.RandomState = Still
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.core.datasets.utils import Split
+from megatron.core.tokenizers import MegatronTokenizer
 
 store = packline.open("store")
-known = store.manifest.tokenizer
-tokenizer = types.SimpleNamespace(eod=known.eod_id, vocab_size=known.vocab_size, unique_identifiers={})
+tokenizer = MegatronTokenizer.from_pretrained("data", metadata_path={"library": "huggingface"})
+assert tokenizer.eod == store.manifest.tokenizer.eod_id
 for split, name in (("train", Split.train), ("val", Split.valid)):
     path = f"data/{split}_text_document"
     config = GPTDatasetConfig(
@@ -324,7 +324,7 @@ CHECK = {
     "trl.md": "assert trainer.state.global_step > 0",
 }
 OWN: dict[str, tuple[str, ...]] = {
-    "megatron.md": ("megatron", "torch"),
+    "megatron.md": ("megatron", "torch", "transformers"),
     "olmo.md": ("olmo_core", "bettermap", "dataclass_extensions"),
     "litgpt.md": ("litgpt", "lightning", "litdata"),
     "llm-foundry.md": ("streaming",),
