@@ -297,13 +297,19 @@ again.load_state_dict(saved["loader"])
 assert again.step == 3
 """
 LEVANTER = """
-import numpy as np
+import glob
 import pyarrow.parquet
+import packline
 
-table = pyarrow.parquet.read_table("rows/train.parquet")
-batch = rows.read(np.arange(len(rows)), fields=("tokens", "loss_mask"))
-assert table["input_ids"].to_pylist() == batch["tokens"].tolist()
-assert table["loss_weights"].to_pylist() == batch["loss_mask"].astype(float).tolist()
+rows = packline.open("store").rows(1024, packing="best_fit")
+loader = packline.Loader(rows, batch_size=1, seed=1)
+files = sorted(glob.glob("rows/train/*.parquet"))
+records = [one for name in files for one in pyarrow.parquet.read_table(name).to_pylist()]
+assert len(records) == len(rows) > 20 and glob.glob("rows/val/*.parquet")
+for record, batch in zip(records, loader):
+    assert record["input_ids"] == batch["tokens"][0].tolist()
+    # A causal loss learns position t from t + 1, and nothing at the last position.
+    assert record["loss_weights"][:-1] == (batch["targets"][0] >= 0).tolist()[:-1]
 """
 CHECK = {
     "megatron.md": MEGATRON,
