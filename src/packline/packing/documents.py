@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -32,35 +32,12 @@ from packline.packing.passes import ShardPlaces
 from packline.permutation import Permutation
 from packline.ragged import offsets_of
 from packline.storage.places import refuse_remote
-from packline.store.reader import Shards, StoreReader, shard_labels
+from packline.store.reader import StoreReader, shard_labels
 from packline.store.shard import Shard
+from packline.store.tables import Picked
 
 AHEAD = 32
 """Indexes of a remote store that are brought at once in a pass over lengths."""
-
-
-class ChosenShards(Sequence[Shard]):
-    """Some shards of a store, in order, each made when it is used.
-
-    Args:
-        shards: all shards of the store.
-        numbers: numbers of the chosen ones.
-    """
-
-    def __init__(self, shards: Shards, numbers: list[int]) -> None:
-        self._shards, self._numbers = shards, numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> Shard: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Shard]: ...
-    def __getitem__(self, index: int | slice) -> Shard | list[Shard]:
-        if isinstance(index, slice):
-            return [self._shards[number] for number in self._numbers[index]]
-        return self._shards[self._numbers[index]]
 
 
 class ShardRange:
@@ -70,7 +47,7 @@ class ShardRange:
         chosen = np.array(numbers, np.int64)
         self.numbers = list(numbers)
         """Number of each shard in the store."""
-        self.shards: Sequence[Shard] = ChosenShards(store.shards, self.numbers)
+        self.shards: Sequence[Shard] = Picked(store.shards, self.numbers)
         tokens = store.manifest.shards.numbers("tokens")[chosen]
         self.tokens = int(tokens.sum())
         documents = np.diff(store.firsts)[chosen]
