@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.jobs.builds import build, digests, set_sizes_everywhere, start_slice
 from tests.laws.reference import write_corpus
+from tests.storage.servers import Bucket
 
 import packline
 from packline.errors import RecipeError, UnitsLeft
+from packline.jobs.build import run_build
 from packline.jobs.chosen import Chosen
+from packline.jobs.events import Event, UnitDone
 from packline.jobs.finish import finalize_store
 from packline.jobs.job import Numbered
 from packline.jobs.on import Slice, parse_slice
 from packline.jobs.slices import SliceShares
+from packline.jobs.status import Status, status
+from packline.jobs.work import SCRATCH
+from packline.recipe import Recipe, RunOptions, Source
+from packline.storage.opening import open_storage
 
 
 @given(st.integers(0, 200), st.integers(1, 12))
@@ -128,6 +136,32 @@ def test_a_scan_without_receipts_and_an_export_are_not_sliced(
         packline.analyze(store, on=Slice(0, 2))
     with pytest.raises(RecipeError, match="renaming one folder"):
         packline.export(store, to_format="llmc", out=tmp_path / "out", on=Slice(0, 2))
+
+
+def test_status_sees_the_slices_of_a_build_in_an_object_store(
+    corpus: Path, tokenizer_json: Path, tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SCRATCH, str(tmp_path / "scratch"))
+    place, seen = bucket.place("store"), list[Status]()
+    recipe = Recipe(sources=(Source(inputs=(str(corpus),)),), tokenizer=str(tokenizer_json))
+    options = RunOptions(workers=0, engine="tokenizers")
+
+    def look(event: Event) -> None:
+        if isinstance(event, UnitDone) and not seen:
+            seen.append(status(place))
+
+    for number in (1, 0):
+        if number == 0 and seen:
+            after = status(place)
+            assert (after.state, after.processes) == ("interrupted", [])
+        with contextlib.suppress(UnitsLeft):
+            run_build(recipe, place, options, on=Slice(number, 2), on_event=look)
+    assert seen[0].state == "running" and len(seen[0].processes) == 1
+    if status(place).state != "finished":  # the compressed file was the first slice's
+        with contextlib.suppress(UnitsLeft):
+            run_build(recipe, place, options, on=Slice(1, 2))
+    assert status(place).state == "finished"
+    assert not [one.name for one in open_storage(place).walk(".packline")]
 
 
 SLICES = 3
