@@ -25,7 +25,7 @@ from typing import Self
 
 import msgspec
 
-from packline.errors import ResumeMismatch, StoreError
+from packline.errors import ResumeMismatch, StoreBusy, StoreError
 from packline.fingerprint import hash_bytes
 from packline.jobs.begun import PLAN, read_begun
 from packline.jobs.driver import ACTIVE, HELPERS, Driver
@@ -199,6 +199,22 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         self.driver = Driver(self.storage, self.work)
         self.driver.take()
         ACTIVE[self.place] = self.driver
+
+    def lead(self) -> bool:
+        """Drive the end of a build: one of many helpers reads all receipts and publishes.
+
+        Returns:
+            False once another process has published the store.
+        """
+        if self._helper is None:
+            return True
+        while self.storage.facts(MANIFEST) is None:
+            driver = Driver(self.storage, self.work)
+            with contextlib.suppress(StoreBusy):
+                driver.take()
+                self.driver = ACTIVE[self.place] = driver
+                return self.storage.facts(MANIFEST) is None
+        return False
 
     def close(self) -> None:
         """Release the lock, and let another drive."""
