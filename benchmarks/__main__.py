@@ -259,7 +259,11 @@ def reuse(options: argparse.Namespace) -> None:
 def remote(options: argparse.Namespace) -> None:
     """Measure builds from an object server, and add them to the results, in place of older ones."""
     from benchmarks.remote import INPUTS, measure_remote
+    from benchmarks.remote_reads import measure_reads
 
+    if options.reads:
+        measure_reads(options.folder, rounds=options.rounds, steps=options.steps, say=_say)
+        return
     results = _results(options)
     runs = measure_remote(
         options.folder,

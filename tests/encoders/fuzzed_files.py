@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from packline.encoders.engines import SPLITS
+from packline.encoders.features import SPLITS
 from packline.encoders.token_bytes import LETTERS
 from packline.vocabulary.passages import LANGUAGES, PASSAGES
 
@@ -75,7 +75,8 @@ GPT2 = {**LEVEL, "use_regex": True}
 
 def make_contents(rng: Random) -> dict[str, Any]:
     """A tokenizer.json as builtins; not all of them can be read."""
-    kind = rng.choice(["bytes"] * 10 + ["pieces"] * 5 + ["characters", "Unigram", "WordPiece", "WordLevel"])
+    kinds = ["bytes"] * 10 + ["pieces"] * 5 + ["characters", *["Unigram", "WordPiece"] * 3, "WordLevel"]
+    kind = rng.choice(kinds)
     plain = rng.random() < 0.6  # most parts as published tokenizers have them
     model = _model(rng, kind, plain)
     contents: dict[str, Any] = {
@@ -237,6 +238,9 @@ def _normalizer(rng: Random, kind: str, plain: bool) -> dict[str, Any] | None:
     if kind == "pieces" and rng.random() < 0.5:
         both: dict[str, Any] = {"type": "Sequence", "normalizers": metaspace}
         return rng.choice([both, metaspace[1]])
+    if plain and kind == "WordPiece":
+        bert = {name: rng.random() < 0.5 for name in ("clean_text", "handle_chinese_chars", "lowercase")}
+        return {"type": "BertNormalizer", **bert, "strip_accents": rng.choice([None, True, False])}
     if plain:
         return {"type": "NFC"} if rng.random() < 0.25 else None
     one: list[dict[str, Any]] = [

@@ -8,7 +8,7 @@ import pytest
 
 from packline.encoders import remembered
 from packline.encoders.encoder import LITTLE_TEXT, Encoder
-from packline.encoders.engines import tokenizer_features
+from packline.encoders.features import tokenizer_features
 from packline.encoders.remembered import remember
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import load_tokenizer

@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-EngineName = Literal["gigatoken", "fastokens", "tokenizers"]
-ENGINE_NAMES: tuple[EngineName, ...] = ("gigatoken", "fastokens", "tokenizers")
+EngineName = Literal["gigatoken", "fastokens", "words", "tokenizers"]
+ENGINE_NAMES: tuple[EngineName, ...] = ("gigatoken", "fastokens", "words", "tokenizers")
 
 
 class EngineReport(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Engines: three libraries, one protocol, one result.
+"""Engines: three libraries and a table of words, one protocol, one result.
 
 An engine encodes texts to ids, as one `Ragged` of uint32 without boundary tokens. All engines are built from
 the same tokenizer.json, so the choice of engine affects the duration of a build but never its output;
@@ -6,39 +6,37 @@ the same tokenizer.json, so the choice of engine affects the duration of a build
 
     gigatoken    BPE, byte-level or with byte fallback; fastest where words repeat (its cache grows)
     fastokens    BPE, byte-level; fastest cold and on Chinese, Japanese, Korean
+    words        WordPiece, Unigram: the reference, each distinct word once (`words`)
     tokenizers   all tokenizers; the reference, about 100 times slower
 
 Texts with characters that one of them is known to handle differently are encoded by the reference instead. An
 engine is not thread-safe and runs in one thread: processes scale, threads do not.
 
-The first two are loaded only for tokenizers whose features have all been shown to match the reference:
+The first three are loaded only for tokenizers whose features have all been shown to match the reference:
 
-    tokenizer.json ── tokenizer_features ──> {"model BPE of bytes", "normalizer NFC", ...}
-                                                   │
-                      SUPPORTED[engine] ───────────┴──> used, or not used and for which feature
+    tokenizer.json ── `features` ──> {"model BPE of bytes", "normalizer NFC", ...}
+                                                  │
+                      SUPPORTED[engine] ──────────┴──> used, or not used and for which feature
 
 A fast engine ignores what it does not know in a tokenizer.json, which changes the ids of only a few texts; a
 sample need not contain them. A feature is in the table if `tests/encoders/tokenizer_fuzzer.py` found equal
-ids for it on hostile text, alone and combined with others of the table. Normalizer and pre-tokenizer are one
-feature each, with all their steps and settings, so an unknown setting makes a feature that is in no table.
+ids for it on hostile text, alone and combined with others of the table.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from functools import lru_cache
+from collections.abc import Callable
+from itertools import product
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 
 from packline.encoders import EngineName
-from packline.encoders.remembered import remember
-from packline.encoders.special_tokens import KEPT_MARK, MARK, BytesCounter, added_token_features
-from packline.encoders.tiktoken import PATTERNS, SPLIT_50K
-from packline.encoders.token_bytes import LETTERS
-from packline.encoders.tokenizer import merge_pairs, refusals
+from packline.encoders.features import tokenizer_features
+from packline.encoders.special_tokens import MARK, BytesCounter
+from packline.encoders.tokenizer import read_added_tokens, refusals
+from packline.encoders.words import PREPENDED, WordsEngine
 from packline.errors import TokenizerError
 from packline.ragged import Ragged, concatenate, offsets_of
 from packline.sources.batch import Texts
@@ -111,11 +109,11 @@ class TokenizersEngine:
 
     def __init__(self, json: str, loaded: Any = None) -> None:
         """Load a tokenizer.json, or use its `tokenizers.Tokenizer` that is loaded already."""
-        self._tokenizer = load_reference(json) if loaded is None else loaded
+        self.tokenizer = load_reference(json) if loaded is None else loaded
 
     def encode(self, texts: Texts) -> Ragged:
         # Its only output is a list of Python ints: the one engine that makes one object per token.
-        encodings = self._tokenizer.encode_batch_fast(texts.to_list(), add_special_tokens=False)
+        encodings = self.tokenizer.encode_batch_fast(texts.to_list(), add_special_tokens=False)
         return _of_documents([np.array(encoding.ids, np.uint32) for encoding in encodings])
 
 
@@ -155,11 +153,14 @@ class GuardedEngine:
 ENGINES: dict[EngineName, Callable[[str], Engine]] = {
     "gigatoken": GigatokenEngine,
     "fastokens": FastokensEngine,
+    "words": lambda json: WordsEngine(json, lambda: TokenizersEngine(json)),
     "tokenizers": TokenizersEngine,
 }
 
 
-def load_engine(name: EngineName, json: str, reference: Callable[[], Engine] | None = None) -> Engine:
+def load_engine(
+    name: EngineName, json: str, reference: Callable[[], TokenizersEngine] | None = None
+) -> Engine:
     """Build an engine from a tokenizer.json.
 
     Args:
@@ -176,14 +177,14 @@ def load_engine(name: EngineName, json: str, reference: Callable[[], Engine] | N
             f" the feature '{feature}'"
         )
     with refusals(f"{name} cannot do this tokenizer"):
-        engine = ENGINES[name](json)
+        load = reference or (lambda: TokenizersEngine(json))
+        engine = WordsEngine(json, load) if name == "words" else ENGINES[name](json)
     characters = read_otherwise(name, json)
-    load = reference or (lambda: TokenizersEngine(json))
     return GuardedEngine(engine, characters, load) if characters else engine
 
 
 def load_engines(
-    names: tuple[EngineName, ...], json: str, reference: Callable[[], Engine] | None = None
+    names: tuple[EngineName, ...], json: str, reference: Callable[[], TokenizersEngine] | None = None
 ) -> dict[EngineName, Engine | str]:
     """Build several engines in parallel; one that does not support the tokenizer is replaced by the reason.
 
@@ -240,30 +241,6 @@ def _with_one_thread(first_use: Callable[[], object]) -> None:
             os.sched_setaffinity(int(thread), allowed)
 
 
-LETTERS_OF_TEXT = frozenset(
-    letter for letter, byte in LETTERS.items() if byte < 0xF5 and byte not in (0xC0, 0xC1)
-)
-"""Letters of the bytes that occur in UTF-8."""
-BYTE_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in range(256))
-
-SPLITS: dict[str, str] = {
-    SPLIT_50K: "gpt2",
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]|\s+(?!\S)|\s+": "cl100k",
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+": "qwen3.5",
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+": "tekken",
-    r"\p{N}{1,3}": "3 digits",
-    "[一-龥\u3040-ゟ゠-ヿ]+": "deepseek cjk",
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+": "deepseek words",
-    "[0-9][0-9][0-9]": "3 ASCII digits",
-} | {pattern.expression: name for name, pattern in PATTERNS.items() if name not in ("gpt2", "gpt4")}
-"""Names of published regular expressions; any other expression is a separate feature."""
-
 WITH_SPLIT = ("gpt2", "llama3", "qwen2", "qwen3.5", "o200k", "tekken")
 COMMON = frozenset(
     {
@@ -280,6 +257,16 @@ COMMON = frozenset(
         *("added token", "added token lstrip", "added token rstrip"),
     }
 )
+_PRECOMPILED = (
+    "normalizer Precompiled + Replace {'Regex': ' {2,}'} by ' '",
+    "normalizer Precompiled + Replace {'Regex': ' {2,}'} by '▁'",
+    "normalizer Precompiled + Strip strip_left=False strip_right=True + Replace {'Regex': ' {2,}'} by '▁'",
+)
+_BERT = [
+    f"normalizer BertNormalizer clean_text={clean} handle_chinese_chars={chinese} lowercase={lower}"
+    f" strip_accents={strip}"
+    for clean, chinese, lower, strip in product(*3 * [(True, False)], (True, False, None))
+]
 SUPPORTED: dict[EngineName, frozenset[str]] = {
     "gigatoken": COMMON
     | {
@@ -308,6 +295,17 @@ SUPPORTED: dict[EngineName, frozenset[str]] = {
         "added token normalized, of characters that NFC makes or changes",
         "added token that is not ASCII, with NFC",
     },
+    "words": frozenset(
+        {
+            *("model WordPiece", "model WordLevel", "model Unigram"),
+            *("normalizer none", "normalizer Precompiled", *_PRECOMPILED, *_BERT),
+            *("pre-tokenizer BertPreTokenizer", "pre-tokenizer Whitespace", "pre-tokenizer WhitespaceSplit"),
+            *(f"pre-tokenizer Metaspace {prepend} split" for prepend in ("always", "first", "never")),
+            "pre-tokenizer WhitespaceSplit + Metaspace always split",
+            *("added token", "added token lstrip", "added token rstrip", "added token single_word"),
+            "added token that strips beside one with white space at an end",
+        }
+    ),
 }
 """Features on which each fast engine has been shown to match the reference."""
 
@@ -328,7 +326,7 @@ MONGOLIAN_SEPARATOR = ("\u180e".encode(),)
 
 
 def read_otherwise(name: EngineName, json: str) -> tuple[bytes, ...]:
-    """UTF-8 prefixes of the characters for which the ids of an engine may differ from the reference's.
+    """UTF-8 prefixes of the strings for which the ids of an engine may differ from the reference's.
 
     >>> json = '{"model": {"vocab": {}}, "normalizer": {"type": "NFC"}}'
     >>> len(read_otherwise("gigatoken", json)), read_otherwise("fastokens", json)
@@ -337,6 +335,10 @@ def read_otherwise(name: EngineName, json: str) -> tuple[bytes, ...]:
     features = tokenizer_features(json)
     if name == "gigatoken" and "normalizer NFC" in features:
         return MARKS
+    if name == "words":
+        contents = {token.content for token in read_added_tokens(json) if MARK not in token.content}
+        found = tuple(sorted(content.encode() for content in contents))
+        return found + PREPENDED if any(" Precompiled" in feature for feature in features) else found
     if name == "fastokens" and any(" Split " in feature for feature in features):
         return MONGOLIAN_SEPARATOR
     return ()
@@ -356,125 +358,3 @@ def unsupported(name: EngineName, json: str) -> str | None:
     if name not in SUPPORTED:
         return None
     return next((feature for feature in tokenizer_features(json) if feature not in SUPPORTED[name]), None)
-
-
-@lru_cache(maxsize=4)
-def tokenizer_features(json: str) -> tuple[str, ...]:
-    """Features of a tokenizer.json that affect ids, each once, in processing order.
-
-    >>> tokenizer_features('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
-    ('model BPE', 'model of characters', 'normalizer none', 'pre-tokenizer none')
-    """
-    text = json.replace(MARK, KEPT_MARK)
-    return remember("features", text, tuple[str, ...], lambda: _find_features(text))
-
-
-def _find_features(json: str) -> tuple[str, ...]:
-    whole = msgspec.json.decode(json)
-    normalizer = _chain(whole.get("normalizer"), "normalizers")
-    pre_tokenizer = _chain(whole.get("pre_tokenizer"), "pretokenizers")
-    model, added = whole["model"], whole.get("added_tokens") or []
-    found = [
-        *_of_model(model, added, "ByteLevel" in normalizer + pre_tokenizer),
-        f"normalizer {normalizer}",
-        f"pre-tokenizer {pre_tokenizer}",
-        *added_token_features(added, normalizer, "add_prefix_space" in pre_tokenizer),
-    ]
-    return tuple(dict.fromkeys(found))
-
-
-def _chain(step: dict[str, Any] | None, inner: str) -> str:
-    """Description of a normalizer or pre-tokenizer with all its steps."""
-    return " + ".join(_spelled(one) for one in _steps(step, inner)) or "none"
-
-
-def _steps(step: dict[str, Any] | None, inner: str) -> Iterator[dict[str, Any]]:
-    if step is None:
-        return
-    if step.get("type") == "Sequence":
-        for one in step.get(inner) or []:
-            yield from _steps(one, inner)
-    else:
-        yield step
-
-
-def _spelled(step: dict[str, Any]) -> str:
-    """Description of a step and its settings, without default settings."""
-    rest = dict(step)
-    kind = str(rest.pop("type", "?"))
-    words = [kind]
-    if kind == "ByteLevel":
-        rest.pop("trim_offsets", None)
-        words += ["add_prefix_space"] if rest.pop("add_prefix_space", True) else []
-        words += [] if rest.pop("use_regex", True) else ["without words"]
-    elif kind == "Split":
-        pattern = rest.pop("pattern", None) or {}
-        expression = pattern.get("Regex")
-        words.append(SPLITS.get(expression, repr(expression)) if expression else repr(pattern.get("String")))
-        behavior, invert = str(rest.pop("behavior", "?")), rest.pop("invert", False)
-        words += [behavior] if behavior != "Isolated" else []
-        words += ["inverted"] if invert else []
-    elif kind == "Metaspace":
-        older = {True: "always", False: "never", None: "always"}[rest.pop("add_prefix_space", None)]
-        words.append(rest.pop("prepend_scheme", None) or older)
-        words += ["split"] if rest.pop("split", True) else []
-        words += [] if rest.get("replacement") == "▁" else [repr(rest.get("replacement"))]
-        rest.pop("replacement", None)
-    elif kind == "Replace":
-        pattern = rest.pop("pattern", None) or {}
-        words += [repr(pattern.get("String", pattern)), "by", repr(rest.pop("content", None))]
-    elif kind == "Prepend":
-        words.append(repr(rest.pop("prepend", None)))
-    return " ".join([*words, *(f"{key}={repr(value)[:40]}" for key, value in sorted(rest.items()))])
-
-
-def _of_model(model: dict[str, Any], added: list[dict[str, Any]], byte_level: bool) -> Iterator[str]:
-    kind = model.get("type", "BPE")
-    yield f"model {kind}"
-    vocab = model["vocab"]
-    if kind != "BPE" or not isinstance(vocab, dict):
-        return
-    fallback = bool(model.get("byte_fallback"))
-    yield "model of bytes" if byte_level else "model byte_fallback" if fallback else "model of characters"
-    if byte_level and fallback:
-        yield "model of bytes with byte_fallback"
-    if fallback and model.get("ignore_merges"):
-        yield "model byte_fallback with ignore_merges"
-    settings = ("ignore_merges", "unk_token", "fuse_unk", "continuing_subword_prefix", "end_of_word_suffix")
-    for setting in (*settings, "dropout"):
-        if model.get(setting):
-            yield f"model {setting}"
-    if byte_level:
-        if not vocab.keys() >= LETTERS_OF_TEXT:
-            yield "byte without a token"
-        yield from _spelled_otherwise(vocab, {token.get("content") for token in added})
-    elif fallback and not vocab.keys() >= BYTE_TOKENS:
-        yield "byte without a token"
-    yield from _of_merges(vocab, model.get("merges") or [])
-
-
-def _spelled_otherwise(vocab: dict[str, int], added: set[Any]) -> Iterator[str]:
-    """Tokens of a byte-level vocabulary that are not written in the byte-level alphabet."""
-    if LETTERS.keys() >= set("".join(vocab)):
-        return
-    others = [token for token in vocab if token not in added and not LETTERS.keys() >= set(token)]
-    if any(" " not in token for token in others):
-        yield "token spelled with other letters than bytes have"
-    elif others:
-        yield "token spelled with a space"
-
-
-def _of_merges(vocab: dict[str, int], merges: list[Any]) -> Iterator[str]:
-    ids = set(vocab.values())
-    if len(ids) < len(vocab):
-        yield "several tokens of one id"
-    if vocab and max(ids) >= len(vocab):
-        yield "ids with gaps"
-    pairs = merge_pairs(merges)
-    made = [-1 if id is None else id for id in map(vocab.get, map("".join, pairs))]
-    if len(set(made)) < len(made):
-        if len(set(map(tuple, pairs))) < len(pairs):
-            yield "merge stated twice"
-        yield "several merges of one token"
-    if made != sorted(made):
-        yield "merges not in the order of ids"

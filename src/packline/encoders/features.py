@@ -1,0 +1,171 @@
+"""Features of a tokenizer.json: all that may make an engine's ids differ from the reference's.
+
+Normalizer and pre-tokenizer are one feature each, with all their steps and settings, so an unknown setting
+makes a feature that is in no table of `engines.SUPPORTED`.
+
+>>> tokenizer_features('{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
+('model WordPiece', 'normalizer none', 'pre-tokenizer none')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from packline.encoders.remembered import remember
+from packline.encoders.special_tokens import KEPT_MARK, MARK, added_token_features
+from packline.encoders.tiktoken import PATTERNS, SPLIT_50K
+from packline.encoders.token_bytes import LETTERS
+from packline.encoders.tokenizer import merge_pairs
+
+LETTERS_OF_TEXT = frozenset(
+    letter for letter, byte in LETTERS.items() if byte < 0xF5 and byte not in (0xC0, 0xC1)
+)
+"""Letters of the bytes that occur in UTF-8."""
+BYTE_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+
+SPLITS: dict[str, str] = {
+    SPLIT_50K: "gpt2",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+": "cl100k",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+": "qwen3.5",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+": "tekken",
+    r"\p{N}{1,3}": "3 digits",
+    "[一-龥\u3040-ゟ゠-ヿ]+": "deepseek cjk",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+": "deepseek words",
+    "[0-9][0-9][0-9]": "3 ASCII digits",
+} | {pattern.expression: name for name, pattern in PATTERNS.items() if name not in ("gpt2", "gpt4")}
+"""Names of published regular expressions; any other expression is a separate feature."""
+
+
+@lru_cache(maxsize=4)
+def tokenizer_features(json: str) -> tuple[str, ...]:
+    """Features of a tokenizer.json that affect ids, each once, in processing order.
+
+    >>> tokenizer_features('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
+    ('model BPE', 'model of characters', 'normalizer none', 'pre-tokenizer none')
+    """
+    text = json.replace(MARK, KEPT_MARK)
+    return remember("features", text, tuple[str, ...], lambda: _find_features(text))
+
+
+def _find_features(json: str) -> tuple[str, ...]:
+    whole = msgspec.json.decode(json)
+    normalizer = _chain(whole.get("normalizer"), "normalizers")
+    pre_tokenizer = _chain(whole.get("pre_tokenizer"), "pretokenizers")
+    model, added = whole["model"], whole.get("added_tokens") or []
+    found = [
+        *_of_model(model, added, "ByteLevel" in normalizer + pre_tokenizer),
+        f"normalizer {normalizer}",
+        f"pre-tokenizer {pre_tokenizer}",
+        *added_token_features(added, normalizer, "add_prefix_space" in pre_tokenizer),
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _chain(step: dict[str, Any] | None, inner: str) -> str:
+    """Description of a normalizer or pre-tokenizer with all its steps."""
+    return " + ".join(_spelled(one) for one in steps_of(step, inner)) or "none"
+
+
+def steps_of(step: dict[str, Any] | None, inner: str) -> Iterator[dict[str, Any]]:
+    """Steps of a normalizer or pre-tokenizer: itself, or those of a sequence under the name `inner`."""
+    if step is None:
+        return
+    if step.get("type") == "Sequence":
+        for one in step.get(inner) or []:
+            yield from steps_of(one, inner)
+    else:
+        yield step
+
+
+def _spelled(step: dict[str, Any]) -> str:
+    """Description of a step and its settings, without default settings."""
+    rest = dict(step)
+    kind = str(rest.pop("type", "?"))
+    words = [kind]
+    if kind == "ByteLevel":
+        rest.pop("trim_offsets", None)
+        words += ["add_prefix_space"] if rest.pop("add_prefix_space", True) else []
+        words += [] if rest.pop("use_regex", True) else ["without words"]
+    elif kind == "Split":
+        pattern = rest.pop("pattern", None) or {}
+        expression = pattern.get("Regex")
+        words.append(SPLITS.get(expression, repr(expression)) if expression else repr(pattern.get("String")))
+        behavior, invert = str(rest.pop("behavior", "?")), rest.pop("invert", False)
+        words += [behavior] if behavior != "Isolated" else []
+        words += ["inverted"] if invert else []
+    elif kind == "Metaspace":
+        older = {True: "always", False: "never", None: "always"}[rest.pop("add_prefix_space", None)]
+        words.append(rest.pop("prepend_scheme", None) or older)
+        words += ["split"] if rest.pop("split", True) else []
+        words += [] if rest.get("replacement") == "▁" else [repr(rest.get("replacement"))]
+        rest.pop("replacement", None)
+    elif kind == "Replace":
+        pattern = rest.pop("pattern", None) or {}
+        words += [repr(pattern.get("String", pattern)), "by", repr(rest.pop("content", None))]
+    elif kind == "Precompiled":
+        rest.pop("precompiled_charsmap", None)  # maps single graphemes, whatever they are
+    elif kind == "Prepend":
+        words.append(repr(rest.pop("prepend", None)))
+    return " ".join([*words, *(f"{key}={repr(value)[:40]}" for key, value in sorted(rest.items()))])
+
+
+def _of_model(model: dict[str, Any], added: list[dict[str, Any]], byte_level: bool) -> Iterator[str]:
+    kind = model.get("type", "BPE")
+    yield f"model {kind}"
+    vocab = model["vocab"]
+    if kind != "BPE" or not isinstance(vocab, dict):
+        return
+    fallback = bool(model.get("byte_fallback"))
+    yield "model of bytes" if byte_level else "model byte_fallback" if fallback else "model of characters"
+    if byte_level and fallback:
+        yield "model of bytes with byte_fallback"
+    if fallback and model.get("ignore_merges"):
+        yield "model byte_fallback with ignore_merges"
+    settings = ("ignore_merges", "unk_token", "fuse_unk", "continuing_subword_prefix", "end_of_word_suffix")
+    for setting in (*settings, "dropout"):
+        if model.get(setting):
+            yield f"model {setting}"
+    if byte_level:
+        if not vocab.keys() >= LETTERS_OF_TEXT:
+            yield "byte without a token"
+        yield from _spelled_otherwise(vocab, {token.get("content") for token in added})
+    elif fallback and not vocab.keys() >= BYTE_TOKENS:
+        yield "byte without a token"
+    yield from _of_merges(vocab, model.get("merges") or [])
+
+
+def _spelled_otherwise(vocab: dict[str, int], added: set[Any]) -> Iterator[str]:
+    """Tokens of a byte-level vocabulary that are not written in the byte-level alphabet."""
+    if LETTERS.keys() >= set("".join(vocab)):
+        return
+    others = [token for token in vocab if token not in added and not LETTERS.keys() >= set(token)]
+    if any(" " not in token for token in others):
+        yield "token spelled with other letters than bytes have"
+    elif others:
+        yield "token spelled with a space"
+
+
+def _of_merges(vocab: dict[str, int], merges: list[Any]) -> Iterator[str]:
+    ids = set(vocab.values())
+    if len(ids) < len(vocab):
+        yield "several tokens of one id"
+    if vocab and max(ids) >= len(vocab):
+        yield "ids with gaps"
+    pairs = merge_pairs(merges)
+    made = [-1 if id is None else id for id in map(vocab.get, map("".join, pairs))]
+    if len(set(made)) < len(made):
+        if len(set(map(tuple, pairs))) < len(pairs):
+            yield "merge stated twice"
+        yield "several merges of one token"
+    if made != sorted(made):
+        yield "merges not in the order of ids"

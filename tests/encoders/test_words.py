@@ -1,0 +1,209 @@
+"""Words engine: the ids of the reference on any text, whether its words are new or known."""
+
+from __future__ import annotations
+
+import base64
+import json
+from functools import cache
+from itertools import product
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conftest import HARD_TEXTS
+from tests.encoders.fuzzed_files import contents_of
+from tests.encoders.hostile_texts import hostile_texts
+from tests.encoders.test_sentencepiece import trained
+
+from packline.encoders import words as words_module
+from packline.encoders.engines import TokenizersEngine, load_engine, unsupported
+from packline.encoders.sentencepiece import read_model
+from packline.encoders.word_models import Unigrams
+from packline.encoders.word_table import PADDING, Keys, WordTable
+from packline.ragged import Ragged, offsets_of
+from packline.sources.batch import Texts
+
+BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+BERT |= {"strip_accents": None, "lowercase": True}
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}
+RUNS = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
+STRIP = {"type": "Strip", "strip_left": False, "strip_right": True}
+SPLIT = {"type": "WhitespaceSplit"}
+
+
+def _precompiled(*more: dict[str, Any]) -> dict[str, Any]:
+    charsmap = read_model(trained("unigram", "nmt_nfkc", False, False), "").charsmap
+    step = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(charsmap).decode()}
+    return {"type": "Sequence", "normalizers": [step, *more]} if more else step
+
+
+def _contents(name: str) -> dict[str, Any]:
+    """Tokenizers whose parts are those of published ones."""
+    sequence = {"type": "Sequence", "pretokenizers": [SPLIT, {**METASPACE, "prepend_scheme": "always"}]}
+    kinds: dict[str, tuple[str, Any, Any]] = {
+        "bert": ("WordPiece", BERT, {"type": "BertPreTokenizer"}),
+        "bert cased": ("WordPiece", {**BERT, "lowercase": False}, {"type": "BertPreTokenizer"}),
+        "bert plain": ("WordPiece", None, {"type": "BertPreTokenizer"}),
+        "word level": ("WordLevel", None, {"type": "Whitespace"}),
+        "t5": ("Unigram", _precompiled(STRIP, RUNS), METASPACE),
+        "runs": ("Unigram", _precompiled(RUNS), {**METASPACE, "prepend_scheme": "always"}),
+        "xlm": ("Unigram", _precompiled(), sequence),
+        "unigram": ("Unigram", None, {**METASPACE, "prepend_scheme": "never"}),
+        "both": ("Unigram", _precompiled(), {"type": "BertPreTokenizer"}),
+    }
+    kind, normalizer, pre_tokenizer = kinds[name]
+    tokens = ["<unk>", "[CLS]", ("qzx", {"single_word": True}), (" z", {"lstrip": True, "rstrip": True})]
+    return contents_of(kind, normalizer=normalizer, pre_tokenizer=pre_tokenizer, tokens=tokens)
+
+
+NAMES = ("bert", "bert cased", "bert plain", "word level", "t5", "runs", "xlm", "unigram", "both")
+
+
+@cache
+def engines(name: str) -> tuple[Any, TokenizersEngine]:
+    whole = json.dumps(_contents(name))
+    assert unsupported("words", whole) is None
+    return load_engine("words", whole), TokenizersEngine(whole)
+
+
+def check(name: str, texts: list[str]) -> None:
+    """Both engines give the same ids, for new words and for known ones."""
+    ours, theirs = engines(name)
+    expected = theirs.encode(Texts.of(texts))
+    for batch in (Texts.of(texts), Texts(Texts.of(["before", *texts]).array[1:])):
+        found = ours.encode(batch)
+        assert found.tokens.dtype == np.uint32 and len(found) == len(texts)
+        for place, text in enumerate(texts):
+            assert found[place].tolist() == expected[place].tolist(), (text, place)
+
+
+LATIN = [
+    " ",
+    "  ",
+    "\n",
+    "\r\n",
+    "\t",
+    ",",
+    ".",
+    '."',
+    "the",
+    "cat,",
+    "aa",
+    "aaaa",
+    "[CLS]",
+    "qzx",
+    " z",
+    "##s",
+]
+OTHERS = [
+    "{",
+    "{}",
+    "\u0600",
+    "\u0301",
+    "e\u0301",
+    "\u200d",
+    "\u00a0",
+    "\u3000",
+    "漢",
+    "한국",
+    "\u1100",
+    "\0",
+    "ﬁ",
+]
+pieces = st.sampled_from([*LATIN, *OTHERS, "▁", "🧑\u200d🚀"])
+texts = st.lists(st.lists(pieces | st.text(max_size=5), max_size=12).map("".join), max_size=5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=150)
+@given(texts=texts)
+def test_ids_are_those_of_the_reference(name: str, texts: list[str]) -> None:
+    check(name, texts)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_hard_and_hostile_texts(name: str) -> None:
+    check(name, [*HARD_TEXTS, *hostile_texts(Random(3), ["[CLS]", "qzx"], 20_000)])
+
+
+ODD = [
+    *LATIN,
+    *OTHERS,
+    "\x01",
+    "\x7f",
+    "´",
+    "\u00ad",
+    "\u2003",
+    "\ufeff",
+    "가",
+    "é",
+    "“",
+    "x\u0600",
+    "a)",
+    "!!",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_is_beside_white_space_and_at_the_ends(name: str) -> None:
+    beside = ["".join(parts) for parts in product(ODD, (" ", "\n", "\r\n", "  ", ""), ODD)]
+    check(name, [*beside[::3], *(f"b{text}b" for text in beside[1::3]), *(f"{text}, b" for text in ODD)])
+
+
+def test_a_full_table_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(words_module, "MOST", 50)
+    monkeypatch.setattr(words_module, "AT_ONCE", 7)
+    ours, theirs = load_engine("words", json.dumps(_contents("t5"))), engines("t5")[1]
+    for seed in range(4):
+        some = Texts.of(hostile_texts(Random(seed), [], 5_000))
+        found, expected = ours.encode(some), theirs.encode(some)
+        assert found.tokens.tolist() == expected.tokens.tolist()
+        assert found.offsets.tolist() == expected.offsets.tolist()
+
+
+def test_other_tokenizers_are_not_given_to_it() -> None:
+    left = {**_contents("t5"), "normalizer": {**STRIP, "strip_left": True}}
+    assert unsupported("words", json.dumps(left)) == "normalizer Strip strip_left=True strip_right=True"
+    whole = {**_contents("t5"), "pre_tokenizer": {**METASPACE, "split": False}}
+    assert unsupported("words", json.dumps(whole)) == "pre-tokenizer Metaspace first"
+
+
+@given(st.lists(st.lists(st.binary(max_size=20), max_size=30), max_size=4), st.integers(0, 3))
+def test_a_table_is_a_dict(batches: list[list[bytes]], bits: int) -> None:
+    table, known = WordTable(), dict[bytes, int]()
+    table._shift = np.uint64(64 - 16)
+    for batch in batches:
+        words = [word[: 1 + bits * 6] for word in batch]
+        keys = _keys(words)
+        expected = [known.get(word, -1) for word in words]
+        assert table.find(keys).tolist() == expected
+        new = [word for word in dict.fromkeys(words) if word not in known]
+        known |= {word: len(known) + place for place, word in enumerate(new)}
+        table.add(_keys(new), Ragged(np.arange(len(new), dtype=np.uint32), np.arange(len(new) + 1)))
+        assert table.find(keys).tolist() == [known[word] for word in words]
+
+
+def test_a_table_grows() -> None:
+    words = [str(number).encode() for number in range(100_000)]
+    table = WordTable()
+    for start in range(0, len(words), 9_999):
+        some = words[start : start + 9_999]
+        table.add(_keys(some), Ragged(np.zeros(len(some), np.uint32), np.arange(len(some) + 1)))
+    assert table.find(_keys(words)).tolist() == list(range(len(words)))
+    assert table.find(_keys([b"x", b"100000"])).tolist() == [-1, -1]
+
+
+def test_divisions_of_one_score_are_left_to_the_reference() -> None:
+    pieces = [["<unk>", 0.0], ["▁", -1.0], ["a", -1.0], ["aa", -1.5]]
+    tokens, known = Unigrams({"vocab": pieces, "unk_id": 0}, str, b" ").encode([b" aa", b" aaa", b" a"])
+    assert known.tolist() == [True, False, True]
+    assert tokens.tokens.tolist() == [1, 3, 1, 2]
+
+
+def _keys(words: list[bytes]) -> Keys:
+    data = np.frombuffer(b"".join(words) + bytes(PADDING), np.uint8)
+    offsets = offsets_of([len(word) for word in words])
+    return Keys(data, offsets[:-1], np.diff(offsets))
