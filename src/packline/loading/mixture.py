@@ -94,8 +94,10 @@ class Interleaving:
 
     def count(self, source: int, rows: int) -> int:
         """Number of the first `rows` that come from a source."""
+        if len(self.parts) == 1:
+            return rows
         periods, rest = divmod(rows, self.period)
-        return periods * self.parts[source] + int(np.searchsorted(self._places_of(source), rest))
+        return periods * self.parts[source] + int(self._places_of(source).searchsorted(rest))
 
     def place(self, source: int, index: int) -> int:
         """Place of the source's row number `index`, counted over all sources."""
