@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from benchmarks.results import Results
 
 
+RATES = {"date", "machine", "versions", "corpora", "parity", "runs", "left_out", "figures"}
+"""Fields of the results that `run` measures."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; 0, or 1 after an error, which is printed in one or two lines."""
     options = make_parser((__doc__ or "").splitlines()[0]).parse_args(arguments)
@@ -119,15 +123,8 @@ def run(options: argparse.Namespace) -> None:
     kept = load_results(options.results) if options.results.exists() else None
 
     def save(results: Results) -> None:
-        if kept is not None:
-            results.memory, results.packing = kept.memory, kept.packing
-            results.selecting = kept.selecting
-            results.loading, results.opening = kept.loading, kept.opening
-            results.cold = kept.cold
-            results.permutation, results.exporting = kept.permutation, kept.exporting
-            results.reusing, results.merging = kept.reusing, kept.merging
-            results.remote, results.units = kept.remote, kept.units
-            results.training = kept.training
+        for name in set(results.__struct_fields__) - RATES if kept is not None else ():
+            setattr(results, name, getattr(kept, name))
         _save(options.results, results)
 
     measure(
@@ -259,7 +256,11 @@ def reuse(options: argparse.Namespace) -> None:
 def remote(options: argparse.Namespace) -> None:
     """Measure builds from an object server, and add them to the results, in place of older ones."""
     from benchmarks.remote import INPUTS, measure_remote
+    from benchmarks.remote_reads import measure_reads
 
+    if options.reads:
+        measure_reads(options.folder, rounds=options.rounds, steps=options.steps, say=_say)
+        return
     results = _results(options)
     runs = measure_remote(
         options.folder,

@@ -155,19 +155,36 @@ def packing_figures(results: Results) -> list[Figure]:
 
 
 ROWS_READ = "packline, Rows.read"
+WORKERS = ", 2 workers"
+"""End of the name of a contender whose batches come from two processes of torch's `DataLoader`."""
+OWN_GOALS = {
+    "packline, Loader": 1.0,
+    "packline, Loader, mixture of two": 0.8,
+    "packline, Rows.read, shuffled documents": 0.8,
+}
+"""Goals of other ways to read, relative to `Rows.read`."""
 
 
 def loading_figures(results: Results) -> list[Figure]:
-    """packline's rows with all four arrays, to bare NumPy and to each peer that ran."""
-    own = {run.round: run.rate for run in results.loading if run.contender == ROWS_READ}
-    goals = {"bare NumPy slices": 0.5, "nanoGPT": 2.0, "litdata": 2.0, "mosaicml-streaming": 20.0}
-    figures = []
+    """packline's rows with all four arrays, to bare NumPy and to each peer that ran; workers to workers."""
+    rates = {(run.contender, run.round): run.rate for run in results.loading}
+    goals = {"bare NumPy slices": 0.6, "nanoGPT": 2.0, "litdata": 2.0, "mosaicml-streaming": 20.0}
+    pairs: list[tuple[str, str, float | None]] = [(name, ROWS_READ, goal) for name, goal in OWN_GOALS.items()]
     for name in dict.fromkeys(run.contender for run in results.loading if run.kind != "packline"):
-        others = [run for run in results.loading if run.contender == name and run.round in own]
-        goal = next((goal for start, goal in goals.items() if name.startswith(start)), None)
-        if others:
-            spread = spread_of(own[run.round] / run.rate for run in others)
-            figures.append(Figure(f"{ROWS_READ} / {name}", "loading", "", spread, goal))
+        if name.endswith(WORKERS):
+            pairs.append((f"packline, DataLoader{WORKERS}", name, 1.0))
+        else:
+            goal = next((goal for start, goal in goals.items() if name.startswith(start)), None)
+            pairs.append((ROWS_READ, name, goal))
+    figures = []
+    for name, other, goal in pairs:
+        ratios = [
+            rate / rates[other, number]
+            for (contender, number), rate in rates.items()
+            if contender == name and (other, number) in rates
+        ]
+        if ratios:
+            figures.append(Figure(f"{name} / {other}", "loading", "", spread_of(ratios), goal))
     return figures
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,14 @@ import numpy as np
 from benchmarks.catalogue import Kind, TokenizerFile
 from benchmarks.catalogue import packline as build_command
 from benchmarks.errors import BenchmarkError
+from benchmarks.figures import WORKERS
 from benchmarks.process import run_fresh
 from benchmarks.results import LoadingRun, OpeningRun, PermutationRun, Results
 from benchmarks.suite import ROOT, environment, peer_versions
 
-PEERS = ("torch", "litdata", "mosaicml-streaming")
+PEERS = ("torch", "litdata", "mosaicml-streaming", "megatron-core", "ai2-olmo-core")
 FOUR, TWO = "tokens, targets, positions, segments", "tokens, targets"
+MEGATRON = "tokens, targets, positions, loss mask"
 PERMUTED = 100_000_000
 BLOCK = 1 << 20
 MEAN = 500
@@ -65,11 +68,27 @@ CONTENDERS = [
         ["{folder}/store", "--packing", "best_fit", "--plans", "{folder}/plans"],
     ),
     Contender(
+        "packline, Loader, mixture of two",
+        "packline",
+        FOUR,
+        "packline_rows",
+        ["{folder}/store", "--loader", "--mixture"],
+    ),
+    Contender(
         "packline, Rows.read, shuffled documents",
         "packline",
         FOUR,
         "packline_rows",
         ["{folder}/store", "--shuffle-documents", "1"],
+    ),
+]
+TORCH_CONTENDERS = [
+    Contender(
+        f"packline, DataLoader{WORKERS}",
+        "packline",
+        FOUR,
+        "packline_rows",
+        ["{folder}/store", "--workers", "2"],
     ),
 ]
 PEER_CONTENDERS = [
@@ -82,6 +101,36 @@ PEER_CONTENDERS = [
         ["{folder}/tokens.bin", "--keep-map"],
     ),
     Contender("litdata TokensLoader", "peer", TWO, "litdata_tokens", ["{folder}/litdata"]),
+    Contender(
+        "Megatron GPTDataset",
+        "peer",
+        MEGATRON,
+        "megatron_batches",
+        ["{folder}/megatron/train_text_document"],
+    ),
+    Contender(
+        "Megatron GPTDataset, packed documents",
+        "peer",
+        MEGATRON,
+        "megatron_batches",
+        ["{folder}/megatron/train_text_document", "--reset"],
+    ),
+    Contender("OLMo-core, 4 threads", "peer", TWO, "olmo_batches", ["{folder}/tokens.bin"]),
+    Contender(
+        f"litdata StreamingDataLoader{WORKERS}",
+        "peer",
+        TWO,
+        "litdata_tokens",
+        ["{folder}/litdata", "--workers", "2"],
+    ),
+    Contender(
+        f"Megatron GPTDataset{WORKERS}",
+        "peer",
+        MEGATRON,
+        "megatron_batches",
+        ["{folder}/megatron/train_text_document", "--workers", "2"],
+    ),
+    Contender(f"OLMo-core{WORKERS}", "peer", TWO, "olmo_batches", ["{folder}/tokens.bin", "--workers", "2"]),
     Contender("mosaicml-streaming", "peer", TWO, "mosaic_streaming", ["{folder}/mds"]),
     # Views of a file that nothing has read yet: not a batch, so no goal is set by it.
     Contender("blocks of litdata", "peer", "views", "litdata_tokens", ["{folder}/litdata", "--items"]),
@@ -112,12 +161,17 @@ def measure_loading(
     try:
         say("loading: a store of english.jsonl, and its tokens as others want them")
         contenders = [*CONTENDERS]
+        if find_spec("torch") is None:
+            results.left_out.append("loading: packline in DataLoader, since torch is not installed")
+        else:
+            contenders += TORCH_CONTENDERS
         prepare_tokens(folder / "english.jsonl", work, tokenizer)
         if peers_python is None:
             results.left_out.append("loading: peers, since no interpreter with them was named")
         else:
             contenders += PEER_CONTENDERS
             results.versions |= peer_versions(peers_python, PEERS)
+            export_pair(work)
             for name, script in (("litdata", "litdata_tokens"), ("mds", "mosaic_streaming")):
                 arguments = [str(work / name), "--prepare", str(work / "tokens.bin")]
                 _run(peers_python, script, arguments)
@@ -159,6 +213,13 @@ def prepare_tokens(text: Path, work: Path, tokenizer: TokenizerFile) -> None:
         for shard in manifest.shards:
             with (work / "store" / f"{shard.name}.bin").open("rb") as part:
                 shutil.copyfileobj(part, whole, 16 << 20)
+
+
+def export_pair(work: Path) -> None:
+    """`work/megatron`, the tokens of `work/store` in one pair of Megatron's files."""
+    command = [sys.executable, "-m", "packline", "export", str(work / "store"), "--json"]
+    settings = ["--to", "megatron", "--set", "files=single", "--out", str(work / "megatron")]
+    run_fresh([*command, *settings], cwd=ROOT, env=environment())
 
 
 def build_store(text: Path, out: Path, tokenizer: TokenizerFile) -> None:

@@ -253,10 +253,10 @@ def cold_table(results: Results) -> str:
 
 def exporting_table(results: Results) -> str:
     """Rates of exports by format, and of copies of the same files."""
-    busy = spread_of(run.busy_cores for run in results.exporting)
-    note = f"Other work ran during exports ({show_rate(busy)} cores), so rates are low, ratios imprecise."
     lines = [
-        *([note, ""] if busy.median > BUSY_CORES else []),
+        *busy_note(
+            (run.busy_cores for run in results.exporting), "exports", "so rates are low, ratios imprecise"
+        ),
         "| export of a store, whole command | tokens | written | files | seconds | MB/s | copy, MB/s |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
@@ -277,14 +277,19 @@ def exporting_table(results: Results) -> str:
     return "\n".join(lines)
 
 
+def busy_note(cores: Iterable[float], during: str, effect: str = "so they took longer") -> list[str]:
+    """Lines before a table whose runs were disturbed by other work on these cores."""
+    busy = spread_of(cores)
+    note = f"Other work ran during {during} ({show_rate(busy)} cores), {effect}."
+    return [note, ""] if busy.median > BUSY_CORES else []
+
+
 def reusing_table(results: Results) -> str:
     """Seconds of builds with reuse, by the share of the files that has changed."""
     first = results.reusing[0]
-    busy = spread_of(run.busy_cores for run in results.reusing)
-    note = f"Other work ran during these builds ({show_rate(busy)} cores), so they took longer."
     title = f"build of {show_size(first.text_bytes)} from {first.files} files, whole command"
     lines = [
-        *([note, ""] if busy.median > BUSY_CORES else []),
+        *busy_note((run.busy_cores for run in results.reusing), "these builds"),
         f"| {title} | files changed | encoded | units reused | seconds | share of the first build |",
         "|---|---:|---:|---:|---:|---:|",
     ]
@@ -306,10 +311,8 @@ def reusing_table(results: Results) -> str:
 
 def remote_table(results: Results) -> str:
     """Rates of builds from an object server beside those from the disk."""
-    busy = spread_of(run.busy_cores for run in results.remote)
-    note = f"Other work ran during these builds ({show_rate(busy)} cores), so they took longer."
     lines = [
-        *([note, ""] if busy.median > BUSY_CORES else []),
+        *busy_note((run.busy_cores for run in results.remote), "these builds"),
         "| build by two workers | text | seconds, whole command | processor seconds | MB/s after start-up "
         "| share of the rate above |",
         "|---|---:|---:|---:|---:|---:|",
@@ -333,11 +336,9 @@ def remote_table(results: Results) -> str:
 def merging_table(results: Results) -> str:
     """Seconds of merge and diff."""
     first = results.merging[0]
-    busy = spread_of(run.busy_cores for run in results.merging)
-    note = f"Other work ran during these commands ({show_rate(busy)} cores), so they took longer."
     title = f"{show_size(first.store_bytes)} in {first.shards:,} shards, {first.documents:,} documents"
     lines = [
-        *([note, ""] if busy.median > BUSY_CORES else []),
+        *busy_note((run.busy_cores for run in results.merging), "these commands"),
         f"| {title}, whole command | shards that differ | seconds | memory |",
         "|---|---:|---:|---:|",
     ]
@@ -356,10 +357,8 @@ def merging_table(results: Results) -> str:
 
 def units_table(results: Results) -> str:
     """Rates of units without work, and the size of plans."""
-    busy = spread_of(run.busy_cores for run in results.units)
-    note = f"Other work ran during these commands ({show_rate(busy)} cores), so they took longer."
     lines = [
-        *([note, ""] if busy.median > BUSY_CORES else []),
+        *busy_note((run.busy_cores for run in results.units), "these commands"),
         "| units without work | units per second | memory of the driver | plan on disk | plan read in |",
         "|---:|---:|---:|---:|---:|",
     ]

@@ -1,10 +1,11 @@
 """litdata's StreamingDataset with its TokensLoader over chunks that its own `optimize` wrote.
 
     PEERS_PYTHON -m benchmarks.contenders.litdata_tokens FOLDER --prepare tokens.bin
-    PEERS_PYTHON -m benchmarks.contenders.litdata_tokens FOLDER
+    PEERS_PYTHON -m benchmarks.contenders.litdata_tokens FOLDER [--workers N]
 
-Blocks of 4,097 tokens, shuffled, in this process. Each batch becomes tokens and targets as litgpt makes
-them: two contiguous int64 tensors. `--items` leaves out batching, and only takes one block after another.
+Blocks of 4,097 tokens, shuffled, in this process, or batches from the workers of its StreamingDataLoader.
+Each batch becomes tokens and targets as litgpt makes them: two contiguous int64 tensors. `--items` leaves out
+batching, and only takes one block after another.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--prepare", metavar="TOKENS", help="write the chunks from a file of uint16 tokens")
     parser.add_argument("--items", action="store_true", help="blocks one by one, no batches")
+    parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=TIMED_SECONDS)
     arguments = parser.parse_args()
     if arguments.prepare:
@@ -49,8 +51,10 @@ def main() -> None:
 
     import torch
 
+    batches = worker_batches(arguments.folder, arguments.workers) if arguments.workers else None
+
     def next_batch() -> tuple[torch.Tensor, torch.Tensor]:
-        batch = torch.stack([next(blocks) for _ in range(ROWS)])
+        batch = next(batches) if batches else torch.stack([next(blocks) for _ in range(ROWS)])
         return batch[:, :SEQ_LEN].contiguous().long(), batch[:, 1:].contiguous().long()
 
     check_batch(*next_batch())
@@ -87,11 +91,24 @@ class Stretches:
 
 def endless_blocks(folder: str) -> Iterator[Any]:
     """Blocks of 4,097 tokens, one epoch after another."""
+    return itertools.chain.from_iterable(itertools.repeat(_dataset(folder)))
+
+
+def worker_batches(folder: str, workers: int) -> Iterator[Any]:
+    """Batches `[32, 4097]` that worker processes make, one epoch after another."""
+    import litdata
+
+    loader = litdata.StreamingDataLoader(
+        _dataset(folder), batch_size=ROWS, num_workers=workers, drop_last=True, persistent_workers=True
+    )
+    return itertools.chain.from_iterable(itertools.repeat(loader))
+
+
+def _dataset(folder: str) -> Any:
     import litdata
 
     loader = litdata.TokensLoader(block_size=SEQ_LEN + 1)
-    dataset = litdata.StreamingDataset(folder, item_loader=loader, shuffle=True, drop_last=True)
-    return itertools.chain.from_iterable(itertools.repeat(dataset))
+    return litdata.StreamingDataset(folder, item_loader=loader, shuffle=True, drop_last=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from benchmarks.corpus import Facts
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import all_figures
+from benchmarks.options import ROOT
 from benchmarks.render import END, START, figure_table, render, replace_between, rewrite
 from benchmarks.results import MemoryRun, Results, Run, busy_cores, load_results, new_results, save_results
 from benchmarks.tests.runs import run
@@ -173,3 +175,13 @@ def test_missing_or_doubled_markers_are_refused(text: str) -> None:
 def test_a_missing_readme_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BenchmarkError, match="cannot read"):
         rewrite(tmp_path / "README.md", render(results_of([])))
+
+
+def test_the_figures_of_the_readme_are_in_the_tables() -> None:
+    """Rows of the README's speed table are copied by hand; none is left behind when tables are rendered."""
+    tables = render(load_results(ROOT / "benchmarks" / "results.json"))
+    speed = (ROOT / "README.md").read_text("utf-8").split("## Speed")[1].split("## ")[0]
+    rows = [line for line in speed.splitlines() if line.startswith("|")][2:]
+    assert len(rows) == 5
+    figures = [one for row in rows for cell in row.split("|")[2:] for one in re.findall(r"\d[\d.]*", cell)]
+    assert set(figures) - set(re.findall(r"\d[\d.]*", tables)) == set(), "copy them from docs/benchmarks.md"

@@ -254,7 +254,7 @@ def test_a_validation_file_that_will_be_missing_is_told_before_after_and_by_veri
 def test_rows_say_in_which_folders_the_splits_are(store: Store, tmp_path: Path) -> None:
     words: list[str | Path] = ["export", store.path, "--to", "litdata", "--seq-len", "16"]
     done = run(*words, "--out", "all", cwd=tmp_path)
-    assert re.search(r"litdata +all: \d+ files, .*, in train/ and val/", done.stdout)
+    assert re.search(r"litdata +all: \d+ files in train/ and val/, ", done.stdout)
     done = run(*words, "--split", "train", "--out", "rows", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(

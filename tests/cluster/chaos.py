@@ -12,18 +12,35 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
 from tests.cluster.raylets import Raylets
 from tests.faults.processes import processes_of
-from tests.jobs.builds import start_build
+from tests.jobs.builds import set_sizes_everywhere, start_build
+from tests.laws.reference import write_corpus
 
 MOST_SECONDS = 3.0
 """Longest time between a start and a kill."""
 EACH = 4
 """Kills of one store before it may finish."""
+
+
+@contextmanager
+def three_files(folder: Path, documents: list[str], unit_bytes: int) -> Iterator[Path]:
+    """Folder of a plain file of ranges, a stream of slices and a columnar file, in units of a size."""
+    third = len(documents) // 3
+    contents = [
+        ("jsonl", documents[:third], True),
+        ("jsonl.zst", documents[third : 2 * third], True),
+        ("parquet", documents[2 * third :], False),
+    ]
+    write_corpus(folder / "in", contents)
+    with pytest.MonkeyPatch.context() as patch:
+        set_sizes_everywhere(patch, folder / "site", unit_bytes)
+        yield folder / "in"
 
 
 class Chaos:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.chaos import Chaos
+from tests.cluster.chaos import Chaos, three_files
 from tests.cluster.raylets import start_raylets
-from tests.jobs.builds import build, digests, set_sizes_everywhere
-from tests.laws.reference import write_corpus
+from tests.jobs.builds import build, digests
 from tests.storage.servers import Bucket
 
 pytestmark = [
@@ -29,17 +28,8 @@ def kills(usual: int) -> int:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("chaos")
-    third = len(documents) // 3
-    contents = [
-        ("jsonl", documents[:third], True),
-        ("jsonl.zst", documents[third : 2 * third], True),
-        ("parquet", documents[2 * third :], False),
-    ]
-    write_corpus(folder / "in", contents)
-    with pytest.MonkeyPatch.context() as patch:
-        set_sizes_everywhere(patch, folder / "site", 60_000)
-        yield folder / "in"
+    with three_files(tmp_path_factory.mktemp("chaos"), documents, 60_000) as folder:
+        yield folder
 
 
 Compare = Callable[[str], None]

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cluster.chaos import three_files
 from tests.cluster.raylets import Raylets, start_raylets
 from tests.faults.processes import processes_of
-from tests.jobs.builds import build, digests, set_sizes_everywhere, start_build
-from tests.laws.reference import write_corpus
+from tests.jobs.builds import build, digests, start_build
 
 import packline
 
@@ -32,19 +32,10 @@ PLAIN = {"engine": "tokenizers", "val_fraction": 0.1}
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Iterator[Path]:
-    """About 5 MB: a plain file of ranges, a stream of slices, a columnar file."""
-    folder = tmp_path_factory.mktemp("ray")
+    """About 5 MB."""
     many = [f"{number} {text}" for number in range(4) for text in documents]
-    third = len(many) // 3
-    contents = [
-        ("jsonl", many[:third], True),
-        ("jsonl.zst", many[third : 2 * third], True),
-        ("parquet", many[2 * third :], False),
-    ]
-    write_corpus(folder / "in", contents)
-    with pytest.MonkeyPatch.context() as patch:
-        set_sizes_everywhere(patch, folder / "site", 150_000)
-        yield folder / "in"
+    with three_files(tmp_path_factory.mktemp("ray"), many, 150_000) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

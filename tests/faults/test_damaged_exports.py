@@ -72,6 +72,7 @@ LAYOUTS = {
     "mds": Layout("mds", settings=ROWS),
     "mds zstd": Layout("mds", settings=FIT, options={"compression": "zstd"}),
     "trl": Layout("trl", "loss", settings=FIT),
+    "levanter": Layout("levanter", "loss", settings=FIT, options={"compression": "none"}),
     "baked": Layout("baked", "loss", settings={**FIT, "seed": 1}, options={"file_rows": 20}),
 }
 

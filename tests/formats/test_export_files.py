@@ -126,7 +126,7 @@ def test_numbers_of_shards_that_stop_a_trainer_are_told(tmp_path: Path) -> None:
     assert warnings("llmc", "dropped", shard_tokens=size, last_shard="drop")[-1:] != (short,)
 
 
-@pytest.mark.parametrize("to", ["npz", "pt", "litdata", "mds", "trl", "baked"])
+@pytest.mark.parametrize("to", ["npz", "pt", "litdata", "mds", "trl", "levanter", "baked"])
 def test_rows_say_which_splits_are_left_out(tmp_path: Path, to: str) -> None:
     store = CASES["splits"].make(tmp_path / "store")
     val = [shard.entry for shard in store.shards if shard.entry.split == "val"]

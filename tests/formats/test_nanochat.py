@@ -117,7 +117,8 @@ def test_it_is_recognised_verified_and_not_imported(
     made: tuple[Path, list[str]], exported: Path, tmp_path: Path
 ) -> None:
     assert recognise(exported).name == recognise(parquet_files(exported)[0]).name == "nanochat"
-    assert check_dataset(exported).ok
+    report = check_dataset(exported)
+    assert report.ok and report.notes == ["text is not tokenized: checksums and headers were checked"]
     with pytest.raises(RecipeError, match="holds text") as caught:
         import_dataset(exported, from_format="nanochat", tokenizer=made[0] / "tok", out=tmp_path / "out")
     assert "packline build" in (caught.value.hint or "") and not (tmp_path / "out").exists()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tests.formats.peers import run_peer
 from tests.formats.stores import make_store, random_documents, random_loss
+from tests.project.trainer_checks import OLMO
 
 from packline.facade import Store
 from packline.formats.choice import ExportChoice
@@ -254,9 +255,7 @@ def test_datatrove_reads_rows_of_one_token_more(store: Store, tmp_path: Path) ->
     assert np.array_equal(np.concatenate(found), stream[:whole])
 
 
-OLMO = """
-import os
-os.chdir(arguments[0])
+READ_OLMO = """
 names = {}
 exec(arguments[1].replace("4096", "32"), names)
 dataset = names["dataset"].build()
@@ -275,7 +274,7 @@ def test_olmo_core_reads_rows_and_masks(tmp_path: Path, masked: bool) -> None:
         tmp_path / "store", documents, vocab_size=VOCAB, eod_id=EOD, loss=loss, val=(3,), shards=2
     )
     lines = lines_of(store, "olmo", tmp_path / "out", files="single")
-    found = run_peer(OLMO, tmp_path, "\n".join(lines), modules=("olmo_core", "torch"))
+    found = run_peer(OLMO + READ_OLMO, tmp_path, "\n".join(lines), modules=("olmo_core", "torch"))
     stream = [token for one in documents_of(store) for token in one]
     whole = len(stream) // LENGTH * LENGTH
     assert np.array_equal(np.concatenate(found["input_ids"]), stream[:whole])
@@ -283,6 +282,15 @@ def test_olmo_core_reads_rows_and_masks(tmp_path: Path, masked: bool) -> None:
     if loss is not None:
         flags = [flag for number, mask in enumerate(loss) if number != 3 for flag in mask]
         assert np.array_equal(np.concatenate(found["label_mask"]), np.array(flags[:whole], bool))
+
+
+def test_the_page_has_the_lines_for_levanter(store: Store, tmp_path: Path) -> None:
+    lines = lines_of(store, "levanter", out := tmp_path / "out")
+    shown = "\n".join(lines).replace(str(out), "rows").replace(f"length: {LENGTH}", "length: 2048")
+    assert shown in PAGE
+    urls = [json.loads(line.partition(": ")[2])[0] for line in lines if "_urls" in line]
+    files = [path for url in urls for path in glob.glob(url)]
+    assert sorted(files) == sorted(map(str, out.rglob("*.parquet")))
 
 
 def test_baked_rows_are_read_in_order(store: Store, tmp_path: Path) -> None:

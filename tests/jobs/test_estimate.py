@@ -10,10 +10,13 @@ import msgspec
 import pytest
 
 import packline
+from packline.cli.plan import estimate_blocks
 from packline.errors import InputError, TokenizerError
 from packline.jobs import estimate as estimate_module
 from packline.jobs.estimate import Estimate
 from packline.jobs.events import Note
+from packline.viewing.page import Page
+from packline.viewing.terminal import render_text
 
 EOD = "<|endoftext|>"
 
@@ -168,3 +171,15 @@ def test_a_folder_without_any_text_is_told(tmp_path: Path, tokenizer_json: Path)
     found = packline.estimate(tmp_path / "a.bin", tokenizer_json, engine="tokenizers")
     assert (found.documents, found.sources["a"].bad_fraction) == (0, 1.0)
     assert any("1 file is not UTF-8 text: a.bin" in one for one in found.warnings)
+
+
+def test_times_are_a_range_and_rates_of_few_documents_are_left_out(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("Plain text.", "utf-8")
+    found = packline.estimate(tmp_path, tokenizer_json, engine="tokenizers")
+    rates = {"ascii": {"one": 121.0, "other": 0.3}, "wide": {"alone": 0.7}}
+    busy = msgspec.structs.replace(found, seconds=7.8, seconds_cold=5.5, rates=rates)
+    text = render_text(Page("plan", tuple(estimate_blocks(busy))), 120)
+    assert "5.5 s to 7.8 s with" in text
+    assert "ASCII: one 121 MB/s\n" in text and "other scripts: alone 1 MB/s" in text

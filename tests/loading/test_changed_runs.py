@@ -89,8 +89,12 @@ def test_a_run_changed_at_a_step_keeps_its_past_and_then_is_what_its_stages_defi
 def test_a_state_is_accepted_if_and_only_if_the_stages_before_its_step_agree(
     one: list[Described], other: list[Described], data: st.DataObject
 ) -> None:
-    if data.draw(st.booleans(), label="a common beginning"):
+    kind = data.draw(st.sampled_from(["another", "a common beginning", "another length"]))
+    if kind == "a common beginning":
         other = [*one[: data.draw(st.integers(1, len(one)))], *other]
+    if kind == "another length":  # of one stage; the others are equal
+        place, steps = data.draw(st.integers(0, len(one) - 1)), data.draw(st.integers(1, 6))
+        other = [*one[:place], (*one[place][:2], steps), *one[place + 1 :], *other]
     old, new = loader_of([stage_of(x) for x in one]), loader_of([stage_of(x) for x in other])
     step = data.draw(st.integers(0, min(len(old), len(new))), label="step")
 
@@ -143,6 +147,14 @@ def test_from_step_ends_stages_that_would_run_out_or_have_no_end() -> None:
     assert (len(made), made.left_over_rows) == (10, 0)
     made = loader_of([Stage(rows), Stage(other, from_step=2)], batch_size=3)
     assert (made.schedule.stages[0].steps, made.left_over_rows) == (2, 2)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    rows = NumberedRows(100)
+    numbers: Any = {"from_step": np.int64(3), "batch_size": np.int32(4), "tokens": np.int64(64)}
+    size: Any = np.int64(2)
+    made = loader_of([Stage(rows), Stage(rows, **numbers)], batch_size=size)
+    assert json.loads(json.dumps(made.state_at(2)))["stages"] == [[0, 2, [[0, 1]]], [3, 4, [[0, 1]]]]
 
 
 @pytest.mark.parametrize(

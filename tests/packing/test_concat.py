@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,3 +169,28 @@ def test_lengths_that_do_not_sum_up_to_the_manifest_are_refused(tmp_path: Path) 
         packer = Concat(Selection(Store(store.path), DocumentFilter(shuffle_documents=1)), 5)
         with pytest.raises(CorruptStore, match="expected documents of 75 tokens, found 76"):
             packer.spans(np.array([0]))
+
+
+@pytest.mark.parametrize(
+    ("bytes_of_sums", "step"), [(8 << 20, 1), (8 * 130, 2), (8 * 70, 4), (8 * 20, 16), (0, 16)]
+)
+@pytest.mark.parametrize("options", [{"packing": "concat"}, {"packing": "pad", "overflow": "split"}])
+def test_rows_are_the_same_whatever_is_held_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], bytes_of_sums: int, step: int
+) -> None:
+    lengths = np.random.default_rng(7).geometric(1 / 12, 257).tolist()
+    store = make_store(tmp_path / "store", [lengths])
+    settings = {**options, "shuffle_documents": 3}
+    expected = store.rows(16, **settings)
+    everything = np.arange(len(expected))
+    tokens = expected.read(everything, ("tokens",))["tokens"]
+    monkeypatch.setattr(documents, "LARGE", bytes_of_sums)
+    monkeypatch.setattr(documents, "SHUFFLED_BYTES", 0)
+    rows = store.rows(16, **settings)
+    assert np.array_equal(rows.read(everything, ("tokens",))["tokens"], tokens)
+    for document in range(0, 257, 9):
+        assert rows.rows_of(document).tolist() == expected.rows_of(document).tolist()
+    assert rows.selection._shuffled is None and expected.selection._shuffled is not None
+    packer: Any = rows.packer
+    sums = packer._sums
+    assert isinstance(sums, documents.SampledOffsets) and sums._step == step

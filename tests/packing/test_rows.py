@@ -161,8 +161,9 @@ def test_a_row_reads_what_it_is_asked_for(store: Store, monkeypatch: pytest.Monk
     assert asked == [] and len(row) == 16
     assert row.tokens is row.tokens and asked == [("tokens",)]
     tokens = row.tokens
-    assert row.targets is row.targets and row.segment_ids.shape == row.loss_mask.shape == (16,)
-    assert asked == [("tokens",), ALL_FIELDS] and row.tokens is tokens
+    assert row.targets is row.targets and row.position_ids.shape == row.segment_ids.shape == (16,)
+    assert asked == [("tokens",), ("tokens", "targets"), ("position_ids", "segment_ids")]
+    assert row.loss_mask.shape == (16,) and len(asked) == 4 and row.tokens is tokens
     again = pickle.loads(pickle.dumps(rows[5]))
     assert again.index == 5 and np.array_equal(again.targets, rows[5].targets)
 

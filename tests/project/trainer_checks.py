@@ -83,7 +83,6 @@ if "PacklineDataset" in globals():
     assert len(dataset) > 1000
 """
 MEGATRON = """
-import types
 import numpy as np
 import packline
 
@@ -94,10 +93,11 @@ np.random.RandomState = Still
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.core.datasets.utils import Split
+from megatron.core.tokenizers import MegatronTokenizer
 
 store = packline.open("store")
-known = store.manifest.tokenizer
-tokenizer = types.SimpleNamespace(eod=known.eod_id, vocab_size=known.vocab_size, unique_identifiers={})
+tokenizer = MegatronTokenizer.from_pretrained("data", metadata_path={"library": "huggingface"})
+assert tokenizer.eod == store.manifest.tokenizer.eod_id
 for split, name in (("train", Split.train), ("val", Split.valid)):
     path = f"data/{split}_text_document"
     config = GPTDatasetConfig(
@@ -297,13 +297,19 @@ again.load_state_dict(saved["loader"])
 assert again.step == 3
 """
 LEVANTER = """
-import numpy as np
+import glob
 import pyarrow.parquet
+import packline
 
-table = pyarrow.parquet.read_table("rows/train.parquet")
-batch = rows.read(np.arange(len(rows)), fields=("tokens", "loss_mask"))
-assert table["input_ids"].to_pylist() == batch["tokens"].tolist()
-assert table["loss_weights"].to_pylist() == batch["loss_mask"].astype(float).tolist()
+rows = packline.open("store").rows(1024, packing="best_fit")
+loader = packline.Loader(rows, batch_size=1, seed=1)
+files = sorted(glob.glob("rows/train/*.parquet"))
+records = [one for name in files for one in pyarrow.parquet.read_table(name).to_pylist()]
+assert len(records) == len(rows) > 20 and glob.glob("rows/val/*.parquet")
+for record, batch in zip(records, loader):
+    assert record["input_ids"] == batch["tokens"][0].tolist()
+    # A causal loss learns position t from t + 1, and nothing at the last position.
+    assert record["loss_weights"][:-1] == (batch["targets"][0] >= 0).tolist()[:-1]
 """
 CHECK = {
     "megatron.md": MEGATRON,
@@ -324,7 +330,7 @@ CHECK = {
     "trl.md": "assert trainer.state.global_step > 0",
 }
 OWN: dict[str, tuple[str, ...]] = {
-    "megatron.md": ("megatron", "torch"),
+    "megatron.md": ("megatron", "torch", "transformers"),
     "olmo.md": ("olmo_core", "bettermap", "dataclass_extensions"),
     "litgpt.md": ("litgpt", "lightning", "litdata"),
     "llm-foundry.md": ("streaming",),

@@ -80,6 +80,7 @@ def show_exported(exported: Exported) -> None:
     what = (
         plural(exported.rows, "row") if exported.rows is not None else plural(exported.documents, "document")
     )
+    within = f" in {' and '.join(f'{name}/' for name in exported.folders)}" if exported.folders else ""
     rows: list[Line] = [
         [
             ("exported", "quiet"),
@@ -87,8 +88,7 @@ def show_exported(exported: Exported) -> None:
         ],
         [
             (exported.format, "quiet"),
-            f"{near(exported.out)}: {plural(exported.files, 'file')}, {size(exported.bytes)}"
-            + (f", in {' and '.join(f'{name}/' for name in exported.folders)}" if exported.folders else "")
+            f"{near(exported.out)}: {plural(exported.files, 'file')}{within}, {size(exported.bytes)}"
             + (f", {shared}" if shared else ""),
         ],
         *_warnings(exported),

@@ -126,19 +126,21 @@ def _fields(found: Estimate) -> str:
 
 def _rates(found: Estimate) -> list[str]:
     names = {"ascii": "ASCII", "latin": "mostly ASCII", "wide": "other scripts"}
-    return [
-        f"{names.get(script, script)}: "
-        + ", ".join(
-            f"{engine} {rate:.0f} MB/s" for engine, rate in sorted(rates.items(), key=lambda one: -one[1])
-        )
-        for script, rates in found.rates.items()
-        if max(rates.values()) >= 5 or len(rates) == 1  # the rate of a handful of documents is meaningless
-    ]
+    lines = []
+    for script, rates in found.rates.items():
+        # The rate of a handful of documents is meaningless.
+        known = {engine: rate for engine, rate in rates.items() if rate >= 5 or len(rates) == 1}
+        fastest = sorted(known.items(), key=lambda one: -one[1])
+        if fastest:
+            shown = ", ".join(f"{engine} {rate:.0f} MB/s" for engine, rate in fastest)
+            lines.append(f"{names.get(script, script)}: {shown}")
+    return lines
 
 
 def _time(found: Estimate) -> str:
-    warm, cold = duration(found.seconds), duration(found.seconds_cold)
-    return f"about {warm}" if warm == cold else f"{warm} to {cold}"
+    # On a busy machine the first run of the sample may be the faster one.
+    least, most = map(duration, sorted((found.seconds, found.seconds_cold)))
+    return f"about {least}" if least == most else f"{least} to {most}"
 
 
 def _source_table(found: Estimate) -> Table:

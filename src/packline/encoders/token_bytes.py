@@ -11,7 +11,7 @@ information: the kind of white space, and possibly case or accents. If a normali
 bytes are those of the normalized text. Special tokens have 0 bytes.
 
 Cost: a table once, 0.3 s for 150,000 tokens; then one lookup per token and one sum per document, in NumPy,
-about 0.5 GB/s of uint16. The reference turns ids into text.
+1 ns per token. The reference turns ids into text.
 """
 
 from __future__ import annotations
@@ -163,6 +163,7 @@ class TextBytes:
         found = token_bytes(tokenizer)
         self.sizes = np.array([len(one) for one in found], np.int32)
         """Bytes of each token, int32 `[V]`."""
+        self._largest = int(self.sizes.max(initial=0))
         spaced = np.array([one.startswith(b" ") for one in found], np.int32)
         self._first: np.ndarray | None = spaced if drops_first_space(tokenizer) else None
 
@@ -175,7 +176,7 @@ class TextBytes:
             before: number of boundary tokens at the beginning of every document, which are not text.
             after: the same at the end.
         """
-        sizes = self.sizes.take(tokens, mode="clip")  # twice as fast without bounds checks
+        sizes = self._sizes_of(tokens)
         starts, ends = offsets[:-1], offsets[1:]
         for place in range(before):
             sizes[starts + place] = 0
@@ -184,11 +185,26 @@ class TextBytes:
         counts = np.zeros(len(starts), np.int64)
         filled = ends > starts  # an empty range would get the token after it
         if filled.any():
-            counts[filled] = np.add.reduceat(sizes, starts[filled], dtype=np.int64)
+            # Twice as fast as in 64 bits, where no sum needs them.
+            exact = np.int32 if len(tokens) * self._largest < 1 << 31 else np.int64
+            counts[filled] = np.add.reduceat(sizes, starts[filled], dtype=exact)
         if self._first is not None:
             texts = ends - starts > before + after
             counts[texts] -= self._first[tokens[starts[texts] + before]]
         return counts
+
+    def _sizes_of(self, tokens: np.ndarray) -> np.ndarray:
+        """Bytes of each token, int32 `[T]`, by Arrow, which takes half the time of NumPy."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not len(tokens):
+            return np.empty(0, np.int32)
+        ids = tokens.view(f"u{tokens.itemsize}")
+        if int(ids.max()) >= len(self.sizes):
+            return self.sizes.take(tokens, mode="clip")
+        found = pc.take(pa.array(self.sizes), pa.array(ids), boundscheck=False)
+        return np.frombuffer(found.buffers()[1], np.int32, len(tokens))
 
 
 class _Model(msgspec.Struct):
@@ -280,8 +296,8 @@ class TokenText:
         import pyarrow as pa
 
         self.data, self.starts = data, starts
-        buffers = [None, pa.py_buffer(starts), pa.py_buffer(data)]
-        self._array = pa.Array.from_buffers(pa.large_binary(), len(starts) - 1, buffers)
+        buffers = [None, pa.py_buffer(starts.astype(np.int32)), pa.py_buffer(data)]
+        self._array = pa.Array.from_buffers(pa.binary(), len(starts) - 1, buffers)
 
     @classmethod
     def of_tokens(cls, tokens: Sequence[bytes]) -> TokenText:
@@ -304,14 +320,14 @@ class TokenText:
         return len(self.starts) - 1
 
     def gather(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes of tokens back to back, uint8 `[N]`, and the start of each token, int64 `[T+1]`.
+        """Bytes of tokens back to back, uint8 `[N]`, and the start of each token, int32 `[T+1]`.
 
         Args:
-            tokens: integers `[T]` below the size of the vocabulary, which is not checked.
+            tokens: integers `[T]` below the size of the vocabulary, which is not checked; of at most 2 GB.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
 
         _, offsets, text = pc.take(self._array, pa.array(tokens), boundscheck=False).buffers()
-        begins = np.frombuffer(offsets, np.int64, len(tokens) + 1)
+        begins = np.frombuffer(offsets, np.int32, len(tokens) + 1)
         return np.frombuffer(text or b"", np.uint8, int(begins[-1])), begins

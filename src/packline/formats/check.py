@@ -127,6 +127,8 @@ def check_dataset(
         findings.add(path.name, str(error))
         return _report(findings, chosen, notes, started)
     plan.notes[:0] = notes
+    if chosen.holds_text:
+        plan.notes.append("text is not tokenized: checksums and headers were checked")
     sizes = sum(file.bytes for file in plan.reader.files)
     findings.expect(findings.bytes + sizes, on_progress)
     if record is None:

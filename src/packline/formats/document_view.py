@@ -294,8 +294,9 @@ class DocumentStream:
         Raises:
             RecipeError, CorruptStore: see `tokens_between`.
         """
-        kind, begin, size = np.dtype(dtype), self._begin(start), int(offsets[-1])
-        pieces = list(self.tokens_between(begin, begin + size, kind, max(size, 1)))
+        kind, begin, size = self._checked(dtype), self._begin(start), int(offsets[-1])
+        stored = self._view.store.dtype  # converted by the copy, in one pass
+        pieces = list(self.tokens_between(begin, begin + size, stored, max(size, 1)))
         tokens = _joined([piece for piece, _ in pieces], kind)
         loss = None
         if self._view.has_loss:
@@ -363,9 +364,14 @@ def _as(tokens: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _joined(pieces: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """Pieces one after another, in a dtype that holds their ids."""
     if len(pieces) == 1:
-        return pieces[0]
-    return np.concatenate(pieces) if pieces else np.empty(0, dtype)
+        return _as(pieces[0], dtype)
+    whole, begin = np.empty(sum(map(len, pieces)), dtype), 0
+    for piece in pieces:
+        whole[begin : begin + len(piece)] = piece
+        begin += len(piece)
+    return whole
 
 
 COLUMNS = ("source", "file", "position", "id", "label", "text_bytes", "tokens")

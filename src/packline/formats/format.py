@@ -207,7 +207,7 @@ DOCUMENT_FORMATS = (
     "megatron", "llmc", "nanogpt", "npy", "datatrove", "olmo", "forager", "arrow", "parquet",
     "stacks", "nanochat",
 )  # fmt: skip
-ROW_FORMATS = ("npz", "pt", "litdata", "mds", "trl", "baked")
+ROW_FORMATS = ("npz", "pt", "litdata", "mds", "trl", "levanter", "baked")
 NAMES = (*DOCUMENT_FORMATS, *ROW_FORMATS)
 
 

@@ -235,14 +235,26 @@ def _lines(starts: np.ndarray, ends: np.ndarray, origins: pa.Table) -> bytes:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    text = io.StringIO()
-    ids, files = (
-        pc.replace_substring_regex(origins.column(name).cast(pa.string()), "[\r\n]+", " ").to_pylist()
-        for name in ("id", "file")
-    )
-    places = origins.column("position").to_pylist()
-    csv.writer(text).writerows(zip(starts.tolist(), ends.tolist(), ids, files, places, strict=True))
-    return text.getvalue().encode()
+    ids, files = (origins.column(name).cast(pa.string()) for name in ("id", "file"))
+    columns = [pa.array(starts), pa.array(ends), pc.fill_null(ids, ""), files, origins.column("position")]
+    if any(pc.any(pc.match_substring_regex(names, '[",\\r\\n]')).as_py() for names in (ids, files)):
+        text = io.StringIO()
+        plain = [pc.replace_substring_regex(names, "[\r\n]+", " ") for names in columns[2:4]]
+        rows = zip(*(one.to_pylist() for one in (*columns[:2], *plain, columns[4])), strict=True)
+        csv.writer(text).writerows(rows)
+        return text.getvalue().encode()
+    fields = [one.cast(pa.large_string()) for one in columns]
+    comma, nothing, end = (pa.scalar(text, pa.large_string()) for text in (",", "", "\r\n"))
+    lines = pc.binary_join_element_wise(pc.binary_join_element_wise(*fields, comma), nothing, end)
+    chunks = lines.chunks if isinstance(lines, pa.ChunkedArray) else [lines]
+    return b"".join(_characters(chunk) for chunk in chunks)
+
+
+def _characters(texts: pa.LargeStringArray) -> bytes:
+    """Texts one after another, as UTF-8."""
+    _, offsets, data = texts.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return bytes(data[int(bounds[0]) : int(bounds[-1])]) if len(texts) else b""
 
 
 def _read_table(path: Path, columns: int) -> pa.Table:

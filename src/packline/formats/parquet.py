@@ -31,6 +31,7 @@ from packline.formats.export_record import ExportRecord
 from packline.formats.format import DatasetReader, DocumentFormat
 from packline.formats.layouts.column_reader import ColumnFile, Columns, ColumnsReader, split_of_path
 from packline.formats.layouts.columns import (
+    WEIGHTS,
     ColumnOptions,
     column_types,
     make_schema,
@@ -104,6 +105,8 @@ class Parquet(DocumentFormat):
         try:
             schema = pq.read_schema(path)
         except (OSError, ValueError, pa.ArrowException):  # ValueError: names that are not text
+            return False
+        if WEIGHTS in schema.names:  # rows
             return False
         return Columns.of(schema, ColumnOptions().column, False, path.name, Findings()) is not None
 

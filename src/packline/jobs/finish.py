@@ -7,8 +7,7 @@ No input is read, so any process may do it, any number of times, also two at onc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import overload
+from collections.abc import Iterable
 
 import msgspec
 
@@ -23,7 +22,7 @@ from packline.jobs.seen import CommittedReceipts
 from packline.recipe import is_limited
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest, Receipt, StreamReceipt, assemble, join_checksums, refuse_empty
-from packline.store.tables import TOKENIZER, InputEntry
+from packline.store.tables import TOKENIZER, InputEntry, Picked
 
 
 def missing_units(begun: BegunBuild, committed: CommittedReceipts) -> int:
@@ -39,27 +38,6 @@ def missing_units(begun: BegunBuild, committed: CommittedReceipts) -> int:
     return missing
 
 
-class OrderedReceipts(Sequence[Receipt]):
-    """Receipts of units with these names, each decoded when it is used."""
-
-    def __init__(self, committed: CommittedReceipts, names: list[str]) -> None:
-        self._receipts, self.names = committed.receipts, names
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @overload
-    def __getitem__(self, place: int) -> Receipt: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[Receipt]: ...
-
-    def __getitem__(self, place: int | slice) -> Receipt | list[Receipt]:
-        if isinstance(place, slice):
-            return [self._receipts[name] for name in self.names[place]]
-        return self._receipts[self.names[place]]
-
-
 def make_manifest(
     folder: StoreFolder,
     begun: BegunBuild,
@@ -72,7 +50,7 @@ def make_manifest(
     Raises:
         StoreError: units are missing.
     """
-    ordered = OrderedReceipts(committed, in_order(begun, committed.receipts, committed.streams))
+    ordered = Picked(committed.receipts, in_order(begun, committed.receipts, committed.streams))
     if not is_limited(begun.recipe) and (missing := missing_units(begun, committed)):
         raise StoreError(
             f"{folder.place}: {missing:,} of {len(begun.units):,} units are not committed",
@@ -84,7 +62,7 @@ def make_manifest(
         tokenizer=msgspec.structs.replace(begun.tokenizer, round_trip=round_trip),
         dtype=begun.dtype,
         inputs=_with_checksums(begun, ordered, committed.streams.values()),
-        receipt_files=committed.entries(ordered.names),
+        receipt_files=committed.entries(ordered.keys),
         tokenizer_files=[folder.entry(name) for name in folder.storage.list(TOKENIZER)],
         streams=committed.streams,
         imported=() if begun.imported is None else (begun.imported,),

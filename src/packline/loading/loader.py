@@ -263,7 +263,7 @@ class Loader(Notebook):
         if self._fetch_ahead.announce(self, step):
             return self._fetch_ahead.take(step) or parts_of(stage, start, stop)
         counts = stage.mixture.interleaving
-        for source, order in enumerate(stage.orders):
+        for source, order in enumerate(stage.orders if self.schedule.order.kind == "blocks" else ()):
             before = stage.consumed[source]
             draws = (
                 before + counts.count(source, row) for row in (start, stop, stage.steps * stage.batch_size)

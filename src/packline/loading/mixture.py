@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -93,8 +94,10 @@ class Interleaving:
 
     def count(self, source: int, rows: int) -> int:
         """Number of the first `rows` that come from a source."""
+        if len(self.parts) == 1:
+            return rows
         periods, rest = divmod(rows, self.period)
-        return periods * self.parts[source] + int(np.searchsorted(self._places_of(source), rest))
+        return periods * self.parts[source] + int(self._places_of(source).searchsorted(rest))
 
     def place(self, source: int, index: int) -> int:
         """Place of the source's row number `index`, counted over all sources."""
@@ -381,7 +384,7 @@ class Stage:
             raise RecipeError(f"expected tokens of a stage above 0, found {tokens!r}")
         if from_step is not None and from_step < 0:
             raise RecipeError(f"expected a from_step of 0 or more, found {from_step!r}")
-        self.from_step = from_step
+        self.from_step = None if from_step is None else operator.index(from_step)  # NumPy's integers too
         self.batch_size = rows_per_batch(self.mixture.seq_len, batch_size, batch_tokens)
 
     @property
@@ -414,7 +417,7 @@ def rows_per_batch(seq_len: int, batch_size: int | None, batch_tokens: int | str
     if batch_tokens is None:
         if batch_size is not None and batch_size < 1:
             raise RecipeError(f"expected a batch_size above 0, found {batch_size!r}")
-        return batch_size
+        return None if batch_size is None else operator.index(batch_size)
     tokens = read_number("batch_tokens", batch_tokens)
     rows, rest = divmod(tokens, seq_len)
     if rest or rows < 1:

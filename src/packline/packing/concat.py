@@ -11,7 +11,7 @@ model that sees each document separately sees the second part without the first.
 Cost: if the selection is whole shards in stored order, a row is a binary search in the index, and nothing is
 stored; otherwise sums over every 16th document are kept (`SampledOffsets`). Either way the spans of a batch
 take a fixed number of NumPy calls: 30 microseconds for 32 rows, 65 above 4 million documents (`offsets`),
-about 300 for shuffled documents, mostly for the permutation.
+about as long for shuffled documents, or 300 above 8 million, mostly for the permutation.
 """
 
 from __future__ import annotations

@@ -15,15 +15,16 @@ size on as a plan on disk, mapped). Tokens are never read here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_value
-from packline.packing.cache import Filtered, PlanMemory, cached_table
+from packline.packing.cache import LARGE, Filtered, PlanMemory, cached_table
 from packline.packing.filtering import COLUMN_COST, Filters, LeftOut
 from packline.packing.offsets import DocumentOffsets, document_offsets
 from packline.packing.packer import DocumentFilter
@@ -31,35 +32,12 @@ from packline.packing.passes import ShardPlaces
 from packline.permutation import Permutation
 from packline.ragged import offsets_of
 from packline.storage.places import refuse_remote
-from packline.store.reader import Shards, StoreReader, shard_labels
+from packline.store.reader import StoreReader, shard_labels
 from packline.store.shard import Shard
+from packline.store.tables import Picked
 
 AHEAD = 32
 """Indexes of a remote store that are brought at once in a pass over lengths."""
-
-
-class ChosenShards(Sequence[Shard]):
-    """Some shards of a store, in order, each made when it is used.
-
-    Args:
-        shards: all shards of the store.
-        numbers: numbers of the chosen ones.
-    """
-
-    def __init__(self, shards: Shards, numbers: list[int]) -> None:
-        self._shards, self._numbers = shards, numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @overload
-    def __getitem__(self, index: int) -> Shard: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Shard]: ...
-    def __getitem__(self, index: int | slice) -> Shard | list[Shard]:
-        if isinstance(index, slice):
-            return [self._shards[number] for number in self._numbers[index]]
-        return self._shards[self._numbers[index]]
 
 
 class ShardRange:
@@ -69,7 +47,7 @@ class ShardRange:
         chosen = np.array(numbers, np.int64)
         self.numbers = list(numbers)
         """Number of each shard in the store."""
-        self.shards: Sequence[Shard] = ChosenShards(store.shards, self.numbers)
+        self.shards: Sequence[Shard] = Picked(store.shards, self.numbers)
         tokens = store.manifest.shards.numbers("tokens")[chosen]
         self.tokens = int(tokens.sum())
         documents = np.diff(store.firsts)[chosen]
@@ -133,7 +111,9 @@ class ShardRange:
 
 
 STEP = 16
-"""Documents per kept sum; small, since each search of a shuffled order reads as many lengths."""
+"""Most documents per kept sum; small, since each search of a shuffled order reads as many lengths."""
+SHUFFLED_BYTES = 32 << 20
+"""Bytes up to which a shuffled order is held (8 million documents); its look-ups take a tenth of the time."""
 
 Weigh = Callable[[np.ndarray], np.ndarray]
 """Lengths to weights, int64 to int64 of the same shape, elementwise."""
@@ -142,13 +122,14 @@ Weigh = Callable[[np.ndarray], np.ndarray]
 class SampledOffsets:
     """Sums of weights over the documents of a selection, in its order, where no closed form exists.
 
-    Each document has a weight (its tokens, its rows), and the sums up to every 16th place are kept:
+    Each document has a weight (its tokens, its rows), and the sums up to every 16th place are kept, or up to
+    every place, every second and so on where that takes at most 8 MB:
 
         place      0  1  2 ... 15 | 16 17 ... 31 | 32 ...
         weight     5  1  9        |  4  4        |  7
         kept       0              | 61           | 130        int64, half a byte per document
 
-    A search finds the last kept sum that is not above the number, and adds up at most 16 weights from there.
+    A search finds the last kept sum that is not above the number, and adds up the weights from there.
 
     Cost: one pass over the lengths when it is made: at memory speed in stored order, at the speed of random
     reads of the index for a shuffled one (measured: 100 million documents in 20 s). Kept in memory; above 8
@@ -163,8 +144,11 @@ class SampledOffsets:
 
     def __init__(self, selection: Selection, weigh: Weigh, name: str) -> None:
         self._selection, self._weigh = selection, weigh
-        settings = {"cumulative": name, "step": STEP, "selection": selection.identity}
-        size = 8 * (len(selection) // STEP + 1)
+        self._step = next(
+            step for step in (1, 2, 4, 8, STEP) if step == STEP or 8 * (len(selection) // step + 1) <= LARGE
+        )
+        settings = {"cumulative": name, "step": self._step, "selection": selection.identity}
+        size = 8 * (len(selection) // self._step + 1)
         table, facts = cached_table(selection.store, selection.plans, settings, self._pass, large=size)
         self._table = table
         self.total: int = facts["total"]
@@ -174,7 +158,7 @@ class SampledOffsets:
         total = 0
         for _, lengths in self._selection.blocks():  # whole steps, but for the last
             weights = self._weigh(lengths)
-            steps = np.add.reduceat(weights, np.arange(0, len(weights), STEP))
+            steps = np.add.reduceat(weights, np.arange(0, len(weights), self._step))
             ends = np.cumsum(steps) + total
             sums.append(ends - steps)
             total = int(ends[-1])
@@ -194,18 +178,18 @@ class SampledOffsets:
         weights = self._weights(step)
         ends = np.cumsum(weights, axis=1) + self._table[step][:, None]
         passed = ends <= values[:, None]
-        places = np.minimum(step * STEP + np.count_nonzero(passed, axis=1), len(self._selection))
+        places = np.minimum(step * self._step + np.count_nonzero(passed, axis=1), len(self._selection))
         return places, self._table[step] + (weights * passed).sum(axis=1)
 
     def before(self, places: np.ndarray) -> np.ndarray:
         """Sums of the weights before these places, int64 `[N]`."""
-        step = places // STEP
-        earlier = np.arange(STEP) < (places % STEP)[:, None]
+        step = places // self._step
+        earlier = np.arange(self._step) < (places % self._step)[:, None]
         return self._table[step] + (self._weights(step) * earlier).sum(axis=1)
 
     def _weights(self, step: np.ndarray) -> np.ndarray:
-        """Weights of the places of these steps, int64 `[N, STEP]`; 0 beyond the last document."""
-        places = step[:, None] * STEP + np.arange(STEP)
+        """Weights of the places of these steps, int64 `[N, step]`; 0 beyond the last document."""
+        places = step[:, None] * self._step + np.arange(self._step)
         inside = places < len(self._selection)
         lengths = self._selection.lengths_at(np.minimum(places, len(self._selection) - 1).reshape(-1))
         weights = self._weigh(lengths).reshape(places.shape)
@@ -361,8 +345,17 @@ class Selection:
             f"<{self._count:,} documents, {self.tokens:,} tokens of {self.store.place}: {', '.join(chosen)}>"
         )
 
+    @cached_property
+    def _shuffled(self) -> np.ndarray | None:
+        """Images of all places under the shuffle, uint32 `[D]`; None if there is none, or it is too large."""
+        if self._order is None or 4 * self._count > SHUFFLED_BYTES:
+            return None
+        return self._order(np.arange(self._count)).astype(np.uint32)
+
     def _places_in_range(self, places: np.ndarray) -> np.ndarray:
-        if self._order is not None:
+        if self._shuffled is not None:
+            places = self._shuffled[places].astype(np.int64)
+        elif self._order is not None:
             places = self._order(places)
         return places if self._kept is None else self._kept[places].astype(np.int64)
 

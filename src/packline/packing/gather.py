@@ -307,9 +307,10 @@ def _after(plan: GatherPlan, spans: Spans, layout: Layout, boundary_loss: bool) 
             place = shard.offset_of(inner) // size
         else:
             continue
-        if not 0 <= place < len(shard.token_ranges):
+        tokens = shard.token_ranges
+        if not 0 <= place < len(tokens):
             raise wrong_place(shard, place, place + 1)
-        token = shard.token_ranges.item(place)
+        token = tokens.item(place)
         if not 0 <= token < vocabulary:
             raise wrong_id(shard, vocabulary, place)
         if not has_loss or shard.loss_ranges is None or shard.loss_ranges.item(place):

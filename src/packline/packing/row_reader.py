@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, overload
 import numpy as np
 
 from packline.notebook import Notebook
-from packline.packing.batch import ALL_FIELDS, FIELDS, fill
+from packline.packing.batch import FIELDS, fill
 from packline.packing.gather import GatherPlan, gather
 from packline.packing.layout import Layout, Outline
 from packline.packing.packer import Spans
@@ -55,6 +55,16 @@ class RowSource(Protocol):
 
     def split_to(self, seq_len: int) -> RowSource:
         """Cut the same rows to a length that divides theirs."""
+
+
+READ_WITH = {
+    "tokens": ("tokens",),
+    "targets": ("tokens", "targets"),
+    "loss_mask": ("tokens", "targets", "loss_mask"),
+    "position_ids": ("position_ids", "segment_ids"),
+    "segment_ids": ("position_ids", "segment_ids"),
+}
+"""Arrays of one row that are filled with each: those that it is made from, or that cost little beside it."""
 
 
 class RowSpan(NamedTuple):
@@ -143,9 +153,7 @@ class Row(Notebook):
 
     def _array(self, field: str) -> np.ndarray:
         if field not in self._arrays:
-            # A caller that wants one of the other arrays usually wants most of them.
-            fields = ("tokens",) if field == "tokens" else ALL_FIELDS
-            for name, array in self.source._fill(self._found, fields).items():
+            for name, array in self.source._fill(self._found, READ_WITH[field]).items():
                 self._arrays.setdefault(name, array[0])
         return self._arrays[field]
 

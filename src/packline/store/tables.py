@@ -12,7 +12,7 @@ used: `TableRows` is a sequence of such values. The manifest lists each table wi
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from io import BytesIO
 from itertools import islice
@@ -93,6 +93,30 @@ class UnitEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 E = TypeVar("E", ShardEntry, InputEntry, UnitEntry)
+V_co = TypeVar("V_co", covariant=True)
+
+
+class Picked(Sequence[V_co]):
+    """Values at some keys, in the order of the keys, each looked up when it is used.
+
+    >>> Picked("abcdef", [4, 0, 2])[1:]
+    ['a', 'c']
+    """
+
+    def __init__(self, values: Sequence[V_co] | Mapping[Any, V_co], keys: list[Any]) -> None:
+        self.keys, self._values = keys, values
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, index: int) -> V_co: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[V_co]: ...
+    def __getitem__(self, index: int | slice) -> V_co | list[V_co]:
+        if isinstance(index, slice):
+            return [self._values[key] for key in self.keys[index]]
+        return self._values[self.keys[index]]
 
 
 class TableRows(Sequence[E], Generic[E]):

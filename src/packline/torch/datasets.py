@@ -126,7 +126,8 @@ class RowsDataset(Dataset):  # type: ignore[misc]
             place = range(len(self))[operator.index(index)]
         except IndexError:
             raise IndexError(f"row {index:,} of {len(self):,}") from None
-        return {name: values[0] for name, values in self._read(np.array([place])).items()}
+        batch = named(self.rows.read(np.array([place]), self.fields), self.keys)
+        return to_tensors({name: values[0] for name, values in batch.items()})
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
         """Several rows in one read; `DataLoader` calls this for a batch."""

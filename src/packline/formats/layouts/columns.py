@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from packline.formats.target import Target
 
 LABELS = "labels"
+WEIGHTS = "loss_weights"
 LOSS_MASK = "loss_mask"
 ATTENTION_MASK = "attention_mask"
 PROVENANCE = ("source", "file", "position", "id")

@@ -10,7 +10,7 @@ import msgspec
 from packline.errors import InputError
 
 INDEX = "index.json"
-BLOCK_TOKENS = 1 << 20
+BLOCK_TOKENS = 1 << 19
 """Approximate tokens in rows written at a time."""
 
 

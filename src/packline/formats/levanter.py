@@ -1,0 +1,180 @@
+"""levanter, Marin: Parquet files with one row per record, for its format `prebuilt`.
+
+    rows-00000-of-00002.parquet       input_ids      list<int32>      L tokens, padding included
+                                      loss_weights   list<float32>    1 where the next token is a target
+
+levanter makes one training sequence of each record and neither joins nor cuts them, so every row has
+exactly L tokens, and L must be the model's sequence length. The weight of position t belongs to the
+prediction of token t + 1, as in levanter's own causal mask, which is 0 at the last position of a row: that
+target is lost. Weights are 0 at padding, at the last token of a document, and where a loss mask has 0.
+levanter separates documents in attention by the tokenizer's end of document.
+
+Rows are in training order. Values are written plain and compressed
+with zstd. Based on `PrebuiltLmDatasetFormat` of levanter; tests read the files with pyarrow and repeat what
+its processor does. Cost: that of reading rows, and compression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packline.errors import RecipeError
+from packline.formats.format import Options, RowFormat
+from packline.formats.layouts.columns import LIMITS, WEIGHTS, list_array, make_schema
+from packline.formats.layouts.document_files import FileList, find_below
+from packline.formats.layouts.token_files import UNIT_TOKENS
+from packline.formats.types import ExportPart, ExportPlan, NotPreserved, RowFiles, fitting_dtype
+from packline.store.report import Findings
+
+if TYPE_CHECKING:
+    from packline.formats.export_record import ExportRecord
+    from packline.formats.row_view import RowView
+    from packline.formats.target import Target
+
+IDS = "input_ids"
+ENDING = ".parquet"
+GROUP_TOKENS = 1 << 20
+SCHEMA = make_schema({IDS: pa.list_(pa.int32()), WEIGHTS: pa.list_(pa.float32())})
+
+
+class LevanterOptions(Options, frozen=True):
+    """Options of rows in Parquet files."""
+
+    shard_tokens: int = UNIT_TOKENS
+    """Maximum tokens per file, unless a single row is longer."""
+    compression: Literal["zstd", "snappy", "none"] = "zstd"
+    """Compression of pages."""
+
+
+class Levanter(RowFormat):
+    """Rows in Parquet files, with a weight per token."""
+
+    name = "levanter"
+    title = "levanter, Marin: Parquet, one row per record in input_ids, with loss_weights"
+    options = LevanterOptions
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: LevanterOptions) -> tuple[str, ...]:
+        places = {split: f"{out}/{folder}" for split, folder in record.folders.items()} or {"train": out}
+        keys = {"train": "train_urls", "val": "validation_urls"}
+        return (
+            f"# the model's sequence length: {record.seq_len}",
+            "data:",
+            f"  tokenizer: {out}",
+            "  shuffle: false  # rows are in training order",
+            "  components:",
+            "    packline:",
+            "      source:",
+            "        type: url",
+            *(f'        {keys[split]}: ["{places[split]}/*.parquet"]' for split in keys if split in places),
+            "      format:",
+            "        type: prebuilt",
+            f"        input_ids_key: {IDS}",
+            f"        loss_weights_key: {WEIGHTS}",
+        )
+
+    def plan(self, view: RowView, options: LevanterOptions) -> ExportPlan:
+        fitting_dtype(self.name, view.vocab_size, {"int32": LIMITS["int32"]})
+        if options.shard_tokens < 1:
+            raise RecipeError(
+                f"levanter: expected shard_tokens of at least 1, found {options.shard_tokens:,}"
+            )
+        rows = max(options.shard_tokens // view.seq_len, 1)
+        starts = range(0, view.rows, rows)
+        parts = tuple(
+            ExportPart(
+                f"rows-{number:05d}-of-{len(starts):05d}{ENDING}",
+                number=number,
+                start=start,
+                stop=min(start + rows, view.rows),
+            )
+            for number, start in enumerate(starts)
+        )
+        why = "the target of a row's last token is in no row"
+        lost = (
+            *view.not_preserved(masks=True, boundaries=False),
+            NotPreserved("last targets", view.rows, "tokens", why),
+        )
+        return ExportPlan(parts, 8 * view.rows * view.seq_len, lost=lost)
+
+    def write(
+        self, view: RowView, part: ExportPart, target: Target, options: LevanterOptions
+    ) -> dict[str, Any]:
+        with (
+            target.create(part.name) as file,
+            pa.PythonFile(file, "w") as sink,
+            pq.ParquetWriter(
+                sink,
+                SCHEMA,
+                compression=options.compression,
+                use_dictionary=False,
+                write_statistics=False,
+                write_page_checksum=True,
+            ) as writer,
+        ):
+            for batch in _batches(view, part):
+                writer.write_batch(batch, row_group_size=batch.num_rows)
+                target.progress(batch.num_rows * view.seq_len)
+        return {}
+
+    def recognises(self, path: Path) -> bool:
+        found = [path] if path.is_file() else sorted(path.glob(f"*{ENDING}")) if path.is_dir() else []
+        if not found or not found[0].is_file() or found[0].suffix != ENDING:
+            return False
+        try:
+            return {IDS, WEIGHTS} <= set(pq.read_schema(found[0]).names)
+        except (OSError, ValueError, pa.ArrowException):  # ValueError: names that are not text
+            return False
+
+    def check(self, path: Path, findings: Findings) -> RowFiles:
+        folder, paths = find_below(path, ENDING, "Parquet files of rows, *.parquet")
+        listed = FileList(folder)
+        widths: set[int] = set()
+        for one in paths:
+            _check_file(one, listed.files[listed.add(one)].name, widths, findings)
+        if len(widths) > 1:
+            findings.add(folder.name, "tokens per row", "one length", ", ".join(map(str, sorted(widths))))
+        return RowFiles(listed.files)
+
+
+def _check_file(path: Path, name: str, widths: set[int], findings: Findings) -> None:
+    """Check the columns of a file and that all rows have one length, which is added to `widths`."""
+    try:
+        with pq.ParquetFile(path) as file:
+            metadata = file.metadata
+    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not text
+        findings.add(name, f"not a whole Parquet file: {error}")
+        return
+    columns = [metadata.schema.column(n).path.partition(".")[0] for n in range(metadata.num_columns)]
+    if missing := {IDS, WEIGHTS}.difference(columns):
+        findings.add(name, "columns", f"{IDS} and {WEIGHTS}", f"none called {min(missing)}")
+        return
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        ids, weights = (group.column(columns.index(column)).num_values for column in (IDS, WEIGHTS))
+        width, rest = divmod(ids, max(group.num_rows, 1))
+        where = f"in row group {number}"
+        findings.compare(name, f"values of {WEIGHTS} {where}", ids, weights)
+        findings.compare(name, f"tokens {where}, with rows of one length", ids - rest, ids)
+        widths.add(width)
+
+
+def _batches(view: RowView, part: ExportPart) -> Iterator[pa.RecordBatch]:
+    """Rows of a part as record batches, about a million tokens each."""
+    block = max(GROUP_TOKENS // view.seq_len, 1)
+    for start in range(part.start, part.stop, block):
+        stop = min(start + block, part.stop)
+        read = view.read(start, stop, ("tokens", "loss_mask"))
+        weights = read["loss_mask"].astype(np.float32)
+        weights[:, -1] = 0  # what levanter does
+        offsets = np.arange(stop - start + 1, dtype=np.int64) * view.seq_len
+        columns = [list_array(values.reshape(-1), offsets) for values in (read["tokens"], weights)]
+        yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+FORMAT = Levanter()
