@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +15,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.jobs.builds import build, digests, set_sizes_everywhere, start_slice
 from tests.laws.reference import write_corpus
+from tests.storage.servers import Bucket
 
 import packline
 from packline.errors import RecipeError, UnitsLeft
+from packline.jobs import driver
+from packline.jobs.build import run_build
 from packline.jobs.chosen import Chosen
+from packline.jobs.events import Event, UnitDone
 from packline.jobs.finish import finalize_store
+from packline.jobs.folder import StoreFolder
 from packline.jobs.job import Numbered
 from packline.jobs.on import Slice, parse_slice
 from packline.jobs.slices import SliceShares
+from packline.jobs.status import Status, status
+from packline.jobs.work import SCRATCH
+from packline.recipe import Recipe, RunOptions, Source
+from packline.storage.opening import open_storage
+from packline.store.manifest import Manifest
 
 
 @given(st.integers(0, 200), st.integers(1, 12))
@@ -128,6 +141,69 @@ def test_a_scan_without_receipts_and_an_export_are_not_sliced(
         packline.analyze(store, on=Slice(0, 2))
     with pytest.raises(RecipeError, match="renaming one folder"):
         packline.export(store, to_format="llmc", out=tmp_path / "out", on=Slice(0, 2))
+
+
+def test_status_sees_the_slices_of_a_build_in_an_object_store(
+    corpus: Path, tokenizer_json: Path, tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SCRATCH, str(tmp_path / "scratch"))
+    place, seen = bucket.place("store"), list[Status]()
+    recipe = Recipe(sources=(Source(inputs=(str(corpus),)),), tokenizer=str(tokenizer_json))
+    options = RunOptions(workers=0, engine="tokenizers")
+
+    def look(event: Event) -> None:
+        if isinstance(event, UnitDone) and not seen:
+            seen.append(status(place))
+
+    for number in (1, 0):
+        if number == 0 and seen:
+            after = status(place)
+            assert (after.state, after.processes) == ("interrupted", [])
+        with contextlib.suppress(UnitsLeft):
+            run_build(recipe, place, options, on=Slice(number, 2), on_event=look)
+    assert seen[0].state == "running" and len(seen[0].processes) == 1
+    if status(place).state != "finished":  # the compressed file was the first slice's
+        with contextlib.suppress(UnitsLeft):
+            run_build(recipe, place, options, on=Slice(1, 2))
+    assert status(place).state == "finished"
+    assert not [one.name for one in open_storage(place).walk(".packline")]
+
+
+def test_a_slice_waits_while_another_process_publishes(
+    corpus: Path, tokenizer_json: Path, tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SCRATCH, str(tmp_path / "scratch"))
+    for name, seconds in {"BEAT_SECONDS": 0.5, "WATCH_SECONDS": 60.0, "LOOK_SECONDS": 1.0}.items():
+        monkeypatch.setattr(driver, name, seconds)
+    place, storage = bucket.place("store"), open_storage(bucket.place("store"))
+    other = driver.Driver(storage, tmp_path / "elsewhere")
+    published: list[str] = []
+    publish, lead = StoreFolder.publish, StoreFolder.lead
+
+    def counted(folder: StoreFolder, manifest: Manifest) -> None:
+        published.append(threading.current_thread().name)
+        publish(folder, manifest)
+
+    def finalize() -> None:
+        try:
+            finalize_store(place)
+        finally:
+            other.end()
+
+    def lead_while_another_does(folder: StoreFolder) -> bool:
+        other.take()
+        monkeypatch.setenv(SCRATCH, str(tmp_path / "other"))  # as on another machine
+        threads.submit(finalize)
+        return lead(folder)
+
+    monkeypatch.setattr(StoreFolder, "publish", counted)
+    monkeypatch.setattr(StoreFolder, "lead", lead_while_another_does)
+    recipe = Recipe(sources=(Source(inputs=(str(corpus),)),), tokenizer=str(tokenizer_json))
+    with ThreadPoolExecutor(1, "another") as threads:
+        run_build(recipe, place, RunOptions(workers=0, engine="tokenizers"), on=Slice(0, 1))
+    assert published == ["another_0"]
+    assert status(place).state == "finished"
+    assert not [one.name for one in storage.walk(".packline")]
 
 
 SLICES = 3

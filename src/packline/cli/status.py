@@ -18,7 +18,7 @@ _FLAGS = Flags()
 STATES: dict[str, Piece] = {
     "finished": ("finished", "good"),
     "running": ("running", "number"),
-    "unknown": ("not known: slices leave no sign of life in an object store", "quiet"),
+    "unknown": ("not known: no process has left a sign of life", "quiet"),
     "interrupted": ("interrupted: the command that began it resumes it", "warning"),
 }
 

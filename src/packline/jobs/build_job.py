@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -173,14 +174,14 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         """Units and streams without a receipt, in document order."""
         self._limit = LimitWatch(self, self.receipts, self.streams)
         slices: dict[str, list[str]] = {}
-        for name in self.receipts:
+        for name in chain(self.receipts, self.committed.unread):
             if (stream := planned_name(name)) != name:
                 slices.setdefault(stream, []).append(name)
         is_done = np.zeros(len(self.units), bool)
-        if self.receipts:
+        if self.receipts or self.committed.unread:
             for place, name in enumerate(self.units.names()):
                 found = self.streams.get(name)
-                is_done[place] = name in self.receipts or (
+                is_done[place] = self.committed.has(name) or (
                     found is not None and len(slices.get(name, ())) == found.units
                 )
 

@@ -1,6 +1,7 @@
 """Driver of a build whose store is not a local folder: an aid for people, not a safeguard.
 
     .packline/driver.json     host, process, start, the command that resumes; a counter that the driver raises
+    .packline/helpers/...     the same of each process that only helps, so that `status` sees it
 
 A local folder has a lock that ends with its process. An object store has none, and clocks of two machines
 differ. So the driver raises a counter, and another one watches it for a while on its own clock: a counter
@@ -25,6 +26,8 @@ from packline.storage.protocol import Storage
 from packline.store.manifest import WORK, to_json
 
 DRIVER = f"{WORK}/driver.json"
+HELPERS = f"{WORK}/helpers"
+"""Folder of the same records of processes that only help: slices, and those that join."""
 BEAT_SECONDS = 15.0
 """Seconds between two signs of a driver."""
 WATCH_SECONDS = 60.0
@@ -57,12 +60,18 @@ class DriverRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.ended or time.time() - self.signed > WATCH_SECONDS
 
 
-def read_driver(storage: Storage) -> DriverRecord | None:
+def read_driver(storage: Storage, name: str = DRIVER) -> DriverRecord | None:
     """Record of the driver of a build; None if there is none, or none that can be read."""
     try:
-        return msgspec.json.decode(storage.read(DRIVER), type=DriverRecord)
+        return msgspec.json.decode(storage.read(name), type=DriverRecord)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def read_helpers(storage: Storage) -> list[DriverRecord]:
+    """Records of the processes that help with a build, or have helped."""
+    found = (read_driver(storage, name) for name in storage.list(HELPERS))
+    return [record for record in found if record is not None]
 
 
 def driver_lines(record: DriverRecord) -> str:
@@ -77,10 +86,11 @@ class Driver:
     Args:
         storage: storage of the results.
         work: local work folder, whose lock this process holds.
+        name: name of the record: that of the driver, or of this process among the helpers.
     """
 
-    def __init__(self, storage: Storage, work: Path) -> None:
-        self._storage, self._etag = storage, ""
+    def __init__(self, storage: Storage, work: Path, name: str = DRIVER) -> None:
+        self._storage, self._name, self._etag = storage, name, ""
         now = int(time.time())
         self.record = DriverRecord(
             id=secrets.token_hex(8),
@@ -103,11 +113,11 @@ class Driver:
             StoreBusy: another one drives.
         """
         while True:
-            before = self._storage.facts(DRIVER)
-            there = None if before is None else read_driver(self._storage)
+            before = self._storage.facts(self._name)
+            there = None if before is None else read_driver(self._storage, self._name)
             if there is not None and before is not None and not self._has_ended(there):
                 self._watch(there)
-                before = self._storage.facts(DRIVER)
+                before = self._storage.facts(self._name)
             if self._write(None if before is None else before.etag):
                 break
         self._thread = threading.Thread(target=self._beat, name="packline-driver", daemon=True)
@@ -121,7 +131,7 @@ class Driver:
         started = time.monotonic()
         while time.monotonic() - started < WATCH_SECONDS:
             time.sleep(LOOK_SECONDS)
-            now = read_driver(self._storage)
+            now = read_driver(self._storage, self._name)
             if now is None or now.ended:
                 return
             if (now.id, now.counter) != (there.id, there.counter):
@@ -131,7 +141,7 @@ class Driver:
                 )
 
     def _write(self, expected: str | None) -> bool:
-        etag = self._storage.replace(DRIVER, to_json(self.record), expected)
+        etag = self._storage.replace(self._name, to_json(self.record), expected)
         self._etag = etag or ""
         return etag is not None
 
@@ -150,8 +160,8 @@ class Driver:
             try:
                 if self._write(self._etag):
                     return True
-                facts = self._storage.facts(DRIVER)
-                there = read_driver(self._storage)
+                facts = self._storage.facts(self._name)
+                there = read_driver(self._storage, self._name)
             except (PacklineError, OSError):
                 return False
             if there is not None and facts is not None and there.id == self.record.id:
@@ -173,7 +183,7 @@ class Driver:
             raise StoreBusy(
                 f"{self._storage.place} is built by another driver now", hint="wait for it to end"
             )
-        raise StoreError(f"{self._storage.place}: {DRIVER} cannot be written", hint="run the build again")
+        raise StoreError(f"{self._storage.place}: {self._name} cannot be written", hint="run the build again")
 
     def tell(self, command: Command) -> None:
         """Publish the command that resumes the build."""

@@ -25,10 +25,10 @@ from typing import Self
 
 import msgspec
 
-from packline.errors import ResumeMismatch, StoreError
+from packline.errors import ResumeMismatch, StoreBusy, StoreError
 from packline.fingerprint import hash_bytes
 from packline.jobs.begun import PLAN, read_begun
-from packline.jobs.driver import ACTIVE, Driver
+from packline.jobs.driver import ACTIVE, HELPERS, Driver
 from packline.jobs.identity import BuildIdentity, input_differences, refuse_differences
 from packline.jobs.seen import SEEN, CommittedReceipts
 from packline.jobs.work import ONE_WRITER, WorkFolder, open_results, process_name, store_work_folder
@@ -90,6 +90,8 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         self.is_remote = is_remote(self._place)
         self.driver: Driver | None = None
         """This process as the driver of a build whose store is not a local folder."""
+        self._helper: Driver | None = None
+        """This process as a helper of such a build."""
 
     @property
     def place(self) -> str:
@@ -191,10 +193,28 @@ class StoreFolder(WorkFolder[BuildIdentity]):
                 hint="build without --one-writer, into a store that knows conditional puts",
             )
         if not self.drives:
+            self._helper = Driver(self.storage, self.work, f"{HELPERS}/{process_name()}.json")
+            self._helper.take()
             return
         self.driver = Driver(self.storage, self.work)
         self.driver.take()
         ACTIVE[self.place] = self.driver
+
+    def lead(self) -> bool:
+        """Drive the end of a build: one of many helpers reads all receipts and publishes.
+
+        Returns:
+            False once another process has published the store.
+        """
+        if self._helper is None:
+            return True
+        while self.storage.facts(MANIFEST) is None:
+            driver = Driver(self.storage, self.work)
+            with contextlib.suppress(StoreBusy):
+                driver.take()
+                self.driver = ACTIVE[self.place] = driver
+                return self.storage.facts(MANIFEST) is None
+        return False
 
     def close(self) -> None:
         """Release the lock, and let another drive."""
@@ -208,6 +228,9 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             driver, self.driver = self.driver, None
             ACTIVE.pop(self.place, None)
             driver.end()
+        if self._helper is not None:
+            helper, self._helper = self._helper, None
+            helper.end()
 
     def _create(self, identity: BuildIdentity) -> BuildIdentity | None:
         """Record the identity; that of another process, if it was first."""

@@ -46,21 +46,36 @@ class CommittedReceipts:
         """Receipts of units, by unit."""
         self.streams: dict[str, StreamReceipt] = {}
         """Receipts of streams that were read to their end, by name."""
+        self.unread: set[str] = set()
+        """Units that are known to be committed, and whose receipts were not read."""
         self._stream_files: dict[str, FileEntry] = {}
         self.writes_segments = False
         """Set for the driver of a build without limits, whose receipts are never withdrawn."""
         self._waiting: dict[str, bytes] = {}
 
+    def look(self) -> None:
+        """Find out what is committed by now: by a listing, without a request for each unit."""
+        self._update(read_units=False)
+
     def refresh(self) -> None:
         """Read receipts that are new, and forget those that were withdrawn."""
+        self._update(read_units=True)
+
+    def _update(self, *, read_units: bool) -> None:
         names = {_unit_of(name) for name in self._storage.list(RECEIPTS)}
         for unit in [unit for unit in self.receipts if unit not in names]:
             del self.receipts[unit]
         for stream in [stream for stream in self.streams if f"{stream}{STREAM}" not in names]:
             del self.streams[stream], self._stream_files[stream]
         names.difference_update(self.receipts, [f"{stream}{STREAM}" for stream in self.streams])
+        self.unread = set() if read_units else {name for name in names if not name.endswith(STREAM)}
+        names -= self.unread
         for name, data in self._read({f"{RECEIPTS}/{unit}.json" for unit in names}):
             self._take(_unit_of(name), data)
+
+    def has(self, unit: str) -> bool:
+        """True if a unit is known to be committed."""
+        return unit in self.receipts or unit in self.unread
 
     def add(self, unit: str, receipt: Receipt | StreamReceipt) -> None:
         """Take over a receipt that a worker has committed."""

@@ -9,7 +9,9 @@ each other meet in the middle, and at most the units that are just being run are
 twice has the same bytes. No clock is compared, so nothing depends on whether a machine is alive.
 
 A compressed file is read from its start by one process, so no slice helps with the streams of another. What
-then has no receipt is left, and the slice that sees the last receipt publishes.
+then has no receipt is left, and the slice that sees the last receipt publishes. In an object store the slices
+look at the names of receipts only, and the one that becomes the driver of the build reads them and publishes,
+while others wait: a thousand slices would otherwise read all receipts.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import msgspec
 
 from packline.errors import CorruptStore, StoreNotFound
 from packline.jobs.begun import BegunBuild, read_begun
-from packline.jobs.driver import driver_lines, read_driver
+from packline.jobs.driver import driver_lines, read_driver, read_helpers
 from packline.jobs.folder import read_published
 from packline.jobs.identity import BuildIdentity
 from packline.jobs.seen import CommittedReceipts
@@ -117,8 +117,10 @@ def _remote(place: str) -> Status:
     identity = _identity(storage)
     if identity is None:
         raise StoreNotFound(f"{place} holds no store, and no build has begun there", hint="check the URI")
-    driver = read_driver(storage)
-    state: State = "unknown" if driver is None else "interrupted" if driver.is_silent else "running"
+    driver, helpers = read_driver(storage), read_helpers(storage)
+    known = [*helpers, *filter(None, [driver])]
+    alive = any(not record.is_silent for record in known)
+    state: State = "running" if alive else "interrupted" if known else "unknown"
     found = _begun(
         storage,
         identity,
@@ -126,7 +128,10 @@ def _remote(place: str) -> Status:
         sum(one.size for one in storage.walk()),
         None if driver is None else driver.command,
     )
-    return found if driver is None else msgspec.structs.replace(found, driver=driver_lines(driver))
+    processes = [f"{one.host}-{one.process}" for one in helpers if not one.is_silent]
+    return msgspec.structs.replace(
+        found, processes=sorted(processes), driver="" if driver is None else driver_lines(driver)
+    )
 
 
 def _begun(

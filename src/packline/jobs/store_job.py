@@ -130,7 +130,7 @@ class StoreJob(Job[U, R, S]):
 
     def look_again(self) -> Sequence[U]:
         """Units without a receipt by now."""
-        self.committed.refresh()
+        self.committed.look()
         return self.todo()
 
     @abstractmethod
@@ -266,8 +266,14 @@ class StoreJob(Job[U, R, S]):
         return input_entries(self.recipe, self.files, self.input_format)
 
     def finish(self, session: Session) -> S:
-        """Publish the manifest."""
+        """Publish the manifest, or wait until another process has."""
         folder = self.folder
+        if not folder.lead():
+            manifest = folder.finished()
+            assert manifest is not None
+            self.clean()
+            refuse_empty(folder.place, manifest)
+            return self.done(manifest)
         self.committed.refresh()
         manifest = make_manifest(folder, self.plan, self.committed, self.round_trip(session), self.val_share)
         try:
@@ -352,7 +358,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
 
     def todo(self) -> Chosen[Numbered]:
         """Units without a receipt."""
-        left = [number for number, name in enumerate(self._units) if name not in self.receipts]
+        left = [number for number, name in enumerate(self._units) if not self.committed.has(name)]
         return self.units.ordered(np.array(left, np.int64))
 
     def node_workers(self) -> int | None:
