@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from hypothesis import strategies as st
 from tests.formats.stores import EOD, Case
 
 from packline.facade import Store
@@ -159,3 +160,25 @@ def refused(case: Case, name: str, folder: Path, damage: Any, error: type[Except
             workers=0,
         )
     assert not (folder / "no" / "manifest.json").exists()
+
+
+class Drawn(NamedTuple):
+    """A store of any documents, and a way to export it."""
+
+    case: Case
+    edges: Edges
+    shard_tokens: int
+    shuffle: int | None
+
+
+@st.composite
+def stores_to_export(draw: st.DrawFn, with_loss: st.SearchStrategy[bool] | None = None) -> Drawn:
+    """A few short documents, with BOS or a loss mask or without, and any edges and size of shards."""
+    bodies = draw(st.lists(st.lists(st.integers(2, 299), max_size=12), min_size=1, max_size=12))
+    with_bos = draw(st.booleans())
+    edges: list[Edges] = ["eod", "bos", "none", "both"]
+    loss = tuple(tuple(token % 2 for token in range(len(body) + 1 + with_bos)) for body in bodies)
+    masked = draw(st.booleans() if with_loss is None else with_loss)
+    case = Case("law", tuple(map(tuple, bodies)), 300, 0, 1 if with_bos else None, loss if masked else None)
+    chosen = draw(st.sampled_from(edges if with_bos else edges[:3]))
+    return Drawn(case, chosen, draw(st.integers(1, 30)), draw(st.none() | st.integers(0, 5)))

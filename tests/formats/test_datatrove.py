@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.formats.engines import (
     bring_back,
     damage,
@@ -23,7 +22,7 @@ from tests.formats.engines import (
     write,
 )
 from tests.formats.peers import run_peer
-from tests.formats.steps import expected, flat, read_all
+from tests.formats.steps import Drawn, expected, flat, read_all, stores_to_export
 from tests.formats.stores import CASES, EOD, Case, make_store, random_documents, write_tokenizer
 from tests.store.stores import with_rows
 
@@ -246,34 +245,14 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(2, 299), max_size=12), min_size=1, max_size=12),
-    st.sampled_from(["eod", "bos", "both", "none"]),
-    st.booleans(),
-    st.booleans(),
-    st.integers(1, 30),
-    st.none() | st.integers(0, 5),
-)
-def test_any_documents_come_back(
-    tmp_path_factory: pytest.TempPathFactory,
-    bodies: list[list[int]],
-    edges: str,
-    with_bos: bool,
-    with_loss: bool,
-    shard_tokens: int,
-    shuffle: int | None,
-) -> None:
-    if edges == "both" and not with_bos:
-        edges = "eod"
+@given(stores_to_export())
+def test_any_documents_come_back(tmp_path_factory: pytest.TempPathFactory, drawn: Drawn) -> None:
+    case, edges, shard_tokens, shuffle = drawn
     folder = tmp_path_factory.mktemp("law")
-    loss = tuple(tuple(token % 2 for token in range(len(body) + 1 + with_bos)) for body in bodies)
-    case = Case(
-        "law", tuple(map(tuple, bodies)), 300, 0, 1 if with_bos else None, loss if with_loss else None
-    )
     options = {"edges": edges, "shard_tokens": shard_tokens}
     write(case.make(folder / "store"), "datatrove", folder / "out", options, shuffle_documents=shuffle)
     found = read_all("datatrove", folder / "out", options)
-    wanted = expected(case, edges)["train"]  # type: ignore[arg-type]
+    wanted = expected(case, edges)["train"]
     assert found.problems == []
     assert sorted(found.documents["train"]) == sorted(wanted)
     if shuffle is None:
@@ -286,8 +265,8 @@ def test_any_documents_come_back(
             humanised(path.stat().st_size // 2),
         ]
         mask = path.with_name(f"{path.name}.loss")
-        assert mask.exists() == with_loss
-        assert not with_loss or mask.stat().st_size == path.stat().st_size // 2
+        assert mask.exists() == (case.loss is not None)
+        assert case.loss is None or mask.stat().st_size == path.stat().st_size // 2
 
 
 def test_files_are_cut_between_documents(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.store.remote import PLACE, Faults, Flip, lengths_of, same_arrays, sta
 from packline import Loader, Mixture
 from packline.errors import StoreError
 from packline.facade import Store
+from packline.loading import fetch_ahead
 from packline.loading.fetch_ahead import window_steps
 from packline.store.paths import CacheSettings
 from packline.testing import make_store
@@ -79,6 +80,20 @@ def test_what_is_due_is_there_and_waits_are_counted(local: Store, tmp_path: Path
             assert loader.traffic is not None and loader.traffic.requests > 3
             waits[ahead] = loader.traffic.stalls
         assert waits[True] < waits[False]
+
+
+def test_a_loader_that_waits_for_its_bytes_reports_it(
+    local: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fetch_ahead, "REPORT_SECONDS", 0.05)
+    with standing_for_bucket(Faults(local.path, seconds=0.05)):
+        for store, waits in ((local, False), (Store(PLACE, CacheSettings(str(tmp_path))), True)):
+            loader = Loader(store.rows(256), batch_size=4, prefetch=0)
+            for step in range(12):
+                loader.next_batch(step)
+            found = [record.getMessage() for record in caplog.records if record.name == "packline.loading"]
+            assert any(f"reading waited for bytes of {PLACE}" in line for line in found) == waits
+            assert ("stalls of" in repr(loader)) == waits
 
 
 def test_a_cache_without_room_for_a_batch_is_refused_at_the_start(local: Store, tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ RUN = 8
 HELD_SHARE = 8
 """A process holds maps of up to this part of the cache."""
 LEAST_HELD = 64 << 20
+SOON = 1.0
+"""Seconds until what is fetched for the next step of a pass is used."""
 DUES = 1 << 16
 """Times of use that are remembered before those that have passed are forgotten."""
 
@@ -336,6 +338,17 @@ class Ranges:
         numbers = range(self.first + first, self.first + last + 1)
         found = self._pieces.bring(numbers)
         return np.concatenate([found[number] for number in numbers])[start - base : stop - base]
+
+    def bring(self, ranges: Iterable[tuple[int, int]], *, wait: bool) -> None:
+        """Fetch the pieces of several ranges at once; without waiting, for a later use."""
+        numbers: set[int] = set()
+        for start, stop in ranges:
+            first, last = start // self.per_piece, (min(stop, self._length) - 1) // self.per_piece
+            numbers.update(range(self.first + first, self.first + last + 1))
+        if wait:
+            self._pieces.bring(numbers)
+        else:
+            self._pieces.expect(numbers, time.time() + SOON)
 
     def item(self, place: int) -> int:
         """One number."""
