@@ -84,7 +84,7 @@ class RemotePieces:
         self._held_bytes = 0
         self._most = max(cache.most // HELD_SHARE, LEAST_HELD)
         self._due: dict[int, float] = {}
-        """Recorded times of use; those that have passed say nothing."""
+        """Recorded times of use; only those to come count."""
         self._process = 0
         self._make()
 
