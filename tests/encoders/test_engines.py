@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from packline.encoders import ENGINE_NAMES, EngineName
+from packline.encoders import ENGINE_NAMES, EngineName, engines
 from packline.encoders.engines import FEW, Engine, load_engine
 from packline.sources.batch import Texts
 
@@ -30,10 +30,15 @@ def ids_of(engine: Engine, texts: Texts) -> list[list[int]]:
 
 @pytest.mark.parametrize("count", [0, 1, 7, FEW, FEW + 1, 2 * FEW])
 def test_few_and_many_are_encoded_alike(
-    engine: Engine, tokenizer_json: Path, ids_by_reference: Callable[[str], list[int]], count: int
+    engine: Engine,
+    ids_by_reference: Callable[[str], list[int]],
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     strings = [TEXTS[place % len(TEXTS)] + str(place // len(TEXTS)) * (place % 3) for place in range(count)]
     expected = [ids_by_reference(text) for text in strings]
+    assert ids_of(engine, Texts.of(strings)) == expected
+    monkeypatch.setattr(engines, "MANY", 0)
     assert ids_of(engine, Texts.of(strings)) == expected
     assert ids_of(engine, Texts(Texts.of(strings).array)) == expected
 

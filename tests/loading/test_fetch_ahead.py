@@ -17,6 +17,7 @@ from tests.store.remote import PLACE, Faults, Flip, lengths_of, same_arrays, sta
 from packline import Loader, Mixture
 from packline.errors import StoreError
 from packline.facade import Store
+from packline.loading import fetch_ahead
 from packline.loading.fetch_ahead import window_steps
 from packline.store.paths import CacheSettings
 from packline.testing import make_store
@@ -79,6 +80,23 @@ def test_what_is_due_is_there_and_waits_are_counted(local: Store, tmp_path: Path
             assert loader.traffic is not None and loader.traffic.requests > 3
             waits[ahead] = loader.traffic.stalls
         assert waits[True] < waits[False]
+
+
+def test_a_loader_that_waits_for_its_bytes_reports_it(
+    local: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fetch_ahead, "REPORT_SECONDS", 0.0)
+    with standing_for_bucket(Faults(local.path)):
+        remote = Store(PLACE, CacheSettings(str(tmp_path)))
+        assert remote.mirror is not None and "stalls" not in repr(Loader(local.rows(256), batch_size=4))
+        loader = Loader(remote.rows(256), batch_size=4, prefetch=0)
+        loader.next_batch(0)
+        caplog.clear()
+        remote.mirror.traffic.stall_seconds += 300  # as after waits that are longer than a test may take
+        loader.next_batch(1)
+        (found,) = (record.getMessage() for record in caplog.records if record.name == "packline.loading")
+        assert found.startswith(f"reading waited for bytes of {PLACE} in ")
+        assert "stalls of 30" in repr(loader)
 
 
 def test_a_cache_without_room_for_a_batch_is_refused_at_the_start(local: Store, tmp_path: Path) -> None:

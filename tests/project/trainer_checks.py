@@ -224,17 +224,40 @@ for split, batches in (("train", data.train_dataloader()), ("val", data.val_data
         assert (one[1:][y >= 0] == y[y >= 0]).all()
 """
 MOSAIC = """
-import numpy as np
+import importlib.machinery
+import importlib.util
 import packline
-from streaming import StreamingDataset
+
+def stand_in(name, path=(), **names):
+    \"\"\"A module that text_data.py imports, of which it needs only these names to read a data set.\"\"\"
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__spec__, module.__path__ = importlib.machinery.ModuleSpec(name, None), list(path)
+    for key, value in names.items():
+        setattr(module, key, value)
+
+(root,) = importlib.util.find_spec("llmfoundry").submodule_search_locations
+stand_in("composer")
+stand_in("composer.core")
+stand_in("composer.core.data_spec", DataSpec=object)
+stand_in("llmfoundry", [root], registry=None)
+stand_in("llmfoundry.utils")
+stand_in("llmfoundry.utils.registry_utils", construct_from_registry=None)
+stand_in("llmfoundry.data", [f"{root}/data"])
+stand_in("llmfoundry.data.data", SUPPORTED_MDS_ENCODING_TYPES=["int64"],
+         stream_remote_local_validate=lambda *sources: None)
+
+from llmfoundry.data.text_data import StreamingTextDataset
+from transformers import AutoTokenizer
 
 rows = packline.open("store").rows(2048, packing="best_fit")
 loader = packline.Loader(rows, batch_size=1, seed=1)
-found = StreamingDataset(local="data", split="train", shuffle=False, batch_size=1)
+found = StreamingTextDataset(
+    tokenizer=AutoTokenizer.from_pretrained("data"), max_seq_len=2048,
+    local="data", split="train", shuffle=False, batch_size=1,
+)
 assert len(found) == len(rows) > 8
-for number, sample in enumerate(found):
-    tokens = sample["tokens"][:2048]  # as StreamingTextDataset reads an array
-    assert (np.asarray(tokens) == loader.batch(number)["tokens"][0]).all()
+for number in range(len(found)):
+    assert (found[number].numpy() == loader.batch(number)["tokens"][0]).all()
 """
 AXOLOTL = """
 import numpy as np
@@ -333,7 +356,7 @@ OWN: dict[str, tuple[str, ...]] = {
     "megatron.md": ("megatron", "torch", "transformers"),
     "olmo.md": ("olmo_core", "bettermap", "dataclass_extensions"),
     "litgpt.md": ("litgpt", "lightning", "litdata"),
-    "llm-foundry.md": ("streaming",),
+    "llm-foundry.md": ("llmfoundry", "streaming", "transformers"),
     "axolotl.md": ("datasets",),
     "lightning.md": ("lightning", "torch"),
     "jax.md": ("jax", "grain"),

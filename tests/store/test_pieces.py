@@ -8,10 +8,13 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.store.remote import PLACE, Faults, Flip, lengths_of, refuse, same_arrays, standing_for_bucket
+from tests.store.stores import relist
 
 from packline.errors import CorruptStore, OutOfSpace, StoreError
 from packline.facade import Store
@@ -19,6 +22,7 @@ from packline.storage.cache import CacheFolder, write_all
 from packline.store import fetching, remote_shard
 from packline.store.paths import CacheSettings
 from packline.store.pieces import RemotePieces
+from packline.store.provenance import documents_schema
 from packline.testing import make_store
 
 MIB = 1 << 20
@@ -210,3 +214,42 @@ def test_opening_makes_no_request_for_a_shard(local: Store, tmp_path: Path) -> N
         assert len(remote.rows(512)) and len(remote.documents)
         assert set(storage.requests) == {"manifest.json", "shards.parquet", "inputs.parquet", "units.parquet"}
         assert isinstance(remote.mirror.pieces if remote.mirror else None, RemotePieces)
+
+
+def test_of_long_provenance_only_what_is_used_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "store"
+    (entry,) = (shard.entry for shard in make_store(folder, [[2] * 60_000]).shards)
+    path = folder / f"{entry.name}.docs.parquet"
+    noise = np.random.default_rng(0).bytes(60_000 * 64).hex()
+    urls = [noise[start : start + 128] for start in range(0, len(noise), 128)]
+    columns = pq.read_table(path).append_column("url", pa.array(urls)).columns
+    schema = documents_schema((("url", "string"),))
+    pq.write_table(pa.Table.from_arrays(columns, schema=schema), path, row_group_size=10_000)
+    (shard,), size = relist(folder).shards, path.stat().st_size
+    assert size > 3 * MIB and len(shard.open_provenance().rows) == 6
+    local = Store(folder)
+    fetched: list[int] = []
+
+    def arrive(name: str, start: int, data: bytes) -> bytes:
+        fetched.append(len(data) if name.endswith(".docs.parquet") else 0)
+        return data
+
+    monkeypatch.setattr(remote_shard, "CHECKED_BYTES", MIB)
+    with standing_for_bucket(Faults(local.path, arrive)):
+        remote = Store(PLACE, CacheSettings(str(tmp_path / "cache")))
+        assert remote.provenance(25_000) == local.provenance(25_000)
+        assert 0 < sum(fetched) < size
+        for number in (0, 30_000, 59_999):
+            assert remote.provenance(number) == local.provenance(number)
+        fetched.clear()
+        remote = Store(PLACE, CacheSettings(False))
+        mine, theirs = (store.shards[0].open_provenance().groups(["position"]) for store in (local, remote))
+        for one, other in zip(mine, theirs, strict=True):
+            assert one[0] == other[0] and one[1].equals(other[1])
+        assert 0 < sum(fetched) < size
+        assert remote.shards[0].table.equals(shard.table)
+    with standing_for_bucket(Faults(local.path, Flip(".docs.parquet", -1))):
+        with pytest.raises(CorruptStore, match=r"docs.parquet: bytes .* arrived damaged"):
+            Store(PLACE, CacheSettings(str(tmp_path / "damaged"))).provenance(5)

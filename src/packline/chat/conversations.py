@@ -39,6 +39,7 @@ ROLES: dict[str, Role] = {
     "function": "tool",
     "observation": "tool",
 }
+PLAIN_ROLES = ("user", "assistant", "system")
 LISTS = ("messages", "conversations", "conversation")
 PAIRS = (
     ("prompt", "response"),
@@ -170,6 +171,9 @@ def _read_message(number: int, raw: Any) -> Message:
         raise RecordProblem(
             "not_a_conversation", f"{where}: expected an object, found a {type(raw).__name__}"
         )
+    said, content = raw.get("role"), raw.get("content")
+    if len(raw) == 2 and said in PLAIN_ROLES and isinstance(content, str) and content.strip():
+        return Message(ROLES[said], _text(where, content))  # most messages are as plain as that
     raw = {name: value for name, value in raw.items() if value is not None}  # Arrow: null if missing
     said = raw.get("role", raw.get("from"))
     role = ROLES.get(said) if isinstance(said, str) else None

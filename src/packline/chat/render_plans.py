@@ -277,48 +277,53 @@ def _reads_no_words(objects: Any, arguments: Sequence[Any]) -> bool:
     return plain and not any(has_words(one.get(arguments[0])) for one in objects)
 
 
-class _Part(NamedTuple):
-    """A piece with holes."""
+class _Text(NamedTuple):
+    """A text with holes, taken apart once."""
 
     constants: tuple[str, ...]
     """Text around the holes, one more than there are holes."""
     holes: tuple[int, ...]
-    piece: Piece
+
+    def fill(self, words: Sequence[str]) -> str:
+        """The text with these words; see `fill_holes`."""
+        text = self.constants[0]
+        for place, hole in enumerate(self.holes, 1):
+            text += words[hole] + self.constants[place]
+        return text
 
 
 class Plan:
     """Pieces of all conversations of one shape that meet the conditions."""
 
     def __init__(self, pieces: Iterable[Piece], notes: Notes, tokens: Iterable[str]) -> None:
-        self._parts = [_part(piece) for piece in pieces]
-        self._changes, self._conditions = list(notes.changes), list(notes.conditions)
-        if any(_may_become(part.constants, tuple(tokens)) for part in self._parts):
+        self._parts = [(_take_apart(piece.text), piece) for piece in pieces]
+        self._changes = [(_take_apart(text), CHANGES[name], given) for text, name, given in notes.changes]
+        self._conditions = [(_take_apart(one.text), one) for one in notes.conditions]
+        if any(_may_become(text.constants, tuple(tokens)) for text, _ in self._parts):
             raise NoPlan("words next to a part of a control token")
 
     def pieces(self, words: Sequence[str]) -> list[Piece] | None:
         """Pieces with these words, one text per message; None if they do not meet the conditions."""
         values = list(words)
-        for change in self._changes:
-            values.append(CHANGES[change.name](fill_holes(change.text, values), *change.arguments))
-        for text, ask, arguments, answer in self._conditions:
-            if bool(ask(fill_holes(text, values), *arguments)) is not answer:
+        for text, change, arguments in self._changes:
+            values.append(change(text.fill(values), *arguments))
+        for text, one in self._conditions:
+            if bool(one.ask(text.fill(values), *one.arguments)) is not one.answer:
                 return None
         found, complete = [], True
-        for constants, holes, piece in self._parts:
-            if not holes:
+        for text, piece in self._parts:
+            if not text.holes:
                 found.append(piece)
                 continue
-            text = constants[0]
-            for place, hole in enumerate(holes, 1):
-                text += values[hole] + constants[place]
-            complete = complete and bool(text)
-            found.append(Piece(text, piece.trained))
+            filled = text.fill(values)
+            complete = complete and bool(filled)
+            found.append(Piece(filled, piece.trained))
         return found if complete else join_pieces(found)
 
 
-def _part(piece: Piece) -> _Part:
-    split = HOLE.split(piece.text)
-    return _Part(tuple(split[::2]), tuple(map(int, split[1::2])), piece)
+def _take_apart(text: str) -> _Text:
+    split = HOLE.split(text)
+    return _Text(tuple(split[::2]), tuple(map(int, split[1::2])))
 
 
 def _may_become(constants: tuple[str, ...], tokens: tuple[str, ...]) -> bool:

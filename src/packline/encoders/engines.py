@@ -26,6 +26,7 @@ ids for it on hostile text, alone and combined with others of the table.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from itertools import product
 from typing import Any, Protocol
@@ -43,6 +44,8 @@ from packline.sources.batch import Texts
 
 FEW = 512
 """Number of single-text calls of gigatoken that cost as much as the fixed cost of one batch call."""
+MANY = 1 << 16
+"""Number of single-text calls that cost about as much as loading awkward, which batch calls need: 0.2 s."""
 THREADS = "/proc/self/task"
 
 
@@ -64,9 +67,11 @@ class GigatokenEngine:
         import gigatoken
 
         self._tokenizer = gigatoken.Tokenizer.from_json(json)
+        self._encoded = 0
 
     def encode(self, texts: Texts) -> Ragged:
-        if len(texts) <= FEW:
+        self._encoded += len(texts)
+        if len(texts) <= FEW or (self._encoded < MANY and "awkward" not in sys.modules):
             return _of_documents([self._tokenizer.encode(text) for text in texts.strings or texts.raw()])
         layout = self._tokenizer.encode_batch(_as_awkward(texts), parallel=False).layout
         offsets = np.asarray(layout.offsets.data, np.int64)
@@ -213,7 +218,7 @@ def _of_documents(ids: list[np.ndarray]) -> Ragged:
 
 def _as_awkward(texts: Texts) -> Any:
     """The texts in gigatoken's input format, without a copy."""
-    import awkward  # takes 0.3 s, and most batches have fewer texts
+    import awkward
     from awkward.contents import ListOffsetArray, NumpyArray
     from awkward.index import Index64
 

@@ -18,6 +18,7 @@ for single batches out of order, and nothing for local stores.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from packline.store.fetching import Traffic
     from packline.store.mirror import Mirror
 
+LOG = logging.getLogger("packline.loading")
+
 LEAST_STEPS = 64
 LATENCIES = 10
 """Latencies of a request that a window lasts."""
@@ -43,6 +46,10 @@ KEPT_COPIES = 1 << 17
 """Copies of all plans that are kept, at most: 40 MB."""
 JUMP = 64
 """Steps from one to the next of a worker, at most; what goes further begins anew."""
+REPORT_SECONDS = 60.0
+"""Seconds from one look at the waits to the next."""
+STALLED = 0.1
+"""Share of the time that reading may wait for bytes before it is reported."""
 SHARE = 2
 """A window has room in this part of the cache."""
 
@@ -86,6 +93,8 @@ class FetchAhead:
         """Rows of coming steps, with their plans."""
         self._copies = 0
         """Copies of these plans."""
+        self._looked: tuple[float, float] | None = None
+        """Time of the last look at the waits, and their seconds until then."""
 
     def mirrors(self, stages: Iterable[ScheduledStage]) -> list[Mirror]:
         """The remote stores of a run, each once."""
@@ -114,6 +123,7 @@ class FetchAhead:
             seconds = now - self._at
             self._seconds += (seconds - self._seconds) * (0.1 if self._seconds else 1.0)
         self._last, self._at = step, now
+        self._report_waits(loader, now)
         if self._thread is not None and self._thread.is_alive():
             return True
         self._planned = max(self._planned, step + self._stride)
@@ -192,6 +202,26 @@ class FetchAhead:
             self._copies += count
             self._plans |= plans
         return pieces
+
+    def _report_waits(self, loader: Any, now: float) -> None:
+        """Log a warning if a notable part of the last minute was spent waiting for bytes."""
+        since, before = self._looked or (now, 0.0)
+        if self._looked is not None and now - since < REPORT_SECONDS:
+            return
+        traffic = self.traffic(loader.schedule.stages)
+        assert traffic is not None
+        self._looked = now, traffic.stall_seconds
+        waited = traffic.stall_seconds - before
+        if now > since and waited > STALLED * (now - since):
+            LOG.warning(
+                "reading waited for bytes of %s in %.0f of %.0f seconds: %s stalls so far, %.2f seconds a "
+                'request; a larger cache_bytes= or order="blocks" needs fewer requests',
+                " and ".join(mirror.place for mirror in self.mirrors(loader.schedule.stages)),
+                min(waited, now - since),
+                now - since,
+                f"{traffic.stalls:,}",
+                traffic.latency,
+            )
 
     def traffic(self, stages: Iterable[ScheduledStage]) -> Traffic | None:
         """Requests and waits of this process for all remote stores of a run; None without any."""

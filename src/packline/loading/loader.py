@@ -342,9 +342,11 @@ class Loader(Notebook):
         left = f", {self.left_over_rows:,} rows left over" if self.left_over_rows else ""
         stages = "" if len(self.schedule.stages) == 1 else f" in {len(self.schedule.stages)} stages"
         sizes = " and ".join(f"{size:,}" for size in dict.fromkeys(map(_batch_size, self.schedule.stages)))
+        traffic = self.traffic
+        stalls = "" if traffic is None else f", {traffic.stalls:,} stalls of {traffic.stall_seconds:.1f} s"
         return (
             f"<Loader: step {self.step:,} of {len(self):,}{stages}, batches of {sizes} rows{left}, "
-            f"rank {self.rank} of {self.world_size}, seed {self.seed}>"
+            f"rank {self.rank} of {self.world_size}, seed {self.seed}{stalls}>"
         )
 
 

@@ -35,6 +35,8 @@ RUN = 8
 HELD_SHARE = 8
 """A process holds maps of up to this part of the cache."""
 LEAST_HELD = 64 << 20
+SOON = 1.0
+"""Seconds until what is fetched for the next step of a pass is used."""
 DUES = 1 << 16
 """Times of use that are remembered before those that have passed are forgotten."""
 
@@ -51,7 +53,7 @@ class FilePieces(NamedTuple):
 
     file: RemoteFile
     dtype: np.dtype
-    """Of the numbers in the file; its size divides a MiB."""
+    """Dtype of the numbers in the file; its size divides a MiB."""
     first: int
     """Number of its first piece in the store."""
 
@@ -82,7 +84,7 @@ class RemotePieces:
         self._held_bytes = 0
         self._most = max(cache.most // HELD_SHARE, LEAST_HELD)
         self._due: dict[int, float] = {}
-        """Recorded times of use; those that have passed say nothing."""
+        """Recorded times of use; only those to come count."""
         self._process = 0
         self._make()
 
@@ -336,6 +338,17 @@ class Ranges:
         numbers = range(self.first + first, self.first + last + 1)
         found = self._pieces.bring(numbers)
         return np.concatenate([found[number] for number in numbers])[start - base : stop - base]
+
+    def bring(self, ranges: Iterable[tuple[int, int]], *, wait: bool) -> None:
+        """Fetch the pieces of several ranges at once; without waiting, for a later use."""
+        numbers: set[int] = set()
+        for start, stop in ranges:
+            first, last = start // self.per_piece, (min(stop, self._length) - 1) // self.per_piece
+            numbers.update(range(self.first + first, self.first + last + 1))
+        if wait:
+            self._pieces.bring(numbers)
+        else:
+            self._pieces.expect(numbers, time.time() + SOON)
 
     def item(self, place: int) -> int:
         """One number."""

@@ -9,14 +9,15 @@ import.
 
 The file of one shard has the columns of its source, so two shards of a store may differ; readers of a whole
 store give null where a source lacks a column. A damaged file never reaches a parser: its checksum is compared
-first.
+first, or those of the MiB that are read, where a long file of a remote store is read by ranges.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -85,17 +86,66 @@ FEW_BYTES = 3
 """Bytes per document of a column of strings that has few values: its indices in Parquet's own dictionary."""
 
 
-def open_mapped_parquet(data: np.ndarray, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
-    """Open a Parquet file from its mapped bytes, uint8 `[N]`, without reading ahead in other threads.
+def open_parquet(data: np.ndarray | RangedBytes, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+    """Open a Parquet file from its bytes, uint8 `[N]`, without reading ahead in other threads.
 
     Args:
+        data: the whole file, mapped; or one whose ranges are fetched when they are read.
         dictionaries: columns of strings to read as dictionaries.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    source = pa.BufferReader(pa.py_buffer(data))
+    source: Any = (
+        pa.BufferReader(pa.py_buffer(data))
+        if isinstance(data, np.ndarray)
+        else pa.PythonFile(_RangedFile(data), mode="r")
+    )
     return pq.ParquetFile(source, pre_buffer=False, read_dictionary=list(dictionaries))
+
+
+class RangedBytes(Protocol):
+    """Bytes of a remote file, fetched by ranges and compared with checksums on arrival."""
+
+    def __len__(self) -> int:
+        """Size of the file."""
+
+    def __getitem__(self, where: slice) -> np.ndarray:
+        """Bytes `start` to `stop`, uint8."""
+
+    def bring(self, ranges: Sequence[tuple[int, int]], *, wait: bool) -> None:
+        """Fetch ranges at once, before they are read; without waiting, for a later use."""
+
+
+class _RangedFile(io.RawIOBase):
+    """Ranges as a file, for Arrow."""
+
+    def __init__(self, data: RangedBytes) -> None:
+        self._data, self._at = data, 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """Place of the next byte."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to another place."""
+        self._at = offset + (0, self._at, len(self._data))[whence]
+        return self._at
+
+    def readinto(self, into: Any) -> int:
+        """Read the next bytes."""
+        found = self._data[self._at : self._at + len(into)]
+        into[: len(found)] = found.data
+        self._at += len(found)
+        return len(found)
 
 
 class Provenance(msgspec.Struct, frozen=True):
@@ -125,20 +175,26 @@ class ProvenanceFile:
         path: the file.
         entry: shard that it belongs to.
         file: its entry in the manifest.
+        ranges: reads it by ranges; None: it is brought whole, if it is remote.
 
     Raises:
         CorruptStore: it differs from the manifest, or does not belong to this shard.
     """
 
-    def __init__(self, path: StorePath, entry: ShardEntry, file: FileEntry | None) -> None:
-        self.path = path
-        data = map_file(path)
+    def __init__(
+        self, path: StorePath, entry: ShardEntry, file: FileEntry | None, ranges: RangedBytes | None = None
+    ) -> None:
+        self.path, self._ranges = path, ranges
         if file is None:
             raise CorruptStore(f"the manifest of {path.parent} does not list {path.name}", hint=HINT)
-        check_bytes(path, file, data.data)
+        self._data: np.ndarray | RangedBytes
+        if ranges is None:
+            self._data = map_file(path)
+            check_bytes(path, file, self._data.data)
+        else:
+            self._data = ranges
         with reading(path):
-            self._data = data
-            self._parquet = open_mapped_parquet(data)
+            self._parquet = open_parquet(self._data)
             metadata = self._parquet.metadata
             schema = self._parquet.schema_arrow
             self.rows: list[int] = [
@@ -163,6 +219,8 @@ class ProvenanceFile:
             CorruptStore: they cannot be read.
         """
         names = None if columns is None else list(columns)
+        for one in range(len(self.rows)) if group is None else (group,):
+            self._bring(one, columns, wait=group is not None)
         with reading(self.path):
             if group is None:
                 table = self._parquet.read(columns=names, use_threads=False)
@@ -175,6 +233,19 @@ class ProvenanceFile:
                     f"{self.path}: expected {expected:,} documents, found {table.num_rows:,}", hint=HINT
                 )
             return table
+
+    def _bring(self, group: int, columns: Sequence[str] | None, *, wait: bool) -> None:
+        """Fetch some columns of a row group at once, if they are read by ranges."""
+        if self._ranges is None or group >= len(self.rows):
+            return
+        found = []
+        row_group = self._parquet.metadata.row_group(group)
+        for place in range(row_group.num_columns):
+            column = row_group.column(place)
+            if columns is None or column.path_in_schema in columns:
+                start = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
+                found.append((start, start + column.total_compressed_size))
+        self._ranges.bring(found, wait=wait)
 
     @cached_property
     def _few_valued(self) -> pq.ParquetFile:
@@ -192,7 +263,7 @@ class ProvenanceFile:
             )
             <= FEW_BYTES * sum(self.rows)
         ]
-        return open_mapped_parquet(self._data, few) if few else self._parquet
+        return open_parquet(self._data, few) if few else self._parquet
 
     def bounds(self, group: int, name: str) -> tuple[pa.Array, int] | None:
         """Least and greatest value of a carried column in a row group, `[2]`, and its number of nulls.
@@ -213,6 +284,8 @@ class ProvenanceFile:
         Raises:
             CorruptStore: they cannot be read.
         """
+        self._bring(group, columns, wait=True)
+        self._bring(group + 1, columns, wait=False)
         with reading(self.path):
             return self._few_valued.read_row_group(group, columns=list(columns), use_threads=False)
 
@@ -220,6 +293,7 @@ class ProvenanceFile:
         """All row groups, each with the number of its first document in the shard."""
         first = 0
         for group, rows in enumerate(self.rows):
+            self._bring(group + 1, columns, wait=False)
             yield first, self.read(group, columns)
             first += rows
 

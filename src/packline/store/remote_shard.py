@@ -3,6 +3,7 @@
     shard.tokens, .loss, .lengths, ...     as of a local shard: the file is brought whole
     shard.token_ranges, .loss_ranges       read by pieces of a MiB, for batches
     shard.document(i)                      read by pieces
+    shard.open_provenance()                read by pieces, if it is long: the columns and rows that are used
 
 An index of up to 4 MiB (200,000 documents) is brought whole when its shard is first used. A larger one is
 read by pieces too, unless the arrays of all its documents are requested.
@@ -10,9 +11,11 @@ read by pieces too, unless the arrays of all its documents are requested.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,6 +23,7 @@ from packline.errors import CorruptStore
 from packline.store.mirror import Mirror
 from packline.store.paths import RemotePath
 from packline.store.pieces import PieceRanges, Ranges
+from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.remote_file import RemoteFile
 from packline.store.shard import (
     CHECKED_BYTES,
@@ -32,6 +36,9 @@ from packline.store.shard import (
 )
 from packline.store.sums import BLOCK_BYTES
 from packline.store.tables import ShardEntry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class RemoteShard(Shard):
@@ -85,8 +92,44 @@ class RemoteShard(Shard):
             raise wrong_id(self, self._vocab_size, begin + int(np.argmax(ids >= self._vocab_size)))
         return tokens
 
+    @cached_property
+    def _provenance_file(self) -> ProvenanceFile:
+        ranges = Ranges(self.mirror.pieces, self.remote_file("docs.parquet"), np.dtype(np.uint8))
+        return ProvenanceFile(self.path("docs.parquet"), self.entry, self.file("docs.parquet"), ranges)
+
+    def _reads_ranges(self) -> bool:
+        """True if the provenance is long enough to be read by ranges, and the cache has room for it."""
+        file = self.file("docs.parquet")
+        return (
+            file is not None
+            and not self.mirror.fresh
+            and (CHECKED_BYTES < file.bytes <= self.mirror.cache.most)
+        )
+
+    def open_provenance(self, *, whole: bool = False) -> ProvenanceFile:
+        """Open its provenance: of a long one, only what is read is fetched; see `Shard.open_provenance`."""
+        if whole or not self._reads_ranges():
+            return super().open_provenance(whole=whole)
+        return self._provenance_file
+
+    def provenance(self, index: int) -> Provenance:
+        """Provenance of a document; see `Shard.provenance`."""
+        if not self._reads_ranges():
+            return super().provenance(index)
+        file = self._provenance_file
+        group = bisect_right(ends := list(accumulate(file.rows)), index)
+        row = index - (ends[group] - file.rows[group])
+        (found,) = to_provenance(_group_of(file, group).slice(row, 1), self.entry.split, file.path)
+        return found
+
     def will_need(self, first: int, last: int) -> None:
         """Do nothing: what is due is fetched by the loader (`loading.fetch_ahead`)."""
+
+
+@lru_cache(maxsize=4)
+def _group_of(file: ProvenanceFile, group: int) -> pa.Table:
+    """A row group of provenance, kept for the next document."""
+    return file.read(group)
 
 
 class LongRemoteShard(RemoteShard):

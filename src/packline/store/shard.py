@@ -290,8 +290,11 @@ class Shard:
         name = f"{self.entry.name}.{ending}"
         return next((file for file in self.entry.files if file.name == name), None)
 
-    def open_provenance(self) -> ProvenanceFile:
+    def open_provenance(self, *, whole: bool = False) -> ProvenanceFile:
         """Open its provenance, to be read one row group at a time.
+
+        Args:
+            whole: True if all of it will be read.
 
         Raises:
             CorruptStore: it is damaged, or belongs to other documents.
@@ -352,7 +355,7 @@ class Shard:
         return {"loss": found, "loss_ranges": found}
 
     def _open_table(self) -> dict[str, Any]:
-        return {"table": self.open_provenance().read()}
+        return {"table": self.open_provenance(whole=True).read()}
 
     lengths: np.ndarray = opened(_open_index, MAPS)
     """int32 `[D]`: tokens per document."""
