@@ -18,6 +18,9 @@ from packline.testing import make_store
 BEGIN = """
 del __file__  # worker processes need not run this program again
 import hashlib, json, numpy as np, grain, packline, packline.grain
+from absl import flags
+
+flags.FLAGS.mark_as_parsed()  # as absl.app.run does; worker processes of grain read flags
 
 def digest(batch):
     return {name: [str(array.dtype), list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
