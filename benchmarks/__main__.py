@@ -13,7 +13,7 @@ python -m benchmarks remote              add the rates of builds from an object 
 python -m benchmarks ray                 compare a build on Ray with one on this machine
 python -m benchmarks chaos               kill processes of builds at random, and compare the stores
 python -m benchmarks merge               add the seconds of merging and comparing stores to it
-python -m benchmarks units               add the rate of units without work to it
+python -m benchmarks units               add the rate of units without work to it; --builds: memory of drivers
 python -m benchmarks training            add the seconds of training tokenizers to it
 python -m benchmarks against             compare this checkout with another one, such as an earlier commit
 python -m benchmarks quick               compare the working tree with a commit, in three minutes
@@ -314,9 +314,13 @@ def merge(options: argparse.Namespace) -> None:
 
 def units(options: argparse.Namespace) -> None:
     """Measure units without work, and add them to the results, in place of older measurements."""
-    from benchmarks.units import measure_units
+    from benchmarks.units import measure_drivers, measure_units
     from packline.quantities import parse_count
 
+    if options.builds:
+        numbers = [parse_count(word) for word in options.builds.split(",")]
+        measure_drivers(numbers, tokenizer=_tokenizers(options)[-1], say=_say)
+        return
     results = _results(options)
     counts = [parse_count(word) for word in options.counts.split(",")]
     results.units = measure_units(counts, workers=options.workers, rounds=options.rounds, say=_say)

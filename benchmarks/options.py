@@ -99,6 +99,10 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=3)
     command.add_argument("--workers", type=int, default=2)
     command.add_argument("--counts", default="1k,10k,1M", help="numbers of units, separated by commas")
+    command.add_argument(
+        "--builds", help="only drivers of builds with these numbers of units, such as 1k,100k"
+    )
+    _add_tokenizer(command)
 
     command = commands.add_parser("training", parents=[common], help="measure training of tokenizers")
     command.add_argument("--rounds", type=int, default=3)

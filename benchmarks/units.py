@@ -12,6 +12,7 @@ from typing import Any, overload
 
 import msgspec
 
+from benchmarks.catalogue import TokenizerFile
 from benchmarks.process import run_fresh
 from benchmarks.results import busy_cores
 from benchmarks.suite import ROOT, environment
@@ -19,6 +20,8 @@ from benchmarks.units_run import UnitsRun
 from packline.jobs.job import Job, Numbered, ReportProgress, Runner, Session
 
 Say = Callable[[str], None]
+STEPS = ("plan", "begin", "unit", "finish")
+"""Steps of a driver that are timed."""
 
 
 class NoOpSettings(msgspec.Struct, frozen=True):
@@ -102,3 +105,17 @@ def measure_units(counts: Sequence[int], *, workers: int, rounds: int, say: Say)
             runs.append(UnitsRun(units=count, workers=workers, round=round, busy_cores=busy, **report))
             say(f"{count:,} units: {count / runs[-1].seconds:,.0f} a second")
     return runs
+
+
+def measure_drivers(counts: Sequence[int], *, tokenizer: TokenizerFile, say: Say) -> list[int]:
+    """Memory of the driver of builds with about these numbers of units (`contenders.planned_build`)."""
+    found = []
+    for count in counts:
+        words = [str(count), tokenizer.path, tokenizer.eod]
+        command = [sys.executable, "-m", "benchmarks.contenders.planned_build", *words]
+        paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+        report = run_fresh(command, cwd=ROOT, env={**environment(), **paths}).report
+        found.append(int(report["driver_bytes"]))
+        steps = ", ".join(f"{name} {report[f'{name}_seconds']:.1f} s" for name in STEPS)
+        say(f"{report['units']:,} units: {found[-1] / 1e6:.0f} MB more in the driver; {steps}")
+    return found

@@ -13,12 +13,13 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from benchmarks.catalogue import CEILINGS, Contender, read_tokenizer
+from benchmarks.catalogue import CEILINGS, Contender, TokenizerFile, read_tokenizer
 from benchmarks.corpus import Facts
 from benchmarks.errors import BenchmarkError
 from benchmarks.process import Outcome, processes_of, run_fresh
 from benchmarks.suite import ROOT, check_work, environment, run_of
 from benchmarks.tests.runs import run
+from benchmarks.units import measure_drivers
 
 TEXTS = [f"The {word} of line {number}: <|endoftext|> naïve 漢字 {{x[{number}] = 0;}}\n" * 3
          for number, word in enumerate(["rate", "tide", "cost", "end"] * 20)]  # fmt: skip
@@ -201,3 +202,10 @@ def test_the_end_of_document_is_found_or_refused(tokenizer_json: Path, tmp_path:
     (tmp_path / "tokenizer.json").write_text("[]")
     with pytest.raises(BenchmarkError, match=r"is no tokenizer\.json"):
         read_tokenizer(tmp_path, "<|endoftext|>")
+
+
+def test_the_driver_of_pretended_units_publishes_a_store(tokenizer_json: Path) -> None:
+    lines: list[str] = []
+    tokenizer = TokenizerFile("small", str(tokenizer_json), "<|endoftext|>", 0)
+    assert measure_drivers([3], tokenizer=tokenizer, say=lines.append)[0] > 0
+    assert int(lines[0].partition(" units:")[0].replace(",", "")) >= 3

@@ -22,7 +22,6 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 STORE = "$ packline build texts.jsonl --tokenizer gpt2 --val-fraction 0.2 --out store"
 EOD = "--chat-template qwen3 --eod '<|endoftext|>'"
 """The small tokenizer has two candidates for the end of document; the real one declares it."""
-CHATS = f"$ packline sft chats.jsonl --tokenizer Qwen/Qwen3-8B {EOD} --out chats"
 
 
 @pytest.fixture
@@ -107,8 +106,6 @@ def test_every_command_and_program_of_a_page_runs(
     ]
     if page.name != "index.md" and "packline build" not in text:
         run(STORE, capsys)
-    if " chats " in text and "packline sft" not in text:
-        run(CHATS, capsys)
     for line in typed:
         run(line.replace("--chat-template qwen3", EOD), capsys)
     code = [block for language, block in blocks if language == "python"]

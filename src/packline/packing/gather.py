@@ -49,7 +49,7 @@ class GatherPlan:
     rows: np.ndarray
     """int64 `[N]`: row of the layout."""
     pieces: PieceRanges | None = None
-    """Of a remote store, once its copies are cut: where they are in its pieces."""
+    """Places of the copies in the pieces of a remote store, once they are cut there."""
 
     @classmethod
     def of(

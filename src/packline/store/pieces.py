@@ -53,7 +53,7 @@ class FilePieces(NamedTuple):
 
     file: RemoteFile
     dtype: np.dtype
-    """Of the numbers in the file; its size divides a MiB."""
+    """Dtype of the numbers in the file; its size divides a MiB."""
     first: int
     """Number of its first piece in the store."""
 

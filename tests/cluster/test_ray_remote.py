@@ -1,0 +1,108 @@
+"""Ray with a store in an object store: text and conversations, with a node lost; the bytes of one machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.cluster.raylets import start_raylets
+from tests.jobs.builds import build, digests, set_sizes_everywhere, start_build
+from tests.laws.reference import write_corpus
+from tests.storage.servers import Bucket
+
+import packline
+from packline.errors import RecipeError
+from packline.jobs.work import SCRATCH
+from packline.storage.opening import open_storage
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
+]
+CHAT = """
+import json, sys
+import packline
+given = json.loads(sys.argv[1])
+template = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+    "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+)
+packline.build_chat(given["inputs"], given["tokenizer"], out=given["out"], on=given["on"], workers=1,
+    eod="<|endoftext|>", chat_template=template)
+"""
+
+
+def fetched(place: str, folder: Path) -> dict[str, str]:
+    """Digests of the objects of a place."""
+    storage = open_storage(place)
+    for one in storage.walk():
+        path = folder / one.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(storage.read(one.name))
+    return digests(folder)
+
+
+def test_text_and_conversations(
+    bucket: Bucket,
+    tmp_path: Path,
+    documents: list[str],
+    tokenizer_json: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(SCRATCH, str(tmp_path / "scratch"))
+    set_sizes_everywhere(monkeypatch, tmp_path / "site", 100_000)
+    third = len(documents) // 3
+    write_corpus(
+        tmp_path / "in", [("jsonl", documents[:third], True), ("jsonl.zst", documents[third:], True)]
+    )
+    plain: dict[str, Any] = {"engine": "tokenizers", "val_fraction": 0.1}
+    build(tmp_path / "alone", tmp_path / "in", tokenizer_json, **plain)
+    place = bucket.place("store")
+    with start_raylets() as raylets:  # its nodes have the credentials of this environment
+        lost, _ = raylets.add(), raylets.add()
+        process = start_build(
+            place,  # type: ignore[arg-type]
+            tmp_path / "in",
+            tokenizer_json,
+            raylets.environment,
+            on="ray",
+            **plain,
+        )
+        end = time.monotonic() + 120
+        while process.poll() is None and not open_storage(place).list("receipts"):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        raylets.kill(lost)
+        text = process.communicate(timeout=200)[0]
+        assert process.returncode == 0, text
+        assert fetched(place, tmp_path / "copy") == digests(tmp_path / "alone")
+
+        chats = tmp_path / "chats.jsonl"
+        lines = [msgspec.json.encode({"prompt": "say it", "response": text}) for text in documents]
+        chats.write_bytes(b"\n".join(lines))
+        outs = {"local": str(tmp_path / "chat"), "ray": bucket.place("chat")}
+        for on, out in outs.items():
+            given = {"inputs": str(chats), "tokenizer": str(tokenizer_json), "out": out, "on": on}
+            run_python(CHAT, given, raylets.environment)
+        assert fetched(outs["ray"], tmp_path / "chat-copy") == digests(tmp_path / "chat")
+    with pytest.raises(RecipeError, match="an export to a URI is made in a scratch folder"):
+        packline.export(tmp_path / "alone", to_format="llmc", out=bucket.place("out"), on="ray")
+
+
+def run_python(program: str, given: dict[str, Any], environment: dict[str, str]) -> None:
+    """Run a program in a process of its own."""
+    source = str(Path(packline.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", program, msgspec.json.encode(given).decode()],
+        env={"PYTHONPATH": source, **os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
