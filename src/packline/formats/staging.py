@@ -165,7 +165,8 @@ class Staging(WorkFolder[ExportIdentity]):
         if (earlier := self.identity()) is not None:
             refuse_another(self.folder, earlier, identity)
         self._began = True
-        self.clear_unfinished()
+        if earlier is not None:
+            self.clear_unfinished()
         with disk_errors(self.folder):
             for folder in (self.files, self._parts):
                 folder.mkdir(exist_ok=True)
