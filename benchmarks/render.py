@@ -220,7 +220,7 @@ def selecting_table(results: Results) -> str:
 def loading_table(results: Results) -> str:
     """Rates of batches of bare NumPy, packline and peers, with the arrays that each returns."""
     lines = [
-        "| batches of 32 x 4,096 tokens from the page cache, one process | arrays | million tokens/s |",
+        "| batches of 32 x 4,096 tokens from the page cache | arrays | million tokens/s |",
         "|---|---|---:|",
     ]
     for name in dict.fromkeys(run.contender for run in results.loading):

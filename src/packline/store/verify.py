@@ -227,7 +227,7 @@ class _Verification:
         ]
 
         def check(item: tuple[str, ShardEntry]) -> tuple[str, str, ShardCounts, Findings]:
-            """Check one shard, with findings of its own: its unit, its name, its counts, and these."""
+            """Check one shard: its unit, its name, its counts, and separate findings."""
             source, shard = item
             unit, own = shard.name.partition("-")[2], Findings()
             if shard.split not in splits and source not in imported:

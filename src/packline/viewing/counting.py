@@ -29,7 +29,7 @@ from packline.viewing.tally import BLOCK_TOKENS, Counter, TokenTally
 ALONE_TOKENS = 1 << 24
 """Smaller stores are counted in this process, since starting a process takes a quarter of a second."""
 MOST_RANGES = 64
-"""Largest number of ranges on a cluster; each writes files of its own."""
+"""Largest number of ranges on a cluster; each writes separate files."""
 OnProgress = Callable[[int], None]
 """Callback that takes the number of tokens counted since the last call."""
 
