@@ -45,7 +45,7 @@ class RowKeywords(TypedDict, total=False):
     """Documents or rows of a source, and their order. Those from `seq_len` on apply to rows only."""
 
     split: Literal["train", "val", "test", "all"] | None
-    """Default: all for documents, train for rows."""
+    """Default: all; an export of rows has a folder for each split."""
     labels: str | Sequence[str] | None
     sources: str | Sequence[str] | None
     min_tokens: int | None

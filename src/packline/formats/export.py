@@ -90,8 +90,9 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
         self._staging, self._link = Staging(Path(settings.out)), settings.link
 
     def run(self, unit: PartUnit, report: ReportProgress) -> PartReceipt:
-        """Write the files of a part."""
-        target = Target(self._staging.files, link=self._link, on_progress=report)
+        """Write the files of a part: where other processes may write the same, in a folder of its own."""
+        folder = self._staging.tmp if self.is_shared else self._staging.files
+        target = Target(folder, link=self._link, on_progress=report)
         format, view = self._format, self._view
         if isinstance(view, RowSplits):
             facts = view.write(format, unit.part, target, self._options)
@@ -106,6 +107,8 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
     def commit(self, unit: PartUnit, result: PartReceipt) -> None:
         """Wait until the files are on the disk, and record that they are; quick parts only for others."""
         if self.is_shared or not result.is_quick:
+            if self.is_shared:
+                self._staging.admit([entry.name for entry in result.files])
             sync_files(self._staging.files, [entry.name for entry in result.files])
             self._staging.commit(unit.number, result)
 

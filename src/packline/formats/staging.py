@@ -3,6 +3,7 @@
     .OUT.packline/lock             held by the process that writes
     .OUT.packline/export.json      which export this is: its identity
     .OUT.packline/parts/000000.json  receipts: the commit record of each finished part
+    .OUT.packline/tmp/HOST-PID/    unfinished files of a process, where several share the parts
     .OUT.packline/files/           becomes OUT, by one rename, when all is there
 
 A crash leaves parts with receipts, which the next run keeps, and files without one, which it deletes. OUT
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from packline.jobs.identity import refuse_differences
 from packline.jobs.work import PARTS, WorkFolder, staging_folder
 from packline.recipe import recipe_difference
 from packline.storage.local import LocalFolder, disk_errors, publish_bytes, publish_folder
+from packline.storage.sharing import sync_files
 from packline.store.files import FileEntry
 from packline.store.manifest import to_json
 from packline.store.report import Findings
@@ -162,6 +165,8 @@ class Staging(WorkFolder[ExportIdentity]):
         if (earlier := self.identity()) is not None:
             refuse_another(self.folder, earlier, identity)
         self._began = True
+        if earlier is not None:
+            self.clear_unfinished()
         with disk_errors(self.folder):
             for folder in (self.files, self._parts):
                 folder.mkdir(exist_ok=True)
@@ -189,6 +194,15 @@ class Staging(WorkFolder[ExportIdentity]):
         except FileNotFoundError:
             return None
         return receipt if receipt.part == part else None
+
+    def admit(self, names: Sequence[str]) -> None:
+        """Move complete files of this process to those of the export; equal ones may be there already."""
+        with disk_errors(self.folder):
+            sync_files(self.tmp, names)
+            for name in names:
+                place = self.files / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                (self.tmp / name).replace(place)
 
     def commit(self, number: int, receipt: PartReceipt) -> None:
         """Record that a part is finished; its files are on the disk."""

@@ -1,0 +1,53 @@
+"""Parts of an export that two processes write at the same time, as nodes that help each other do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.jobs.builds import build, digests
+
+from packline.formats.choice import ExportChoice
+from packline.formats.export import ExportRunner, PartSettings, PartUnit
+from packline.formats.export_record import ExportIdentity
+from packline.formats.format import convert_options, get_format
+from packline.formats.staging import Staging
+from packline.store.writer import HashedFile
+
+
+@pytest.mark.parametrize("link", ["copy", "auto"])
+@pytest.mark.parametrize("name", ["llmc", "megatron"])
+def test_a_process_that_is_killed_leaves_the_files_of_another(
+    tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch, name: str, link: str
+) -> None:
+    (tmp_path / "in.txt").write_text("one\ntwo\nthree\n")
+    store = build(tmp_path / "store", str(tmp_path / "in.txt"), tokenizer_json)
+    format = get_format(name)
+    options, choice = convert_options(format, {}), ExportChoice()
+    given: dict[str, object] = {"format": name, "options": {}, "link": link}
+    settings = PartSettings(**given, source=str(store.path), choice=choice, out=str(tmp_path / "out"))  # type: ignore[arg-type]
+    parts = format.plan(format.view(str(store.path), choice, options), options).parts
+    with Staging(tmp_path / "out") as staging:
+        staging.begin(ExportIdentity(**given, source={}, settings={}), parts)  # type: ignore[arg-type]
+        one, two = ExportRunner(settings), ExportRunner(settings)
+        one.is_shared = two.is_shared = True
+        two._staging._own = "another"
+        units = [PartUnit(name=part.name, number=number, part=part) for number, part in enumerate(parts)]
+        for unit in units:
+            one.commit(unit, one.run(unit, lambda tokens, documents=0, text_bytes=0: None))
+        whole = digests(staging.files)
+        assert whole
+
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(HashedFile, "write", killed)
+            patch.setattr("packline.formats.target.share_file", killed)
+            for unit in units:
+                with pytest.raises(KeyboardInterrupt):
+                    two.run(unit, lambda tokens, documents=0, text_bytes=0: None)
+        assert digests(staging.files) == whole
+        for unit in units:
+            two.commit(unit, two.run(unit, lambda tokens, documents=0, text_bytes=0: None))
+        assert digests(staging.files) == whole
