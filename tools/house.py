@@ -69,7 +69,6 @@ def imports(tree: ast.AST, known: dict[str, Path]) -> set[str]:
         else:
             continue
         found.update(name for name in names if name in known)
-        found.update(name for name in (name.rpartition(".")[0] for name in names) if name in known)
     return {name for name in found if name != "packline"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.packing.batch import FIELDS, Part, read_batch
+from packline.packing.batch import FIELDS, BatchPart, read_batch
 from packline.packing.layout import IGNORED, Layout, Outline
 from packline.packing.packer import Spans
 
@@ -59,7 +59,7 @@ class NumberedRows:
         return Outline(layout, np.full(len(rows), IGNORED))
 
     def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
-        return read_batch([Part(self, indices)], fields)
+        return read_batch([BatchPart(self, indices)], fields)
 
     def spans(self, indices: np.ndarray) -> Spans:
         count = len(indices)

@@ -16,7 +16,7 @@ from tests.store.stores import relist
 
 from packline import Loader
 from packline.facade import Store
-from packline.packing.batch import ALL_FIELDS, Part, Planned, read_batch
+from packline.packing.batch import ALL_FIELDS, BatchPart, PlannedRows, read_batch
 from packline.packing.gather import GatherPlan
 from packline.packing.layout import Layout
 from packline.packing.rows import Rows
@@ -57,8 +57,8 @@ def test_parts_of_a_joint_plan_are_the_batches_of_their_rows(
         rows, places = numbers[first:last], None
         if data.draw(st.booleans()):
             places = np.array(data.draw(st.permutations(range(last - first))), np.int64)
-        planned = Planned(remote, spans.part(first, last), plan.part(first, last, length, places))
-        found = read_batch([Part(remote, rows, places, planned)], ALL_FIELDS)
+        planned = PlannedRows(remote, spans.part(first, last), plan.part(first, last, length, places))
+        found = read_batch([BatchPart(remote, rows, places, planned)], ALL_FIELDS)
         expected = local.read(rows, ALL_FIELDS)
         for name, values in found.items():
             assert np.array_equal(values if places is None else values[places], expected[name]), name

@@ -21,7 +21,7 @@ from packline.errors import PacklineError  # noqa: E402
 from packline.facade import Store  # noqa: E402
 from packline.loading.loader import Loader  # noqa: E402
 from packline.loading.mixture import Mixture, Stage  # noqa: E402
-from packline.packing.batch import ALL_FIELDS, FIELDS, CompactBatch, Part  # noqa: E402
+from packline.packing.batch import ALL_FIELDS, FIELDS, BatchPart, CompactBatch  # noqa: E402
 from packline.testing import StoreShape, make_store, row_options, store_shapes  # noqa: E402
 from packline.torch import LoaderDataset, RowsDataset, WorkerBatch, to_tensors  # noqa: E402
 
@@ -90,7 +90,7 @@ def test_a_compact_batch_becomes_the_arrays_of_its_rows(
         count = len(rows)
         chosen = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=6)), np.int64)
         fields = tuple(data.draw(st.lists(st.sampled_from(ALL_FIELDS), unique=True)))
-        sent = pickle.loads(pickle.dumps(CompactBatch.read([Part(rows, chosen)], fields)))
+        sent = pickle.loads(pickle.dumps(CompactBatch.read([BatchPart(rows, chosen)], fields)))
         arrays, expected = sent.arrays(), rows.read(chosen, fields)
         assert list(arrays) == list(expected) == list(fields)
         for name in fields:
@@ -112,7 +112,7 @@ def test_a_mixture_has_the_rows_of_its_sources(stores: tuple[Store, Store]) -> N
 
 def test_two_bytes_for_a_token_are_sent(stores: tuple[Store, Store]) -> None:
     rows = stores[0].rows(1024)
-    batch = CompactBatch.read([Part(rows, np.arange(len(rows)))], FIELDS)
+    batch = CompactBatch.read([BatchPart(rows, np.arange(len(rows)))], FIELDS)
     sent = len(ForkingPickler.dumps(WorkerBatch(batch, "packline")))
     spans = int(rows.spans(np.arange(len(rows))).offsets[-1])
     assert sent < 2 * len(rows) * 1024 + 4 * spans + 16 * len(rows) + 1500

@@ -10,7 +10,7 @@ its parts and its summary by folders, so that no format needs to know about spli
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -21,9 +21,28 @@ from packline.formats.types import ExportPart, ExportPlan, NotPreserved, Tokeniz
 from packline.recipe import SPLITS
 
 if TYPE_CHECKING:
-    from packline.formats.format import Format
     from packline.formats.target import Target
     from packline.store.reader import StoreReader
+
+
+class RowFormat(Protocol):
+    """What a format of rows does with one split; every `Format` of rows is one."""
+
+    @property
+    def folders(self) -> Mapping[str, str]:
+        """Folder of each split."""
+
+    def plan(self, view: Any, options: Any) -> ExportPlan:
+        """See `Format.plan`."""
+
+    def write(self, view: Any, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
+        """See `Format.write`."""
+
+    def finish(self, view: Any, written: list[WrittenPart], target: Target, options: Any) -> None:
+        """See `Format.finish`."""
+
+    def finish_splits(self, folders: Sequence[str], target: Target) -> None:
+        """See `Format.finish_splits`."""
 
 
 class RowSplits(TokenizerProperties):
@@ -97,7 +116,7 @@ class RowSplits(TokenizerProperties):
         marks = {split: view.fingerprint for split, view in self.views.items()}
         return next(iter(marks.values())) if len(marks) == 1 else hash_value(marks)
 
-    def plan(self, format: Format, options: Any) -> ExportPlan:
+    def plan(self, format: RowFormat, options: Any) -> ExportPlan:
         """Plan of a format for all splits; losses of the same kind are added up.
 
         A split of which the format cannot write any row is left out and reported.
@@ -135,11 +154,11 @@ class RowSplits(TokenizerProperties):
             tuple(warnings),
         )
 
-    def write(self, format: Format, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
+    def write(self, format: RowFormat, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
         """Write a part of the plan; see `Format.write`."""
         return format.write(self.views[part.split], part, target.within(part.folder), options)
 
-    def finish(self, format: Format, written: Sequence[WrittenPart], target: Target, options: Any) -> None:
+    def finish(self, format: RowFormat, written: Sequence[WrittenPart], target: Target, options: Any) -> None:
         """Write the files that summarise each split, and those that summarise all."""
         for split, view in self.views.items():
             ours = [one for one in written if one.part.split == split]
@@ -147,7 +166,7 @@ class RowSplits(TokenizerProperties):
         if len(self.views) > 1:
             format.finish_splits([format.folders[split] for split in self.views], target)
 
-    def _folder(self, format: Format, split: str) -> str:
+    def _folder(self, format: RowFormat, split: str) -> str:
         return f"{format.folders[split]}/" if len(self.views) > 1 else ""
 
 

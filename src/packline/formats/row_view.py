@@ -27,7 +27,7 @@ from packline.formats.types import NotPreserved, TokenizerProperties
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
 from packline.loading.schedule import Schedule, ScheduledStage
-from packline.packing.batch import FIELDS, Part, read_batch
+from packline.packing.batch import FIELDS, BatchPart, read_batch
 from packline.packing.packer import RowOptions, Spans
 from packline.packing.rows import Rows
 from packline.recipe import SPLITS
@@ -174,7 +174,8 @@ class RowView(TokenizerProperties):
             CorruptStore: a store is damaged in these rows.
         """
         parts = [
-            Part(self._sources[source], rows, places) for source, places, rows in self._parts(start, stop)
+            BatchPart(self._sources[source], rows, places)
+            for source, places, rows in self._parts(start, stop)
         ]
         if not parts:
             return self._sources[0].read(np.empty(0, np.int64), fields)

@@ -31,7 +31,7 @@ from packline.errors import PacklineError
 
 if TYPE_CHECKING:
     from packline.loading.schedule import ScheduledStage
-    from packline.packing.batch import Part
+    from packline.packing.batch import BatchPart, PlannedRows
     from packline.store.fetching import Traffic
     from packline.store.mirror import Mirror
 
@@ -89,7 +89,7 @@ class FetchAhead:
         """First step that nothing was requested for."""
         self._bytes = 0.0
         """Bytes of the pieces of a step: a running mean."""
-        self._plans: dict[int, list[Part]] = {}
+        self._plans: dict[int, list[BatchPart]] = {}
         """Rows of coming steps, with their plans."""
         self._copies = 0
         """Copies of these plans."""
@@ -144,7 +144,7 @@ class FetchAhead:
         steps = window_steps(latency, self._seconds, self._bytes, most) if self._bytes else CHUNK
         return int(min(step + 1 + steps * self._stride, len(loader)))
 
-    def take(self, step: int) -> list[Part] | None:
+    def take(self, step: int) -> list[BatchPart] | None:
         """Rows of a step with their plans; None if they are not kept."""
         found = self._plans.pop(step, None)
         if found is not None:
@@ -169,13 +169,12 @@ class FetchAhead:
     def _plan_steps(self, loader: Any, steps: range) -> list[tuple[Mirror, list[int]]]:
         """Plan steps together; pieces that they read, by store."""
         from packline.loading.schedule import parts_of
-        from packline.packing.batch import Planned
         from packline.packing.gather import GatherPlan
         from packline.packing.layout import Layout
         from packline.packing.row_reader import RowReader
 
         plans = {step: parts_of(*loader.place_of(step)) for step in steps}
-        uses: dict[int, list[tuple[int, int, Part]]] = {}
+        uses: dict[int, list[tuple[int, int, BatchPart]]] = {}
         for step, parts in plans.items():
             for number, part in enumerate(parts):
                 uses.setdefault(id(part.source), []).append((step, number, part))
@@ -194,7 +193,7 @@ class FetchAhead:
             for step, number, part in parts_of_source:
                 last = first + len(part.rows)
                 copies = plan.part(first, last, source.seq_len, part.places)
-                planned = Planned(source, spans.part(first, last), copies)
+                planned = PlannedRows(source, spans.part(first, last), copies)
                 plans[step][number] = part._replace(planned=planned)
                 first = last
         count = sum(map(_copies, plans.values()))
@@ -239,5 +238,5 @@ class FetchAhead:
         return FetchAhead, ()
 
 
-def _copies(parts: Iterable[Part]) -> int:
+def _copies(parts: Iterable[BatchPart]) -> int:
     return sum(len(part.planned.plan.shards) for part in parts if part.planned is not None)

@@ -32,7 +32,7 @@ from packline.loading.read_ahead import ReadAhead
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage, parts_of
 from packline.loading.state import check_past, check_state, check_step, check_units, save_state
 from packline.notebook import Notebook
-from packline.packing.batch import ALL_FIELDS, FIELDS, CompactBatch, Part, read_batch
+from packline.packing.batch import ALL_FIELDS, FIELDS, BatchPart, CompactBatch, read_batch
 from packline.packing.layout import IGNORED
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class Loader(Notebook):
         """As `next_batch`, in an eighth of the bytes: `named(compact.arrays(), loader.keys)` is the batch."""
         return CompactBatch.read(self._next_parts(step), self.fields)
 
-    def _next_parts(self, step: int) -> list[Part]:
+    def _next_parts(self, step: int) -> list[BatchPart]:
         """Rows of a step, after having what the steps after it read fetched or read ahead."""
         stage, start, stop = self.place_of(step)
         if self._fetch_ahead.announce(self, step):

@@ -34,7 +34,7 @@ from packline.errors import RecipeError
 from packline.fingerprint import hash_value
 from packline.loading.mixture import Mixture, Stage, check_same_tokenizer, grows, rows_per_batch
 from packline.loading.order import GLOBAL, Order, RowOrder
-from packline.packing.batch import Part
+from packline.packing.batch import BatchPart
 
 if TYPE_CHECKING:
     from packline.packing.row_reader import RowSource
@@ -111,14 +111,15 @@ class ScheduledStage:
                 yield source, order.between(consumed + first, consumed + last)
 
 
-def parts_of(stage: ScheduledStage, start: int, stop: int) -> list[Part]:
+def parts_of(stage: ScheduledStage, start: int, stop: int) -> list[BatchPart]:
     """The stage's rows `start` to `stop`, by source, and their places in the batch."""
     found = list(stage.rows_by_source(start, stop))
     if len(found) == 1:
-        return [Part(stage.mixture.rows[source], rows) for source, rows in found]
+        return [BatchPart(stage.mixture.rows[source], rows) for source, rows in found]
     sources = stage.mixture.interleaving.sources(start, stop)
     return [
-        Part(stage.mixture.rows[source], rows, np.flatnonzero(sources == source)) for source, rows in found
+        BatchPart(stage.mixture.rows[source], rows, np.flatnonzero(sources == source))
+        for source, rows in found
     ]
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,30 +28,62 @@ from packline.packing.layout import IGNORED, Layout, Outline
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
 
-if TYPE_CHECKING:
-    from packline.packing.row_reader import RowReader, RowSource
-
 FIELDS = ("tokens", "targets", "position_ids", "segment_ids")
 ALL_FIELDS = (*FIELDS, "loss_mask")
 
 
-class Planned(NamedTuple):
+class PlannedReader(Protocol):
+    """Rows that are read by spans and copies; `RowReader` is one."""
+
+    def gather_planned(
+        self,
+        spans: Spans,
+        plan: GatherPlan | None,
+        tokens: np.ndarray | None,
+        places: np.ndarray | None,
+        *,
+        targets: bool,
+    ) -> Outline:
+        """See `RowReader.gather_planned`."""
+
+
+class BatchSource(Protocol):
+    """Rows that are read into a batch; every `RowSource` is one."""
+
+    @property
+    def store(self) -> StoreReader:
+        """Store that holds the tokens."""
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens per row, L."""
+
+    def gather(
+        self, rows: np.ndarray, tokens: np.ndarray | None, places: np.ndarray | None, *, targets: bool
+    ) -> Outline:
+        """See `RowReader.gather`."""
+
+    def spans(self, indices: np.ndarray) -> Spans:
+        """Documents that these rows hold."""
+
+
+class PlannedRows(NamedTuple):
     """Rows whose spans and copies are known."""
 
-    source: RowReader
+    source: PlannedReader
     spans: Spans
     plan: GatherPlan
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Rows of one source in a batch."""
 
-    source: RowSource
+    source: BatchSource
     rows: np.ndarray
     """int64 `[b]`: numbers of the rows in the source."""
     places: np.ndarray | None = None
     """int64 `[b]`: rows of the batch that they are; None: the whole batch, in order."""
-    planned: Planned | None = None
+    planned: PlannedRows | None = None
     """What was computed of them ahead."""
 
     def gather(self, tokens: np.ndarray | None, targets: bool) -> Outline:
@@ -62,7 +94,7 @@ class Part(NamedTuple):
         return rows.gather_planned(spans, plan, tokens, self.places, targets=targets)
 
 
-def read_batch(parts: Sequence[Part], fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
+def read_batch(parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
     """Read rows of one source, or of several into one batch.
 
     Args:
@@ -90,7 +122,7 @@ class CompactBatch(NamedTuple):
     fields: tuple[str, ...]
 
     @classmethod
-    def read(cls, parts: Sequence[Part], fields: Sequence[str] = FIELDS) -> CompactBatch:
+    def read(cls, parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> CompactBatch:
         """Read rows; see `read_batch`."""
         kinds = _kinds(tuple(fields), np.dtype(np.int32))
         tokens = None
@@ -157,11 +189,11 @@ def fill(
     return _finished(arrays, outline, fields)
 
 
-def _shape(parts: Sequence[Part]) -> tuple[int, int]:
+def _shape(parts: Sequence[BatchPart]) -> tuple[int, int]:
     return sum(len(part.rows) for part in parts), parts[0].source.seq_len
 
 
-def _gather(parts: Sequence[Part], tokens: np.ndarray | None, targets: bool) -> Outline:
+def _gather(parts: Sequence[BatchPart], tokens: np.ndarray | None, targets: bool) -> Outline:
     """Outline of a batch, whose tokens are filled in."""
     outlines = [part.gather(tokens, targets) for part in parts]
     if len(parts) == 1 and parts[0].places is None:

@@ -12,20 +12,13 @@ footer decides how it is cut.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from io import BytesIO
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any
 
 import msgspec
 
-from packline.errors import InputError
 from packline.sources.listing import map_files
-from packline.storage.inputs import read_fully
 from packline.storage.places import is_remote
 from packline.storage.remote_files import ListedFile
-
-if TYPE_CHECKING:
-    from packline.recipe import Source
-    from packline.sources.files import InputFile
 
 LOOKED = 1000
 """Files of an ending that are looked at."""
@@ -37,15 +30,20 @@ Describe = Callable[[ListedFile], Any]
 
 
 def describe_alike(
-    listed: Sequence[ListedFile], describe: Describe, name_of: Callable[[str], str]
+    listed: Sequence[ListedFile],
+    describe: Describe,
+    name_of: Callable[[str], str],
+    *,
+    kind_of: Callable[[Any], object | None],
 ) -> Iterator[Any]:
     """Description of each file, in order; of many remote files of a kind few are looked at.
 
     Args:
         describe: is called in threads.
         name_of: name of a file by its path.
+        kind_of: what files of a kind share, by a description; None for an error.
     """
-    kinds = _kinds(listed, describe)
+    kinds = _kinds(listed, describe, kind_of)
     unknown = [file for file in listed if _ending(file) not in kinds]
     looked = map_files(describe, unknown)
     for file in listed:
@@ -59,15 +57,15 @@ def describe_alike(
             )
 
 
-def _kinds(listed: Sequence[ListedFile], describe: Describe) -> dict[str, InputFile]:
+def _kinds(
+    listed: Sequence[ListedFile], describe: Describe, kind_of: Callable[[Any], object | None]
+) -> dict[str, Any]:
     """A file of each ending whose files agree, as far as they were looked at."""
-    from packline.sources.files import InputFile
-
     groups: dict[str, list[ListedFile]] = {}
     for file in listed:
         if ending := _ending(file):
             groups.setdefault(ending, []).append(file)
-    found: dict[str, InputFile] = {}
+    found: dict[str, Any] = {}
     for ending, files in groups.items():
         if len(files) <= LOOKED:
             continue
@@ -76,9 +74,8 @@ def _kinds(listed: Sequence[ListedFile], describe: Describe) -> dict[str, InputF
         chosen = [files[number * width + number * STEP % width] for number in range(LOOKED)]
         described = list(map_files(describe, chosen))
         first = described[0]
-        if isinstance(first, InputFile) and all(
-            isinstance(one, InputFile) and _kind(one) == _kind(first) for one in described
-        ):
+        kind = kind_of(first)
+        if kind is not None and all(kind_of(one) == kind for one in described):
             found[ending] = msgspec.structs.replace(first, is_assumed=True, not_utf8=False)
     return found
 
@@ -93,35 +90,3 @@ def _ending(file: ListedFile) -> str:
             name, packed = name.removesuffix(one), one
     ending = next((one for one in ENDINGS if name.endswith(one)), "")
     return ending and ending + packed
-
-
-def _kind(file: InputFile) -> tuple[Any, ...]:
-    return file.format, file.compression, file.text, file.id
-
-
-def check_assumed(file: InputFile, source: Source, raw: BinaryIO) -> None:
-    """Compare a file with its plan, if that was made without looking at it; the position stays.
-
-    Args:
-        raw: the file, open at its beginning.
-
-    Raises:
-        InputError: it is of another kind.
-    """
-    if not file.is_assumed:
-        return
-    from packline.sources.files import HEAD_BYTES, describe_head
-
-    head = read_fully(raw, HEAD_BYTES)
-    raw.seek(0)
-    found = describe_head(file, head, lambda: BytesIO(head), source)
-    if _kind(found) != _kind(file):
-        raise InputError(
-            f"{file.path} is unlike other files of its kind: expected {_words(file)}, found {_words(found)}",
-            hint="put such files into a source of their own, or name the field of the text with --text",
-        )
-
-
-def _words(file: InputFile) -> str:
-    text = f" with the text in {file.text!r}" if file.text else ""
-    return f"{file.compression} {file.format}{text}".strip()

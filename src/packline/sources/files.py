@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
@@ -26,7 +27,7 @@ from packline.sources.compression import Compression, DecompressedStream, detect
 from packline.sources.json_array import read_array, starts_array
 from packline.sources.jsonl import BOM, JsonlDecoder, decode_json, fits_a_type
 from packline.sources.listing import common_folder, describe_inputs
-from packline.storage.inputs import open_input, read_start
+from packline.storage.inputs import open_input, read_fully, read_start
 from packline.storage.remote_files import InputState, ListedFile
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def list_files(recipe: Recipe) -> list[InputFile]:
             except PacklineError as problem:
                 return problem
 
-        for found in describe_inputs(source.inputs, describe, describe_alike):
+        for found in describe_inputs(source.inputs, describe, partial(describe_alike, kind_of=kind_of)):
             if isinstance(found, PacklineError):
                 problems.append(found)
             else:
@@ -355,3 +356,34 @@ def first_records(file: InputFile, head: bytes, most: int = 32) -> Iterator[dict
 def _first_elements(head: bytes, most: int) -> list[bytes]:
     elements = islice(read_array(io.BytesIO(head).read, len(head)), most)
     return [one.data for one in elements if not one.problem]
+
+
+def kind_of(file: InputFile | PacklineError) -> tuple[object, ...] | None:
+    """What files of a kind share; None for an error."""
+    return None if isinstance(file, PacklineError) else (file.format, file.compression, file.text, file.id)
+
+
+def check_assumed(file: InputFile, source: Source, raw: BinaryIO) -> None:
+    """Compare a file with its plan, if that was made without looking at it; the position stays.
+
+    Args:
+        raw: the file, open at its beginning.
+
+    Raises:
+        InputError: it is of another kind.
+    """
+    if not file.is_assumed:
+        return
+    head = read_fully(raw, HEAD_BYTES)
+    raw.seek(0)
+    found = describe_head(file, head, lambda: io.BytesIO(head), source)
+    if kind_of(found) != kind_of(file):
+        raise InputError(
+            f"{file.path} is unlike other files of its kind: expected {_words(file)}, found {_words(found)}",
+            hint="put such files into a source of their own, or name the field of the text with --text",
+        )
+
+
+def _words(file: InputFile) -> str:
+    text = f" with the text in {file.text!r}" if file.text else ""
+    return f"{file.compression} {file.format}{text}".strip()

@@ -22,7 +22,6 @@ import msgspec
 import numpy as np
 
 from packline.recipe import Source
-from packline.sources.alike import check_assumed
 from packline.sources.batch import (
     BATCH_BYTES,
     Batch,
@@ -35,7 +34,7 @@ from packline.sources.batch import (
 )
 from packline.sources.carried import Column
 from packline.sources.compression import DecompressedStream
-from packline.sources.files import InputFile
+from packline.sources.files import InputFile, check_assumed
 from packline.sources.json_array import read_blocks
 from packline.sources.jsonl import BOM, JsonlDecoder
 from packline.sources.lines import NEWLINE, read_lines, reader_of, seek_record

@@ -20,10 +20,9 @@ import msgspec
 
 from packline.errors import InputError
 from packline.recipe import Source
-from packline.sources.alike import check_assumed
 from packline.sources.batch import CUT_BYTES, Block, Reason
 from packline.sources.compression import DecompressedStream
-from packline.sources.files import InputFile
+from packline.sources.files import InputFile, check_assumed
 from packline.sources.lines import NEWLINE, read_lines
 from packline.storage.inputs import read_fully
 from packline.storage.local import disk_errors

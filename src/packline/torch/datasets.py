@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from packline.errors import RecipeError
 from packline.loading.loader import Keys, Loader, chosen_fields, named
-from packline.packing.batch import CompactBatch, Part
+from packline.packing.batch import BatchPart, CompactBatch
 from packline.packing.row_reader import RowSource
 from packline.torch.tensors import to_tensors
 
@@ -120,7 +120,7 @@ class RowsDataset(Dataset):  # type: ignore[misc]
         if isinstance(index, Sequence):
             places = self._places(index)
             if get_worker_info() is not None:
-                return WorkerBatch(CompactBatch.read([Part(self.rows, places)], self.fields), self.keys)
+                return WorkerBatch(CompactBatch.read([BatchPart(self.rows, places)], self.fields), self.keys)
             return self._read(places)
         try:
             place = range(len(self))[operator.index(index)]
