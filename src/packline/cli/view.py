@@ -146,11 +146,11 @@ def _page_of(target: str, wanted: ViewTarget, shown: Shown, settings: StoreSetti
             raise RecipeError(f"row {wanted.row:,}: expected 0 to {len(rows) - 1:,}, the rows of {target}")
         return row_page(rows, wanted.row, most=most)
     if given := settings.given():
-        return documents_page(Selection(store, chosen(given)), first=shown.first)
+        return documents_page(Selection(store, document_filter(given)), first=shown.first)
     return document_page(store, wanted.document or 0, first=shown.first, most=most)
 
 
-def chosen(given: dict[str, Any]) -> DocumentFilter:
+def document_filter(given: dict[str, Any]) -> DocumentFilter:
     """The documents that options choose, of all splits unless one is named."""
     return DocumentFilter(**({"split": "all"} | given))
 

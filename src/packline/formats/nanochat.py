@@ -138,7 +138,7 @@ class Nanochat(DocumentFormat):
         ):
             vocabulary = _text_of(view)
             for block in _groups(view.stream(part.split), part, view.store.dtype):
-                batch = pa.RecordBatch.from_arrays([texts_of(block, vocabulary)], schema=schema)
+                batch = pa.RecordBatch.from_arrays([block_texts(block, vocabulary)], schema=schema)
                 writer.write_batch(batch, row_group_size=batch.num_rows)
                 target.progress(len(block.tokens))
         return {}
@@ -177,11 +177,11 @@ class TextFiles(DatasetReader):
         raise NotImplementedError("text has no units")
 
 
-def texts_of(block: DocumentBlock, vocabulary: TokenText) -> pa.Array:
+def block_texts(block: DocumentBlock, vocabulary: TokenText) -> pa.Array:
     """Texts of documents, a `string` array; bytes that are no UTF-8 become U+FFFD.
 
     >>> block = DocumentBlock(np.array([0, 1, 1, 2]), np.array([0, 2, 4]))
-    >>> texts_of(block, TokenText.of_tokens([b"a", b" b", bytes([255])])).to_pylist()
+    >>> block_texts(block, TokenText.of_tokens([b"a", b" b", bytes([255])])).to_pylist()
     ['a b', ' b\ufffd']
     """
     data, begins = vocabulary.gather(block.tokens)

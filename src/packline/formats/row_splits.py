@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from packline.store.reader import StoreReader
 
 
-class RowFormat(Protocol):
-    """What a format of rows does with one split; every `Format` of rows is one."""
+class SplitFormat(Protocol):
+    """Operations of a format of rows on each split."""
 
     @property
     def folders(self) -> Mapping[str, str]:
@@ -116,7 +116,7 @@ class RowSplits(TokenizerProperties):
         marks = {split: view.fingerprint for split, view in self.views.items()}
         return next(iter(marks.values())) if len(marks) == 1 else hash_value(marks)
 
-    def plan(self, format: RowFormat, options: Any) -> ExportPlan:
+    def plan(self, format: SplitFormat, options: Any) -> ExportPlan:
         """Plan of a format for all splits; losses of the same kind are added up.
 
         A split of which the format cannot write any row is left out and reported.
@@ -154,11 +154,13 @@ class RowSplits(TokenizerProperties):
             tuple(warnings),
         )
 
-    def write(self, format: RowFormat, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
+    def write(self, format: SplitFormat, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
         """Write a part of the plan; see `Format.write`."""
         return format.write(self.views[part.split], part, target.within(part.folder), options)
 
-    def finish(self, format: RowFormat, written: Sequence[WrittenPart], target: Target, options: Any) -> None:
+    def finish(
+        self, format: SplitFormat, written: Sequence[WrittenPart], target: Target, options: Any
+    ) -> None:
         """Write the files that summarise each split, and those that summarise all."""
         for split, view in self.views.items():
             ours = [one for one in written if one.part.split == split]
@@ -166,7 +168,7 @@ class RowSplits(TokenizerProperties):
         if len(self.views) > 1:
             format.finish_splits([format.folders[split] for split in self.views], target)
 
-    def _folder(self, format: RowFormat, split: str) -> str:
+    def _folder(self, format: SplitFormat, split: str) -> str:
         return f"{format.folders[split]}/" if len(self.views) > 1 else ""
 
 

@@ -47,7 +47,7 @@ class PlannedReader(Protocol):
         """See `RowReader.gather_planned`."""
 
 
-class BatchSource(Protocol):
+class PartSource(Protocol):
     """Rows that are read into a batch; every `RowSource` is one."""
 
     @property
@@ -78,13 +78,13 @@ class PlannedRows(NamedTuple):
 class BatchPart(NamedTuple):
     """Rows of one source in a batch."""
 
-    source: BatchSource
+    source: PartSource
     rows: np.ndarray
     """int64 `[b]`: numbers of the rows in the source."""
     places: np.ndarray | None = None
     """int64 `[b]`: rows of the batch that they are; None: the whole batch, in order."""
     planned: PlannedRows | None = None
-    """What was computed of them ahead."""
+    """Spans and copies that were computed ahead."""
 
     def gather(self, tokens: np.ndarray | None, targets: bool) -> Outline:
         """Read them; see `RowReader.gather`."""

@@ -30,7 +30,7 @@ from packline.errors import CorruptStore
 from packline.packing.packer import DocumentFilter
 from packline.packing.passes import ShardPlaces
 from packline.storage.threads import in_threads
-from packline.store.lookup import check_names, column_types, read_columns
+from packline.store.lookup import check_names, read_group, stored_types
 from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader
 from packline.where.conditions import And, Condition, conjunction, fields_of, in_words
@@ -165,7 +165,7 @@ class Filters:
         from packline.where.columns import check_columns, column_mask
 
         file = part.shard.open_provenance()
-        types = column_types(file, [name for term in self._terms for name in fields_of(term)])
+        types = stored_types(file, [name for term in self._terms for name in fields_of(term)])
         for term in self._terms:
             check_columns(term, types, str(file.path))
         start = part.start
@@ -181,7 +181,7 @@ class Filters:
                 if answer is not None:
                     continue
                 needed = [name for name in fields_of(term) if name not in columns]
-                columns |= read_columns(file, group, {name: types[name] for name in needed})
+                columns |= read_group(file, group, {name: types[name] for name in needed})
                 failed = ~column_mask(term, columns)
                 failed &= here == 0
                 here[failed] = code

@@ -107,7 +107,7 @@ def list_files(recipe: Recipe) -> list[InputFile]:
             except PacklineError as problem:
                 return problem
 
-        for found in describe_inputs(source.inputs, describe, partial(describe_alike, kind_of=kind_of)):
+        for found in describe_inputs(source.inputs, describe, partial(describe_alike, kind_of=file_kind)):
             if isinstance(found, PacklineError):
                 problems.append(found)
             else:
@@ -358,8 +358,8 @@ def _first_elements(head: bytes, most: int) -> list[bytes]:
     return [one.data for one in elements if not one.problem]
 
 
-def kind_of(file: InputFile | PacklineError) -> tuple[object, ...] | None:
-    """What files of a kind share; None for an error."""
+def file_kind(file: InputFile | PacklineError) -> tuple[object, ...] | None:
+    """Key of a kind of files; None for an error."""
     return None if isinstance(file, PacklineError) else (file.format, file.compression, file.text, file.id)
 
 
@@ -377,7 +377,7 @@ def check_assumed(file: InputFile, source: Source, raw: BinaryIO) -> None:
     head = read_fully(raw, HEAD_BYTES)
     raw.seek(0)
     found = describe_head(file, head, lambda: io.BytesIO(head), source)
-    if kind_of(found) != kind_of(file):
+    if file_kind(found) != file_kind(file):
         raise InputError(
             f"{file.path} is unlike other files of its kind: expected {_words(file)}, found {_words(found)}",
             hint="put such files into a source of their own, or name the field of the text with --text",

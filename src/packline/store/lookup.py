@@ -64,11 +64,11 @@ def matching(store: StoreReader, where: str, *, after: int = 0) -> Iterator[tupl
     check_names(store, names)
     for number in range(max(int(store.firsts.searchsorted(after, "right")) - 1, 0), len(store.shards)):
         file, first = store.shards[number].open_provenance(), int(store.firsts[number])
-        types = column_types(file, names)
+        types = stored_types(file, names)
         check_columns(condition, types, str(file.path))
         for group, rows in enumerate(file.rows):
             if first + rows > after:
-                yield first, column_mask(condition, read_columns(file, group, types))
+                yield first, column_mask(condition, read_group(file, group, types))
             first += rows
 
 
@@ -99,7 +99,7 @@ def check_names(store: StoreReader, names: Sequence[str]) -> None:
         refuse_unknown(names, column_names(store), str(store.place))
 
 
-def column_types(file: ProvenanceFile, names: Sequence[str]) -> dict[str, pa.DataType]:
+def stored_types(file: ProvenanceFile, names: Sequence[str]) -> dict[str, pa.DataType]:
     """Types of columns in a shard; null where its source lacks one."""
     import pyarrow as pa
 
@@ -107,8 +107,8 @@ def column_types(file: ProvenanceFile, names: Sequence[str]) -> dict[str, pa.Dat
     return {name: schema.field(name).type if name in schema.names else pa.null() for name in names}
 
 
-def read_columns(file: ProvenanceFile, group: int, types: dict[str, pa.DataType]) -> dict[str, Any]:
-    """Columns of a row group, by name: those of `column_types`, or some of them.
+def read_group(file: ProvenanceFile, group: int, types: dict[str, pa.DataType]) -> dict[str, Any]:
+    """Columns of a row group, by name: those of `stored_types`, or some of them.
 
     Raises:
         CorruptStore: they cannot be read.

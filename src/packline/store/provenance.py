@@ -86,7 +86,7 @@ FEW_BYTES = 3
 """Bytes per document of a column of strings that has few values: its indices in Parquet's own dictionary."""
 
 
-def open_parquet(data: np.ndarray | RangedBytes, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+def open_provenance_table(data: np.ndarray | RangedBytes, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
     """Open a Parquet file from its bytes, uint8 `[N]`, without reading ahead in other threads.
 
     Args:
@@ -194,7 +194,7 @@ class ProvenanceFile:
         else:
             self._data = ranges
         with reading(path):
-            self._parquet = open_parquet(self._data)
+            self._parquet = open_provenance_table(self._data)
             metadata = self._parquet.metadata
             schema = self._parquet.schema_arrow
             self.rows: list[int] = [
@@ -263,7 +263,7 @@ class ProvenanceFile:
             )
             <= FEW_BYTES * sum(self.rows)
         ]
-        return open_parquet(self._data, few) if few else self._parquet
+        return open_provenance_table(self._data, few) if few else self._parquet
 
     def bounds(self, group: int, name: str) -> tuple[pa.Array, int] | None:
         """Least and greatest value of a carried column in a row group, `[2]`, and its number of nulls.

@@ -26,7 +26,7 @@ from packline.fingerprint import Hasher
 from packline.recipe import ColumnType
 from packline.store.files import FileEntry, map_file, reading, stat_file
 from packline.store.paths import StorePath, local_file
-from packline.store.provenance import carried_columns, documents_schema, open_parquet
+from packline.store.provenance import carried_columns, documents_schema, open_provenance_table
 from packline.store.report import Findings
 from packline.store.shard import Index
 from packline.store.sums import BlockSums, block_ranges, count_blocks, split_sums
@@ -369,7 +369,7 @@ def _check_documents(
 
     try:
         with reading(folder / name):
-            parquet = open_parquet(map_file(folder / name))
+            parquet = open_provenance_table(map_file(folder / name))
             carried = carried_columns(parquet.schema_arrow)
             if carried is None:
                 findings.add(name, "columns", str(documents_schema()), str(parquet.schema_arrow))

@@ -26,7 +26,7 @@ from packline.formats.layouts.pickled import Plain, pickled
 from packline.formats.pt import tensor_file
 from packline.storage.places import refuse_remote
 from packline.vocabulary.passages import LANGUAGES, PASSAGES
-from packline.vocabulary.trained_folder import check_place, publish_files
+from packline.vocabulary.trained_folder import check_target_folder, publish_files
 
 PICKLE, TOKEN_BYTES = "tokenizer.pkl", "token_bytes.pt"
 BOS = "<|bos|>"
@@ -65,7 +65,7 @@ def export_to_nanochat(name: str, out: str | Path, *, force: bool = False) -> Na
     """
     refuse_remote(out, "a tokenizer")
     folder = Path(out)
-    check_place(folder, force)
+    check_target_folder(folder, force)
     tokenizer = load_tokenizer(name)
     found = ranks_of(tokenizer)
     if BOS not in found.special_tokens:

@@ -56,7 +56,7 @@ TOKEN_BYTES, REPORT = "token_bytes.npy", "report.json"
 BEGINS = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>")
 
 
-class TokenBytes(msgspec.Struct, frozen=True):
+class TokenByteCounts(msgspec.Struct, frozen=True):
     """Statistics of the bytes per token, without special tokens."""
 
     min: int
@@ -78,7 +78,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     special_tokens: dict[str, int]
     eos_token: str | None
     bos_token: str | None
-    token_bytes: TokenBytes
+    token_bytes: TokenByteCounts
     documents: int
     characters: int
     text_bytes: int
@@ -141,7 +141,7 @@ def train_folder(
     eos = _named(eos, END_OF_TEXT, special_tokens, "eos")
     bos = _named(bos, BEGINS, special_tokens, "bos")
     texts = TrainingTexts(recipe, max_chars, doc_chars)
-    check_place(folder, force)
+    check_target_folder(folder, force)
     trained = _train(
         texts,
         vocab_size,
@@ -172,7 +172,7 @@ def train_folder(
     return report
 
 
-def check_place(folder: Path, force: bool) -> None:
+def check_target_folder(folder: Path, force: bool) -> None:
     """Refuse a path where no folder can be created, before the work. Leaves nothing at `folder`."""
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file: expected a folder", hint="name a new folder")
@@ -300,7 +300,7 @@ def _report(
         special_tokens=tokenizer.special_tokens,
         eos_token=eos,
         bos_token=bos,
-        token_bytes=TokenBytes(
+        token_bytes=TokenByteCounts(
             int(ordinary.min()), int(ordinary.max()), float(ordinary.mean()), float(ordinary.std())
         ),
         documents=texts.documents,
