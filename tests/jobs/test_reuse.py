@@ -82,10 +82,15 @@ class Corpus:
 
     def as_recipe(self) -> Recipe:
         sources = tuple(
-            Source(inputs=(str(self.folder / name),), name=name, **given)
-            for name, given in self.sources.items()
+            Source(inputs=(str(self.folder / name),), name=name, **self._settings(name))
+            for name in self.sources
         )
         return Recipe(sources=sources, tokenizer=str(self.tokenizer), eod="<|endoftext|>", **self.recipe)
+
+    def _settings(self, name: str) -> dict[str, Any]:
+        """Settings of a source; plain text has no fields for a filter."""
+        plain = any(path.suffix == ".txt" for path in (self.folder / name).iterdir())
+        return {key: value for key, value in self.sources[name].items() if not (plain and key == "where")}
 
     def edit(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
         """Change one thing."""
