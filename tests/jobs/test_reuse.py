@@ -81,11 +81,13 @@ class Corpus:
         return sorted(path for name in self.sources for path in (self.folder / name).iterdir())
 
     def as_recipe(self) -> Recipe:
-        sources = tuple(
+        sources = [
             Source(inputs=(str(self.folder / name),), name=name, **self._settings(name))
             for name in self.sources
+        ]
+        return Recipe(
+            sources=tuple(sources), tokenizer=str(self.tokenizer), eod="<|endoftext|>", **self.recipe
         )
-        return Recipe(sources=sources, tokenizer=str(self.tokenizer), eod="<|endoftext|>", **self.recipe)
 
     def _settings(self, name: str) -> dict[str, Any]:
         """Settings of a source; plain text has no fields for a filter."""

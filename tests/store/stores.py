@@ -135,7 +135,10 @@ def reseal(
         tokenizer=manifest.tokenizer,
         dtype=manifest.dtype,
         inputs=manifest.inputs,
-        receipt_files=[entry(old.receipt) for old in manifest.units],
+        receipt_files=[
+            entry(old.receipt)
+            for old in sorted(manifest.units, key=lambda unit: unit.unit.endswith(".stream"))
+        ],
         tokenizer_files=tuple(map(entry, manifest.tokenizer_files)),
         streams=streams,
         imported=manifest.imported,

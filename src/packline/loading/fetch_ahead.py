@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packline.errors import PacklineError
+from packline.packing.batch import BatchPart, PlannedRows
 
 if TYPE_CHECKING:
     from packline.loading.schedule import ScheduledStage
-    from packline.packing.batch import BatchPart, PlannedRows
     from packline.store.fetching import Traffic
     from packline.store.mirror import Mirror
 
