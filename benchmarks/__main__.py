@@ -12,6 +12,7 @@ python -m benchmarks reuse               add the seconds of builds that reuse a 
 python -m benchmarks remote              add the rates of builds from an object server to it
 python -m benchmarks ray                 compare a build on Ray with one on this machine
 python -m benchmarks chaos               kill processes of builds at random, and compare the stores
+python -m benchmarks sft                 measure conversations, beside transformers
 python -m benchmarks merge               add the seconds of merging and comparing stores to it
 python -m benchmarks units               add the rate of units without work to it; --builds: memory of drivers
 python -m benchmarks training            add the seconds of training tokenizers to it
@@ -58,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
             "remote": remote,
             "ray": on_ray,
             "chaos": chaos,
+            "sft": conversations,
             "merge": merge,
             "units": units,
             "training": training,
@@ -324,6 +326,22 @@ def units(options: argparse.Namespace) -> None:
     results = _results(options)
     counts = [parse_count(word) for word in options.counts.split(",")]
     results.units = measure_units(counts, workers=options.workers, rounds=options.rounds, say=_say)
+    _save(options.results, results)
+
+
+def conversations(options: argparse.Namespace) -> None:
+    """Measure conversations, and add them to the results, in place of older measurements."""
+    from benchmarks.conversations import measure_conversations
+
+    results = _results(options)
+    results.conversations = measure_conversations(
+        options.folder,
+        source=options.dialogues,
+        tokenizer=_tokenizers(options)[-1],
+        rounds=options.rounds,
+        peers_python=options.peers_python,
+        say=_say,
+    )
     _save(options.results, results)
 
 

@@ -110,6 +110,17 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     command.add_argument("--vocab-size", type=int, default=32768)
     command.add_argument("--peers-python", help="interpreter with peers.txt installed")
 
+    command = commands.add_parser("sft", parents=[common], help="measure conversations")
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument(
+        "--dialogues",
+        type=Path,
+        default=SHARED / "corpora" / "dialogs.jsonl.zst",
+        help="texts with lines `User: ...` and `Assistant: ...`",
+    )
+    command.add_argument("--peers-python", required=True, help="interpreter with transformers")
+    _add_tokenizer(command)
+
     command = commands.add_parser("against", parents=[common], help="compare with another checkout")
     command.add_argument("--other", type=Path, required=True, help="the other checkout")
     command.add_argument("--rounds", type=int, default=5)

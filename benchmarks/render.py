@@ -78,6 +78,8 @@ def render(results: Results) -> str:
         parts.append(units_table(results))
     if results.training:
         parts.append(training_table(results))
+    if results.conversations:
+        parts.append(conversation_table(results))
     if results.left_out:
         parts.append("Not measured: " + "; ".join(results.left_out) + ".")
     return "\n\n".join(parts)
@@ -391,6 +393,28 @@ def training_table(results: Results) -> str:
             seconds = [run.seconds for run in runs if run.pattern == pattern]
             cells.append(show_rate(spread_of(seconds)) if seconds else "")
         cells.append(show_size(max(run.resident_bytes for run in runs)))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def conversation_table(results: Results) -> str:
+    """Rates of conversations."""
+    first = results.conversations[0]
+    title = f"{first.conversations:,} conversations of {first.tokens:,} tokens"
+    lines = [
+        *busy_note((run.busy_cores for run in results.conversations), "these commands"),
+        f"| {title} | seconds, whole command | million tokens per processor second | the same per second, "
+        "without start |",
+        "|---|---:|---:|---:|",
+    ]
+    for name in dict.fromkeys(run.contender for run in results.conversations):
+        runs = [run for run in results.conversations if run.contender == name]
+        cells = [
+            name,
+            show_seconds(spread_of(run.wall_seconds for run in runs)),
+            f"{spread_of(run.tokens / run.cpu_seconds / 1e6 for run in runs).median:.2f}",
+            f"{spread_of(run.tokens / run.seconds / 1e6 for run in runs).median:.2f}",
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -20,6 +20,7 @@ import msgspec
 
 import packline
 from benchmarks.catalogue import Kind
+from benchmarks.conversation_run import ConversationRun
 from benchmarks.corpus import Facts
 from benchmarks.errors import BenchmarkError
 from benchmarks.units_run import UnitsRun
@@ -378,6 +379,7 @@ class Results(msgspec.Struct, kw_only=True):
     merging: list[MergeRun] = []
     units: list[UnitsRun] = []
     training: list[TrainingRun] = []
+    conversations: list[ConversationRun] = []
     left_out: list[str] = []
     """What was not measured, and why."""
     figures: list[Figure] = []
