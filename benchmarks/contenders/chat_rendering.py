@@ -16,7 +16,7 @@ from pathlib import Path
 
 def main(conversations: str, tokenizer: str, template: str, out: str) -> None:
     """Render all conversations, write them, and print what they are."""
-    import transformers  # type: ignore[import-not-found]
+    import transformers
 
     loaded = transformers.PreTrainedTokenizerFast(tokenizer_file=tokenizer)
     loaded.chat_template = Path(template).read_text("utf-8")
