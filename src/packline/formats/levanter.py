@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from packline.errors import RecipeError
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.columns import LIMITS, WEIGHTS, list_array, make_schema
+from packline.formats.layouts.columns import LIMITS, WEIGHTS, create_parquet, list_array, make_schema
 from packline.formats.layouts.document_files import FileList, find_below
 from packline.formats.layouts.token_files import UNIT_TOKENS
 from packline.formats.types import ExportPart, ExportPlan, NotPreserved, RowFiles, fitting_dtype
@@ -105,18 +105,7 @@ class Levanter(RowFormat):
     def write(
         self, view: RowView, part: ExportPart, target: Target, options: LevanterOptions
     ) -> dict[str, Any]:
-        with (
-            target.create(part.name) as file,
-            pa.PythonFile(file, "w") as sink,
-            pq.ParquetWriter(
-                sink,
-                SCHEMA,
-                compression=options.compression,
-                use_dictionary=False,
-                write_statistics=False,
-                write_page_checksum=True,
-            ) as writer,
-        ):
+        with create_parquet(target, part.name, SCHEMA, options.compression) as writer:
             for batch in _batches(view, part):
                 writer.write_batch(batch, row_group_size=batch.num_rows)
                 target.progress(batch.num_rows * view.seq_len)

@@ -34,6 +34,7 @@ from packline.encoders.token_bytes import TokenText, drops_first_space, keeps_te
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import RecipeError
 from packline.formats.format import DatasetReader, DocumentFormat, Options
+from packline.formats.layouts.columns import create_parquet
 from packline.formats.layouts.document_files import FileList, find_below
 from packline.formats.types import (
     DocumentBlock,
@@ -124,18 +125,7 @@ class Nanochat(DocumentFormat):
         self, view: DocumentView, part: ExportPart, target: Target, options: NanochatOptions
     ) -> dict[str, Any]:
         schema = pa.schema([(TEXT, pa.string())])
-        with (
-            target.create(part.name) as file,
-            pa.PythonFile(file, "w") as sink,
-            pq.ParquetWriter(
-                sink,
-                schema,
-                compression=options.compression,
-                use_dictionary=False,
-                write_statistics=False,
-                write_page_checksum=True,
-            ) as writer,
-        ):
+        with create_parquet(target, part.name, schema, options.compression) as writer:
             vocabulary = _text_of(view)
             for block in _groups(view.stream(part.split), part, view.store.dtype):
                 batch = pa.RecordBatch.from_arrays([block_texts(block, vocabulary)], schema=schema)

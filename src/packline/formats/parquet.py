@@ -34,6 +34,7 @@ from packline.formats.layouts.columns import (
     WEIGHTS,
     ColumnOptions,
     column_types,
+    create_parquet,
     make_schema,
     plan_columns,
     record_batches,
@@ -79,18 +80,8 @@ class Parquet(DocumentFormat):
         self, view: DocumentView, part: ExportPart, target: Target, options: ParquetOptions
     ) -> dict[str, Any]:
         schema = make_schema(column_types(view, options))
-        with (
-            target.create(part.name) as file,
-            pa.PythonFile(file, "w") as sink,
-            pq.ParquetWriter(
-                sink,
-                schema,
-                compression=options.compression,
-                use_dictionary=[name for name in ("source", "file") if name in schema.names],
-                write_statistics=False,
-                write_page_checksum=True,
-            ) as writer,
-        ):
+        repeated = [name for name in ("source", "file") if name in schema.names]
+        with create_parquet(target, part.name, schema, options.compression, repeated) as writer:
             for batch in record_batches(
                 view, part, options, target, most_documents=GROUP_DOCUMENTS, most_tokens=GROUP_TOKENS
             ):

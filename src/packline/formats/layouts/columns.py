@@ -15,7 +15,8 @@ boundary. See `column_reader` for the reverse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,6 +32,8 @@ from packline.packing.layout import IGNORED
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
     from packline.formats.document_view import DocumentStream, DocumentView
     from packline.formats.target import Target
 
@@ -221,3 +224,29 @@ def labels_of(tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:
     [-100, 8, 9]
     """
     return np.where(loss != 0, tokens, tokens.dtype.type(IGNORED))
+
+
+@contextmanager
+def create_parquet(
+    target: Target, name: str, schema: pa.Schema, compression: str, repeated: Sequence[str] | bool = False
+) -> Iterator[pq.ParquetWriter]:
+    """Writer of a new Parquet file, with checksums of its pages and without statistics.
+
+    Args:
+        repeated: columns whose values repeat, kept as dictionaries.
+    """
+    import pyarrow.parquet as pq
+
+    with (
+        target.create(name) as file,
+        pa.PythonFile(file, "w") as sink,
+        pq.ParquetWriter(
+            sink,
+            schema,
+            compression=compression,
+            use_dictionary=repeated,
+            write_statistics=False,
+            write_page_checksum=True,
+        ) as writer,
+    ):
+        yield writer
