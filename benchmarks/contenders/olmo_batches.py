@@ -25,7 +25,7 @@ from benchmarks.contenders.batches import (
 )
 
 THREADS = 4
-"""What OLMo-core's own configurations set."""
+"""Threads of OLMo-core's own configurations."""
 
 
 def leave_out_downloads() -> None:

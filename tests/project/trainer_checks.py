@@ -16,7 +16,7 @@ size = dict(vocab_size=4200, hidden_size=16, intermediate_size=32, num_hidden_la
 OLMO = """
 import os, sys, types
 os.chdir(arguments[0])
-# What olmo_core.io looks up in a library for downloads, of which nothing is needed here.
+# Names that olmo_core.io looks up in a library for downloads, which is not needed here.
 clouds, schemes = types.ModuleType("cached_path"), types.ModuleType("cached_path.schemes")
 clouds.cached_path = schemes.add_scheme_client = None
 schemes.S3Client = schemes.SchemeClient = type("Client", (), {"recoverable_errors": ()})

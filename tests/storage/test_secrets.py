@@ -76,7 +76,7 @@ def test_no_secret_is_ever_written(
     nowhere = f"https://me:{IN_URI}@127.0.0.1:9/x.txt?sig={IN_QUERY}"
     signed = "was given with credentials, a query or a fragment"
     denied = "access refused: status 403"
-    # What each fails with; empty: it succeeds.
+    # Expected error of each command; empty: success.
     commands: list[tuple[str, list[str]]] = [
         ("", ["cp", "store", at("copy")]),
         ("", ["cp", at("copy"), "back", "--verify", "--json"]),

@@ -1,4 +1,4 @@
-"""What workers of `DataLoader` send is small, and what arrives is the loader's batch to the last bit."""
+"""Workers of `DataLoader` send little, and the loader's batch arrives to the last bit."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def encoding(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tiktoken.Encoding:
-    """What nanochat unpickles."""
+    """Encoding that nanochat unpickles."""
     out = tmp_path_factory.mktemp("nanochat") / "tokenizer"
     export_to_nanochat(str(trained), out)
     with open(out / PICKLE, "rb") as file:

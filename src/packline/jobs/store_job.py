@@ -69,7 +69,7 @@ class StoreJob(Job[U, R, S]):
 
     folder: StoreFolder
     hint_of_other = "a finished store does not change: choose another --out"
-    """What to do where another store is."""
+    """Advice for a folder with another store."""
 
     def __init__(
         self,

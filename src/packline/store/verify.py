@@ -239,7 +239,7 @@ class _Verification:
 
         counts: dict[str, list[ShardCounts]] = {}
         shards = zip(manifest.shards.names("source"), manifest.shards, strict=True)
-        # Of a remote store one file is brought at a time, so that few are kept.
+        # One file of a remote store is brought at a time, so that few are kept.
         results = in_threads(check, shards) if isinstance(self._folder, Path) else map(check, shards)
         for unit, name, found, own in results:
             findings.include(own)
