@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from packline.loading.loader import Batch, Keys, Loader, chosen_fields, named
-from packline.packing.row_reader import RowSource
+from packline.packing.batch import RowSource
 
 
 class BatchSource:

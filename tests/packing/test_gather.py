@@ -57,7 +57,9 @@ def test_parts_of_a_joint_plan_are_the_batches_of_their_rows(
         rows, places = numbers[first:last], None
         if data.draw(st.booleans()):
             places = np.array(data.draw(st.permutations(range(last - first))), np.int64)
-        planned = PlannedRows(remote, spans.part(first, last), plan.part(first, last, length, places))
+        planned = PlannedRows(
+            remote.gather_planned, spans.part(first, last), plan.part(first, last, length, places)
+        )
         found = read_batch([BatchPart(remote, rows, places, planned)], ALL_FIELDS)
         expected = local.read(rows, ALL_FIELDS)
         for name, values in found.items():

@@ -17,10 +17,10 @@ from tests.packing.counting import SHARDS, all_tokens, check_conservation, check
 from packline.errors import RecipeError, StoreError
 from packline.facade import Store
 from packline.packing import cache, offsets
-from packline.packing.batch import ALL_FIELDS
+from packline.packing.batch import ALL_FIELDS, RowSource
 from packline.packing.documents import SampledOffsets, Selection
 from packline.packing.packer import PACKINGS, Packing
-from packline.packing.row_reader import RowReader, RowSource, RowSpan
+from packline.packing.row_reader import RowReader, RowSpan
 from packline.packing.rows import Rows
 from packline.testing import EOD_ID, document_tokens, make_store
 

@@ -193,7 +193,7 @@ class FetchAhead:
             for step, number, part in parts_of_source:
                 last = first + len(part.rows)
                 copies = plan.part(first, last, source.seq_len, part.places)
-                planned = PlannedRows(source, spans.part(first, last), copies)
+                planned = PlannedRows(source.gather_planned, spans.part(first, last), copies)
                 plans[step][number] = part._replace(planned=planned)
                 first = last
         count = sum(map(_copies, plans.values()))

@@ -50,7 +50,7 @@ from packline.loading.run_file import (
 )
 from packline.loading.schedule import Schedule
 from packline.loading.state import check_past, check_state, check_step, check_units
-from packline.packing.row_reader import RowSource
+from packline.packing.batch import RowSource
 from packline.packing.rows import Rows
 from packline.settings import RowKeywords
 from packline.store.manifest import WORK

@@ -60,7 +60,7 @@ from packline.where.conditions import fields_of
 from packline.where.grammar import parse_where
 
 if TYPE_CHECKING:
-    from packline.packing.row_reader import RowSource
+    from packline.packing.batch import RowSource
 
 
 class CommittedUnit(NamedTuple):

@@ -36,7 +36,7 @@ from packline.packing.batch import ALL_FIELDS, FIELDS, BatchPart, CompactBatch, 
 from packline.packing.layout import IGNORED
 
 if TYPE_CHECKING:
-    from packline.packing.row_reader import RowSource
+    from packline.packing.batch import RowSource
     from packline.store.fetching import Traffic
 
 

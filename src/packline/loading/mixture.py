@@ -40,7 +40,7 @@ from packline.quantities import read_number
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
-    from packline.packing.row_reader import RowSource
+    from packline.packing.batch import RowSource
 
 
 LONGEST_PERIOD = 1 << 18

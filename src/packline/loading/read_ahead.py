@@ -14,7 +14,7 @@ from __future__ import annotations
 from weakref import WeakKeyDictionary
 
 from packline.loading.order import Order
-from packline.packing.row_reader import RowSource
+from packline.packing.batch import RowSource
 
 
 class ReadAhead:

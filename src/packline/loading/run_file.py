@@ -50,7 +50,7 @@ from packline.toml import read_table, read_toml
 
 if TYPE_CHECKING:
     from packline.loading.mixture import Stage
-    from packline.packing.row_reader import RowSource
+    from packline.packing.batch import RowSource
     from packline.store.reader import StoreReader
 
 

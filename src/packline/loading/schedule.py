@@ -37,7 +37,7 @@ from packline.loading.order import GLOBAL, Order, RowOrder
 from packline.packing.batch import BatchPart
 
 if TYPE_CHECKING:
-    from packline.packing.row_reader import RowSource
+    from packline.packing.batch import RowSource
 
 STORES = "stores"
 """Name of the fingerprint of the stores."""

@@ -33,7 +33,7 @@ from packline.loading.schedule import STORES, UNKNOWN, RunRecord, Schedule
 
 if TYPE_CHECKING:
     from packline.loading.units_read import UnitsRead
-    from packline.packing.row_reader import RowSource
+    from packline.packing.batch import RowSource
 
 STATE_VERSION = 1
 PARTS = 5

@@ -23,7 +23,7 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.loading.loader import Loader
-from packline.packing.row_reader import RowSource
+from packline.packing.batch import RowSource
 from packline.ragged import offsets_of
 from packline.store.locating import store_path
 from packline.store.paths import StorePath

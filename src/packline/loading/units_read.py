@@ -22,7 +22,7 @@ from packline.store.reader import StoreReader
 from packline.store.unit_names import STREAM, parse_unit
 
 if TYPE_CHECKING:
-    from packline.packing.row_reader import RowSource
+    from packline.packing.batch import RowSource
     from packline.store.manifest import Manifest
 
 DIGITS = 12

@@ -15,7 +15,7 @@ takes the look-ups of each, but is filled once. Memory: the arrays, and temporar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -32,23 +32,8 @@ FIELDS = ("tokens", "targets", "position_ids", "segment_ids")
 ALL_FIELDS = (*FIELDS, "loss_mask")
 
 
-class PlannedReader(Protocol):
-    """Rows that are read by spans and copies; `RowReader` is one."""
-
-    def gather_planned(
-        self,
-        spans: Spans,
-        plan: GatherPlan | None,
-        tokens: np.ndarray | None,
-        places: np.ndarray | None,
-        *,
-        targets: bool,
-    ) -> Outline:
-        """See `RowReader.gather_planned`."""
-
-
-class PartSource(Protocol):
-    """Rows that are read into a batch; every `RowSource` is one."""
+class RowSource(Protocol):
+    """Rows as a loader needs them: number, tokens, store, and fingerprint."""
 
     @property
     def store(self) -> StoreReader:
@@ -58,19 +43,40 @@ class PartSource(Protocol):
     def seq_len(self) -> int:
         """Tokens per row, L."""
 
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything that determines the contents of the rows."""
+
+    @property
+    def settings_fingerprint(self) -> str:
+        """Hash of the settings alone: of the same rows of any store."""
+
+    def __len__(self) -> int:
+        """Number of rows, R."""
+
+    def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
+        """Arrays `[B, L]` of these rows, int64 `[B]`."""
+
     def gather(
         self, rows: np.ndarray, tokens: np.ndarray | None, places: np.ndarray | None, *, targets: bool
     ) -> Outline:
-        """See `RowReader.gather`."""
+        """Read rows into the tokens of a batch; see `RowReader.gather`."""
 
     def spans(self, indices: np.ndarray) -> Spans:
         """Documents that these rows hold."""
+
+    def rows_of(self, document: int) -> np.ndarray:
+        """All rows with tokens of this document, sorted int64."""
+
+    def split_to(self, seq_len: int) -> RowSource:
+        """Cut the same rows to a length that divides theirs."""
 
 
 class PlannedRows(NamedTuple):
     """Rows whose spans and copies are known."""
 
-    source: PlannedReader
+    gather: Callable[..., Outline]
+    """`RowReader.gather_planned` of the rows."""
     spans: Spans
     plan: GatherPlan
 
@@ -78,7 +84,7 @@ class PlannedRows(NamedTuple):
 class BatchPart(NamedTuple):
     """Rows of one source in a batch."""
 
-    source: PartSource
+    source: RowSource
     rows: np.ndarray
     """int64 `[b]`: numbers of the rows in the source."""
     places: np.ndarray | None = None
@@ -90,8 +96,8 @@ class BatchPart(NamedTuple):
         """Read them; see `RowReader.gather`."""
         if self.planned is None:
             return self.source.gather(self.rows, tokens, self.places, targets=targets)
-        rows, spans, plan = self.planned
-        return rows.gather_planned(spans, plan, tokens, self.places, targets=targets)
+        gather, spans, plan = self.planned
+        return gather(spans, plan, tokens, self.places, targets=targets)
 
 
 def read_batch(parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:

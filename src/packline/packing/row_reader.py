@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -15,47 +15,6 @@ from packline.packing.gather import GatherPlan, gather
 from packline.packing.layout import Layout, Outline
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
-
-
-class RowSource(Protocol):
-    """Rows as a loader needs them: number, tokens, store, and fingerprint."""
-
-    @property
-    def store(self) -> StoreReader:
-        """Store that holds the tokens."""
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens per row, L."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of everything that determines the contents of the rows."""
-
-    @property
-    def settings_fingerprint(self) -> str:
-        """Hash of the settings alone: of the same rows of any store."""
-
-    def __len__(self) -> int:
-        """Number of rows, R."""
-
-    def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
-        """Arrays `[B, L]` of these rows, int64 `[B]`."""
-
-    def gather(
-        self, rows: np.ndarray, tokens: np.ndarray | None, places: np.ndarray | None, *, targets: bool
-    ) -> Outline:
-        """Read rows into the tokens of a batch; see `RowReader.gather`."""
-
-    def spans(self, indices: np.ndarray) -> Spans:
-        """Documents that these rows hold."""
-
-    def rows_of(self, document: int) -> np.ndarray:
-        """All rows with tokens of this document, sorted int64."""
-
-    def split_to(self, seq_len: int) -> RowSource:
-        """Cut the same rows to a length that divides theirs."""
-
 
 READ_WITH = {
     "tokens": ("tokens",),

@@ -19,8 +19,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from packline.errors import RecipeError
 from packline.loading.loader import Keys, Loader, chosen_fields, named
-from packline.packing.batch import BatchPart, CompactBatch
-from packline.packing.row_reader import RowSource
+from packline.packing.batch import BatchPart, CompactBatch, RowSource
 from packline.torch.tensors import to_tensors
 
 

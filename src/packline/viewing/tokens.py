@@ -33,8 +33,9 @@ import numpy as np
 from packline.encoders.token_bytes import TokenBytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import TokenizerError
+from packline.packing.batch import RowSource
 from packline.packing.layout import IGNORED
-from packline.packing.row_reader import RowReader, RowSource
+from packline.packing.row_reader import RowReader
 from packline.store.files import FileEntry, read_file
 from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.manifest import TokenizerEntry

@@ -13,7 +13,7 @@ from dataclasses import replace
 from packline.errors import RecipeError
 from packline.loading.loader import Loader
 from packline.loading.schedule import ScheduledStage, source_name
-from packline.packing.row_reader import RowSource
+from packline.packing.batch import RowSource
 from packline.viewing.page import (
     Bar,
     Block,
