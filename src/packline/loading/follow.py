@@ -33,7 +33,14 @@ from typing import Any, Unpack, cast
 
 import msgspec
 
-from packline.errors import BuildStopped, RecipeError, StoreError, StoreNotFound, WaitedTooLong
+from packline.errors import (
+    BuildStopped,
+    RecipeError,
+    StoreError,
+    StoreNotFound,
+    WaitedTooLong,
+    refuse_unknown_names,
+)
 from packline.jobs.work import read_command
 from packline.loading.growing import GrowingBuild
 from packline.loading.loader import Batch, Keys, Loader, chosen_fields
@@ -327,6 +334,7 @@ def _stopped(build: GrowingBuild, step: int) -> StoreError:
     )
 
 
+@refuse_unknown_names
 def follow(
     source: str | Path,
     *,
