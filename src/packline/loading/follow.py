@@ -39,7 +39,6 @@ from packline.errors import (
     StoreError,
     StoreNotFound,
     WaitedTooLong,
-    refuse_unknown_names,
 )
 from packline.jobs.work import read_command
 from packline.loading.growing import GrowingBuild
@@ -334,7 +333,6 @@ def _stopped(build: GrowingBuild, step: int) -> StoreError:
     )
 
 
-@refuse_unknown_names
 def follow(
     source: str | Path,
     *,

@@ -260,7 +260,7 @@ class Loader(Notebook):
 
         >>> loader = Loader(store.rows(seq_len=5), batch_size=1, shuffle=False)
         >>> loader[-1]["tokens"].tolist(), len(loader[1:3]), loader.step
-        ([[0, 0, 1, 0, 0]], 2, 0)
+        ([[0, 0, 1, 0, 2]], 2, 0)
         """
         if isinstance(step, slice):
             return BatchSlice(self, range(len(self))[step])
