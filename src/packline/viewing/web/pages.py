@@ -238,7 +238,7 @@ def search_page(view: View) -> Page:
 
 
 def _help(view: View) -> Table:
-    """What each search finds, with an example of the store."""
+    """Table of the searches, each with an example of the store."""
 
     def example(by: str, text: str) -> Value:
         return Link(text, view.href("/search", q=text, by=by)) if text else ""
