@@ -133,9 +133,7 @@ def test_limits_of_all_slices_together_are_refused(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_scan_without_receipts_is_not_sliced(
-    corpus: Path, tokenizer_json: Path, tmp_path: Path
-) -> None:
+def test_a_scan_without_receipts_is_not_sliced(corpus: Path, tokenizer_json: Path, tmp_path: Path) -> None:
     store = build(tmp_path / "store", corpus, tokenizer_json)
     with pytest.raises(RecipeError, match="keeps no receipts"):
         packline.analyze(store, on=Slice(0, 2))

@@ -11,7 +11,7 @@
 A crash leaves parts with receipts, which the next run keeps, and files without one, which it deletes, or in
 an object store finds to be equal. Processes that share an export write apart and name finished files with
 `put_files`: equal files may be there already, others stop the export. Each of them may sum up and publish:
-in a local folder it renames a folder of its own, with links to the files of all parts, and one succeeds.
+in a local folder it renames a private folder with links to the files of all parts, and one succeeds.
 """
 
 from __future__ import annotations
