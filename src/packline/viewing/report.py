@@ -206,8 +206,8 @@ def _row_blocks(store: StoreReader, length: int, packing: str, rows: int, tokens
         return [Heading("Rows"), Note(error.message, "warning")]
     count = min(rows, len(found))
     about = (
-        f"{plural(count, 'row')} of {len(found):,}, packed by {packing}, spread over the store: of each "
-        f"{NEIGHBOURS} neighbours the one with most documents in the first {min(tokens, length):,} tokens."
+        f"{plural(count, 'row')} of {len(found):,}, packed by {packing}, from all parts of the store, "
+        "chosen for many short documents."
     )
     strips = [row_strip(found, place, most=tokens) for place in sample_rows(found, count, tokens)]
     return [Heading("Rows"), Note(about), *strips]
