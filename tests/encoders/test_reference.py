@@ -1,4 +1,4 @@
-"""A reference in a process of its own gives the answers and errors of one in this process."""
+"""A reference in a separate process gives the answers and errors of one in this process."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_process_ends_with_the_reference(tokenizer_json: Path) -> None:
     assert not is_running(pid)
 
 
-def test_an_encoder_audits_by_a_process_of_its_own(
+def test_an_encoder_audits_by_a_separate_process(
     tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoder_module, "LARGE", 0)

@@ -83,7 +83,7 @@ class Encoder:
             None for never.
         text_bytes: bytes of text to be encoded, as far as known; for little text, `auto` loads one engine.
         alone: True if this process is not forked with the encoder; the reference of a large vocabulary is
-            then loaded by a process of its own, beside a fast engine.
+            then loaded by a separate process, while this one loads a fast engine.
 
     Raises:
         TokenizerError: the requested engine does not support this tokenizer.

@@ -1,7 +1,7 @@
 """The reference: HF `tokenizers`, whose ids are correct by definition.
 
     Reference            in this process
-    SeparateReference    in a process of its own, which loads it while this one loads an engine
+    SeparateReference    in a separate process, which loads it while this one loads an engine
 
 Both HF tokenizers and gigatoken hold the interpreter's lock while they load, so threads do not load them side
 by side: 0.35 and 0.45 s for 150,000 tokens, which is most of a build of a few megabytes.
@@ -14,7 +14,7 @@ an added token: a token that is also in the vocabulary keeps its vocabulary id, 
 consecutively after it. Other engines use the id in the file. Where the two differ there is no way to know
 which ids a model was trained with, so the tokenizer is refused.
 
-Loading this module loads neither NumPy nor Arrow, which would delay the process of its own.
+Loading this module loads neither NumPy nor Arrow, which would delay the separate process.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Reference:
 
 
 class SeparateReference(Reference):
-    """The reference in a process of its own, which ends with this object or this process.
+    """The reference in a separate process, which ends with this object or this process.
 
     It is loaded here instead if that process cannot be started or has ended, for whatever reason: so errors
     are the same. A fork of this process must not use it.
