@@ -181,7 +181,7 @@ def build_chat(
         field: field of the conversation, for inputs given as paths.
         columns: fields of the records to carry along, as in a recipe, for inputs given as paths.
         split: split of all inputs given as paths.
-        workers: number of processes; None: one per usable core, 0: run in this process.
+        workers: number of processes; 0: run in this process. None: one per usable core, 0 for little text.
         on: where it runs; see `build`.
         on_event: called with every event while the build runs.
 
