@@ -28,7 +28,7 @@ import numpy as np
 
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
-from packline.errors import RecipeError, StoreError
+from packline.errors import RecipeError, StoreError, refuse_unknown_names
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.store.kept_tokenizer import load_kept_tokenizer
@@ -73,6 +73,7 @@ MOST_TOKENS = 8192
 """Tokens read from the beginning of a document, at most."""
 
 
+@refuse_unknown_names
 def report(
     store: str | Path | StoreReader,
     *,
