@@ -67,6 +67,18 @@ def longer_rows(view: RowView) -> list[list[int]]:
     ]
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"packing": "best_fit"}, {"packing": "best_fit", "boundary_loss": True}]
+)
+def test_longer_rows_are_rows_and_their_last_targets(tmp_path: Path, settings: dict[str, Any]) -> None:
+    for name, case in CASES.items():
+        view = view_of(case, tmp_path / name, seq_len=16, **settings)
+        whole = np.full((view.rows, view.seq_len + 1), -7, np.int64)
+        for start in range(0, view.rows, 3):
+            view.read_longer(start, whole[start : start + 3])
+        assert whole.tolist() == longer_rows(view), name
+
+
 def test_litdata_reads_the_same_rows(tmp_path: Path) -> None:
     wanted: dict[str, tuple[list[list[int]], str, int]] = {}
     ways = [(name, "int32", 16) for name in CASES] + [("plain", "uint16", 7), ("shards", "int64", 33)]
