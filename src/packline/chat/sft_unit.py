@@ -106,15 +106,21 @@ class SftSettings(msgspec.Struct, frozen=True):
 
 
 class ConversationRunner(Runner[ChatUnit, ChatResult]):
-    """Runs units of conversations."""
+    """Runs units of conversations.
+
+    Args:
+        alone: True if this process is not forked with the runner.
+    """
 
     unit = ChatUnit
 
-    def __init__(self, job: SftSettings) -> None:
+    def __init__(self, job: SftSettings, *, alone: bool = False) -> None:
         self.job = job
         self.folder = StoreFolder(job.out)
         tokenizer = job.tokenizer
-        self.encoder = PieceEncoder(tokenizer, job.boundary, sum(file.size for file in job.files))
+        self.encoder = PieceEncoder(
+            tokenizer, job.boundary, sum(file.size for file in job.files), alone=alone
+        )
         self.text_bytes = TextBytes(tokenizer)
         self.special = SpecialTokenCounter(tokenizer.special_tokens)
         self.render = make_renderer(job.options, tokenizer.json)
