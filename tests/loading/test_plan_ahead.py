@@ -95,7 +95,7 @@ def test_steps_are_planned_together_and_only_once(
 def test_a_damaged_index_stops_at_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 0)  # so that indexes are read where they are used
     store = make_store(tmp_path / "store", [[40] * 50, [40] * 50])
-    path = store.shards[1].path("idx")
+    path = store.path / f"{store.shards[1].entry.name}.idx"
     index = bytearray(path.read_bytes())
     index[40] ^= 1
     path.write_bytes(index)
