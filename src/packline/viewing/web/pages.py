@@ -238,7 +238,7 @@ def search_page(view: View) -> Page:
 
 
 def _help(view: View) -> Table:
-    """Table of the searches, each with an example of the store."""
+    """Table of the searches, each with a link that tries it."""
 
     def link(by: str, text: str) -> Value:
         return Link(text, view.href("/search", q=text, by=by)) if text else ""
@@ -257,7 +257,7 @@ def _help(view: View) -> Table:
             link("where", "tokens >= 100 and tokens < 200"),
         ),
     )
-    return Table("", ("search for", "finds", "example"), rows, "lll", form="wrapped")
+    return Table("", ("search for", "finds", "try"), rows, "lll", form="wrapped")
 
 
 def _run_search(view: View, by: str, query: str) -> tuple[Found, str, int | None]:
