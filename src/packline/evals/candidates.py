@@ -17,8 +17,8 @@ Unclear are parts of characters, marks, and characters that lower case or NFKC c
 neighbors. Up to three unclear tokens in a row are spelled together, each sequence once; what remains unclear
 (rare characters, Chinese in an English vocabulary) is a candidate with n words before and behind.
 
-Cost: a few look-ups and sums per token, three times as much where tokens have several words. Memory: 8 bytes per token of a chunk and 16
-per token of the vocabulary.
+Cost: a few look-ups and sums per token, three times as much where tokens have several words. Memory: 16 bytes
+per token of a chunk, and 16 per token of the vocabulary.
 """
 
 from __future__ import annotations
