@@ -20,6 +20,8 @@ from packline.viewing.describe import left_out_facts
 from packline.viewing.listing import beginning
 from packline.viewing.page import (
     Block,
+    ColumnHead,
+    DataTable,
     Form,
     FormField,
     KeyValues,
@@ -27,13 +29,13 @@ from packline.viewing.page import (
     Links,
     Note,
     Page,
-    Table,
     TokenStrip,
     WithFacts,
 )
 from packline.viewing.text import plural
 from packline.viewing.token_pages import row_facts
 from packline.viewing.tokens import AnyRows, row_strip
+from packline.viewing.turns import with_loss_links
 from packline.viewing.web.documents import Params, choice_fields, chosen_documents
 from packline.viewing.web.pages import PAGE_ITEMS, default_seq_len, split_param, steps, store_field
 from packline.viewing.web.site import InvalidForm, View, choice, number
@@ -88,7 +90,7 @@ def form_fields(view: View) -> tuple[FormField, ...]:
             "choice",
             tuple((one, one.replace("_", " ")) for one in PACKINGS),
         ),
-        FormField("split", "Split", split, "choice", tuple((one, one) for one in splits)),
+        FormField("split", "Split", split, "choice", tuple((one, one) for one in splits), minor=True),
         *choice_fields(view),
         *store_field(view),
     )
@@ -115,21 +117,22 @@ def rows(view: View) -> Page:
         table.append(
             (
                 Link(f"{row:,}", view.href(f"/row/{row}", **params)),
+                beginning(view.vocabulary, view.store.documents[document][begin : begin + found.seq_len]),
                 f"{stop - start:,}",
                 f"{filled:,}",
                 f"{found.seq_len - filled:,}",
                 Link(f"{document:,}", view.document(document, begin)),
-                beginning(view.vocabulary, view.store.documents[document][begin : begin + found.seq_len]),
             )
         )
-    head = ("row", "documents", "tokens", "padding", "first document", "begins")
+    names = ("row", "begins", "documents", "tokens", "padding", "first document")
+    head = tuple(ColumnHead(name) for name in names)
     caption = f"{first:,} to {first + len(table) - 1:,} of {plural(len(found), 'row')}"
     chosen = {name: str(value) for name, value in params.items() if value not in (None, "")}
     facts = left_out_facts(found.selection)
     blocks: tuple[Block, ...] = (
         form,
         *((KeyValues(facts),) if facts else ()),
-        Table(caption, head, tuple(table), "lrrrll"),
+        DataTable(caption, head, tuple(table), "llrrrl"),
         *steps(view, "/rows", page, len(found), chosen),
     )
     selection = found.selection
@@ -165,7 +168,8 @@ def row(view: View, wanted: int) -> Page:
         ("packing", found.packing.replace("_", " ")),
         ("split", split),
     )
-    blocks = (Links("Neighbors", neighbors), WithFacts((strip,), (KeyValues(facts),)))
+    strip, learned = with_loss_links(strip)
+    blocks = (Links("Neighbors", neighbors), WithFacts((*learned, strip), (KeyValues(facts),)))
     summary = f"one of {plural(len(found), 'row')} of {found.seq_len:,} tokens"
     return Page(f"Row {wanted:,}", blocks, summary=summary)
 
@@ -202,7 +206,7 @@ def batch(view: View) -> Page:
     )
     wanted = (
         FormField("step", "Step", params.get("step") or "0", "number"),
-        FormField("rank", "Rank", params.get("rank") or "", "number"),
+        FormField("rank", "Rank", params.get("rank") or "", "number", hint="all"),
     )
     form = Form("Which batch", "/batch", (*wanted, *settings, *form_fields(view)))
     if not len(view.store.documents):
@@ -230,11 +234,9 @@ def batch(view: View) -> Page:
     for index, one, strip in zip(
         shown, numbers, strips_of_rows(view, found, numbers, most=TOKENS_IN_BATCH), strict=True
     ):
-        where = (
-            f"place {index:,} of the batch" if ranks == 1 else f"rank {index // share}, place {index % share}"
-        )
+        where = f"slot {index:,}" if ranks == 1 else f"rank {index // share}, slot {index % share}"
         whole = Link(f"all of row {one:,}", view.href(f"/row/{one}", **_of_rows(chosen)))
-        blocks += [replace(strip, caption=f"{where}: row {one:,}"), Links(f"Place {index:,}", (whole,))]
+        blocks += [replace(strip, caption=f"{where}: row {one:,}"), Links(f"Slot {index:,}", (whole,))]
     if len(indices) > ROWS_OF_BATCH:
         blocks.append(_pages_of_batch(view, page, len(indices), chosen | {"step": step, "rank": _rank(rank)}))
     title = f"Batch of step {step:,}" + ("" if rank < 0 else f", rank {rank}")
