@@ -8,6 +8,8 @@ import signal
 
 import pytest
 
+from packline.errors import PacklineError
+
 # Its examples run where torch is; importing it elsewhere is an error on purpose.
 collect_ignore = [] if importlib.util.find_spec("torch") else ["src/packline/torch"]
 
@@ -32,3 +34,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """Processes of `-n auto`: three for two cores, since tests also wait for disks, servers and processes."""
     return max(1, (os.cpu_count() or 1) * 3 // 2)
+
+
+@pytest.fixture(autouse=True)
+def _no_notes_in_doctests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hints of errors, which `doctest` would take for the message that an example expects."""
+    if isinstance(request.node, pytest.DoctestItem):
+        monkeypatch.setattr(PacklineError, "add_note", lambda error, note: None)

@@ -140,9 +140,12 @@ class SimulatedFolder(StoreFolder):
         WorkFolder.__init__(
             self, storage, scratch, BuildIdentity, record=".packline/build.json", receipts="receipts"
         )
-        self.is_remote = True
-        self.driver = None
         self._tmp = super().tmp
+
+    @property
+    def is_remote(self) -> bool:
+        """True: the storage is like an object store."""
+        return True
 
     @property
     def tmp(self) -> Path:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from packline.errors import CorruptStore, RecipeError
+from packline.errors import CorruptStore, RecipeError, refuse_unknown_names
 from packline.settings import (
     BuildKeywords,
     CachePlace,
@@ -104,6 +104,7 @@ def estimate(
     return estimate_build(*make_recipe(inputs, tokenizer, settings), out=out)
 
 
+@refuse_unknown_names
 def open(
     path: str | Path, *, cache: CachePlace = None, cache_bytes: int | str | None = None, verify: bool = False
 ) -> Store:
@@ -136,6 +137,7 @@ def open(
     return store
 
 
+@refuse_unknown_names
 def build_chat(
     inputs: str | Path | ConversationSource | Sequence[str | Path | ConversationSource],
     tokenizer: str | Path,
@@ -179,7 +181,7 @@ def build_chat(
         field: field of the conversation, for inputs given as paths.
         columns: fields of the records to carry along, as in a recipe, for inputs given as paths.
         split: split of all inputs given as paths.
-        workers: number of processes; None: one per usable core, 0: run in this process.
+        workers: number of processes; 0: run in this process. None: one per usable core, 0 for little text.
         on: where it runs; see `build`.
         on_event: called with every event while the build runs.
 
@@ -242,6 +244,7 @@ def build_chat(
     return Store(out)
 
 
+@refuse_unknown_names
 def import_dataset(
     path: str | Path,
     *,

@@ -24,12 +24,16 @@
     └── WorkerDied         (RuntimeError)       a worker process ended unexpectedly
 
 A message names, in this order: the failure; its location (file, unit, row or byte); the expected value
-and the value found. `hint` suggests a remedy. Both are one line each.
+and the value found. `hint` suggests a remedy; Python shows it below the message. Both are one line each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class PacklineError(Exception):
@@ -47,6 +51,8 @@ class PacklineError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")
 
     def __str__(self) -> str:
         return self.message
@@ -77,6 +83,28 @@ def unknown_name(message: str, word: str, known: Iterable[str]) -> RecipeError:
     """
     names = sorted(known)
     return RecipeError(message, hint=f"{did_you_mean(word, names)}expected one of: {', '.join(names)}")
+
+
+def refuse_unknown_names(function: F) -> F:
+    """Decorator of a public function: `unknown_name` for a keyword that is not among its parameters.
+
+    >>> @refuse_unknown_names
+    ... def rows(seq_len, *, split="all"): ...
+    >>> rows(8, spilt="val")
+    Traceback (most recent call last):
+    packline.errors.RecipeError: rows has no setting 'spilt'
+    """
+    code = function.__code__
+    known = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]) - {"self", "cls"}
+    name = function.__qualname__.removesuffix(".__init__")
+
+    @wraps(function)
+    def checked(*args: Any, **settings: Any) -> Any:
+        for word in settings.keys() - known:
+            raise unknown_name(f"{name} has no setting {word!r}", word, known)
+        return function(*args, **settings)
+
+    return cast("F", checked)
 
 
 class InputError(PacklineError, OSError):

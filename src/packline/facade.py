@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from packline.errors import refuse_unknown_names
 from packline.notebook import Notebook
 from packline.store.reader import StoreReader, shard_labels
 
@@ -73,6 +74,7 @@ class Store(StoreReader, Notebook):
         labels = {source.label for source in self.sources.values()}
         return tuple(sorted(label for label in labels if label is not None))
 
+    @refuse_unknown_names
     def rows(
         self,
         seq_len: int,
@@ -145,6 +147,7 @@ class Store(StoreReader, Notebook):
         )
         return Rows(self, seq_len, options, plans=plans)
 
+    @refuse_unknown_names
     def verify(self, *, deep: bool = False) -> Report:
         """Check the store from its files alone; `deep` encodes a sample of documents again.
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packline.errors import refuse_unknown_names
+
 if TYPE_CHECKING:
     from packline.facade import Store
     from packline.formats.copying import Copied
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from packline.store.difference import StoreDifference
 
 
+@refuse_unknown_names
 def merge(
     stores: Sequence[str | Path],
     *,
@@ -94,6 +97,7 @@ def diff(one: str | Path, other: str | Path) -> StoreDifference:
     return compare_stores(one, other)
 
 
+@refuse_unknown_names
 def copy(
     source: str | Path,
     target: str | Path,

@@ -16,6 +16,7 @@ from packline.chat.pieces import (
     Encoded,
     Piece,
     PieceEncoder,
+    Rendered,
     check_pieces,
     join_pieces,
     mute,
@@ -83,7 +84,7 @@ def test_tokens_are_those_of_each_piece_alone_and_text_is_never_a_control_token(
     boundary = Boundary(0, "<|endoftext|>", ids["<|bos|>"], "<|bos|>")
     conversation = talk_of([("of <|bos|> and <|assistant_end|>", True), (" é日", True)])
     rendered = render_nanochat(conversation)
-    (found,) = PieceEncoder(tokenizer, boundary).encode([rendered])
+    (found,) = PieceEncoder(tokenizer, boundary).encode([Rendered.of(rendered)])
     assert isinstance(found, Encoded)
     reference = load_tokenizer(str(tokenizer_json)).reference()  # it has no such control tokens
     tokens, loss = [ids["<|bos|>"]], [0]

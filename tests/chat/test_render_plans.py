@@ -10,7 +10,7 @@ from tests.chat.templates import CHATML, CHATML_TOKENS, LLAMA3, NANOCHAT, unmark
 from packline.chat.chat_template import ChatTemplate
 from packline.chat.conversations import Conversation, Message
 from packline.chat.named_templates import TEMPLATES
-from packline.chat.pieces import Piece
+from packline.chat.pieces import Piece, check_pieces
 from packline.chat.render_plans import BEGIN, NoPlan, Notes, Plan
 from packline.sources.batch import RecordProblem
 
@@ -62,7 +62,7 @@ MASKED = {
 }
 WORDS = st.lists(
     st.sampled_from(
-        ["a", "b", " ", "\n", "</think>", "<think>", "<|im_end|>", "<", "|a", "x>", BEGIN + "0", "é"]
+        ["a", "b", " ", "%s%%", "\n", "</think>", "<think>", "<|im_end|>", "<", "|a", "x>", BEGIN + "0", "é"]
     ),
     max_size=5,
 ).map("".join)
@@ -111,7 +111,13 @@ def test_published_templates_are_planned_exactly(name: str, talks: list[Conversa
     planned, plain = READY[name]
     plain._plans = None
     for talk in talks * 2:
-        assert outcome(planned, talk) == outcome(plain, talk)
+        found = outcome(plain, talk)
+        assert outcome(planned, talk) == found
+        if isinstance(found, list):
+            rendered = planned.render_whole(talk)
+            assert rendered.whole == "".join(piece.text for piece in found)
+            if rendered.proven:
+                check_pieces(talk, found)
 
 
 @pytest.mark.parametrize("name", MASKED)
@@ -121,26 +127,27 @@ def test_published_templates_have_plans(name: str) -> None:
     plans = ChatTemplate(
         MASKED[name], dict.fromkeys(own, (False, False)), {"bos_token": own[0]}, masked=False
     )._plans
-    assert plans is not None and plans.pieces(talk) is not None
+    assert plans is not None and plans.render(talk) is not None
 
 
 @pytest.mark.parametrize("body", ["split", "sliced", "counted", "looped", "as JSON", "by words", "repeated"])
 def test_what_reads_words_has_no_plan(body: str) -> None:
     plans = template(LOOP.replace("BODY", BODIES[body]))._plans
     talk = Conversation((Message("user", "b"), Message("assistant", "b")))
-    assert plans is not None and plans.pieces(talk) is None
+    assert plans is not None and plans.render(talk) is None
 
 
 def test_a_condition_left_out_would_be_noticed() -> None:
     notes = Notes(["a"])
     words = notes.words(f"{BEGIN}0\ufdd5")
     assert "a" in words
-    plan = Plan([Piece(str(words))], notes, ())
-    assert plan.pieces(["xax"]) == [Piece("xax")] and plan.pieces(["b"]) is None
+    plan = Plan([Piece(str(words))], ["user"], notes, ())
+    found = plan.render(["xax"])
+    assert found is not None and found.pieces() == [Piece("xax")] and plan.render(["b"]) is None
 
 
 def test_words_beside_a_part_of_a_control_token_have_no_plan() -> None:
     notes = Notes(["a"])
     for text in ("<|im_{}", "{}|im_end|>", "x{}{}"):
         with pytest.raises(NoPlan):
-            Plan([Piece(text.replace("{}", f"{BEGIN}0\ufdd5"))], notes, ("<|im_end|>",))
+            Plan([Piece(text.replace("{}", f"{BEGIN}0\ufdd5"))], ["user"], notes, ("<|im_end|>",))

@@ -22,7 +22,8 @@ from packline.encoders.engines import (
     unsupported,
 )
 from packline.encoders.features import SPLITS, tokenizer_features
-from packline.encoders.parity import Reference, try_engines
+from packline.encoders.parity import try_engines
+from packline.encoders.reference import Reference
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError

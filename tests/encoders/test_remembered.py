@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from packline.encoders import remembered
-from packline.encoders.encoder import LITTLE_TEXT, Encoder
+from packline.encoders import LITTLE_TEXT, remembered
+from packline.encoders.encoder import Encoder
 from packline.encoders.features import tokenizer_features
 from packline.encoders.remembered import remember
 from packline.encoders.special_tokens import without_special_tokens

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.encoders.fuzzed_files import GPT2
 
 import packline
-from packline.encoders.parity import Reference
+from packline.encoders.reference import Reference
 from packline.encoders.special_tokens import SpecialTokenCounter, without_special_tokens
 from packline.encoders.token_bytes import LETTERS
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer

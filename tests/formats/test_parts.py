@@ -58,18 +58,19 @@ def test_links_have_no_receipts_and_are_all_waited_for_at_the_end(
     store = make_store(tmp_path / "store", random_documents(30, 300), vocab_size=300, eod_id=0, shards=3)
     committed: list[int] = []
     waited: list[set[str]] = []
-    commit, sync = Staging.commit, sharing.sync_files
+    record, sync = Staging.commit_record, sharing.sync_files
 
-    def committing(staging: Staging, number: int, receipt: PartReceipt) -> None:
-        committed.append(number)
-        commit(staging, number, receipt)
+    def recording(at: Staging, name: str, receipt: PartReceipt) -> None:
+        committed.append(int(name))
+        record(at, name, receipt)
 
     def syncing(folder: Path, names: list[str]) -> None:
         waited.append(set(names))
         sync(folder, names)
 
-    monkeypatch.setattr(Staging, "commit", committing)
+    monkeypatch.setattr(Staging, "commit_record", recording)
     monkeypatch.setattr(exporting, "sync_files", syncing)
+    monkeypatch.setattr(staging, "sync_files", syncing)
     done = run_export(store.path, to="datatrove", out=tmp_path / "out", link=link, workers=0)
     assert len(committed) == receipts and done.parts == 3
     files = {path.name for path in (tmp_path / "out").iterdir()} - {"packline.json"}

@@ -166,6 +166,16 @@ def test_text_in_a_named_encoding_is_neither_noted_nor_counted_as_bad(
     assert not [one for one in named.warnings if "UTF-8" in one]
 
 
+def test_encodings_and_line_ends_are_noted_with_their_remedy(tmp_path: Path, tokenizer_json: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("Übermäßige Straßen. ".encode("utf-16"))
+    (tmp_path / "b.txt").write_bytes("Übermäßige\r\nStraßen.\r\n".encode())
+    notes = packline.estimate(tmp_path, tokenizer_json, engine="tokenizers").warnings
+    assert any("--charset utf-16" in one and "1 file is not UTF-8 text: a.txt;" in one for one in notes)
+    assert any("--newlines unix" in one and "1 file has line ends of DOS: b.txt;" in one for one in notes)
+    mended = packline.estimate(tmp_path / "b.txt", tokenizer_json, engine="tokenizers", newlines="unix")
+    assert not any("DOS" in one for one in mended.warnings)
+
+
 def test_a_folder_without_any_text_is_told(tmp_path: Path, tokenizer_json: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"\xff\xfe\xfd")
     found = packline.estimate(tmp_path / "a.bin", tokenizer_json, engine="tokenizers")

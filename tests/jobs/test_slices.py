@@ -133,14 +133,10 @@ def test_limits_of_all_slices_together_are_refused(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_scan_without_receipts_and_an_export_are_not_sliced(
-    corpus: Path, tokenizer_json: Path, tmp_path: Path
-) -> None:
+def test_a_scan_without_receipts_is_not_sliced(corpus: Path, tokenizer_json: Path, tmp_path: Path) -> None:
     store = build(tmp_path / "store", corpus, tokenizer_json)
     with pytest.raises(RecipeError, match="keeps no receipts"):
         packline.analyze(store, on=Slice(0, 2))
-    with pytest.raises(RecipeError, match="renaming one folder"):
-        packline.export(store, to_format="llmc", out=tmp_path / "out", on=Slice(0, 2))
 
 
 def test_status_sees_the_slices_of_a_build_in_an_object_store(

@@ -92,6 +92,19 @@ def test_any_batch_is_what_iterating_gives(kind: str, data: st.DataObject) -> No
         assert rows_in(alone) == list(zip(names, drawn.rows.tolist(), strict=True))
 
 
+@given(KINDS, st.data())
+def test_steps_are_indexed_as_a_list_of_batches_is(kind: str, data: st.DataObject) -> None:
+    made = loader(kind)
+    batches = [batch["tokens"].tolist() for batch in made]
+    ends = st.none() | st.integers(-len(made) - 2, len(made) + 2)
+    chosen = slice(data.draw(ends), data.draw(ends), data.draw(st.sampled_from([None, 1, 2, -1])))
+    assert [batch["tokens"].tolist() for batch in made[chosen]] == batches[chosen]
+    assert made[-1]["tokens"].tolist() == batches[-1] and made.step == len(made)
+    for step in (len(made), -len(made) - 1):
+        with pytest.raises(IndexError):
+            made[step]
+
+
 @given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 3), st.integers(0, 5))
 def test_each_row_comes_once_an_epoch_and_what_is_left_over_is_said(
     count: int, size: int, epochs: int, seed: int

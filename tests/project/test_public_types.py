@@ -7,15 +7,18 @@ import inspect
 import re
 import subprocess
 import sys
+import traceback
 import typing
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import msgspec
 import pytest
 
 import packline
 from packline import settings
 from packline.cli.arguments import DocumentArguments, RowArguments, StoreSettings
+from packline.errors import RecipeError
 from packline.formats.choice import ExportChoice
 from packline.packing.packer import DocumentFilter, RowOptions
 from packline.recipe import Recipe, RunOptions, Source
@@ -124,6 +127,33 @@ def public_callables() -> dict[str, Any]:
                 ):
                     found[f"{name}.{inner}"] = method
     return found
+
+
+def with_options() -> dict[str, Any]:
+    """Those with keywords of their own, for users: structs have fields, and packline itself makes errors and
+    rows."""
+    found: dict[str, Any] = {}
+    for name, value in public_callables().items():
+        kinds = {one.kind for one in inspect.signature(value).parameters.values()}
+        is_struct = inspect.isclass(value) and issubclass(value, msgspec.Struct)
+        is_ours = name.startswith(("PacklineError", "Rows"))
+        if (
+            not is_ours
+            and inspect.Parameter.KEYWORD_ONLY in kinds
+            and inspect.Parameter.VAR_KEYWORD not in kinds
+        ):
+            found |= {} if is_struct else {name: value}
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(with_options()))
+def test_an_unknown_name_is_an_error_of_packline_with_the_nearest_one(name: str) -> None:
+    value = with_options()[name]
+    known = max((one for one in inspect.signature(value).parameters if one != "self"), key=len)
+    with pytest.raises(RecipeError, match=f"has no setting '{known}s'") as caught:
+        value(**{f"{known}s": 1})
+    assert f"did you mean {known!r}?" in caught.value.hint
+    assert f"hint: {caught.value.hint}" in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("name", sorted(public_callables()))

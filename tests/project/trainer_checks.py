@@ -75,7 +75,33 @@ for split, paths in (("train", files[:-1]), ("val", files[-1:])):
 TITAN = """
 from types import SimpleNamespace as Namespace
 
+from torchtitan.components.loss import IGNORE_INDEX, cross_entropy_loss
+
 assert inputs["input"].shape == labels.shape == (4, 256)
+
+def read(rank, count, state=None):
+    loader = ParallelAwareDataloader(PacklineData("store", 256, 4, rank, 2), rank, 2, batch_size=None)
+    if state is not None:
+        loader.load_state_dict(state)
+    found = []
+    for inputs, labels in loader:
+        found.append((inputs["input"], labels, inputs["positions"]))
+        if len(found) == count:
+            return found, loader.state_dict()
+
+rows = packline.open("store").rows(256, packing="best_fit")
+for rank in range(2):
+    whole, _ = read(rank, 7)
+    first, state = read(rank, 3)
+    rest, _ = read(rank, 4, state)  # resumed from torchtitan's own state
+    of_rank = packline.Loader(rows, batch_size=8, seed=1, rank=rank, world_size=2)
+    for step, (one, two) in enumerate(zip(whole, first + rest, strict=True)):
+        batch = of_rank.batch(step)
+        for name, a, b in zip(("tokens", "targets", "position_ids"), one, two, strict=True):
+            assert torch.equal(a, b) and (a.numpy() == batch[name]).all()
+logits = torch.zeros(4, 256, 4200)
+learned = (whole[0][1] != IGNORE_INDEX).sum().item()
+assert abs(cross_entropy_loss(logits, whole[0][1]).item() / learned - 8.3428) < 1e-3  # log 4,200
 if "PacklineDataset" in globals():
     context = Namespace(max_context_length=256, num_tokens_per_batch=1024)
     policy = Namespace(seed=1, shuffle=True, repeat=True, dp_rank=1, dp_world_size=2)
@@ -358,6 +384,7 @@ OWN: dict[str, tuple[str, ...]] = {
     "litgpt.md": ("litgpt", "lightning", "litdata"),
     "llm-foundry.md": ("llmfoundry", "streaming", "transformers"),
     "axolotl.md": ("datasets",),
+    "torchtitan.md": ("torchtitan", "torchdata", "tyro", "spmd_types"),
     "lightning.md": ("lightning", "torch"),
     "jax.md": ("jax", "grain"),
 }

@@ -57,8 +57,8 @@ def test_a_row_is_told_in_targets_and_padding(store: Store, packing: Packing) ->
     for index in (0, len(rows) // 2, len(rows) - 1):
         row, page = rows[index], row_page(rows, index, most=20)
         facts = facts_of(page)
-        assert facts["spans"] == f"{len(row.spans)}"
-        assert facts["learned from"].split()[0] == f"{int(row.loss_mask.sum())}"
+        assert facts["documents"] == f"{len(row.spans)}"
+        assert facts["in the loss"].split()[0] == f"{int(row.loss_mask.sum())}"
         assert facts["padding"].split()[0] == f"{int((row.segment_ids < 0).sum())}"
         (strip,) = strips_of(page)
         assert sum(len(cell.ids) for cell in strip.cells) == 20 and strip.more == 28

@@ -32,7 +32,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.runtime import Context
 
 from packline.chat.conversations import Conversation, Message, as_messages
-from packline.chat.pieces import Piece, check_pieces, join_pieces, trained_runs
+from packline.chat.pieces import Piece, Rendered, check_pieces, join_pieces, trained_runs
 from packline.chat.render_plans import BEGIN, END, NoPlan, PlanningBudget, Plans
 from packline.encoders.tokenizer import read_added_tokens
 from packline.errors import RecipeError
@@ -113,13 +113,21 @@ class ChatTemplate:
             RecordProblem: the template refuses it (reason `template`), or the assistant's words cannot be
                 located in the output (reason `mask`).
         """
+        return self.render_whole(conversation).pieces()
+
+    def render_whole(self, conversation: Conversation) -> Rendered:
+        """See `render`; the result of a plan may be proven.
+
+        Raises:
+            RecordProblem: see `render`.
+        """
         if any(message.parts for message in conversation.messages):
             raise RecordProblem(
                 "content_not_text", "code among the words: only nanochat's scheme has a place for it"
             )
-        if self._plans is not None and (found := self._plans.pieces(conversation)) is not None:
+        if self._plans is not None and (found := self._plans.render(conversation)) is not None:
             return found
-        return self._render(*self._given(conversation))
+        return Rendered.of(self._render(*self._given(conversation)))
 
     def _render(
         self, messages: list[Any], tools: list[Any] | None, budget: PlanningBudget | None = None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -166,23 +167,24 @@ def _read_tools(tools: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _read_message(number: int, raw: Any) -> Message:
+    if isinstance(raw, dict) and len(raw) == 2:  # most messages are as plain as that
+        said, content = raw.get("role"), raw.get("content")
+        if said in PLAIN_ROLES and isinstance(content, str) and content.strip():
+            return Message(ROLES[said], _text(number, content))
     where = f"message {number}"
     if not isinstance(raw, dict):
         raise RecordProblem(
             "not_a_conversation", f"{where}: expected an object, found a {type(raw).__name__}"
         )
-    said, content = raw.get("role"), raw.get("content")
-    if len(raw) == 2 and said in PLAIN_ROLES and isinstance(content, str) and content.strip():
-        return Message(ROLES[said], _text(where, content))  # most messages are as plain as that
     raw = {name: value for name, value in raw.items() if value is not None}  # Arrow: null if missing
     said = raw.get("role", raw.get("from"))
     role = ROLES.get(said) if isinstance(said, str) else None
     if role is None:
         raise RecordProblem("unknown_role", f"{where}: expected {', '.join(sorted(ROLES))}, found {said!r}")
-    content, calls = raw.get("content", raw.get("value")), _read_calls(where, raw, role)
+    content, calls = raw.get("content", raw.get("value")), _read_calls(number, raw, role)
     if said == "function_call":
-        calls, content = (_read_call(where, content),), None
-    text, parts = _read_content(where, content, role)
+        calls, content = (_read_call(number, content),), None
+    text, parts = _read_content(number, content, role)
     reasoning = raw.get("reasoning_content", raw.get("reasoning"))
     if reasoning is not None and not isinstance(reasoning, str):
         raise RecordProblem("content_not_text", f"{where}: its reasoning is a {type(reasoning).__name__}")
@@ -205,12 +207,13 @@ def _read_message(number: int, raw: Any) -> Message:
     )
 
 
-def _read_content(where: str, content: Any, role: Role) -> tuple[str, tuple[Part, ...]]:
+def _read_content(number: int, content: Any, role: Role) -> tuple[str, tuple[Part, ...]]:
     """Words, and parts if there is more than text."""
     if content is None:
         return "", ()
     if isinstance(content, str):
-        return _text(where, content), ()
+        return _text(number, content), ()
+    where = f"message {number}"
     if not isinstance(content, list):
         raise RecordProblem("content_not_text", f"{where}: expected text, found a {type(content).__name__}")
     parts = []
@@ -222,32 +225,35 @@ def _read_content(where: str, content: Any, role: Role) -> tuple[str, tuple[Part
             raise RecordProblem(
                 "content_not_text", f"{where}: expected parts of text, found {kind or part!r}"
             )
-        parts.append(Part(kind, _text(where, text)))
+        parts.append(Part(kind, _text(number, text)))
     words = "".join(part.text for part in parts if part.kind == "text")
     return words, () if all(part.kind == "text" for part in parts) else tuple(parts)
 
 
-def _text(where: str, text: str) -> str:
+def _text(number: int, text: str) -> str:
+    if text.isascii():
+        return text
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
-        raise RecordProblem("lone_surrogate", f"{where}: a lone surrogate \\u{code:04x}") from error
+        raise RecordProblem("lone_surrogate", f"message {number}: a lone surrogate \\u{code:04x}") from error
     return text
 
 
-def _read_calls(where: str, raw: dict[str, Any], role: Role) -> tuple[Call, ...]:
+def _read_calls(number: int, raw: dict[str, Any], role: Role) -> tuple[Call, ...]:
     calls = raw.get("tool_calls") or ()
     if not calls and isinstance(raw.get("function_call"), dict):
         calls = [raw["function_call"]]
     if not calls:
         return ()
     if role != "assistant" or not isinstance(calls, list):
-        raise RecordProblem("roles_out_of_order", f"{where}: a {role} that calls a tool")
-    return tuple(_read_call(where, call) for call in calls)
+        raise RecordProblem("roles_out_of_order", f"message {number}: a {role} that calls a tool")
+    return tuple(_read_call(number, call) for call in calls)
 
 
-def _read_call(where: str, raw: Any) -> Call:
+def _read_call(number: int, raw: Any) -> Call:
+    where = f"message {number}"
     if isinstance(raw, str):
         try:
             raw = msgspec.json.decode(raw)
@@ -271,8 +277,8 @@ def _read_call(where: str, raw: Any) -> Call:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             parsed = None
         arguments = parsed if isinstance(parsed, dict) else arguments
-    number = raw.get("id")
-    return Call(_text(where, name), arguments, number if isinstance(number, str) else None)
+    call_id = raw.get("id")
+    return Call(_text(number, name), arguments, call_id if isinstance(call_id, str) else None)
 
 
 def _check_order(messages: tuple[Message, ...]) -> None:
@@ -283,6 +289,10 @@ def _check_order(messages: tuple[Message, ...]) -> None:
         raise RecordProblem("nothing_to_train", "no assistant speaks")
     if not any(message.role == "assistant" and message.trained for message in messages):
         raise RecordProblem("nothing_to_train", "all that the assistant says has the weight 0")
+    if _alternates(tuple([message.role for message in messages])) and not any(
+        message.calls for message in messages
+    ):
+        return
     before: Role | None = None
     open_calls: list[Call] = []
     for number, message in enumerate(messages):
@@ -302,6 +312,13 @@ def _check_order(messages: tuple[Message, ...]) -> None:
         before = role
     if open_calls:
         raise RecordProblem("tool_call_without_output", f"{open_calls[0].name} was not answered")
+
+
+@lru_cache(1024)
+def _alternates(roles: tuple[Role, ...]) -> bool:
+    """True for user and assistant in turn, after a system message or not."""
+    turns = roles[1:] if roles[0] == "system" else roles
+    return set(turns[::2]) <= {"user"} and set(turns[1::2]) <= {"assistant"}
 
 
 def _answer(where: str, message: Message, open_calls: list[Call]) -> None:

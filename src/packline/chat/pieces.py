@@ -10,7 +10,8 @@ the model is trained to generate exactly what it will have to generate after the
 
 `check_pieces` compares pieces with the conversation: the trained text must be the assistant's words, all of
 them, in order, and in one range per turn of the assistant. Only then the messages without loss are muted.
-Cost: one search per message.
+Cost: one search per message. Conversations of one shape share a `Layout`, for which a plan of the template
+proves the same once (`packline.chat.render_plans`).
 
 nanochat's token scheme renders conversations as nine control tokens and the words between them:
 
@@ -29,6 +30,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -48,6 +50,48 @@ class Piece(NamedTuple):
     text: str
     trained: bool = False
     control: bool = False
+
+
+class Layout(NamedTuple):
+    """Order of control tokens and texts in a rendered conversation, without the texts."""
+
+    controls: tuple[str | None, ...]
+    """String of each control token; None for a text."""
+    trained: tuple[bool, ...]
+
+
+class Rendered(NamedTuple):
+    """A rendered conversation: its layout, which conversations of one shape share, and its texts."""
+
+    layout: Layout
+    texts: list[str]
+    """The texts between control tokens, none of them empty."""
+    whole: str
+    """The whole text, control tokens included."""
+    proven: bool = False
+    """True if the layout itself proves what `check_pieces` would check."""
+
+    @classmethod
+    def of(cls, pieces: Sequence[Piece]) -> Rendered:
+        """Build from pieces."""
+        layout = Layout(
+            tuple(piece.text if piece.control else None for piece in pieces),
+            tuple(piece.trained for piece in pieces),
+        )
+        texts = [piece.text for piece in pieces if not piece.control]
+        return cls(layout, texts, "".join(piece.text for piece in pieces))
+
+    def pieces(self) -> list[Piece]:
+        """The same as pieces.
+
+        >>> Rendered.of([Piece("<s>", control=True), Piece("a", trained=True)]).pieces()[1]
+        Piece(text='a', trained=True, control=False)
+        """
+        texts = iter(self.texts)
+        return [
+            Piece(next(texts), trained) if control is None else Piece(control, trained, control=True)
+            for control, trained in zip(*self.layout, strict=True)
+        ]
 
 
 def join_pieces(pieces: Iterable[Piece]) -> list[Piece]:
@@ -247,6 +291,20 @@ class Encoded:
     loss: np.ndarray
 
 
+class _Slots(NamedTuple):
+    """A layout with boundary tokens, as arrays."""
+
+    places: np.ndarray
+    """Number of each control token, or `TEXT`: int64 `[N]`."""
+    trained: np.ndarray
+    """Loss of each: uint8 `[N]`."""
+
+
+TEXT = -1
+MOST_LAYOUTS = 4096
+"""Layouts whose slots are kept."""
+
+
 class PieceEncoder:
     """Encodes rendered conversations in this process.
 
@@ -254,15 +312,21 @@ class PieceEncoder:
         tokenizer: the tokenizer.
         boundary: tokens around every conversation.
         text_bytes: bytes of text to be encoded, as far as known (`Encoder`).
+        alone: True if this process is not forked with the encoder.
     """
 
-    def __init__(self, tokenizer: Tokenizer, boundary: Boundary, text_bytes: int | None = None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, boundary: Boundary, text_bytes: int | None = None, *, alone: bool = False
+    ) -> None:
         self._boundary = boundary
-        self._encoder = Encoder(tokenizer, text_bytes=text_bytes)
+        self._encoder = Encoder(tokenizer, text_bytes=text_bytes, alone=alone)
         reference = self._encoder.reference
         self._ids = tokenizer.special_tokens | {boundary.eod: boundary.eod_id}
         if boundary.bos is not None and boundary.bos_id is not None:
             self._ids[boundary.bos] = boundary.bos_id
+        ids = np.array(list(self._ids.values()), self._encoder.dtype)
+        self._control = Ragged(ids, np.arange(len(ids) + 1))
+        self._slots = lru_cache(MOST_LAYOUTS)(self._make_slots)
         self._spaced = reference.decode(reference.encode("a") + reference.encode("b")) != "ab"
         self._whole = None
         if self._spaced:
@@ -271,57 +335,63 @@ class PieceEncoder:
             self._whole = tokenizers.Tokenizer.from_str(self._encoder.json)
 
     def encode(
-        self, conversations: Sequence[list[Piece]], audit: Sequence[int] = (), where: str = ""
+        self, conversations: Sequence[Rendered], audit: Sequence[int] = (), where: str = ""
     ) -> list[Encoded | RecordProblem]:
         """Documents with their boundary tokens, or the reason why one cannot be masked.
 
         Args:
-            conversations: pieces of each conversation.
+            conversations: the rendered conversations.
             audit: positions of those that the reference encodes again.
             where: names of the conversations in messages.
 
         Raises:
             EncoderMismatch: an engine and the reference disagree.
         """
-        whole = [self._with_boundaries(pieces) for pieces in conversations]
+        if not conversations:
+            return []
         numbers: dict[str, int] = {}
-        for pieces in whole:
-            for piece in pieces:
-                if not piece.control:
-                    numbers.setdefault(piece.text, len(numbers))
-        texts = list(numbers)
-        audited = (piece.text for place in audit for piece in whole[place] if not piece.control)
+        order = [
+            numbers.setdefault(text, len(numbers))
+            for conversation in conversations
+            for text in conversation.texts
+        ]
+        audited = (text for place in audit for text in conversations[place].texts)
         positions = [numbers[text] for text in dict.fromkeys(audited)]
-        ragged = self._encoder.encode(texts, audit=positions, place=lambda _: where)
-        control = list(self._ids)
-        places = {token: len(texts) + number for number, token in enumerate(control)}
-        ids = np.array([self._ids[one] for one in control], self._encoder.dtype)
-        table = concatenate([ragged, Ragged(ids, np.arange(len(ids) + 1))])
-        order = [(places if one.control else numbers)[one.text] for pieces in whole for one in pieces]
-        taken = table.take(np.array(order, np.int64))
-        trained = np.array([one.trained for pieces in whole for one in pieces], np.uint8)
-        loss = np.repeat(trained, taken.lengths)
-        ends = taken.offsets[np.cumsum([0, *map(len, whole)])].tolist()
+        ragged = self._encoder.encode(list(numbers), audit=positions, place=lambda _: where)
+        table = concatenate([self._control, ragged])
+        slots = [self._slots(conversation.layout) for conversation in conversations]
+        places = np.concatenate([one.places for one in slots])
+        places[places == TEXT] = np.array(order, np.int64) + len(self._ids)
+        taken = table.take(places)
+        loss = np.repeat(np.concatenate([one.trained for one in slots]), taken.lengths)
+        ends = taken.offsets[np.cumsum([0, *(len(one.places) for one in slots)])].tolist()
         return [
-            self._spaced_or(pieces, Encoded(taken.tokens[start:end], loss[start:end]))
-            for pieces, (start, end) in zip(whole, pairwise(ends), strict=True)
+            self._spaced_or(conversation, Encoded(taken.tokens[start:end], loss[start:end]))
+            for conversation, (start, end) in zip(conversations, pairwise(ends), strict=True)
         ]
 
-    def _with_boundaries(self, pieces: list[Piece]) -> list[Piece]:
-        """Add boundary tokens if the scheme has not."""
-        boundary = self._boundary
-        if boundary.bos is not None and not (pieces and pieces[0].control and pieces[0].text == boundary.bos):
-            pieces = [Piece(boundary.bos, control=True), *pieces]
-        last = pieces[-1] if pieces else None
-        ended = last is not None and last.control and last.text == boundary.eod and len(pieces) > 1
-        return pieces if ended else [*pieces, Piece(boundary.eod, control=True)]
+    def _make_slots(self, layout: Layout) -> _Slots:
+        controls, trained = self._with_boundaries(layout)
+        numbers = {token: number for number, token in enumerate(self._ids)}
+        places = [TEXT if one is None else numbers[one] for one in controls]
+        return _Slots(np.array(places, np.int64), np.array(trained, np.uint8))
 
-    def _spaced_or(self, pieces: list[Piece], encoded: Encoded) -> Encoded | RecordProblem:
+    def _with_boundaries(self, layout: Layout) -> Layout:
+        """Add boundary tokens if the scheme has not."""
+        boundary, (controls, trained) = self._boundary, layout
+        if boundary.bos is not None and controls[:1] != (boundary.bos,):
+            controls, trained = (boundary.bos, *controls), (False, *trained)
+        if len(controls) > 1 and controls[-1] == boundary.eod:
+            return Layout(controls, trained)
+        return Layout((*controls, boundary.eod), (*trained, False))
+
+    def _spaced_or(self, conversation: Rendered, encoded: Encoded) -> Encoded | RecordProblem:
         """A document; encoded as a whole if the tokenizer joins adjacent texts otherwise."""
-        if not self._spaced or all(one.control or other.control for one, other in pairwise(pieces)):
+        if not self._spaced or all(one or other for one, other in pairwise(conversation.layout.controls)):
             return encoded
         try:
-            return self._assemble_spaced(pieces)
+            layout = self._with_boundaries(conversation.layout)
+            return self._assemble_spaced(conversation._replace(layout=layout).pieces())
         except RecordProblem as error:
             return error
 

@@ -28,12 +28,14 @@ from jinja2.runtime import Macro
 from jinja2.utils import Namespace
 
 from packline.chat.conversations import Conversation
-from packline.chat.pieces import Piece, join_pieces
+from packline.chat.pieces import Piece, Rendered, join_pieces, trained_runs
 from packline.sources.batch import RecordProblem
 from packline.sources.sandbox import CONTAINERS, Budget
 
 BEGIN, END = "\ufdd4", "\ufdd5"
 """Around the number of a value in the text of `Words`: noncharacters, which Unicode never assigns."""
+BETWEEN = "\ufdd6"
+"""Between the texts of a plan, likewise."""
 HOLE = re.compile(f"{BEGIN}(\\d+){END}")
 MOST_SHAPES, MOST_PLANS = 1024, 8
 """Shapes of conversations with plans, and plans of a shape with different conditions."""
@@ -280,50 +282,71 @@ def _reads_no_words(objects: Any, arguments: Sequence[Any]) -> bool:
 class _Text(NamedTuple):
     """A text with holes, taken apart once."""
 
-    constants: tuple[str, ...]
-    """Text around the holes, one more than there are holes."""
+    format: str
+    """The text with `%s` for each hole."""
     holes: tuple[int, ...]
 
     def fill(self, words: Sequence[str]) -> str:
         """The text with these words; see `fill_holes`."""
-        text = self.constants[0]
-        for place, hole in enumerate(self.holes, 1):
-            text += words[hole] + self.constants[place]
-        return text
+        return self.format % tuple([words[hole] for hole in self.holes])
 
 
 class Plan:
-    """Pieces of all conversations of one shape that meet the conditions."""
+    """All conversations of one shape that meet the conditions, rendered.
 
-    def __init__(self, pieces: Iterable[Piece], notes: Notes, tokens: Iterable[str]) -> None:
-        self._parts = [(_take_apart(piece.text), piece) for piece in pieces]
+    Args:
+        pieces: pieces of the conversation of the notes, with holes.
+        roles: role of each message.
+        tokens: see `Plans`.
+    """
+
+    def __init__(
+        self, pieces: Sequence[Piece], roles: Sequence[str], notes: Notes, tokens: Iterable[str]
+    ) -> None:
+        texts = [piece.text for piece in pieces if not piece.control]
+        if any(_may_become(tuple(HOLE.split(text)[::2]), tuple(tokens)) for text in texts):
+            raise NoPlan("words next to a part of a control token")
         self._changes = [(_take_apart(text), CHANGES[name], given) for text, name, given in notes.changes]
         self._conditions = [(_take_apart(one.text), one) for one in notes.conditions]
-        if any(_may_become(text.constants, tuple(tokens)) for text, _ in self._parts):
-            raise NoPlan("words next to a part of a control token")
+        self._texts, self._whole = _take_apart(BETWEEN.join(texts)), _take_apart(Rendered.of(pieces).whole)
+        self._layout = Rendered.of(pieces).layout
+        self._proven = _prove(pieces, roles, notes)
 
-    def pieces(self, words: Sequence[str]) -> list[Piece] | None:
-        """Pieces with these words, one text per message; None if they do not meet the conditions."""
+    def render(self, words: Sequence[str]) -> Rendered | None:
+        """Render these words, one text per message; None if they do not meet the conditions."""
         values = list(words)
         for text, change, arguments in self._changes:
             values.append(change(text.fill(values), *arguments))
         for text, one in self._conditions:
             if bool(one.ask(text.fill(values), *one.arguments)) is not one.answer:
                 return None
-        found, complete = [], True
-        for text, piece in self._parts:
-            if not text.holes:
-                found.append(piece)
-                continue
-            filled = text.fill(values)
-            complete = complete and bool(filled)
-            found.append(Piece(filled, piece.trained))
-        return found if complete else join_pieces(found)
+        texts = self._texts.fill(values).split(BETWEEN)
+        found = Rendered(self._layout, texts, self._whole.fill(values), self._proven)
+        return found if all(texts) else Rendered.of(join_pieces(found.pieces()))
+
+
+def _prove(pieces: Sequence[Piece], roles: Sequence[str], notes: Notes) -> bool:
+    """True if each trained range has the words of one turn of the assistant, in order, for any words.
+
+    The words are there as they are, or without white space at their ends (see `check_pieces`).
+    """
+    stripped = {
+        change.text: f"{BEGIN}{number}{END}"
+        for number, change in enumerate(notes.changes, len(roles))
+        if change.name.endswith("strip") or change.name == "trim"
+        if not change.arguments
+    }
+    turns = [f"{BEGIN}{number}{END}" for number, role in enumerate(roles) if role == "assistant"]
+    runs = trained_runs(pieces)
+    return len(runs) == len(turns) and all(
+        turn in run or stripped.get(turn, turn) in run for turn, run in zip(turns, runs, strict=True)
+    )
 
 
 def _take_apart(text: str) -> _Text:
     split = HOLE.split(text)
-    return _Text(tuple(split[::2]), tuple(map(int, split[1::2])))
+    constants = [constant.replace("%", "%%") for constant in split[::2]]
+    return _Text("%s".join(constants), tuple(map(int, split[1::2])))
 
 
 def _may_become(constants: tuple[str, ...], tokens: tuple[str, ...]) -> bool:
@@ -354,7 +377,7 @@ class Plans:
         most: int,
         tokens: Iterable[str],
     ) -> None:
-        self._plan, self._most, self._tokens = plan, most, tuple(filter(None, tokens))
+        self._plan, self._most, self._tokens = plan, most, (BETWEEN, *filter(None, tokens))
         self._firsts = tuple({token[0] for token in self._tokens})
         self._token = re.compile("|".join(map(re.escape, self._tokens)))
         self._known: dict[tuple[str, ...], list[Plan]] = {}
@@ -362,23 +385,23 @@ class Plans:
         self._without: set[tuple[str, ...]] = set()
         """Shapes for which the template cannot be planned."""
 
-    def pieces(self, conversation: Conversation) -> list[Piece] | None:
-        """Pieces of a conversation; None if the template has to be run for it."""
+    def render(self, conversation: Conversation) -> Rendered | None:
+        """A conversation, rendered; None if the template has to be run for it."""
         if conversation.tools:
             return None
         words, roles = [], []
         for message in conversation.messages:
-            text = message.content
             if message.parts or message.calls or message.reasoning or message.name or message.call_id:
                 return None
-            if any(map(text.__contains__, self._firsts)) and self._token.search(text):
-                return None
-            words.append(text)
+            words.append(message.content)
             roles.append(message.role)
+        joined = "\n".join(words)
+        if any(map(joined.__contains__, self._firsts)) and self._token.search(joined):
+            return None
         shape = tuple(roles)
         plans = self._known.get(shape, ())
         for plan in plans:
-            if (found := plan.pieces(words)) is not None:
+            if (found := plan.render(words)) is not None:
                 return found
         if shape in self._without or len(plans) >= MOST_PLANS or len(self._known) >= MOST_SHAPES:
             return None
@@ -386,14 +409,15 @@ class Plans:
             return None
         return self._make(shape, words)
 
-    def _make(self, shape: tuple[str, ...], words: list[str]) -> list[Piece] | None:
+    def _make(self, shape: tuple[str, ...], words: list[str]) -> Rendered | None:
         notes = Notes(words)
         messages = [
             {"role": role, "content": notes.words(f"{BEGIN}{number}{END}")}
             for number, role in enumerate(shape)
         ]
         try:
-            plan = Plan(self._plan(messages, PlanningBudget(self._most, notes)), notes, self._tokens)
+            pieces = self._plan(messages, PlanningBudget(self._most, notes))
+            plan = Plan(pieces, shape, notes, self._tokens)
         except NoPlan:
             self._without.add(shape)
             return None
@@ -403,4 +427,4 @@ class Plans:
                 self._without.add(shape)
             return None
         self._known.setdefault(shape, []).append(plan)
-        return plan.pieces(words)
+        return plan.render(words)

@@ -18,7 +18,7 @@ import numpy as np
 
 from packline.chat.chat_template import ChatTemplate, strips_of
 from packline.chat.conversations import Conversation, read_conversation
-from packline.chat.pieces import Encoded, Piece, PieceEncoder, check_pieces, mute, render_nanochat
+from packline.chat.pieces import Encoded, PieceEncoder, Rendered, check_pieces, mute, render_nanochat
 from packline.chat.sources import ConversationSource, ConversationUnit
 from packline.chat.tasks import GENERATORS, adapter_of, read_words
 from packline.encoders.parity import audited
@@ -106,15 +106,21 @@ class SftSettings(msgspec.Struct, frozen=True):
 
 
 class ConversationRunner(Runner[ChatUnit, ChatResult]):
-    """Runs units of conversations."""
+    """Runs units of conversations.
+
+    Args:
+        alone: True if this process is not forked with the runner.
+    """
 
     unit = ChatUnit
 
-    def __init__(self, job: SftSettings) -> None:
+    def __init__(self, job: SftSettings, *, alone: bool = False) -> None:
         self.job = job
         self.folder = StoreFolder(job.out)
         tokenizer = job.tokenizer
-        self.encoder = PieceEncoder(tokenizer, job.boundary, sum(file.size for file in job.files))
+        self.encoder = PieceEncoder(
+            tokenizer, job.boundary, sum(file.size for file in job.files), alone=alone
+        )
         self.text_bytes = TextBytes(tokenizer)
         self.special = SpecialTokenCounter(tokenizer.special_tokens)
         self.render = make_renderer(job.options, tokenizer.json)
@@ -147,14 +153,16 @@ class ConversationRunner(Runner[ChatUnit, ChatResult]):
             self.folder.commit(result.receipt)
 
 
-def make_renderer(options: SftOptions, tokenizer_json: str) -> Callable[[Conversation], list[Piece]]:
-    """Function that turns a conversation into pieces.
+def make_renderer(options: SftOptions, tokenizer_json: str) -> Callable[[Conversation], Rendered]:
+    """Function that renders a conversation.
 
     Raises:
         RecipeError: a template that cannot be used.
     """
     template = make_template(options, tokenizer_json)
-    return render_nanochat if template is None else template.render
+    if template is None:
+        return lambda conversation: Rendered.of(render_nanochat(conversation))
+    return template.render_whole
 
 
 def make_template(options: SftOptions, tokenizer_json: str) -> ChatTemplate | None:
@@ -245,41 +253,41 @@ class _Unit:
 
     def _take(self, batch: list[Record | Reject]) -> None:
         """Encode and write a batch; bad records go to rejects, in the order of the file."""
-        rendered: list[tuple[Record, list[Piece], list[Any]]] = []
+        rendered: list[tuple[Record, Rendered, list[Any]]] = []
         bad: list[Reject] = []
         for record in batch:
             if isinstance(record, Reject):
                 bad.append(record)
                 continue
             try:
-                pieces = self._render(record)
+                conversation = self._render(record)
                 fitted = [fit_field(record.value, column) for column in self._carried]
-                rendered.append((record, pieces, fitted))
+                rendered.append((record, conversation, fitted))
             except RecordProblem as error:
                 bad.append(record.reject(self._file.index, error.reason, error.detail))
         audit = [number - self._met for number in audited(self._met, self._met + len(rendered))]
         self._met += len(rendered)
         self._audited += len(audit)
-        encoded = self._runner.encoder.encode([pieces for _, pieces, _ in rendered], audit, self._file.path)
+        encoded = self._runner.encoder.encode([one for _, one, _ in rendered], audit, self._file.path)
         good: dict[str, list[_Document]] = {}
         texts: list[str] = []
-        for (record, pieces, values), one in zip(rendered, encoded, strict=True):
+        for (record, conversation, values), one in zip(rendered, encoded, strict=True):
             try:
                 document = self._fit(one)
             except RecordProblem as error:
                 bad.append(record.reject(self._file.index, error.reason, error.detail))
                 continue
-            text = _text_of(pieces)
+            text = conversation.whole.encode("utf-8")
             written = _Document(record, document, hash_text(text), values)
             good.setdefault(self._split(text), []).append(written)
-            texts += (piece.text for piece in pieces if not piece.control)
+            texts += conversation.texts
         for split, documents in good.items():
             self._write(split, documents)
         self._ledger.special_token_strings += int(self._runner.special.count(Texts.of(texts)).sum())
         for reject in sorted(bad, key=lambda one: one.position):
             self._reject(reject)
 
-    def _render(self, record: Record) -> list[Piece]:
+    def _render(self, record: Record) -> Rendered:
         try:
             adapted = self._adapt(record.value, self._source.options)
             conversation = read_conversation(adapted, self._source.field)
@@ -289,11 +297,14 @@ class _Unit:
             detail = f"a lone surrogate \\u{ord(error.object[error.start]):04x}"
             raise RecordProblem("lone_surrogate", detail) from error
         try:
-            pieces = self._runner.render(conversation)
+            rendered = self._runner.render(conversation)
         except TemplateTimeout as error:
             raise error.at(self._file.path, self._file.format, record.position) from error
-        check_pieces(conversation, pieces)
-        return mute(conversation, pieces)
+        muted = not all(message.trained for message in conversation.messages)
+        if rendered.proven and not muted:
+            return rendered
+        check_pieces(conversation, pieces := rendered.pieces())
+        return Rendered.of(mute(conversation, pieces)) if muted else rendered
 
     def _fit(self, one: Encoded | RecordProblem) -> Encoded:
         """Cut the document to `max_tokens`, end included, if that is enabled.
@@ -399,11 +410,6 @@ class _Scan(_Unit):
 
     def _reject(self, reject: Reject) -> None:
         pass
-
-
-def _text_of(pieces: list[Piece]) -> bytes:
-    """Rendered text of a conversation, which decides its split and its hash."""
-    return "".join(piece.text for piece in pieces).encode("utf-8")
 
 
 def _id_of(value: Any) -> str | None:

@@ -168,9 +168,10 @@ class Settings:
         option("Fraction of bad records above which the exit code is 3. Default: 0.01.", RUNNING),
     ] = None
     strict: Annotated[bool | None, option("Stop at the first bad record.", RUNNING)] = None
-    workers: Annotated[int | None, option("Number of processes. Default: one per usable core.", RUNNING)] = (
-        None
-    )
+    workers: Annotated[
+        int | None,
+        option("Number of processes. Default: one per usable core; this one for little text.", RUNNING),
+    ] = None
     memory: Annotated[
         str | None,
         option("Memory limit for all processes together, e.g. 8GiB. Default: 1GiB per worker.", RUNNING),

@@ -10,13 +10,13 @@ from cyclopts import Parameter
 
 from packline.cli.arguments import MAIN, RUNNING, TOKENS, Flags, PlaceArguments, _token, option
 from packline.cli.exporting import options_of
-from packline.cli.main import DONE, interrupted
-from packline.cli.output import Line, output, table
+from packline.cli.imported import finished_lines, import_interrupted
+from packline.cli.main import DONE
+from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.errors import RecipeError
 from packline.formats.import_ import ImportRequest, run_import
 from packline.jobs.store_job import Imported
-from packline.viewing.text import duration, plural
 
 
 @Parameter(name="*")
@@ -94,26 +94,6 @@ def import_(
     output.lines(finished_lines(imported, out))
     output.result(facts(imported, tally, path, out))
     return DONE
-
-
-def import_interrupted(error: KeyboardInterrupt, tally: Tally) -> int:
-    """Report what is kept and how to resume."""
-    kept = f"{plural(tally.units_done, 'unit')} committed" if tally.planned else "before the first unit"
-    return interrupted(error, kept)
-
-
-def finished_lines(imported: Imported, out: str) -> list[Line]:
-    """Lines with the result of an import."""
-    manifest = imported.manifest
-    counts = f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"
-    done = "nothing to do: the store is complete" if imported.nothing_to_do else duration(imported.seconds)
-    rows: list[Line] = [
-        [("store", "quiet"), (out, "title")],
-        [("holds", "quiet"), f"{counts} of {manifest.tokenizer.name} as {manifest.dtype}"],
-        [("done", "quiet"), (done, "good")],
-        [("check it", "quiet"), f"packline verify {out}"],
-    ]
-    return table(rows, "ll", width=output.wrap)
 
 
 def facts(imported: Imported, tally: Tally, path: str, out: str) -> dict[str, Any]:

@@ -486,5 +486,5 @@ def too_many_bad(ledger: Ledger, limit: float, out: str) -> tuple[str, str]:
     place = f"{out}/rejects/, verbatim in .raw, with the reason in .jsonl"
     hint = f"the store is complete without them; they are in {place}"
     if "invalid_utf8" in ledger.rejected:
-        hint += "; iconv -f latin1 -t utf-8 converts a text, or name its encoding with --charset latin-1"
+        hint += "; iconv converts a text to UTF-8, or name its encoding: --charset latin-1, utf-16, ..."
     return message, hint

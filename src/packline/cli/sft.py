@@ -25,7 +25,7 @@ from packline.cli.arguments import (
     option,
     split_columns,
 )
-from packline.cli.import_ import finished_lines, import_interrupted
+from packline.cli.imported import finished_lines, import_interrupted
 from packline.cli.main import DONE, TOO_MANY_BAD
 from packline.cli.output import output
 from packline.cli.progress import Tally, too_many_bad, warn_of_splits, watch

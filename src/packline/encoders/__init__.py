@@ -12,6 +12,8 @@ import msgspec
 
 EngineName = Literal["gigatoken", "fastokens", "words", "tokenizers"]
 ENGINE_NAMES: tuple[EngineName, ...] = ("gigatoken", "fastokens", "words", "tokenizers")
+LITTLE_TEXT = 16 << 20
+"""Bytes of text below which loading a second engine, or starting processes, takes longer than it saves."""
 
 
 class EngineReport(msgspec.Struct, frozen=True):

@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from packline.encoders import EngineName, EngineReport
+from packline.encoders import LITTLE_TEXT, EngineName, EngineReport
 from packline.encoders.engines import Engine, TokenizersEngine, load_engine, load_engines, unsupported
-from packline.encoders.parity import Reference, audit_document, audited, try_engines
+from packline.encoders.parity import audit_document, audited, try_engines
+from packline.encoders.reference import Reference, SeparateReference
 from packline.encoders.special_tokens import Boundary, without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import EncoderMismatch, TokenizerError
@@ -49,8 +50,10 @@ NEARLY_ALL = 0.9
 
 BY_LOADING: tuple[EngineName, ...] = ("gigatoken", "fastokens", "words")
 """The fast engines, the one that loads in less time first: 0.4 and 1.2 s for 150,000 tokens."""
-LITTLE_TEXT = 16 << 20
-"""Bytes of text below which loading a second engine takes longer than it saves."""
+LARGE = 2 << 20
+"""Characters of a tokenizer.json whose reference takes longer to load than a process to start."""
+APART: tuple[EngineName, ...] = ("gigatoken", "fastokens")
+"""Engines that need the reference for few texts or none."""
 
 SCRIPTS = ("ascii", "latin", "wide")
 """One byte per character; mostly one; two or three (Greek, Cyrillic, Arabic, Indic, East Asian)."""
@@ -79,6 +82,8 @@ class Encoder:
         cache_bytes: bytes of text after which the engines are loaded anew, to bound their caches of words;
             None for never.
         text_bytes: bytes of text to be encoded, as far as known; for little text, `auto` loads one engine.
+        alone: True if this process is not forked with the encoder; the reference of a large vocabulary is
+            then loaded by a separate process, while this one loads a fast engine.
 
     Raises:
         TokenizerError: the requested engine does not support this tokenizer.
@@ -100,6 +105,7 @@ class Encoder:
         boundary: Boundary | None = None,
         cache_bytes: int | None = None,
         text_bytes: int | None = None,
+        alone: bool = False,
     ) -> None:
         started = time.monotonic()
         self.tokenizer, self.boundary = tokenizer, boundary
@@ -114,10 +120,14 @@ class Encoder:
         if engine == "auto" and text_bytes is not None and text_bytes < LITTLE_TEXT:
             able = [name for name in names if unsupported(name, self.json) is None]
             names, self._not_loaded = tuple(able[:1]) or names, tuple(able[1:])
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(Reference, self.json)
+        if alone and len(self.json) >= LARGE and encodes_apart(names, self.json):
+            self.reference: Reference = SeparateReference(self.json)
             self._loaded = load_engines(names, self.json, self._as_engine)
-            self.reference = waiting.result()
+        else:
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(Reference, self.json)
+                self._loaded = load_engines(names, self.json, self._as_engine)
+                self.reference = waiting.result()
         if engine != "auto" and isinstance(failed := self._loaded[engine], str):
             raise TokenizerError(failed, hint="--engine auto takes an engine that can")
         if self._has_none():
@@ -139,7 +149,7 @@ class Encoder:
             self._loaded["tokenizers"] = self._as_engine()
 
     def _as_engine(self) -> TokenizersEngine:
-        return self.reference.as_engine()
+        return TokenizersEngine(self.json, self.reference.tokenizer())
 
     def choose(self, texts: Sequence[str], run: RunTrial | None = None) -> ChosenEngines:
         """Try the engines on texts and choose those to encode with.
@@ -237,6 +247,15 @@ class Encoder:
     def _engine(self, name: EngineName) -> Engine:
         loaded = self._loaded.get(name)
         return self._as_engine() if loaded is None or isinstance(loaded, str) else loaded
+
+
+def encodes_apart(names: Sequence[EngineName], json: str) -> bool:
+    """True if an engine is among these that encodes a tokenizer.json without the reference.
+
+    >>> encodes_apart(["gigatoken"], '{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
+    False
+    """
+    return any(name in APART and unsupported(name, json) is None for name in names)
 
 
 def choose_engines(

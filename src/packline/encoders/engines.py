@@ -35,6 +35,7 @@ import numpy as np
 
 from packline.encoders import EngineName
 from packline.encoders.features import tokenizer_features
+from packline.encoders.reference import load_reference
 from packline.encoders.special_tokens import MARK, BytesCounter
 from packline.encoders.tokenizer import read_added_tokens, refusals
 from packline.encoders.words import PREPENDED, WordsEngine
@@ -97,14 +98,6 @@ class FastokensEngine:
             self._single_threaded = True
         tokens, offsets = self._tokenizer.encode_batch_flat(texts.to_list())
         return Ragged(np.frombuffer(tokens, np.uint32), np.frombuffer(offsets, np.int64))
-
-
-def load_reference(json: str) -> Any:
-    """The `tokenizers.Tokenizer` of a tokenizer.json, limited to one thread."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    import tokenizers
-
-    return tokenizers.Tokenizer.from_str(json)
 
 
 class TokenizersEngine:
@@ -195,7 +188,7 @@ def load_engines(
 
     See `load_engine` for `reference`.
 
-    Loading is native code that releases the GIL, so three engines take little longer than the slowest one.
+    fastokens loads without the interpreter's lock, so the others are loaded meanwhile.
     """
     from concurrent.futures import ThreadPoolExecutor
 

@@ -23,7 +23,7 @@ from packline.storage.local import user_cache
 
 SMALL = 1 << 18
 """Bytes of a tokenizer below which computing is faster than reading."""
-MOST = 20
+MOST = 60
 """Number of facts that are kept."""
 
 T = TypeVar("T")

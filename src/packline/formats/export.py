@@ -1,9 +1,9 @@
 """Export: a store, or the rows of a run, in the layout of another project.
 
     view ── plan ──> what is lost, and whether the disk has room, before anything is written
-      parts ──> written by separate processes, each with a receipt         .OUT.packline/
+      parts ──> written by separate processes, each with a receipt         .OUT.packline/ or URI
       finish ──> files that summarise the parts
-      packline.json, tokenizer.json, tokenizer_config.json ──> renamed to OUT
+      tokenizer.json, tokenizer_config.json, packline.json ──> renamed to OUT, or put last
 
 Run again after an interruption, the same export resumes: finished parts are kept, and the bytes are the
 same. Formats need not know about this (see `format`).
@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from packline.encoders.tokenizer import CONFIG, config_bytes, read_added_tokens
 from packline.errors import RecipeError
@@ -28,14 +30,14 @@ from packline.formats.choice import ExportChoice, is_run
 from packline.formats.document_view import DocumentView
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
 from packline.formats.format import Format, Options, convert_options, get_format
-from packline.formats.remote_export import RemoteExport
 from packline.formats.row_splits import RowSplits
 from packline.formats.row_view import RowView
 from packline.formats.staging import PartReceipt, Staging, clear_leftovers, finished_export
 from packline.formats.target import Target
 from packline.formats.types import ExportPart, NotPreserved, WrittenPart, without_folders
+from packline.jobs.chosen import Chosen
 from packline.jobs.engine import run_job
-from packline.jobs.events import OnEvent, Planned, UnitDone
+from packline.jobs.events import Note, OnEvent, Planned, UnitDone
 from packline.jobs.job import Job, ReportProgress, Runner, Session, WorkUnit
 from packline.jobs.on import On
 from packline.jobs.resources import require_disk, usable_cores
@@ -87,11 +89,11 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
         self._format = format = get_format(settings.format)
         self._options = options = convert_options(format, settings.options)
         self._view = view or format.view(settings.source, settings.choice, options)
-        self._staging, self._link = Staging(Path(settings.out)), settings.link
+        self._staging, self._link = Staging(settings.out), settings.link
 
     def run(self, unit: PartUnit, report: ReportProgress) -> PartReceipt:
         """Write the files of a part: where other processes may write the same, in a folder of its own."""
-        folder = self._staging.tmp if self.is_shared else self._staging.files
+        folder = self._staging.folder_of_parts(shared=self.is_shared)
         target = Target(folder, link=self._link, on_progress=report)
         format, view = self._format, self._view
         if isinstance(view, RowSplits):
@@ -105,12 +107,8 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
         return self._staging.find_receipt(unit.number, unit.part)
 
     def commit(self, unit: PartUnit, result: PartReceipt) -> None:
-        """Wait until the files are on the disk, and record that they are; quick parts only for others."""
-        if self.is_shared or not result.is_quick:
-            if self.is_shared:
-                self._staging.admit([entry.name for entry in result.files])
-            sync_files(self._staging.files, [entry.name for entry in result.files])
-            self._staging.commit(unit.number, result)
+        """Name the files where other processes may write the same, and record that they are durable."""
+        self._staging.commit(unit.number, result, shared=self.is_shared)
 
 
 SMALL = 64 << 20
@@ -209,13 +207,7 @@ def run_export(
     )
     if isinstance(view, RowSplits) != (format.kind == "rows"):
         raise RecipeError(f"{to} holds {format.kind}, and was given rows")
-    remote = RemoteExport(str(out)) if is_remote(out) else None
-    if remote is not None and on != "local":
-        raise RecipeError(
-            f"{out}: an export to a URI is made in a scratch folder of one machine: expected on local",
-            hint="leave out --on, --slice and --join, or export into a folder that all machines share",
-        )
-    place = Path(os.path.abspath(out)) if remote is None else remote.folder
+    place = str(out).rstrip("/") if is_remote(out) else os.path.abspath(out)
     identity = ExportIdentity(
         format=to,
         options=msgspec.to_builtins(chosen),
@@ -223,26 +215,20 @@ def run_export(
         settings=_without_folders(choice),
         link=link,
     )
-    if remote is not None and (record := remote.finished(identity)) is not None:
-        return _exported(remote.place, record, (), 0, 0, began, nothing_to_do=True)
     if (record := finished_export(place, identity)) is not None:
         clear_leftovers(place, identity)
-        lines = format.trainer_lines(str(place), record, chosen)
-        if remote is not None:  # interrupted while its files were put
-            return _publish(remote, _exported(str(place), record, lines, 0, 0, began))
-        return _exported(str(place), record, lines, 0, 0, began, nothing_to_do=True)
+        lines = format.trainer_lines(place, record, chosen)
+        return _exported(place, record, lines, 0, 0, began, nothing_to_do=True)
     settings = PartSettings(
         format=to,
         options=identity.options,
         source="" if isinstance(source, RowView) else str(source),
         choice=choice,
-        out=str(place),
+        out=place,
         link=link,
     )
-    exported = run_job(
-        ExportJob(settings, identity, format, chosen, view, workers, with_tokenizer, began), on_event, on=on
-    )
-    return exported if remote is None else _publish(remote, exported)
+    job = ExportJob(settings, identity, format, chosen, view, workers, with_tokenizer, began)
+    return run_job(job, on_event, on=on)
 
 
 class ExportJob(Job[PartUnit, PartReceipt, Exported]):
@@ -273,35 +259,44 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
             self._plan = plan = format.plan(view, options)
             self._warnings = format.missing(view.splits) + plan.warnings
         self._lost = plan.lost
-        self.folder = Staging(Path(settings.out))
+        self.folder = Staging(settings.out)
         self._receipts: dict[str, PartReceipt] = {}
-        self._kept = 0
+        self._published: ExportRecord | None = None
+        """Record of the export, if another process has published it."""
+        self._kept = self._workers = 0
         self._sharing = ""
 
-    def begin(self) -> list[PartUnit]:
+    def begin(self) -> Chosen[PartUnit]:
         """Start or resume; the parts without a receipt."""
-        plan = self._plan
-        self._receipts = self.folder.begin(self._identity, plan.parts)
+        self._receipts = self.folder.begin(self._identity, self._plan.parts)
         self._kept = len(self._receipts)
         return self._todo()
 
-    def _todo(self) -> list[PartUnit]:
-        return [
-            PartUnit(name=part.unit, number=number, part=part)
-            for number, part in enumerate(self._plan.parts)
-            if part.unit not in self._receipts
-        ]
+    def planned(self) -> int:
+        """Number of parts."""
+        return len(self._plan.parts)
 
-    def refuse_slices(self) -> None:
-        """Refuse slices: the folder of an export is renamed once, by the process that has made it.
+    def look_again(self) -> Chosen[PartUnit]:
+        """Parts that no process has finished by now; none if the export is published."""
+        self._published = finished_export(self.folder.out, self._identity)
+        if self._published is None:
+            self._receipts = self.folder.kept(self._plan.parts)
+        return self._todo()
 
-        Raises:
-            RecipeError: always.
-        """
-        raise RecipeError(
-            "an export is published by renaming one folder, so slices cannot share it",
-            hint="export on one machine, or with --on ray",
+    def _todo(self) -> Chosen[PartUnit]:
+        parts = self._plan.parts
+        done = np.array([self._published is not None or part.unit in self._receipts for part in parts], bool)
+        return Chosen(
+            lambda places: (
+                PartUnit(name=parts[number].unit, number=number, part=parts[number])
+                for number in places.tolist()
+            ),
+            np.flatnonzero(~done),
         )
+
+    def may_share(self) -> bool:
+        """True: parts are the same bytes, whichever process writes them."""
+        return True
 
     def node_workers(self) -> int | None:
         """Number of workers on each node of a cluster, if given."""
@@ -328,28 +323,35 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
 
     def finish(self, session: Session) -> Exported:
         """Write what summarises the parts, and publish all at once."""
-        parts = self._plan.parts
-        record = self._sum_up([self._receipts[part.unit] for part in parts])
-        self.folder.publish(record)
-        lines = self._format.trainer_lines(str(self.folder.out), record, self._options)
-        return _exported(str(self.folder.out), record, lines, len(parts), self._kept, self._began)
+        parts, out = self._plan.parts, self.folder.out
+        if (record := self._published) is None:
+            record = self._publish([self._receipts[part.unit] for part in parts])
+        lines = self._format.trainer_lines(out, record, self._options)
+        return _exported(out, record, lines, len(parts), self._kept, self._began)
+
+    def clean(self) -> None:
+        """Remove the work folder, unless another process still has it open."""
+        if left := self.folder.leave():
+            self.tell(Note(left))
 
     def _how_shared(self) -> str:
-        """Share something small to find out which way works."""
-        target = Target(self.folder.folder, link=self._settings.link)
+        """Share something small to find out which way works; nothing is shared with an object store."""
+        if self.folder.is_remote:
+            return "copied"
+        target = Target(self.folder.tmp, link=self._settings.link)
         target.share(self._view.store.place / MANIFEST, "probe")
-        (self.folder.folder / "probe").unlink()
+        (target.folder / "probe").unlink()
         return next(iter(target.shared))
 
     def announce(self, todo: Sequence[PartUnit], workers: int) -> None:
         """Report the plan."""
-        view, plan = self._view, self._plan
+        view, plan, self._workers = self._view, self._plan, max(workers, 1)
         of_rows = isinstance(view, RowSplits)
         self._sharing = self._how_shared() if plan.shared_bytes else ""
         self.tell(
             ExportPlanned(
                 format=self._format.name,
-                out=str(self.folder.out),
+                out=self.folder.out,
                 units=len(plan.parts),
                 units_done=self._kept,
                 workers=workers,
@@ -373,10 +375,14 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         needed = self._plan.bytes + (self._plan.shared_bytes if self._sharing == "copied" else 0)
         for receipt in self._receipts.values():  # files written, not linked, by an earlier run exist
             needed -= receipt.own_bytes
-        require_disk(self.folder.out.parent, needed, self._format.name)
+        if self.folder.is_remote:  # parts in progress, and those that are being put
+            needed = min(needed, 2 * self._workers * needed // max(len(self._plan.parts), 1))
+        require_disk(self.folder.parent, needed, self._format.name)
 
-    def _sum_up(self, receipts: list[PartReceipt]) -> ExportRecord:
-        target = Target(self.folder.files, link=self._settings.link)
+    def _publish(self, receipts: list[PartReceipt]) -> ExportRecord:
+        """Write what sums up the parts, and publish all files at once."""
+        names = [entry.name for receipt in receipts for entry in receipt.files]
+        target = Target(self.folder.gather(names), link=self._settings.link)
         written = [WrittenPart(receipt.part, receipt.facts) for receipt in receipts]
         if isinstance(self._view, RowSplits):
             self._view.finish(self._format, written, target, self._options)
@@ -384,15 +390,18 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
             self._format.finish(self._view, written, target, self._options)
         if self._with_tokenizer:
             self._write_tokenizer(target)
-        waiting = [entry.name for receipt in receipts if receipt.is_quick for entry in receipt.files]
-        sync_files(target.folder, waiting + [entry.name for entry in target.files])
-        shared = dict(target.shared)
+        own = [entry.name for entry in target.files]
+        if not self.folder.is_remote:
+            quick = [entry.name for receipt in receipts if receipt.is_quick for entry in receipt.files]
+            sync_files(target.folder, (names if self.folder.shared else quick) + own)
+        shared = target.shared
         for receipt in receipts:
-            for how, size in receipt.shared.items():
-                shared[how] = shared.get(how, 0) + size
+            shared.update(receipt.shared)
+        if self.folder.is_remote and shared:
+            shared = Counter(copied=shared.total())
         files = [entry for receipt in receipts for entry in receipt.files] + target.files
         view = self._view
-        return ExportRecord(
+        record = ExportRecord(
             **msgspec.structs.asdict(self._identity),
             tokenizer=msgspec.structs.replace(view.tokenizer, name=view.tokenizer_name),
             documents=view.documents,
@@ -401,9 +410,11 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
             seq_len=view.seq_len if isinstance(view, RowSplits) else None,
             lost=self._lost,
             warnings=self._warnings,
-            shared=shared,
+            shared=dict(shared),
             files=tuple(sorted(files, key=lambda entry: entry.name)),
         )
+        self.folder.publish(record, target.folder, own)
+        return record
 
     def _write_tokenizer(self, target: Target) -> None:
         """Write the store's tokenizer next to the files, with its end of document for the trainer."""
@@ -432,13 +443,6 @@ def _source_of(source: str | Path | RowView, view: View) -> dict[str, str]:
     if isinstance(source, RowView) or is_run(source):
         return {"run": view.fingerprint}
     return {"store": view.store.manifest.checksum, "rows": view.fingerprint}
-
-
-def _publish(remote: RemoteExport, exported: Exported) -> Exported:
-    """Put a finished local export where it belongs."""
-    remote.publish()
-    lines = tuple(line.replace(str(remote.folder), remote.place) for line in exported.trainer_lines)
-    return msgspec.structs.replace(exported, out=remote.place, trainer_lines=lines)
 
 
 def _exported(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from packline.errors import CorruptStore, HubError, StoreError
+from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_names
 from packline.fingerprint import Hasher
 from packline.hub.client import HubClient, HubFile, not_cached, with_patience
 from packline.hub.offline import CachedSnapshot
@@ -69,6 +69,7 @@ class PullProgress(msgspec.Struct, frozen=True):
 OnProgress = Callable[[PullProgress], None]
 
 
+@refuse_unknown_names
 def pull(source: str, out: str | Path, *, on_progress: OnProgress = lambda progress: None) -> Pulled:
     """Fetch what a push published, checked, or continue an interrupted pull.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from packline.errors import CorruptStore, HubError
+from packline.errors import CorruptStore, HubError, refuse_unknown_names
 from packline.hub.card import make_card
 from packline.hub.client import BRANCH, LONGEST_WAIT_SECONDS, Busy, HubClient, HubFile, Moved
 from packline.hub.layout import belongs_to_store
@@ -78,6 +78,7 @@ class PushProgress(msgspec.Struct, frozen=True):
 OnProgress = Callable[[PushProgress], None]
 
 
+@refuse_unknown_names
 def push(
     folder: str | Path,
     to: str,

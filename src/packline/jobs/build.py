@@ -1,22 +1,29 @@
 """`packline.build`: run a build from Python.
 
 The host process (`host`), from which workers are forked, is started first and loads its modules while the
-build is prepared here. This module itself loads nothing heavy.
+build is prepared here; little text is encoded in this process instead. This module loads nothing heavy.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packline.encoders import LITTLE_TEXT
 from packline.jobs.on import On, Slice
 from packline.recipe import Recipe, RunOptions, check_options
 from packline.storage.inputs import refuse_name
 
 if TYPE_CHECKING:
     from packline.jobs.events import Event, Finished
+
+MOST_FILES = 1000
+"""Number of files that are looked at before the processes are started."""
 
 
 def run_build(
@@ -42,17 +49,41 @@ def run_build(
     refuse_name(str(out))
     check_options(options)
     began = time.monotonic() if started is None else started
-    from packline.jobs.executor import LocalProcesses, Serial
+    from packline.jobs.executor import LocalProcesses
 
-    executor: Serial | LocalProcesses = Serial()
-    if options.workers != 0 and (on == "local" or isinstance(on, Slice)):
-        executor = LocalProcesses(preload="packline.jobs.build_runner")
-        executor.start()
+    here = on == "local"
+    processes = LocalProcesses(preload="packline.jobs.build_runner")
+    may_stay = here and options.workers is None and _looks_little(recipe)
+    if (here or isinstance(on, Slice)) and options.workers != 0 and not may_stay:
+        processes.start()
     try:
         from packline.jobs.build_job import BuildJob
         from packline.jobs.engine import run_job
 
         earlier = None if reuse is None else str(reuse)
-        return run_job(BuildJob(recipe, str(out), options, began, earlier), on_event, executor, on)
+        job = BuildJob(recipe, str(out), options, began, earlier, here=here)
+        return run_job(job, on_event, processes if job.work.options.workers != 0 else None, on)
     finally:
-        executor.close()
+        processes.close()
+
+
+def _looks_little(recipe: Recipe) -> bool:
+    """True if the inputs are a few local files, and folders of them, with little text together.
+
+    Others may be found to have little text later: the processes have then been started for nothing.
+    """
+    left, text = MOST_FILES, 0
+    for given in (given for source in recipe.sources for given in source.inputs):
+        paths: list[str | os.DirEntry[str]] = [given]
+        try:
+            if os.path.isdir(given):
+                with os.scandir(given) as entries:
+                    paths = list(islice(entries, left + 1))
+            states = [os.stat(path) for path in paths]
+        except OSError:
+            return False
+        left -= len(states)
+        text += sum(state.st_size for state in states)
+        if left < 0 or text >= LITTLE_TEXT or not all(stat.S_ISREG(state.st_mode) for state in states):
+            return False
+    return True

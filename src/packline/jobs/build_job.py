@@ -20,10 +20,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from packline.encoders.parity import RoundTrip
+from packline.encoders.reference import RoundTrip
 from packline.errors import PacklineError, RecipeError
 from packline.fingerprint import Hasher
-from packline.jobs.build_runner import BuildInfo, BuildResult, Built, StreamRead, TokenizeSettings
+from packline.jobs.build_runner import (
+    BuildInfo,
+    BuildResult,
+    BuildRunner,
+    Built,
+    StreamRead,
+    TokenizeSettings,
+)
 from packline.jobs.chosen import Chosen, chosen
 from packline.jobs.events import BuildPlanned, EnginesTried, Event, Finished, Note, Progress, UnitDone
 from packline.jobs.identity import BuildIdentity, digest_inputs
@@ -73,6 +80,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
     Args:
         started: start of all time measurements, on the monotonic clock.
         reuse: folder of an earlier store to take units from.
+        here: True if the units run on this machine alone.
     """
 
     result = BuildResult
@@ -81,10 +89,17 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
     )
 
     def __init__(
-        self, recipe: Recipe, out: str, options: RunOptions, started: float, reuse: str | None = None
+        self,
+        recipe: Recipe,
+        out: str,
+        options: RunOptions,
+        started: float,
+        reuse: str | None = None,
+        *,
+        here: bool = False,
     ) -> None:
         self._planned_ns = now_ns()
-        self.work = work = prepare(recipe, options)
+        self.work = work = prepare(recipe, options, here=here)
         self._reuse = None if reuse is None else Reuse(reuse, work, Path(out))
         self._reused = 0
         super().__init__(
@@ -282,6 +297,10 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             self.tokenizer.fingerprint,
             self.folder.place,
         )
+
+    def open_here(self) -> BuildRunner:
+        """Open the runner in this process."""
+        return BuildRunner(self.opening(), alone=True)
 
     def settle(self, session: Session, todo: Sequence[Task]) -> Sequence[Task]:
         """Report the engines, and choose the validation documents, if their number is given."""

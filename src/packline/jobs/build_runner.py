@@ -17,7 +17,7 @@ import msgspec
 
 from packline.encoders import EngineName, EngineReport
 from packline.encoders.encoder import Encoder
-from packline.encoders.parity import RoundTrip
+from packline.encoders.reference import RoundTrip
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.fingerprint import Hasher, shares_of
@@ -94,11 +94,15 @@ class TokenizeSettings(msgspec.Struct, frozen=True):
 
 
 class BuildRunner(Runner[Task, BuildResult]):
-    """Runs units of a build."""
+    """Runs units of a build.
+
+    Args:
+        alone: True if this process is not forked with the runner.
+    """
 
     unit = Task
 
-    def __init__(self, settings: TokenizeSettings) -> None:
+    def __init__(self, settings: TokenizeSettings, *, alone: bool = False) -> None:
         self._work = work = Work(
             settings.recipe,
             settings.options,
@@ -107,7 +111,7 @@ class BuildRunner(Runner[Task, BuildResult]):
             settings.boundary,
         )
         self._folder = StoreFolder(settings.out)
-        self._encoder: Encoder = load_encoder(work)
+        self._encoder: Encoder = load_encoder(work, alone=alone)
         base = resident_memory()
         workers, memory = count_workers(work.options)
         chosen = self._encoder.choose(

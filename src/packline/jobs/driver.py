@@ -21,7 +21,8 @@ from pathlib import Path
 import msgspec
 
 from packline.errors import PacklineError, StoreBusy, StoreError
-from packline.jobs.work import Command
+from packline.jobs.work import ONE_WRITER, Command, Identity, WorkFolder, process_name
+from packline.storage.places import is_remote
 from packline.storage.protocol import Storage
 from packline.store.manifest import WORK, to_json
 
@@ -206,3 +207,60 @@ def record_command(place: str, command: Command) -> None:
 
 ACTIVE: dict[str, Driver] = {}
 """Drivers in this process, by the place of the store."""
+
+
+class DrivenFolder(WorkFolder[Identity]):
+    """Work folder of a job whose results are in a local folder or in an object store.
+
+    In an object store, this process is recorded as the driver of the job, or among those that only help.
+    """
+
+    driver: Driver | None = None
+    """This process as the driver of a job whose results are not in a local folder."""
+    helper: Driver | None = None
+    """This process as a helper of such a job."""
+
+    @property
+    def is_remote(self) -> bool:
+        """True unless the results are in a local folder."""
+        return is_remote(self.place)
+
+    def drive(self) -> None:
+        """Check that the store keeps to conditions, and become the driver, unless this process only helps.
+
+        Raises:
+            StoreError: the store ignores conditions.
+            StoreBusy: another process drives.
+        """
+        from packline.storage.probe import probe
+
+        probe(self.storage)
+        if self.shared and os.environ.get(ONE_WRITER):
+            raise StoreError(
+                f"{self.place}: expected one process that writes, found several that share the build",
+                hint="build without --one-writer, into a store that knows conditional puts",
+            )
+        if not self.drives:
+            self.helper = Driver(self.storage, self.work, f"{HELPERS}/{process_name()}.json")
+            self.helper.take()
+            return
+        self.driver = Driver(self.storage, self.work)
+        self.driver.take()
+        ACTIVE[self.place] = self.driver
+
+    def stop_driving(self) -> None:
+        """Let another process drive."""
+        if self.driver is not None:
+            driver, self.driver = self.driver, None
+            ACTIVE.pop(self.place, None)
+            driver.end()
+        if self.helper is not None:
+            helper, self.helper = self.helper, None
+            helper.end()
+
+    def close(self) -> None:
+        """Release the lock, and let another drive."""
+        try:
+            self.stop_driving()
+        finally:
+            super().close()

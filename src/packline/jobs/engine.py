@@ -25,7 +25,6 @@ from packline.jobs.slices import run_slice
 
 R = TypeVar("R")
 S = TypeVar("S")
-NO_SLICES = "run it on one machine, or on Ray"
 
 
 def run_job(
@@ -54,7 +53,10 @@ def run_job(
     job.is_shared = on != "local"
     if isinstance(on, Slice):
         if job.folder is None:
-            raise RecipeError("this job keeps no receipts, so slices of it cannot meet", hint=NO_SLICES)
+            raise RecipeError(
+                "this job keeps no receipts, so slices of it cannot meet",
+                hint="run it on one machine, or on Ray",
+            )
         job.refuse_slices()
     if job.folder is not None:
         job.folder.shared = job.is_shared and job.may_share()

@@ -133,8 +133,9 @@ def estimate_build(recipe: Recipe, options: RunOptions = RunOptions(), *, out: s
     (1, 4, 5)
     """
     started = time.perf_counter()
-    work = prepare(recipe, options)
-    encoder = load_encoder(work)
+    work = prepare(recipe, options, here=True)
+    options = work.options
+    encoder = load_encoder(work, alone=True)
     loading, base = time.perf_counter() - started, resident_memory()
     texts = list(SampleTexts(work))
     chosen = encoder.choose(texts)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from packline.encoders.parity import Reference, RoundTrip
+from packline.encoders.reference import Reference, RoundTrip
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import StoreError, StoreNotFound

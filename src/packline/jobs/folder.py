@@ -17,7 +17,6 @@ finished store has no `.packline`.
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,10 +27,10 @@ import msgspec
 from packline.errors import ResumeMismatch, StoreBusy, StoreError
 from packline.fingerprint import hash_bytes
 from packline.jobs.begun import PLAN, read_begun
-from packline.jobs.driver import ACTIVE, HELPERS, Driver
+from packline.jobs.driver import ACTIVE, DrivenFolder, Driver
 from packline.jobs.identity import BuildIdentity, input_differences, refuse_differences
 from packline.jobs.seen import SEEN, CommittedReceipts
-from packline.jobs.work import ONE_WRITER, WorkFolder, open_results, process_name, store_work_folder
+from packline.jobs.work import open_results, process_name, store_work_folder
 from packline.recipe import is_limited, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import refuse_name
@@ -64,7 +63,7 @@ DIFFERS = f"{WORK}/differs"
 TOKENIZER_FILE = f"{TOKENIZER}/tokenizer.json"
 
 
-class StoreFolder(WorkFolder[BuildIdentity]):
+class StoreFolder(DrivenFolder[BuildIdentity]):
     """A store that is being built.
 
     Args:
@@ -87,11 +86,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             record=f"{WORK}/build.json",
             receipts=RECEIPTS,
         )
-        self.is_remote = is_remote(self._place)
-        self.driver: Driver | None = None
-        """This process as the driver of a build whose store is not a local folder."""
-        self._helper: Driver | None = None
-        """This process as a helper of such a build."""
 
     @property
     def place(self) -> str:
@@ -168,7 +162,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             if (earlier := self.identity()) is not None:  # before anything is written
                 self._refuse_another(earlier, identity, files)
             if self.is_remote:
-                self._drive()
+                self.drive()
             if earlier is None and (earlier := self._create(identity)) is not None:
                 self._refuse_another(earlier, identity, files)
             if self.storage.facts(TOKENIZER_FILE) is None:
@@ -182,31 +176,13 @@ class StoreFolder(WorkFolder[BuildIdentity]):
                 self.admit_others()
         return earlier
 
-    def _drive(self) -> None:
-        """Check that the store keeps to conditions, and become the driver, unless this process only helps."""
-        from packline.storage.probe import probe
-
-        probe(self.storage)
-        if self.shared and os.environ.get(ONE_WRITER):
-            raise StoreError(
-                f"{self.place}: expected one process that writes, found several that share the build",
-                hint="build without --one-writer, into a store that knows conditional puts",
-            )
-        if not self.drives:
-            self._helper = Driver(self.storage, self.work, f"{HELPERS}/{process_name()}.json")
-            self._helper.take()
-            return
-        self.driver = Driver(self.storage, self.work)
-        self.driver.take()
-        ACTIVE[self.place] = self.driver
-
     def lead(self) -> bool:
         """Drive the end of a build: one of many helpers reads all receipts and publishes.
 
         Returns:
             False once another process has published the store.
         """
-        if self._helper is None:
+        if self.helper is None:
             return True
         while self.storage.facts(MANIFEST) is None:
             driver = Driver(self.storage, self.work)
@@ -215,22 +191,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
                 self.driver = ACTIVE[self.place] = driver
                 return self.storage.facts(MANIFEST) is None
         return False
-
-    def close(self) -> None:
-        """Release the lock, and let another drive."""
-        try:
-            self._stop_driving()
-        finally:
-            super().close()
-
-    def _stop_driving(self) -> None:
-        if self.driver is not None:
-            driver, self.driver = self.driver, None
-            ACTIVE.pop(self.place, None)
-            driver.end()
-        if self._helper is not None:
-            helper, self._helper = self._helper, None
-            helper.end()
 
     def _create(self, identity: BuildIdentity) -> BuildIdentity | None:
         """Record the identity; that of another process, if it was first."""
@@ -438,7 +398,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         if self.storage.facts(MANIFEST) is None:
             return ""
         if self.is_remote:
-            self._stop_driving()
+            self.stop_driving()
             self.storage.delete([one.name for one in self.storage.walk(WORK)])
         return self.leave()
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow
 
 from packline.errors import ResumeMismatch
 from packline.fingerprint import Hasher
@@ -19,7 +19,7 @@ from packline.version import __version__
 
 def versions() -> dict[str, str]:
     """Versions that decide the bytes of a store."""
-    return {"packline": __version__, "store format": str(FORMAT_VERSION), "pyarrow": version("pyarrow")}
+    return {"packline": __version__, "store format": str(FORMAT_VERSION), "pyarrow": pyarrow.__version__}
 
 
 class InputsDigest(msgspec.Struct, frozen=True):

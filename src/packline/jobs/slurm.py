@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from packline.errors import RecipeError
 
 MOST_NODES = 1000
-JOBS = ("build", "sft", "import")
+STORES = ("build", "sft", "import")
+"""Commands that take `--slice` and make a store."""
+JOBS = (*STORES, "export", "bake")
 """Commands that take `--slice`."""
 SLICE = '"$SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT"'
 
@@ -34,12 +36,12 @@ SCRIPT = """\
 # --out must be where all nodes see it: a shared disk or an object store.
 #
 # Each task runs its part of the units, then helps with what is left; the task that
-# sees the last unit committed publishes the store. Watch it from anywhere with
+# sees the last unit committed publishes the result. Watch it from anywhere with
 #     packline status {out}
 # A task that is preempted or runs out of time is resumed by submitting the script
 # again: finished units are kept, and the bytes are the same. If all tasks have ended
-# and the store is not published, this command publishes it, or says what is missing:
-#     packline finalize {out}
+# and the result is not published, this command does what is left, and publishes it:
+#     {finish}
 
 exec {command} --slice {slice}
 """
@@ -51,7 +53,7 @@ def array_script(
     """Script of an array job.
 
     Args:
-        command: words of a packline command, from `build`, `sft` or `import` on.
+        command: words of a packline command, from `build`, `export` or another of `JOBS` on.
         nodes: number of tasks, each with a node's cores.
         options: further options of sbatch, such as `time=04:00:00`.
         name: name of the script's file, for its comments.
@@ -88,6 +90,9 @@ def array_script(
         log="packline-%A_%a.log",
         name=shlex.quote(name),
         out=shlex.quote(out),
+        finish=f"packline finalize {shlex.quote(out)}"
+        if words[0] in STORES
+        else shlex.join(["packline", *words]),
         command=shlex.join(["packline", *words]),
         slice=SLICE,
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,7 +104,7 @@ def status(path: str | Path) -> Status:
     if identity is None:
         if (folder / MANIFEST).exists():  # it has finished in the meantime
             return _finished(place, read_manifest(folder))
-        return _without_recipe(folder, state)
+        return _without_recipe(place, state, _bytes_below(folder))
     found = _begun(storage, identity, state, _bytes_below(folder), read_command(folder / WORK))
     return msgspec.structs.replace(found, processes=sharing_processes(folder / WORK))
 
@@ -115,19 +115,20 @@ def _remote(place: str) -> Status:
     if (manifest := read_published(place)) is not None:
         return _finished(place, manifest)
     identity = _identity(storage)
-    if identity is None:
-        raise StoreNotFound(f"{place} holds no store, and no build has begun there", hint="check the URI")
+    is_export = identity is None and storage.facts(f"{WORK}/export.json") is not None
+    if storage.facts(EXPORTED) is not None:
+        return _without_recipe(place, "finished", _size_of(storage), kind="export")
+    if identity is None and not is_export:
+        raise StoreNotFound(f"{place} holds no store, and no job has begun there", hint="check the URI")
     driver, helpers = read_driver(storage), read_helpers(storage)
     known = [*helpers, *filter(None, [driver])]
     alive = any(not record.is_silent for record in known)
     state: State = "running" if alive else "interrupted" if known else "unknown"
-    found = _begun(
-        storage,
-        identity,
-        state,
-        sum(one.size for one in storage.walk()),
-        None if driver is None else driver.command,
-    )
+    command = next((record.command for record in known if record.command is not None), None)
+    if identity is None:
+        found = _unfinished_export(place, state, _size_of(storage), storage.list(f"{WORK}/{PARTS}"), command)
+    else:
+        found = _begun(storage, identity, state, _size_of(storage), command)
     processes = [f"{one.host}-{one.process}" for one in helpers if not one.is_silent]
     return msgspec.structs.replace(
         found, processes=sorted(processes), driver="" if driver is None else driver_lines(driver)
@@ -169,17 +170,17 @@ def _begun(
     )
 
 
-def _without_recipe(folder: Path, state: State, **known: Any) -> Status:
+def _without_recipe(place: str, state: State, size: int, **known: Any) -> Status:
     """Status of which little is known."""
     unknown: dict[str, Any] = {"units_done": 0, "units_total": None, "total_is_exact": False} | known
     return Status(
-        path=str(folder),
+        path=place,
         state=state,
         documents=0,
         tokens=0,
         ledger=Ledger(),
         sources={},
-        bytes_on_disk=_bytes_below(folder) + _bytes_below(staging_folder(folder)),
+        bytes_on_disk=size,
         recipe=None,
         tokenizer_fingerprint="",
         eod="",
@@ -191,16 +192,25 @@ def _without_recipe(folder: Path, state: State, **known: Any) -> Status:
 def _export(out: Path) -> Status | None:
     """Status of an export; None if there is none."""
     work = staging_folder(Path(os.path.abspath(out)))
+    size = _bytes_below(out) + _bytes_below(work)
     if (out / EXPORTED).exists():
-        return _without_recipe(out, "finished", kind="export")
+        return _without_recipe(str(out), "finished", size, kind="export")
     if out.exists() or not work.is_dir():
         return None
-    command = read_command(work)
+    state: State = "running" if is_running(work) else "interrupted"
+    found = _unfinished_export(str(out), state, size, LocalFolder(work).list(PARTS), read_command(work))
+    return msgspec.structs.replace(found, processes=sharing_processes(work))
+
+
+def _unfinished_export(
+    place: str, state: State, size: int, receipts: Sequence[str], command: Command | None
+) -> Status:
     return _without_recipe(
-        out,
-        "running" if is_running(work) else "interrupted",
+        place,
+        state,
+        size,
         kind="export",
-        units_done=len(LocalFolder(work).list(PARTS)),
+        units_done=len(receipts),
         units_total=command.units if command else None,
         total_is_exact=command is not None,
         command="" if command is None else command.line,
@@ -258,6 +268,11 @@ def _units_in_all(
             count += max(unit.slices(), slices[unit.name])
             exact = False
     return count, exact
+
+
+def _size_of(storage: Storage) -> int:
+    """Total size of all files."""
+    return sum(one.size for one in storage.walk())
 
 
 def _bytes_below(folder: Path) -> int:

@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from packline.encoders.parity import Reference, RoundTrip
-from packline.encoders.special_tokens import Boundary, without_special_tokens
+from packline.encoders.parity import plain_round_trip
+from packline.encoders.reference import RoundTrip
+from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, ResumeMismatch, TokenizerError
 from packline.jobs.begun import BegunBuild, build_mark, input_entries, record_begun
@@ -403,7 +404,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         left = 0 if self.folder.is_remote else max((self._tokens or 0) - done, 0)
         require_disk(self.folder.parent, left * dtype_for(self.tokenizer.vocab_size).itemsize, "the store")
         try:
-            self._round_trip = Reference(without_special_tokens(self.tokenizer)).round_trip
+            self._round_trip = plain_round_trip(self.tokenizer)
         except TokenizerError:
             raise
         except Exception as error:  # the library raises bare Exception

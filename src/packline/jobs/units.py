@@ -30,9 +30,9 @@ from typing import NamedTuple, overload
 import msgspec
 import numpy as np
 
-from packline.encoders import EngineName
-from packline.encoders.encoder import Encoder
-from packline.encoders.special_tokens import Boundary, resolve_boundary
+from packline.encoders import LITTLE_TEXT, EngineName
+from packline.encoders.encoder import BY_LOADING, Encoder, encodes_apart
+from packline.encoders.special_tokens import Boundary, resolve_boundary, without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher, hash_bytes
@@ -299,6 +299,11 @@ class Work:
         return source_names(self.recipe)
 
     @property
+    def text_bytes(self) -> int:
+        """Bytes of text, as far as known without reading it."""
+        return sum(file.size * (COMPRESSION_GUESS if _is_packed(file) else 1) for file in self.files)
+
+    @property
     def dtype(self) -> str:
         """Dtype of the tokens."""
         return dtype_for(self.tokenizer.vocab_size).name
@@ -316,8 +321,12 @@ class Work:
         return dict(zip(self.names, sums.astype(int).tolist(), strict=True))
 
 
-def prepare(recipe: Recipe, options: RunOptions) -> Work:
+def prepare(recipe: Recipe, options: RunOptions, *, here: bool = False) -> Work:
     """Inspect inputs and tokenizer; write nothing.
+
+    Args:
+        here: True if the units run on this machine alone; by default, little text is then encoded in this
+            process.
 
     Raises:
         RecipeError, InputError, TokenizerError: errors that would stop the build.
@@ -329,11 +338,26 @@ def prepare(recipe: Recipe, options: RunOptions) -> Work:
     tokenizer = load_tokenizer(recipe.tokenizer, recipe.encoding)
     boundary = resolve_boundary(tokenizer, recipe.eod, recipe.bos)
     units = plan_units(recipe, files)
-    return Work(recipe, options, files, tokenizer, boundary, units)
+    work = Work(recipe, options, files, tokenizer, boundary, units)
+    if here and options.workers is None and _is_little(work):
+        work.options = msgspec.structs.replace(options, workers=0)
+    return work
 
 
-def load_encoder(work: Work) -> Encoder:
+def _is_little(work: Work) -> bool:
+    """True for text that one process has encoded before others would have started."""
+    if work.text_bytes < target_bytes(0):
+        return True
+    recipe, engine = work.recipe, work.options.engine
+    text = work.tokenizer.json if recipe.special_tokens == "parse" else without_special_tokens(work.tokenizer)
+    return work.text_bytes < LITTLE_TEXT and encodes_apart(BY_LOADING if engine == "auto" else [engine], text)
+
+
+def load_encoder(work: Work, *, alone: bool) -> Encoder:
     """Load the encoder of a build.
+
+    Args:
+        alone: True if this process is not forked with the encoder.
 
     Raises:
         TokenizerError: the requested engine does not support this tokenizer.
@@ -343,7 +367,8 @@ def load_encoder(work: Work) -> Encoder:
         engine=work.options.engine,
         parse_special_tokens=work.recipe.special_tokens == "parse",
         boundary=work.boundary,
-        text_bytes=sum(file.size * (COMPRESSION_GUESS if _is_packed(file) else 1) for file in work.files),
+        text_bytes=work.text_bytes,
+        alone=alone,
     )
 
 

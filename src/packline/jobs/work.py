@@ -220,11 +220,9 @@ class WorkFolder(ABC, Generic[Identity]):
         fcntl.flock(self.descriptor, fcntl.LOCK_SH)
 
     def clear_unfinished(self) -> None:
-        """Remove the unfinished files of processes that have ended, unless another process runs the job."""
-        if self.alone():
-            for name in ("tmp", "spool", "reuse"):
-                shutil.rmtree(self.work / name, ignore_errors=True)
-            self.admit_others()
+        """Remove the unfinished files of processes that have ended; this one has the lock alone (`alone`)."""
+        for name in ("tmp", "spool", "reuse"):
+            shutil.rmtree(self.work / name, ignore_errors=True)
 
     def leave(self) -> str:
         """Remove the work folder of a finished job, unless another process still has it open.

@@ -19,11 +19,11 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 import numpy as np
 
-from packline.errors import RecipeError
+from packline.errors import RecipeError, refuse_unknown_names
 from packline.loading.fetch_ahead import FetchAhead
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import OrderName, row_order
@@ -85,6 +85,7 @@ class Loader(Notebook):
     1
     """
 
+    @refuse_unknown_names
     def __init__(
         self,
         rows: RowSource | Mixture | Stage | Sequence[Stage],
@@ -146,6 +147,7 @@ class Loader(Notebook):
                 )
 
     @classmethod
+    @refuse_unknown_names
     def from_file(
         cls,
         path: str | Path,
@@ -249,6 +251,22 @@ class Loader(Notebook):
         """
         return named(read_batch(parts_of(*self.place_of(step)), self.fields), self.keys)
 
+    @overload
+    def __getitem__(self, step: int) -> Batch: ...
+    @overload
+    def __getitem__(self, step: slice) -> BatchSlice: ...
+    def __getitem__(self, step: int | slice) -> Batch | BatchSlice:
+        """`batch` of a step, of a negative one from the end, or of several, by a slice.
+
+        >>> loader = Loader(store.rows(seq_len=5), batch_size=1, shuffle=False)
+        >>> loader[-1]["tokens"].tolist(), len(loader[1:3]), loader.step
+        ([[0, 0, 1, 0, 2]], 2, 0)
+        """
+        if isinstance(step, slice):
+            return BatchSlice(self, range(len(self))[step])
+        number = operator.index(step)
+        return self.batch(number + len(self) if number < 0 else number)
+
     def next_batch(self, step: int) -> Batch:
         """As `batch`, for one step after another: what later steps read is fetched or read ahead."""
         return named(read_batch(self._next_parts(step), self.fields), self.keys)
@@ -348,6 +366,36 @@ class Loader(Notebook):
             f"<Loader: step {self.step:,} of {len(self):,}{stages}, batches of {sizes} rows{left}, "
             f"rank {self.rank} of {self.world_size}, seed {self.seed}{stalls}>"
         )
+
+
+class BatchSlice(Sequence[Batch]):
+    """Batches of some steps, in order: `loader[10:20]`. Each is read when it is used.
+
+    Args:
+        loader: loader of the run; its step does not change.
+        steps: their steps.
+    """
+
+    def __init__(self, loader: Loader, steps: range) -> None:
+        self.loader, self.steps = loader, steps
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+    @overload
+    def __getitem__(self, index: slice) -> BatchSlice: ...
+    def __getitem__(self, index: int | slice) -> Batch | BatchSlice:
+        if isinstance(index, slice):
+            return BatchSlice(self.loader, self.steps[index])
+        try:
+            return self.loader.batch(self.steps[index])
+        except IndexError:
+            raise IndexError(f"batch {index:,} of {len(self):,}") from None
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} of {self.loader!r}>"
 
 
 def _batch_size(stage: ScheduledStage) -> int:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from packline.errors import RecipeError
+from packline.errors import RecipeError, refuse_unknown_names
 from packline.notebook import Notebook
 from packline.quantities import read_number
 from packline.ragged import offsets_of
@@ -367,6 +367,7 @@ class Stage:
     [(1, 5), (1, 5), (1, 10), (1, 10), (1, 10)]
     """
 
+    @refuse_unknown_names
     def __init__(
         self,
         rows: RowSource | Mixture,

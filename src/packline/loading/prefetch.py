@@ -40,7 +40,9 @@ def make_ahead(make: Callable[[int], T], start: int, stop: int, *, ahead: int) -
         return
     owner = os.getpid()
     made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-    room = threading.Semaphore(ahead)
+    room: queue.SimpleQueue[None] = queue.SimpleQueue()  # written in C, unlike a semaphore
+    for _ in range(ahead):
+        room.put(None)
     done = threading.Event()
     thread = threading.Thread(
         target=_make_all, args=(make, start, stop, made, room, done), name="packline-prefetch", daemon=True
@@ -54,13 +56,13 @@ def make_ahead(make: Callable[[int], T], start: int, stop: int, *, ahead: int) -
             result, error = made.get()
             if error is not None:
                 raise error
-            room.release()
+            room.put(None)
             yield result  # type: ignore[misc]  # None only beside an error
     finally:
         # In a forked child the thread is gone, possibly while it held one of these locks.
         if os.getpid() == owner:
             done.set()
-            room.release()
+            room.put(None)
             thread.join()
 
 
@@ -69,12 +71,12 @@ def _make_all(
     start: int,
     stop: int,
     made: queue.SimpleQueue[tuple[T | None, BaseException | None]],
-    room: threading.Semaphore,
+    room: queue.SimpleQueue[None],
     done: threading.Event,
 ) -> None:
     """Body of the thread. It holds no reference to the iterator, so that the iterator can be collected."""
     for number in range(start, stop):
-        room.acquire()
+        room.get()
         if done.is_set():
             return
         try:

@@ -21,7 +21,7 @@ from typing import overload
 import msgspec
 import numpy as np
 
-from packline.errors import RecipeError
+from packline.errors import RecipeError, refuse_unknown_names
 from packline.loading.loader import Loader
 from packline.packing.batch import RowSource
 from packline.ragged import offsets_of
@@ -112,6 +112,7 @@ def trace(
 def trace(
     run: Loader | str | Path, *, document: int, store: str | Path | StoreReader | None = None
 ) -> list[Occurrence]: ...
+@refuse_unknown_names
 def trace(
     run: Loader | str | Path,
     step: int | None = None,

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from packline.errors import RecipeError
+from packline.packing.blocks import take
 from packline.packing.gather import GatherPlan, gather
 from packline.packing.layout import IGNORED, Layout, Outline
 from packline.packing.packer import Spans
@@ -245,13 +246,9 @@ def _kinds(fields: tuple[str, ...], dtype: np.dtype[Any]) -> dict[str, np.dtype[
 
 
 def _allocate(kinds: dict[str, np.dtype[Any]], shape: tuple[int, int]) -> dict[str, np.ndarray]:
-    """Allocate arrays `[B, L]`, adjacent in one block of memory.
-
-    One block because of malloc: it returns several arrays that are freed together to the kernel, and then
-    every page of the next batch costs a page fault, five times as much in total as filling it.
-    """
+    """Allocate arrays `[B, L]`, adjacent in one block of memory."""
     count = shape[0] * shape[1]
-    block = np.empty(count * sum(kind.itemsize for kind in kinds.values()), np.uint8)
+    block = take(count * sum(kind.itemsize for kind in kinds.values()))
     arrays, begin = {}, 0
     for name, kind in kinds.items():
         end = begin + count * kind.itemsize

@@ -89,21 +89,18 @@ class Concat:
         pieces = after - first + ~at_edge
         offsets = offsets_of(pieces)
         begins, ends = offsets[:-1], offsets[1:]
-        if int(pieces.min(initial=1)) < 1:
+        if min(pieces.tolist(), default=1) < 1:
             raise self._damaged("an index whose offsets grow", "one in which they do not")
-        inner = np.repeat(first - begins, pieces)
-        inner += np.arange(len(inner))
+        inner = np.arange(offsets[-1]) + (first - begins).repeat(pieces)
         documents, lengths = self.selection.at(inner)
         starts = np.zeros(len(inner), np.int64)
         starts[begins] = skipped
         # Whole lengths, minus the parts of the first and the last document that are in other rows.
-        lengths[begins] -= skipped
-        sums = np.cumsum(lengths)
-        excess = sums[ends - 1]
-        excess[1:] -= sums[ends[:-1] - 1]
-        excess -= bounds[count:] - bounds[:count]
+        lengths -= starts
+        sums = offsets_of(lengths)
+        excess = sums[ends] - sums[begins] - bounds[count:] + bounds[:count]
         lengths[ends - 1] -= excess
-        if int(excess.min(initial=0)) < 0 or int(lengths.min(initial=1)) < 1:
+        if min(excess.tolist(), default=0) < 0 or int(np.minimum.reduce(lengths, initial=1)) < 1:
             raise self._damaged("an index whose lengths agree with its offsets", "one in which they do not")
         return Spans(offsets, documents, starts, lengths, self._following(after, at_edge))
 
@@ -129,9 +126,10 @@ class Concat:
         return Spans(np.array([0, pieces]), documents, starts, lengths, following)
 
     def _following(self, after: np.ndarray, at_edge: np.ndarray) -> np.ndarray:
-        exists = at_edge & (after < len(self.selection))
         following = np.full(len(after), -1, np.int64)
-        following[exists] = self.selection.documents(after[exists])
+        if any(at_edge.tolist()):
+            exists = at_edge & (after < len(self.selection))
+            following[exists] = self.selection.documents(after[exists])
         return following
 
     def last_place(self, rows: int) -> int:

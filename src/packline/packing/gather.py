@@ -68,14 +68,14 @@ class GatherPlan:
         documents, rows = spans.documents, layout.rows
         numbers = store.firsts.searchsorted(documents, "right") - 1
         # Within a row a document that is followed by another is at its end: see `fill`.
-        apart = np.ones(len(documents), np.bool_)
-        np.not_equal(documents[1:] - documents[:-1], 1, out=apart[1:])
-        apart[1:] |= spans.starts[1:] != 0
+        apart = spans.starts != 0
+        apart[:1] = True
+        apart[1:] |= documents[1:] - documents[:-1] != 1
         apart[1:] |= rows[1:] != rows[:-1]
         apart[1:] |= numbers[1:] != numbers[:-1]
         first = apart.nonzero()[0]
         numbers, rows = numbers[first], rows[first]
-        shards = [store.shards[number] for number in numbers.tolist()]
+        shards = store.shards.pick(numbers.tolist())
         firsts = store.firsts[numbers]
         inner = (documents[first] - firsts).tolist()
         offsets = [shard.offset_of(place) for shard, place in zip(shards, inner, strict=True)]
@@ -288,14 +288,14 @@ def _after(plan: GatherPlan, spans: Spans, layout: Layout, boundary_loss: bool) 
     vocabulary, size, has_loss = store.manifest.tokenizer.vocab_size, store.dtype.itemsize, store.has_loss
     rows = (spans.offsets[1:] > spans.offsets[:-1]).nonzero()[0]
     final = spans.offsets[1:][rows] - 1
+    # The last copy of a row ends where its last span does.
+    last = (plan.rows.searchsorted(rows, "right") - 1).tolist()
     documents = spans.documents[final].tolist()
     stops = (spans.starts[final] + spans.lengths[final]).tolist()
     followers = [-1] * len(rows)
     if boundary_loss and spans.following is not None:
         followers = spans.following[rows].tolist()
-    # The last copy of a row ends where its last span does.
-    last = (plan.rows.searchsorted(rows, "right") - 1).tolist()
-    after = np.full(len(layout), IGNORED)
+    after = [IGNORED] * len(layout)
     for row, copy, document, stop, follower in zip(
         rows.tolist(), last, documents, stops, followers, strict=True
     ):
@@ -315,4 +315,4 @@ def _after(plan: GatherPlan, spans: Spans, layout: Layout, boundary_loss: bool) 
             raise wrong_id(shard, vocabulary, place)
         if not has_loss or shard.loss_ranges is None or shard.loss_ranges.item(place):
             after[row] = token
-    return after
+    return np.array(after, np.int64)

@@ -182,7 +182,8 @@ class RowReader(ABC):
             if indices.size and indices.dtype.kind not in "iu":
                 raise IndexError(f"rows of dtype {indices.dtype}: expected integers")
             indices = indices.astype(np.int64)
-        if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= len(self)):
+        # Viewed as unsigned, negative numbers are the largest of all.
+        if len(indices) and int(indices.view(np.uint64).max()) >= len(self):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"row {wrong:,} of {len(self):,}")
         return self._spans(indices)

@@ -76,7 +76,7 @@ def _kinds(
         first = described[0]
         kind = kind_of(first)
         if kind is not None and all(kind_of(one) == kind for one in described):
-            found[ending] = msgspec.structs.replace(first, is_assumed=True, not_utf8=False)
+            found[ending] = msgspec.structs.replace(first, is_assumed=True, not_utf8="", dos_lines=False)
     return found
 
 

@@ -27,6 +27,7 @@ from packline.sources.compression import Compression, DecompressedStream, detect
 from packline.sources.json_array import read_array, starts_array
 from packline.sources.jsonl import BOM, JsonlDecoder, decode_json, fits_a_type
 from packline.sources.listing import common_folder, describe_inputs
+from packline.sources.plain_text import likely_charset
 from packline.storage.inputs import open_input, read_fully, read_start
 from packline.storage.remote_files import InputState, ListedFile
 
@@ -66,8 +67,10 @@ class InputFile(msgspec.Struct, frozen=True, gc=False):
     """Columns of a Parquet file that a template or filter needs."""
     carried: tuple[Column, ...] | msgspec.UnsetType = msgspec.UNSET
     """Columns that the source carries, the same for all its files."""
-    not_utf8: bool = False
-    """True for plain text that does not begin with UTF-8: a PDF, a picture, text in another encoding, ..."""
+    not_utf8: str = ""
+    """Likely encoding of plain text that does not begin with UTF-8, or is a PDF, a picture, ...; else ""."""
+    dos_lines: bool = False
+    """True for plain text whose lines end with `\\r\\n`."""
     is_assumed: bool = False
     """True if it was planned as the other files of its kind, without looking at it (`alike`)."""
 
@@ -122,7 +125,7 @@ def list_files(recipe: Recipe) -> list[InputFile]:
 
 
 def not_text_notes(files: Iterable[InputFile], names: Sequence[str]) -> list[str]:
-    """Notes on files that are read as plain text and are not UTF-8: one line per source that has some.
+    """Notes on plain text that is not UTF-8, or has line ends of DOS: one line per source that has some.
 
     Args:
         names: names of the sources, in order.
@@ -132,21 +135,35 @@ def not_text_notes(files: Iterable[InputFile], names: Sequence[str]) -> list[str
         by_source.setdefault(file.source, []).append(file)
     notes = []
     for number, found in by_source.items():
+        if dos := [file.name for file in found if file.dos_lines]:
+            which = f"{_some_files(dos, 'has', 'have')} line ends of DOS: {_listed(dos)}"
+            notes.append(
+                f"source {names[number]}: {which}; "
+                "for those of Unix: newlines = 'unix' in a recipe, --newlines unix on the command line"
+            )
         if not (bad := [file.name for file in found if file.not_utf8]):
             continue
-        shown = ", ".join(bad[:SHOWN_NAMES]) + (", ..." if len(bad) > SHOWN_NAMES else "")
-        count = "1 file is" if len(bad) == 1 else f"{len(bad):,} files are"
+        charset, _ = Counter(file.not_utf8 for file in found if file.not_utf8).most_common(1)[0]
         endings = Counter(PurePosixPath(file.name).suffix for file in found if not file.not_utf8)
         ending = next((ending for ending, _ in endings.most_common() if ending), ".txt")
         glob = f"{common_folder([file.path for file in found])}**/*{ending}"
         # A glob helps against files of other kinds, not against text in another encoding.
         others = any(PurePosixPath(name).suffix != ending for name in bad)
         leave_out = f"use a glob such as {glob!r} to leave out what is not, or " if others else ""
+        which = f"{_some_files(bad, 'is', 'are')} not UTF-8 text: {_listed(bad)}"
         notes.append(
-            f"source {names[number]}: {count} not UTF-8 text: {shown}; {leave_out}name the encoding of text: "
-            "charset = 'latin-1' in a recipe, --charset latin-1 on the command line"
+            f"source {names[number]}: {which}; {leave_out}name the encoding of text: "
+            f"charset = '{charset}' in a recipe, --charset {charset} on the command line"
         )
     return notes
+
+
+def _some_files(names: Sequence[str], one: str, many: str) -> str:
+    return f"1 file {one}" if len(names) == 1 else f"{len(names):,} files {many}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN_NAMES]) + (", ..." if len(names) > SHOWN_NAMES else "")
 
 
 def _describe(number: int, name: str, listed: ListedFile, source: Source) -> InputFile:
@@ -187,7 +204,9 @@ def describe_head(file: InputFile, raw: bytes, reopen: Callable[[], BinaryIO], s
     elif kind != "text":
         text, id = _json_fields(path, list(first_records(found, head)), source)
     else:
-        return msgspec.structs.replace(found, not_utf8=not source.charset and not _is_utf8(head))
+        wrong = "" if source.charset or _is_utf8(head) else likely_charset(head)
+        dos = source.documents == "file" and not (source.newlines or wrong) and b"\r\n" in head
+        return msgspec.structs.replace(found, not_utf8=wrong, dos_lines=dos)
     return msgspec.structs.replace(found, text=text, id=id)
 
 

@@ -6,10 +6,12 @@ document that is a line. In longer documents line ends are kept, or made `\\n` b
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable
 
 from packline.recipe import Source
 
+MARKS_OF_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 Decode = Callable[[bytes], str]
 
 
@@ -19,3 +21,12 @@ def text_decoder(source: Source) -> Decode:
     if not source.newlines:
         return bytes.decode if not source.charset else lambda data: data.decode(charset)
     return lambda data: data.decode(charset).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def likely_charset(head: bytes) -> str:
+    """Likely encoding of text that does not begin with UTF-8.
+
+    >>> likely_charset("é".encode("utf-16")), likely_charset("é".encode("latin-1"))
+    ('utf-16', 'latin-1')
+    """
+    return "utf-16" if head.startswith(MARKS_OF_UTF16) else "latin-1"

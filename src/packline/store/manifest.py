@@ -44,7 +44,7 @@ from packline.store.unit_names import STREAM
 from packline.version import __version__
 
 if TYPE_CHECKING:
-    from packline.encoders.parity import RoundTrip
+    from packline.encoders.reference import RoundTrip
     from packline.encoders.special_tokens import Boundary
     from packline.encoders.tokenizer import Tokenizer
 

@@ -98,6 +98,13 @@ class Shards(Sequence[Shard]):
             made = self._make(place, self._rows[place])
         return made
 
+    def pick(self, numbers: Sequence[int]) -> list[Shard]:
+        """Shards with these numbers, which exist."""
+        try:
+            return list(map(self.made.__getitem__, numbers))
+        except KeyError:
+            return [self[number] for number in numbers]
+
     def _make(self, place: int, entry: ShardEntry) -> Shard:
         made = self.made.get(place)
         if made is None:  # the same shard for all threads

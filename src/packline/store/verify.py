@@ -26,7 +26,7 @@ import numpy as np
 
 from packline.encoders.special_tokens import resolve_boundary
 from packline.encoders.tokenizer import Tokenizer
-from packline.errors import CorruptStore, PacklineError
+from packline.errors import CorruptStore, PacklineError, refuse_unknown_names
 from packline.ragged import dtype_for
 from packline.recipe import parse_columns
 from packline.storage.threads import in_threads
@@ -118,6 +118,7 @@ COUNTED = ("documents", "tokens", "text_bytes", "eod_tokens", "bos_tokens", "tex
 """Fields of a ledger that can be counted again from shards."""
 
 
+@refuse_unknown_names
 def verify(path: str | StorePath, *, deep: bool = False, on_progress: OnProgress | None = None) -> Report:
     """Check a finished store from its files alone.
 

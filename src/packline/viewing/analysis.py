@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from packline.encoders.token_bytes import TextBytes
-from packline.errors import CorruptStore
+from packline.errors import CorruptStore, refuse_unknown_names
 from packline.formats.export_record import check_export
 from packline.formats.opening import OpenedDataset, find_record, open_dataset, read_document_blocks
 from packline.jobs.on import On, temporary_folder
@@ -104,6 +104,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
         return self.text_bytes / self.text_tokens if self.text_tokens else 0.0
 
 
+@refuse_unknown_names
 def analyze(
     store: str | Path | StoreReader,
     *,

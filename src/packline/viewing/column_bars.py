@@ -1,6 +1,6 @@
 """Distributions of the columns of documents, small enough for the head of a table.
 
-    tokens      ▁▃█▇▂▁       2 to 81,230, on a scale of powers of two
+    tokens      ▁▃█▇▂▁       2 to 81,230, log scale
     score       ▂▅█▆▃        0.02 to 4.99
     language    █▅▂          3 values: en 60%, de 20%, fr 20%
     url         ▁▂█▃         lengths of texts, 18 to 301 characters
@@ -118,6 +118,6 @@ def _of_numbers(values: np.ndarray, described: str) -> ColumnBars:
     if low >= 0 and high > SKEWED * max(float(np.median(values)), 1.0):
         edges = np.concatenate([[0.0], np.geomspace(1, float(high), BINS)])
         return ColumnBars(
-            tuple(np.histogram(values, edges)[0].tolist()), f"{described}, on a scale of powers".lstrip(", ")
+            tuple(np.histogram(values, edges)[0].tolist()), f"{described}, log scale".lstrip(", ")
         )
     return ColumnBars(tuple(np.histogram(values, BINS)[0].tolist()), described)

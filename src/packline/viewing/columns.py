@@ -32,6 +32,7 @@ MOST_SHARDS = 256
 MOST_VALUES = 1000
 """Different values of a column that are counted."""
 SHOWN_VALUES = 5
+SHOWN_SOURCES = 3
 LONGEST_VALUE = 60
 """Characters of a value in a line."""
 
@@ -198,6 +199,18 @@ def chosen_shards(store: StoreReader, most_documents: int) -> Iterator[tuple[str
             yield source, numbers[place]
 
 
+def _some(sources: Sequence[str]) -> str:
+    """The first names, and the number of the others.
+
+    >>> _some(["a", "b"]), _some(["a", "b", "c", "d", "e"])
+    ('a, b', 'a, b, c and 2 more')
+    """
+    more = len(sources) - SHOWN_SOURCES
+    if more <= 1:
+        return ", ".join(sources)
+    return f"{', '.join(sources[:SHOWN_SOURCES])} and {more} more"
+
+
 def column_table(store: StoreReader, counts: Sequence[ColumnCounts]) -> list[Table]:
     """Table of carried columns; empty without any."""
     if not counts:
@@ -207,7 +220,7 @@ def column_table(store: StoreReader, counts: Sequence[ColumnCounts]) -> list[Tab
         (
             one.name,
             one.type,
-            ", ".join(one.sources),
+            _some(one.sources),
             f"{one.documents:,}",
             f"{one.nulls:,}" if one.nulls else "none",
             one.described,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 LISTED = 25
 """Documents in a list."""
-BEGINNING = 24
-"""Tokens shown of each document."""
+BEGINNING = 64
+"""Most tokens that are shown of each document; a character of rare scripts takes up to four."""
 SHOWN_CHARACTERS = 60
 SHOWN_COLUMNS = 3
 """Carried columns in a list."""

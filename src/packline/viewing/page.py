@@ -74,8 +74,9 @@ class Table:
     """`l` or `r` for each column."""
     part: str = ""
     """Meaning of the marked parts of bars; empty if there are none."""
-    stacked: bool = False
-    """True to write each row as running text where there is no room for columns."""
+    form: Literal["", "stacked", "wrapped"] = ""
+    """`stacked` writes each row as running text where there is no room for columns, `wrapped` breaks lines in
+    all cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,8 @@ class DocumentOrigin:
     """Name of the block, such as the role of a turn; default: `document` and its number."""
     note: str = ""
     """Remark on the block."""
+    anchor: str = ""
+    """Name by which links on the page lead to the block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,13 @@ class FormField:
     """Example of a value, shown while the field is empty."""
     most: int = 0
     """Largest value of a range, which begins at 0."""
+    minor: bool = False
+    """True to show the field on request, and if it has a value that is not the default."""
+
+    @property
+    def is_set(self) -> bool:
+        """True if the value is not the default: the first choice, nothing, or 0."""
+        return self.value not in ((self.choices[0][0],) if self.choices else ("", "0"))
 
 
 @dataclass(frozen=True, slots=True)

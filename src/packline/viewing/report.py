@@ -28,7 +28,7 @@ import numpy as np
 
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
-from packline.errors import RecipeError, StoreError
+from packline.errors import RecipeError, StoreError, refuse_unknown_names
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.store.kept_tokenizer import load_kept_tokenizer
@@ -73,6 +73,7 @@ MOST_TOKENS = 8192
 """Tokens read from the beginning of a document, at most."""
 
 
+@refuse_unknown_names
 def report(
     store: str | Path | StoreReader,
     *,
@@ -205,8 +206,8 @@ def _row_blocks(store: StoreReader, length: int, packing: str, rows: int, tokens
         return [Heading("Rows"), Note(error.message, "warning")]
     count = min(rows, len(found))
     about = (
-        f"{plural(count, 'row')} of {len(found):,}, packed by {packing}, spread over the store: of each "
-        f"{NEIGHBOURS} neighbours the one with most documents in the first {min(tokens, length):,} tokens."
+        f"{plural(count, 'row')} of {len(found):,}, packed by {packing}, from all parts of the store, "
+        "chosen for many short documents."
     )
     strips = [row_strip(found, place, most=tokens) for place in sample_rows(found, count, tokens)]
     return [Heading("Rows"), Note(about), *strips]

@@ -103,6 +103,8 @@ def _segment(
             number = "" if origin.document is None else Markup(' data-document="{}"').format(origin.document)
             turn = Markup(' data-turn="{}"').format(escaped(origin.title)) if origin.title else ""
             data = Markup('{}{} data-origin="{}"').format(number, turn, escaped(origin.text))
+        if origin.anchor:
+            data += Markup(' id="{}"').format(escaped(origin.anchor))
         heading = _heading(cells[0], origin, count) if headings else heading
     kind = " short" if several and heading and count <= SHORT and not (origin and origin.title) else ""
     spans: list[Markup] = []

@@ -115,8 +115,8 @@ def row_facts(rows: AnyRows, index: int) -> tuple[tuple[str, str], ...]:
     spans = len(rows.spans(np.array([index])).documents)
     targets, padding = int((arrays["targets"] != IGNORED).sum()), int((arrays["segment_ids"] < 0).sum())
     return (
-        ("spans", f"{spans:,}"),
-        ("learned from", f"{plural(targets, 'target')}, {percent(targets / rows.seq_len)} of the row"),
+        ("documents", f"{spans:,}"),
+        ("in the loss", f"{plural(targets, 'target')}, {percent(targets / rows.seq_len)} of the row"),
         ("padding", f"{plural(padding, 'token')}, {percent(padding / rows.seq_len)} of the row"),
     )
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
 
-from packline.viewing.page import Cell, DocumentOrigin, TokenStrip
-from packline.viewing.text import percent
+from packline.viewing.page import Cell, DocumentOrigin, Link, Links, TokenStrip
+from packline.viewing.text import percent, plural
 
 BEFORE_ROLE = frozenset({"<|im_start|>", "<|start_header_id|>", "<start_of_turn>", "<|start|>"})
 """Control tokens that a role follows as text."""
@@ -29,6 +29,8 @@ ROLE = re.compile(r"\s*([A-Za-z][\w .-]{0,30}?)\s*(?:\n|$)")
 ROLE_CELLS = 8
 """Most tokens of a role."""
 UNKNOWN = "before the first turn"
+MOST_LINKS = 8
+"""Most turns of a page that have links."""
 
 
 def turns_in(cells: Sequence[Cell]) -> list[tuple[int, str]]:
@@ -86,6 +88,24 @@ def with_turns(strip: TokenStrip, document: int | None = None) -> TokenStrip:
     if not any_turns:
         return strip
     return replace(strip, cells=tuple(cells), origins=tuple(origins), headings=True)
+
+
+def with_loss_links(strip: TokenStrip) -> tuple[TokenStrip, tuple[Links, ...]]:
+    """Strip whose turns in the loss have anchors, and links to the first of them; no links without turns."""
+    learned = {cell.segment for cell in strip.cells if cell.loss}
+    origins = tuple(
+        replace(one, anchor=f"turn-{one.segment + 1}") if one.title and one.segment in learned else one
+        for one in strip.origins
+    )
+    turns = [one for one in origins if one.anchor]
+    if not turns:
+        return strip, ()
+    links: list[str | Link] = [
+        Link(f"turn {one.segment + 1}, {one.title.rpartition(': ')[2]}", f"#{one.anchor}")
+        for one in turns[:MOST_LINKS]
+    ]
+    links += [f"and {plural(len(turns) - MOST_LINKS, 'more turn')}"] if len(turns) > MOST_LINKS else []
+    return replace(strip, origins=origins), (Links("Turns in the loss", ("In the loss:", *links)),)
 
 
 def _of_document(role: str, whole: DocumentOrigin, start: int) -> str:

@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from packline.encoders.parity import PROBES
+from packline.encoders.reference import PROBES
 from packline.encoders.special_tokens import END_OF_TEXT
 from packline.encoders.tiktoken import pattern_of
 from packline.encoders.token_bytes import token_bytes

@@ -1,4 +1,4 @@
-"""axe-core finds nothing serious or critical on any page in either scheme, and would find what is wrong."""
+"""axe-core finds nothing on any page in either scheme, and would find what is wrong; boundaries are seen."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.viewing.browser.harness import PAGES, SCHEMES, Chrome, Scheme, axe
+from tests.viewing.test_grounds import BOUNDARY, contrast
 
 from packline.facade import Store
 from packline.viewing.describe import store_page
@@ -14,6 +15,21 @@ from packline.viewing.token_pages import document_page, row_page
 
 POOR = """<!doctype html><title>x</title><main><p style="color:#999">pale</p><img src="data:,"><input>
 <a href="#"></a></main>"""
+
+NEIGHBORS = """() => {
+    const byte = (one) => (+one).toString(16).padStart(2, "0");
+    const hex = (color) => "#" + color.match(/\\d+/g).slice(0, 3).map(byte).join("");
+    const ground = (one) => {
+        const color = getComputedStyle(one).backgroundColor;
+        return color === "rgba(0, 0, 0, 0)" ? ground(one.parentElement) : hex(color);
+    };
+    const marked = (one) => getComputedStyle(one).boxShadow !== "none" || one.matches(".x");
+    const pairs = [...document.querySelectorAll(".tokens .t + .t")]
+        .filter((one) => !marked(one) && !marked(one.previousElementSibling))
+        .map((one) => ground(one.previousElementSibling) + " " + ground(one));
+    return [...new Set(pairs)].map((pair) => pair.split(" "));
+}"""
+"""Grounds of neighbors, each pair once; without tokens that have a frame or a line between them."""
 
 
 def test_axe_finds_what_is_wrong(chrome: Chrome) -> None:
@@ -46,7 +62,18 @@ def test_the_report(chrome: Chrome, report: Path, scheme: Scheme, width: int) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("path", PAGES)
-def test_pages_of_the_viewer(chrome: Chrome, site: str, path: str, scheme: Scheme) -> None:
-    assert axe(chrome.open(site + path, scheme=scheme)) == []
+def test_pages_of_the_viewer(chrome: Chrome, site: str, path: str) -> None:
+    for scheme, width in zip(SCHEMES, (1280, 400), strict=True):
+        page = chrome.open(site + path, scheme=scheme, width=width)
+        assert axe(page, impacts=None) == [], scheme
+        assert page.title().partition(" · ")[0] == page.locator("h1").inner_text()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_boundaries_of_tokens_are_seen_without_hue(chrome: Chrome, site: str, scheme: Scheme) -> None:
+    for path in ("/document/3", "/row/2?seq_len=512&packing=pad"):
+        pairs = chrome.open(site + path, scheme=scheme).evaluate(NEIGHBORS)
+        assert len(pairs) > 3
+        for left, right in pairs:
+            assert contrast(left, right) >= BOUNDARY, (path, left, right)

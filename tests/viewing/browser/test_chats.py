@@ -60,6 +60,17 @@ def test_each_turn_has_its_role_and_its_share_of_the_loss(chrome: Chrome, chat_s
         picture(other, f"serve-chat-{scheme}")
 
 
+def test_links_lead_to_turns_in_the_loss(chrome: Chrome, chat_site: str) -> None:
+    page = chrome.open(f"{chat_site}/document/0", width=400, height=500, script=False, strict=False)
+    links = page.get_by_role("navigation", name="Turns in the loss").get_by_role("link")
+    assert links.all_inner_texts() == ["turn 3, assistant", "turn 5, assistant"]
+    links.last.click()
+    turn = page.locator(":target")
+    assert turn.locator(".edge strong").inner_text() == "assistant" and "Five." in turn.inner_text()
+    box = turn.bounding_box()
+    assert box is not None and box["y"] < 500
+
+
 def test_keys_lead_to_what_is_trained(chrome: Chrome, chat_site: str) -> None:
     page = chrome.open(f"{chat_site}/document/0")
     now = "document.querySelector('.t.now')"

@@ -172,7 +172,7 @@
       if (!answer || own !== asked) return;
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const there = document.getElementById("live");
-      const found = page.getElementById("live") || page.querySelector("main .note.warning");
+      const found = page.getElementById("live") || page.querySelector("main .note.bad");
       if (own !== asked || !there || !found) return;
       const open = [...there.querySelectorAll("details")].map((one) => one.open);
       hide();

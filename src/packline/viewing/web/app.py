@@ -190,7 +190,7 @@ def _ways(view: View, path: str) -> Links:
 
 def _error_page(status: int, text: str, hint: str, ways: Links | None = None) -> Page:
     text = text if text.endswith((".", "!", "?")) else f"{text}."
-    notes = (Note(text, "bad"), *((Note(hint),) if hint else ()))
+    notes = (Note(text, "bad"), *((Note(f"Hint: {hint}"),) if hint else ()))
     return Page(STATUS.get(status, "Error"), (*notes, *((ways,) if ways else ())))
 
 

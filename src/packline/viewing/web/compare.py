@@ -38,8 +38,7 @@ def stores(view: View) -> Page:
         FormField("document", "Document", view.params.get("document", ""), "number"),
     )
     pair = (view.opened, other)
-    blocks: list[Block] = [Form("What to compare", "/compare/stores", fields, "Compare"), _facts(pair)]
-    blocks += [Heading("Sources"), _sources(pair)]
+    blocks: list[Block] = [Form("What to compare", "/compare/stores", fields, "Compare")]
     if view.params.get("document"):
         most = min(len(one.store.documents) for one in pair) - 1
         wanted = number(view.params, "document", 0, most=most)
@@ -56,6 +55,7 @@ def stores(view: View) -> Page:
             if 0 <= place <= most
         )
         blocks.append(Links("Neighbors", tuple(ways)))
+    blocks += [Heading("Facts"), _facts(pair), Heading("Sources"), _sources(pair)]
     return Page("Compare stores", tuple(blocks), summary=f"{pair[0].name} and {pair[1].name}")
 
 
@@ -81,7 +81,7 @@ def _facts(pair: tuple[ServedStore, ServedStore]) -> Table:
         )
         for name in dict.fromkeys([*left, *right])
     )
-    return Table("Facts", ("fact", pair[0].name, pair[1].name, "compared"), rows, "llll")
+    return Table("", ("fact", pair[0].name, pair[1].name, "compared"), rows, "llll", form="wrapped")
 
 
 def _sources(pair: tuple[ServedStore, ServedStore]) -> Table:

@@ -66,17 +66,30 @@ def chosen_documents(view: View) -> tuple[DocumentFilter, Params]:
     return found, {"where": where, "unique": unique, "exclude": exclude}
 
 
-def choice_fields(view: View) -> tuple[FormField, ...]:
-    """Fields of a form for filters, filled in from the address."""
+def choice_fields(view: View, *, minor: bool = True) -> tuple[FormField, ...]:
+    """Fields of a form for filters, filled in from the address.
+
+    Args:
+        minor: True to show the condition on request, as the others.
+    """
     params, lists = view.params, view.site.exclusions
     equal = (("", "keep all"), ("1", "keep the first"))
     fields = [
-        FormField("where", "Condition on columns", params.get("where", ""), "text", hint="tokens >= 100"),
-        FormField("unique", "Equal texts", params.get("unique", ""), "choice", equal),
+        FormField(
+            "where",
+            "Condition on columns",
+            params.get("where", ""),
+            "text",
+            hint="tokens >= 100",
+            minor=minor,
+        ),
+        FormField("unique", "Equal texts", params.get("unique", ""), "choice", equal, minor=True),
     ]
     if lists:
         names = (("", "nothing"), *((name, name) for name in lists))
-        fields.append(FormField("exclude", "Leave out", params.get("exclude", ""), "choice", names))
+        fields.append(
+            FormField("exclude", "Leave out", params.get("exclude", ""), "choice", names, minor=True)
+        )
     return tuple(fields)
 
 
@@ -94,7 +107,7 @@ def documents_table(view: View) -> Page:
             FormField(
                 "split", "Split", split, "choice", tuple((one, one) for one in (ALL, *view.opened.splits))
             ),
-            *choice_fields(view),
+            *choice_fields(view, minor=False),
             *(FormField(name, name, params[name], "hidden") for name in ("sort", "desc") if params.get(name)),
             *store_field(view),
         ),
@@ -135,7 +148,9 @@ def documents_table(view: View) -> Page:
         *steps(view, "/documents", page, count, kept),
         *((way,) if count and not chosen["source"] else ()),
     )
-    return Page("Documents", blocks, summary=f"{count:,} of {plural(len(view.store.documents), 'document')}")
+    every = plural(len(view.store.documents), "document")
+    summary = every if count == len(view.store.documents) else f"{count:,} of {every}"
+    return Page("Documents", blocks, summary=summary)
 
 
 def _of_rows(chosen: Params) -> Params:
@@ -195,7 +210,7 @@ def _head(view: View, name: str, params: Params) -> ColumnHead:
         return replace(head, described=bars.described)
     # Square roots, so that classes of few documents can be seen.
     top = math.sqrt(max(bars.counts))
-    heights = tuple(math.sqrt(count) / top for count in bars.counts)
+    heights = tuple(math.sqrt(count) / top for count in bars.counts) if len(bars.counts) > 1 else ()
     return replace(head, bars=heights, described=bars.described, values=_values(view, name, bars, params))
 
 

@@ -45,7 +45,7 @@ from packline.viewing.page import (
 from packline.viewing.text import percent, plural, size, whole_characters
 from packline.viewing.token_pages import document_facts, loss_share
 from packline.viewing.tokens import Vocabulary, document_strip
-from packline.viewing.turns import with_turns
+from packline.viewing.turns import with_loss_links, with_turns
 from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_page, find_tokens
 from packline.viewing.web.served_run import uses_of
 from packline.viewing.web.site import InvalidForm, View, choice, number
@@ -148,7 +148,8 @@ def document(view: View, wanted: int) -> Page:
         _numbered(view, "‹ document", wanted - 1),
         _numbered(view, "document", wanted + 1, " ›"),
     )
-    content: list[Block] = [with_turns(replace(strip, headings=False), wanted)]
+    turned, learned = with_loss_links(with_turns(replace(strip, headings=False), wanted))
+    content: list[Block] = [*learned, turned]
     if count > PAGE_TOKENS or first:
         path = f"/document/{wanted}"
         before, after = max(first - PAGE_TOKENS, 0), first + PAGE_TOKENS
@@ -214,7 +215,7 @@ def steps(view: View, path: str, page: int, count: int, params: dict[str, str]) 
 
 def search_page(view: View) -> Page:
     """Page of the search form, with the hits in this part of the store."""
-    params, store = view.params, view.store
+    params = view.params
     by = choice(params, "by", [name for name, _ in SEARCHES], "text")
     query = params.get("q", "")
     form = Form(
@@ -228,18 +229,35 @@ def search_page(view: View) -> Page:
         "Search",
     )
     if not query:
-        text = (
-            "Text is found exactly as typed, also inside tokens and across them. Control tokens are not "
-            "text: search for their ids. Write token ids with spaces between them. Document ids and names "
-            "of files must match completely. A condition compares columns: score >= 3 and language == 'de'; "
-            f"there are {', '.join(column_names(store))}."
-        )
-        return Page("Search", (form, Note(text)))
+        return Page("Search", (form, _help(view)))
     try:
         found, how, size = _run_search(view, by, query)
     except RecipeError as error:
         raise InvalidForm.of("Search", form, error) from error
     return Page("Search", (form, *_search_blocks(view, by, found, size)), summary=how)
+
+
+def _help(view: View) -> Table:
+    """Table of the searches, each with an example of the store."""
+
+    def example(by: str, text: str) -> Value:
+        return Link(text, view.href("/search", q=text, by=by)) if text else ""
+
+    store = view.store
+    first = view.opened.provenance.of([0]).get(0) if len(store.documents) else None
+    ids = store.documents[0][:2].tolist() if len(store.documents) else []
+    rows = (
+        ("text", "Text exactly as typed, also inside tokens and across them", example("text", " the ")),
+        ("token ids", "Tokens in this order, control tokens too", example("ids", " ".join(map(str, ids)))),
+        ("document id", "The document with exactly this id", example("id", (first and first.id) or "")),
+        ("file", "All documents of a file", example("file", first.file if first else "")),
+        (
+            "condition on columns",
+            f"Documents by {', '.join(column_names(store))}",
+            example("where", "tokens >= 100 and tokens < 200"),
+        ),
+    )
+    return Table("", ("search for", "finds", "example"), rows, "lll", form="wrapped")
 
 
 def _run_search(view: View, by: str, query: str) -> tuple[Found, str, int | None]:
@@ -328,7 +346,7 @@ def _found_places(view: View, hits: tuple[Hit, ...], size: int | None) -> Table:
         )
     head = ("document", "token", "before", "found", "after")
     return Table(
-        f"{plural(len(rows), 'place')} in this part of the store", head, tuple(rows), "lrrll", stacked=True
+        f"{plural(len(rows), 'place')} in this part of the store", head, tuple(rows), "lrrll", form="stacked"
     )
 
 

@@ -34,6 +34,7 @@ from packline.viewing.page import (
 from packline.viewing.text import plural
 from packline.viewing.token_pages import row_facts
 from packline.viewing.tokens import AnyRows, row_strip
+from packline.viewing.turns import with_loss_links
 from packline.viewing.web.documents import Params, choice_fields, chosen_documents
 from packline.viewing.web.pages import PAGE_ITEMS, default_seq_len, split_param, steps, store_field
 from packline.viewing.web.site import InvalidForm, View, choice, number
@@ -88,7 +89,7 @@ def form_fields(view: View) -> tuple[FormField, ...]:
             "choice",
             tuple((one, one.replace("_", " ")) for one in PACKINGS),
         ),
-        FormField("split", "Split", split, "choice", tuple((one, one) for one in splits)),
+        FormField("split", "Split", split, "choice", tuple((one, one) for one in splits), minor=True),
         *choice_fields(view),
         *store_field(view),
     )
@@ -165,7 +166,8 @@ def row(view: View, wanted: int) -> Page:
         ("packing", found.packing.replace("_", " ")),
         ("split", split),
     )
-    blocks = (Links("Neighbors", neighbors), WithFacts((strip,), (KeyValues(facts),)))
+    strip, learned = with_loss_links(strip)
+    blocks = (Links("Neighbors", neighbors), WithFacts((*learned, strip), (KeyValues(facts),)))
     summary = f"one of {plural(len(found), 'row')} of {found.seq_len:,} tokens"
     return Page(f"Row {wanted:,}", blocks, summary=summary)
 
@@ -202,7 +204,7 @@ def batch(view: View) -> Page:
     )
     wanted = (
         FormField("step", "Step", params.get("step") or "0", "number"),
-        FormField("rank", "Rank", params.get("rank") or "", "number"),
+        FormField("rank", "Rank", params.get("rank") or "", "number", hint="all"),
     )
     form = Form("Which batch", "/batch", (*wanted, *settings, *form_fields(view)))
     if not len(view.store.documents):
@@ -230,11 +232,9 @@ def batch(view: View) -> Page:
     for index, one, strip in zip(
         shown, numbers, strips_of_rows(view, found, numbers, most=TOKENS_IN_BATCH), strict=True
     ):
-        where = (
-            f"place {index:,} of the batch" if ranks == 1 else f"rank {index // share}, place {index % share}"
-        )
+        where = f"slot {index:,}" if ranks == 1 else f"rank {index // share}, slot {index % share}"
         whole = Link(f"all of row {one:,}", view.href(f"/row/{one}", **_of_rows(chosen)))
-        blocks += [replace(strip, caption=f"{where}: row {one:,}"), Links(f"Place {index:,}", (whole,))]
+        blocks += [replace(strip, caption=f"{where}: row {one:,}"), Links(f"Slot {index:,}", (whole,))]
     if len(indices) > ROWS_OF_BATCH:
         blocks.append(_pages_of_batch(view, page, len(indices), chosen | {"step": step, "rank": _rank(rank)}))
     title = f"Batch of step {step:,}" + ("" if rank < 0 else f", rank {rank}")

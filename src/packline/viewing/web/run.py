@@ -27,8 +27,11 @@ from packline.viewing.page import (
     Table,
     Timeline,
     Value,
+    WithFacts,
 )
 from packline.viewing.text import percent, plural, scaled
+from packline.viewing.token_pages import row_facts
+from packline.viewing.turns import with_loss_links
 from packline.viewing.web.rows import ROWS_OF_BATCH, TOKENS_IN_BATCH, TOKENS_OF_ROW, strips_of_rows
 from packline.viewing.web.served_run import address
 from packline.viewing.web.site import InvalidForm, View, choice, number
@@ -78,9 +81,9 @@ def run_page(view: View) -> Page:
         _timeline(loader, step),
         form,
         _steps(loader, step, chosen),
-        *_batch(view, loader, stage, step, rank, ranks, chosen),
-        Heading(f"Sources of stage {stage.number}"),
         _sources(loader, stage, step),
+        Heading("Batch"),
+        *_batch(view, loader, stage, step, rank, ranks, chosen),
         Heading("Stages"),
         _stages(loader, stage.number, chosen),
         KeyValues((("fingerprint", loader.fingerprint), ("seed", f"{loader.seed:,}"))),
@@ -89,7 +92,7 @@ def run_page(view: View) -> Page:
     seq_len = stage.mixture.seq_len
     summary = (
         f"step {step:,} of {len(loader):,}, counted from 0; stage {stage.number}: "
-        f"{plural(stage.batch_size, 'row')} of {plural(seq_len, 'token')} a batch"
+        f"{plural(stage.batch_size, 'row')} of {plural(seq_len, 'token')} per batch"
     )
     return Page(title, tuple(blocks), summary=summary)
 
@@ -179,15 +182,16 @@ def _row(
             to("next slot ›", index + 1),
         ),
     )
-    facts = KeyValues(
-        (
-            ("source", source_name(rows)),
-            ("row", f"{row:,} of {len(rows):,}"),
-            ("epoch", f"{int(taken.epochs[index])}"),
-            ("rank", f"{index // share}"),
-        )
+    facts = (
+        ("source", source_name(rows)),
+        ("row", f"{row:,} of {len(rows):,}"),
+        *row_facts(rows, row),
+        ("epoch", f"{int(taken.epochs[index])}"),
+        ("rank", f"{index // share}"),
     )
-    return Page(f"Step {step:,}, slot {index:,}", (ways, strip, facts), summary=source_name(rows))
+    strip, learned = with_loss_links(strip)
+    blocks = (ways, WithFacts((*learned, strip), (KeyValues(facts),)))
+    return Page(f"Step {step:,}, slot {index:,}", blocks, summary=f"row {row:,} of {source_name(rows)}")
 
 
 def _view_of(view: View, rows: RowSource) -> View:
@@ -222,7 +226,9 @@ def _sources(loader: Loader, stage: ScheduledStage, step: int) -> Table:
             )
         )
     head = ("source", "share", "rows", "rows used", "epochs now", "at its end", "tokens used")
-    return Table(f"Before step {step:,}", head, tuple(table), "llrrrrr")
+    return Table(
+        f"Sources of stage {stage.number}, and their use before step {step:,}", head, tuple(table), "llrrrrr"
+    )
 
 
 def _length(loader: Loader, stage: ScheduledStage) -> str:

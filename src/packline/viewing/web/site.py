@@ -165,7 +165,7 @@ class InvalidForm(RecipeError):
     @classmethod
     def of(cls, title: str, form: Form, error: PacklineError) -> InvalidForm:
         """Make the error with a page of the form, the error and its remedy."""
-        notes = (Note(f"{error.message}.", "warning"), *((Note(error.hint),) if error.hint else ()))
+        notes = (Note(f"{error.message}.", "bad"), *((Note(f"Hint: {error.hint}"),) if error.hint else ()))
         return cls(Page(title, (form, *notes)), error)
 
 

@@ -115,7 +115,7 @@ def _split(text: str, chosen: list[SiteTokenizer], control: bool) -> list[Block]
         strip = with_turns(TokenStrip(caption, cells[:SHOWN_TOKENS], more=more))
         ids = " ".join(str(number) for cell in cells for number in cell.ids)
         parts.append((strip, CopyText(f"ids of {one.name}", ids)))
-    return [_table(text, chosen, cut), SideBySide(tuple(parts))]
+    return [SideBySide(tuple(parts)), _table(text, chosen, cut)]
 
 
 def _samples(view: View, chosen: list[SiteTokenizer]) -> Links:
@@ -162,15 +162,15 @@ def _cut(one: SiteTokenizer, text: str, *, control: bool) -> tuple[Cell, ...]:
 def _table(text: str, chosen: list[SiteTokenizer], cut: list[tuple[Cell, ...]]) -> Table:
     """Table that compares the token sequences in numbers."""
     size = len(text.encode("utf-8", "surrogatepass"))
-    edges = [_edges(cells) for cells in cut]
-    shared = set.intersection(*edges)
+    edges = [_edges(cells, text) for cells in cut]
+    shared = set.intersection(*([one for one in edges if one is not None] or [set()]))
     rows = tuple(
         (
             one.name,
             f"{len(one.vocabulary):,}",
             f"{_count(cells):,}",
             f"{size / max(_count(cells), 1):.2f}",
-            f"{100 * len(shared) / max(len(own), 1):.0f}%",
+            "changes the text" if own is None else f"{100 * len(shared) / max(len(own), 1):.0f}%",
         )
         for one, cells, own in zip(chosen, cut, edges, strict=True)
     )
@@ -182,6 +182,16 @@ def _count(cells: tuple[Cell, ...]) -> int:
     return sum(len(cell.ids) for cell in cells)
 
 
-def _edges(cells: tuple[Cell, ...]) -> set[int]:
-    """Byte offsets of the ends of tokens."""
-    return set(accumulate(len(cell.data) for cell in cells))
+def _edges(cells: tuple[Cell, ...], text: str) -> set[int] | None:
+    """Byte offsets of the ends of tokens in a text; None if they are tokens of another text.
+
+    Some tokenizers put a space before the text; some normalize it or lose characters.
+
+    >>> tokens = [Cell(one, (0,), one.encode(), 0) for one in (" hell", "o")]
+    >>> sorted(_edges(tuple(tokens), "hello")), _edges(tuple(tokens), "Hello")
+    ([4, 5], None)
+    """
+    written, expected = b"".join(cell.data for cell in cells), text.encode("utf-8", "surrogatepass")
+    if written not in (expected, b" " + expected):
+        return None
+    return set(accumulate((len(cell.data) for cell in cells), initial=len(expected) - len(written))) - {0, -1}
