@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,7 +130,7 @@ def publish_bytes(path: Path, data: bytes) -> None:
 @contextmanager
 def _waiting_file(path: Path, data: bytes) -> Iterator[Path]:
     """The bytes, durable under a name of the same folder that no other process has; removed at the end."""
-    waiting = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
+    waiting = path.with_name(f".{path.name}.{os.urandom(4).hex()}{UNFINISHED}")
     try:
         with open(waiting, "xb") as file:
             file.write(data)
