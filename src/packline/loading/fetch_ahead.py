@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packline.errors import PacklineError
-from packline.packing.batch import BatchPart, PlannedRows
+from packline.packing.batch import BatchPart
 
 if TYPE_CHECKING:
     from packline.loading.schedule import ScheduledStage
@@ -169,8 +169,7 @@ class FetchAhead:
     def _plan_steps(self, loader: Any, steps: range) -> list[tuple[Mirror, list[int]]]:
         """Plan steps together; pieces that they read, by store."""
         from packline.loading.schedule import parts_of
-        from packline.packing.gather import GatherPlan
-        from packline.packing.layout import Layout
+        from packline.packing.gather import PlannedRows
         from packline.packing.row_reader import RowReader
 
         plans = {step: parts_of(*loader.place_of(step)) for step in steps}
@@ -181,20 +180,20 @@ class FetchAhead:
         pieces: list[tuple[Mirror, list[int]]] = []
         for parts_of_source in uses.values():
             source = parts_of_source[0][2].source
-            spans = source.spans(np.concatenate([part.rows for _, _, part in parts_of_source]))
-            layout = Layout.of(spans.offsets, spans.lengths, source.seq_len)
-            plan = GatherPlan.of(source.store, spans, layout)
+            rows = np.concatenate([part.rows for _, _, part in parts_of_source])
+            if isinstance(source, RowReader):
+                planned = source.plan(rows)
+            else:
+                spans = source.spans(rows)
+                planned = PlannedRows.of(source.store, spans, source.seq_len, pad_id=0, boundary_loss=False)
             if source.store.mirror is not None:
-                plan = plan.in_pieces()
-                pieces.append((source.store.mirror, plan.needed()))
+                pieces.append((source.store.mirror, planned.plan.needed()))
             if not isinstance(source, RowReader):
                 continue
             first = 0
             for step, number, part in parts_of_source:
                 last = first + len(part.rows)
-                copies = plan.part(first, last, source.seq_len, part.places)
-                planned = PlannedRows(source.gather_planned, spans.part(first, last), copies)
-                plans[step][number] = part._replace(planned=planned)
+                plans[step][number] = part._replace(planned=planned.part(first, last, part.places))
                 first = last
         count = sum(map(_copies, plans.values()))
         if self._copies + count <= KEPT_COPIES:
