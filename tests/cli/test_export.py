@@ -230,7 +230,7 @@ def test_how_far_it_is(store: Store) -> None:
         tally.hear(UnitDone("x"))
     assert tally.fraction == 1
     assert [plain(line) for line in export_lines(planned)] == [
-        "  writes         npz: 100 rows, 8,000 tokens, 4 parts, 1 of them done by an earlier run",
+        "  writes         npz: 100 rows of 80 tokens, 4 parts, 1 of them done by an earlier run",
         "  new on disk    about 2.0 MB",
         "  not preserved  tail: 3 tokens: too short",
     ]

@@ -17,7 +17,6 @@ from tests.formats.stores import CASES, Case, make_store, random_documents
 from packline.errors import InputError, RecipeError
 from packline.formats.check import check_dataset
 from packline.formats.format import get_format
-from packline.formats.litdata import row_tokens
 from packline.formats.row_view import RowView
 
 LITDATA = ("litdata", "torch")
@@ -58,6 +57,28 @@ def view_of(case: Case, folder: Path, *, seq_len: int, **settings: Any) -> RowVi
     return RowView.of_store(store, seq_len=min(seq_len, store.manifest.tokens), **settings)
 
 
+def longer_rows(view: RowView) -> list[list[int]]:
+    """Tokens of each row, and the target of the last one, or padding where it has none."""
+    arrays = view.read(0, view.rows, ("tokens", "targets"))
+    last = arrays["targets"][:, -1]
+    return [
+        [*row, target if target >= 0 else view.pad_id]
+        for row, target in zip(arrays["tokens"].tolist(), last.tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"packing": "best_fit"}, {"packing": "best_fit", "boundary_loss": True}]
+)
+def test_longer_rows_are_rows_and_their_last_targets(tmp_path: Path, settings: dict[str, Any]) -> None:
+    for name, case in CASES.items():
+        view = view_of(case, tmp_path / name, seq_len=16, **settings)
+        whole = np.full((view.rows, view.seq_len + 1), -7, np.int64)
+        for start in range(0, view.rows, 3):
+            view.read_longer(start, whole[start : start + 3])
+        assert whole.tolist() == longer_rows(view), name
+
+
 def test_litdata_reads_the_same_rows(tmp_path: Path) -> None:
     wanted: dict[str, tuple[list[list[int]], str, int]] = {}
     ways = [(name, "int32", 16) for name in CASES] + [("plain", "uint16", 7), ("shards", "int64", 33)]
@@ -68,7 +89,7 @@ def test_litdata_reads_the_same_rows(tmp_path: Path) -> None:
         options = {"dtype": dtype, "shard_bytes": 5 * (length + 1) * np.dtype(dtype).itemsize}
         plan = write_rows(view, "litdata", folder / "out", options)
         assert len(plan.parts) == -(-view.rows // 5)
-        wanted[str(folder / "out")] = (row_tokens(view, 0, view.rows).tolist(), dtype, length + 1)
+        wanted[str(folder / "out")] = (longer_rows(view), dtype, length + 1)
     blocks = {path: block for path, (_, _, block) in wanted.items()}
     found = run_peer(READ, json.dumps(blocks), modules=LITDATA)
     for path, (rows, dtype, _) in wanted.items():
@@ -78,8 +99,8 @@ def test_litdata_reads_the_same_rows(tmp_path: Path) -> None:
 def test_rows_end_with_the_token_that_follows(tmp_path: Path) -> None:
     view = view_of(CASES["plain"], tmp_path, seq_len=16)
     stream = flat(CASES["plain"].stored)
-    rows = row_tokens(view, 0, view.rows)
-    assert rows.shape == (view.rows, 17) and rows.dtype == np.int32
+    rows = np.empty((view.rows, 17), np.int32)
+    view.read_longer(0, rows)
     for number, row in enumerate(rows.tolist()):
         following = stream[number * 16 : number * 16 + 17]
         # Where a document ends with a row, nothing is to be foretold: padding, which is the end of document.
@@ -95,7 +116,7 @@ def test_files_are_those_that_litdata_writes(tmp_path: Path) -> None:
         view = view_of(CASES[name], folder / "store", seq_len=10)
         for size in (1, 500, 1 << 26):
             write_rows(view, "litdata", folder / f"own-{size}", {"shard_bytes": size, "dtype": dtype})
-            rows = row_tokens(view, 0, view.rows).tolist()
+            rows = longer_rows(view)
             sets.append((f"{name}/theirs-{size}", "tensor", dtype, rows, {"chunk_bytes": size}))
     litdata_writes(tmp_path, sets)
     for theirs, *_ in sets:

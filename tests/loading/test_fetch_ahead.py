@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from packline import Loader, Mixture
 from packline.errors import StoreError
 from packline.facade import Store
 from packline.loading import fetch_ahead
-from packline.loading.fetch_ahead import window_steps
+from packline.loading.fetch_ahead import FetchAhead, window_steps
 from packline.store.paths import CacheSettings
 from packline.testing import make_store
 
@@ -80,6 +81,28 @@ def test_what_is_due_is_there_and_waits_are_counted(local: Store, tmp_path: Path
             assert loader.traffic is not None and loader.traffic.requests > 3
             waits[ahead] = loader.traffic.stalls
         assert waits[True] < waits[False]
+
+
+def test_with_a_full_cache_the_reader_makes_its_plans_itself(
+    local: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    plan = FetchAhead._plan
+
+    def noted(self: FetchAhead, loader: Loader, step: int) -> None:
+        threads.append(threading.current_thread().name)
+        plan(self, loader, step)
+
+    with standing_for_bucket(Faults(local.path)):
+        remote = Store(PLACE, CacheSettings(str(tmp_path)))
+        for shard in remote.shards:
+            shard.token_ranges[0:]
+        monkeypatch.setattr(FetchAhead, "_plan", noted)
+        loaders = [Loader(store.rows(256), batch_size=4, prefetch=0) for store in (local, remote)]
+        for step in range(300):
+            assert same_arrays(*(loader.next_batch(step) for loader in loaders))
+    assert threads[0] == "packline-fetch-ahead" and "MainThread" in threads
+    assert set(threads[threads.index("MainThread") :]) == {"MainThread"}
 
 
 def test_a_loader_that_waits_for_its_bytes_reports_it(

@@ -16,9 +16,7 @@ from tests.store.stores import relist
 
 from packline import Loader
 from packline.facade import Store
-from packline.packing.batch import ALL_FIELDS, BatchPart, PlannedRows, read_batch
-from packline.packing.gather import GatherPlan
-from packline.packing.layout import Layout
+from packline.packing.batch import ALL_FIELDS, BatchPart, read_batch
 from packline.packing.rows import Rows
 from packline.store.paths import CacheSettings
 from packline.testing import make_store
@@ -50,16 +48,12 @@ def test_parts_of_a_joint_plan_are_the_batches_of_their_rows(
         data.draw(st.lists(st.integers(0, len(local) - 1), min_size=1, max_size=most)), np.int64
     )
     cuts = sorted({0, len(numbers), *data.draw(st.lists(st.integers(0, len(numbers)), max_size=3))})
-    spans = remote.spans(numbers)
-    layout = Layout.of(spans.offsets, spans.lengths, length)
-    plan = GatherPlan.of(remote.store, spans, layout).in_pieces()
+    whole = remote.plan(numbers)
     for first, last in itertools.pairwise(cuts):
         rows, places = numbers[first:last], None
         if data.draw(st.booleans()):
             places = np.array(data.draw(st.permutations(range(last - first))), np.int64)
-        planned = PlannedRows(
-            remote.gather_planned, spans.part(first, last), plan.part(first, last, length, places)
-        )
+        planned = whole.part(first, last, places)
         found = read_batch([BatchPart(remote, rows, places, planned)], ALL_FIELDS)
         expected = local.read(rows, ALL_FIELDS)
         for name, values in found.items():

@@ -300,7 +300,7 @@ def test_settings_that_make_no_sense(
 
 
 def test_an_unknown_setting_is_an_error(store: Store) -> None:
-    with pytest.raises(TypeError, match="window"):
+    with pytest.raises(RecipeError, match="window"):
         store.rows(16, window=3)  # type: ignore[call-arg]
 
 

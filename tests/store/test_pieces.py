@@ -164,6 +164,18 @@ def test_what_is_due_late_is_evicted_before_what_is_due_soon(tmp_path: Path) -> 
     assert left == ["abd", "bd", "bd", "bd"] or left == ["abd", "abd", "bd", "bd"], left
 
 
+def test_room_is_kept_for_pieces_that_are_being_written(tmp_path: Path) -> None:
+    cache = CacheFolder(tmp_path, 30)
+
+    def others(file: int) -> None:
+        for letter in "bcde":
+            cache.add(letter * 32, 10, lambda other: write_all(other, bytes(10)))
+        write_all(file, bytes(10))
+
+    cache.add("a" * 32, 10, others)
+    assert sum(file.stat().st_size for file in pieces_in(tmp_path)) == 30
+
+
 def test_threads_and_stores_share_one_cache(local: Store, tmp_path: Path) -> None:
     errors: list[BaseException] = []
 

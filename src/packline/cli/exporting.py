@@ -48,12 +48,12 @@ def watch_export(out: str) -> Iterator[OnEvent]:
 def export_lines(planned: Planned) -> list[Line]:
     """Lines on the planned output: its files, those shared with the store, and what it cannot represent."""
     assert isinstance(planned, ExportPlanned)
-    what = (
-        plural(planned.rows, "row")
-        if planned.rows is not None
-        else plural(planned.documents or 0, "document")
-    )
-    work = f"{what}, {plural(planned.tokens or 0, 'token')}, {plural(planned.units, 'part')}"
+    tokens = planned.tokens or 0
+    if planned.rows:
+        what = f"{plural(planned.rows, 'row')} of {plural(tokens // planned.rows, 'token')}"
+    else:
+        what = f"{plural(planned.documents or 0, 'document')}, {plural(tokens, 'token')}"
+    work = f"{what}, {plural(planned.units, 'part')}"
     if planned.units_done:
         work += f", {planned.units_done:,} of them done by an earlier run"
     rows: list[Line] = [[("writes", "quiet"), f"{planned.format}: {work}"]]

@@ -6,7 +6,8 @@ from packline.cli.main import interrupted
 from packline.cli.output import Line, output, table
 from packline.cli.progress import Tally
 from packline.jobs.store_job import Imported
-from packline.viewing.text import duration, plural
+from packline.store.ledger import Ledger
+from packline.viewing.text import duration, percent, plural
 
 
 def import_interrupted(error: KeyboardInterrupt, tally: Tally) -> int:
@@ -24,6 +25,21 @@ def finished_lines(imported: Imported, out: str) -> list[Line]:
         [("store", "quiet"), (out, "title")],
         [("holds", "quiet"), f"{counts} of {manifest.tokenizer.name} as {manifest.dtype}"],
         [("done", "quiet"), (done, "good")],
+        [("look at it", "quiet"), f"packline view {out} --document 0"],
         [("check it", "quiet"), f"packline verify {out}"],
     ]
+    if trained := _mask_line(manifest.ledger):
+        rows.insert(2, [("trained on", "quiet"), trained])
     return table(rows, "ll", width=output.wrap)
+
+
+def _mask_line(ledger: Ledger) -> str:
+    """Fraction of tokens trained on, and counts of truncation."""
+    mask = ledger.mask
+    if not mask:
+        return ""
+    share = percent(mask.trained_tokens / max(ledger.tokens, 1))
+    line = f"{plural(mask.trained_tokens, 'token')}, {share} of all"
+    if mask.truncated:
+        line += f"; {plural(mask.truncated, 'document')} cut by {plural(mask.truncated_tokens, 'token')}"
+    return line

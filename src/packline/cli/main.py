@@ -39,8 +39,12 @@ if TYPE_CHECKING:
 DONE, FAILED, USAGE, TOO_MANY_BAD, UNCHECKED = 0, 1, 2, 3, 4
 
 
-def make_app() -> App:
-    """Create the command line, without importing its commands."""
+def make_app(*, with_completion: bool = True) -> App:
+    """Create the command line, without importing its commands.
+
+    Args:
+        with_completion: add the option that installs completion.
+    """
     from cyclopts import App, Group
 
     app = App(
@@ -63,9 +67,10 @@ def make_app() -> App:
             f"packline.cli.{word}:{word}", name=name, help=help, sort_key=place, group=topics[name], **more
         )
     options = Group("Options", sort_key=len(TOPICS))
-    app.register_install_completion_command(
-        help="Install completion of commands and options for bash, zsh or fish.", group=options
-    )
+    if with_completion:  # loading it takes as long as a tenth of a short command
+        app.register_install_completion_command(
+            help="Install completion of commands and options for bash, zsh or fish.", group=options
+        )
     app["--help"].group = app["--version"].group = options
     app["--version"].help = "Show the version."
     app["--help"].help = "Show this page, or with a command its own."
@@ -125,7 +130,9 @@ def _run(arguments: list[str]) -> int:
     from cyclopts import CycloptsError
 
     try:
-        code = make_app()(arguments, exit_on_error=False, print_error=False)
+        code = make_app(with_completion=next(iter(arguments), "") not in PAGES)(
+            arguments, exit_on_error=False, print_error=False
+        )
     except CycloptsError as error:
         from packline.cli.usage import describe
 

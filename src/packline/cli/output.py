@@ -130,10 +130,11 @@ class Output:
 
     def blocks(self, *blocks: Block) -> None:
         """Print blocks of a page, except in json mode."""
-        if self.mode != "json":
-            from packline.viewing.terminal import render_blocks
+        if self.mode == "json" or self.mute:
+            return
+        from packline.viewing.terminal import render_blocks
 
-            self.lines(render_blocks(blocks, self.width, self.color, wrap=self.wrap is not None))
+        self.lines(render_blocks(blocks, self.width, self.color, wrap=self.wrap is not None))
 
     def show(self, lines: Sequence[Line]) -> None:
         """Print lines; in a terminal, more than a screen of them by a pager."""

@@ -106,9 +106,11 @@ def estimate_blocks(found: Estimate) -> list[Block]:
     ]
     facts += [("" if place else "rates per worker", rate) for place, rate in enumerate(_rates(found))]
     temporary = f" and {size(found.temporary_bytes)} while it runs" if found.temporary_bytes else ""
-    workers = plural(found.workers, "worker process", "worker processes")
+    each = f"of up to {size(found.memory_a_worker)}"
+    workers = f"with {plural(found.workers, 'worker process', 'worker processes')} {each} each"
+    workers = workers if found.workers else f"in one process {each}"
     ends = (
-        ("time", f"{_time(found)} with {workers} of up to {size(found.memory_a_worker)} each"),
+        ("time", f"{_time(found)} {workers}"),
         ("disk", f"{size(found.store_bytes)}{temporary}; {size(found.free_disk)} are free"),
         ("units", f"about {found.units:,}"),
     )

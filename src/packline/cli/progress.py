@@ -35,6 +35,7 @@ from packline.jobs.events import (
     UnitDone,
 )
 from packline.store.ledger import Ledger, losses
+from packline.viewing.ledger import ledger_table
 from packline.viewing.page import Block, KeyValues
 from packline.viewing.page import Note as NoteBlock
 from packline.viewing.text import bar, cells, cut, duration, percent, plural, scaled, size
@@ -429,8 +430,6 @@ def show_finished(finished: Finished, out: str) -> None:
 
 def finished_blocks(finished: Finished, out: str) -> list[Block]:
     """Ledger, speed, engines, warnings and the resulting store."""
-    from packline.viewing.describe import ledger_table  # it loads readers, which no help page needs
-
     rows: list[tuple[str, str]] = []
     if finished.run_text_bytes:
         whole = f"{size(finished.run_text_bytes)} of text in {duration(finished.seconds)}"

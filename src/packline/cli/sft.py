@@ -33,7 +33,6 @@ from packline.errors import RecipeError, unknown_name
 from packline.jobs.on import On
 from packline.jobs.store_job import Imported
 from packline.store.manifest import split_warnings
-from packline.viewing.text import percent, plural
 
 _FLAGS, _PLACE = Flags(), PlaceArguments()
 
@@ -141,7 +140,6 @@ def run(request: SftRequest, max_bad_fraction: float, on: On) -> int:
     except KeyboardInterrupt as error:
         return import_interrupted(error, tally)
     output.lines(finished_lines(done, request.out))
-    output.lines([[("  ", ""), mask_line(done)]])
     ledger = done.manifest.ledger
     code = TOO_MANY_BAD if ledger.bad_fraction > max_bad_fraction else DONE
     if code:
@@ -151,19 +149,6 @@ def run(request: SftRequest, max_bad_fraction: float, on: On) -> int:
     warn_of_splits(missing)
     output.result({**facts(done, tally, request.out, code), "warnings": missing})
     return code
-
-
-def mask_line(done: Imported) -> str:
-    """Fraction of tokens trained on, and counts of truncation."""
-    ledger = done.manifest.ledger
-    mask = ledger.mask
-    if not mask:
-        return ""
-    share = percent(mask.trained_tokens / max(ledger.tokens, 1))
-    line = f"{plural(mask.trained_tokens, 'token')} trained on, {share} of all"
-    if mask.truncated:
-        line += f"; {plural(mask.truncated, 'document')} cut by {plural(mask.truncated_tokens, 'token')}"
-    return line
 
 
 def read_template(given: str) -> str:

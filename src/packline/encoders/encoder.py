@@ -227,7 +227,7 @@ class Encoder:
         return {} if self._chooser is None else self._chooser.encoded_bytes
 
     def rates(self) -> dict[str, dict[str, float]]:
-        """Latest rates in MB/s by script and engine."""
+        """Latest rates in MB/s of processor time by script and engine."""
         return {} if self._chooser is None else self._chooser.rates()
 
     def _ready(self, texts: Texts) -> Chooser:
@@ -348,6 +348,8 @@ class Chooser:
     that sees half of the text is only half as warm: between two engines of about equal speed, keeping the
     current one is faster.
 
+    Rates are of processor time: the time in which other programs run says nothing of an engine.
+
     Cost: two clock readings per call; a batch that goes to several engines is copied once more.
     """
 
@@ -403,9 +405,9 @@ class Chooser:
 
     def _encode(self, name: EngineName, members: list[int], texts: Texts, sizes: np.ndarray) -> Ragged:
         """Call an engine once; it counts as a measurement if nearly all of the text is of one script."""
-        started = time.perf_counter()
+        started = time.process_time()
         ragged = self.engines[name].encode(texts)
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
         main = max(members, key=sizes.__getitem__)
         total = int(sizes[members].sum())
         if total >= TOO_LITTLE and sizes[main] > NEARLY_ALL * total:

@@ -17,8 +17,8 @@ over the UTF-8 at several GB/s.
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
@@ -69,7 +69,7 @@ END_OF_TURN = frozenset(
     }
 )
 
-MARK = f"\uffff{secrets.randbits(64)}."
+MARK = f"\uffff{int.from_bytes(os.urandom(8))}."
 KEPT_MARK = "\uffffspecial."
 """In place of `MARK` in what is kept on disk."""
 """Prefix of the replacement names: random, so that no document can contain one on purpose."""

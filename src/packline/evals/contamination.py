@@ -3,61 +3,48 @@
     questions ──> grams (`ngram_index`) ──┐
     shards ──one unit each──> processes ──┴──> overlaps ──> by set, by source, the longest of all
 
-    shard ──> 128 K tokens ──> bytes ──> words ──> hashes ──> candidates ──> compared word by word ──> found
-                 └─────────── ids ────────────────────┘
-
 `words` (the default) compares the text, in lower case and without punctuation (`words`), independent of the
 tokenizer (if it does not keep all of a text, the part it keeps); `tokens` compares ids exactly; where a token
 is less than a character, 13 of them are short.
 
-Shards are read in chunks of tokens. A gram lies within one document. A chunk begins some words before the end
-of the previous one, so that no gram is missed, unless it is longer than half a chunk. The first and the last
-word of a chunk may be incomplete (tokens may even end within a character), so both are left out: a
-neighboring chunk has them whole. Memory does not depend on the store.
-
-Cost: 1.5 s for the 78,000 questions of CORE, MMLU and GSM8K, then one pass over the shards, at about 80 MB/s
-of text per core.
+Cost: 1.5 s for the 78,000 questions of CORE, MMLU and GSM8K, then one pass over the shards (`scanning`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import nsmallest
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from packline.encoders.token_bytes import TokenText, keeps_text, token_bytes
-from packline.errors import CorruptStore, RecipeError
+from packline.errors import RecipeError
+from packline.evals.candidates import save_letters
 from packline.evals.evaluation_texts import read_evaluations
 from packline.evals.ngram_index import (
     GramOf,
     QuestionGrams,
     Questions,
     SetFound,
-    gram_hashes,
-    mix,
-    runs_of,
     write_questions,
 )
+from packline.evals.scanning import CHUNK_TOKENS, ScanSettings, ShardFound
 from packline.evals.task import EvaluationText, text_encoder
-from packline.evals.words import LOWER, spelled, split_words
+from packline.evals.words import LOWER, spelled
 from packline.jobs.engine import run_units
-from packline.jobs.job import Numbered, ReportProgress, Runner
+from packline.jobs.job import Numbered
 from packline.jobs.on import On, temporary_folder
 from packline.jobs.resources import usable_cores
 from packline.packing.exclusions import check_list_path, write_list
 from packline.storage.local import disk_errors
 from packline.store.files import read_file
 from packline.store.kept_tokenizer import load_kept_tokenizer
-from packline.store.paths import CacheSettings
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.report import OnProgress
-from packline.store.shard import Shard
 
 N = 13
 MOST_TEXTS = 10
@@ -66,8 +53,6 @@ ALONE_TOKENS = 1 << 24
 MOST_LISTED = 100
 MOST_SHOWN = 400
 """Maximum characters of an overlap to keep."""
-CHUNK_TOKENS = 1 << 17
-"""Tokens to search at a time."""
 NORMALISATION = {
     "words": "lower case and NFKC, without punctuation and white space; "
     "in scripts without spaces each character is a word",
@@ -204,6 +189,7 @@ def _prepare(
             found[boundary] = b" "
     vocabulary = TokenText.of_tokens(found)
     vocabulary.save(folder)
+    save_letters(folder, found)
     if keeps_text(tokenizer):
         return write_questions(folder, texts, n, most_texts)
     encoder = text_encoder(tokenizer)
@@ -322,141 +308,3 @@ def _shown(store: StoreReader, pieces: list[bytes] | list[int]) -> str:
     else:
         whole = str(store.tokenizer.decode(pieces, skip_special_tokens=False))
     return whole if len(whole) <= MOST_SHOWN else f"{whole[:MOST_SHOWN]}..."
-
-
-class ScanSettings(msgspec.Struct, frozen=True):
-    """Settings common to all shards."""
-
-    store: str
-    folder: str
-    """Folder with the questions' grams and, for words, the tokens' bytes in lower case (`TokenText`)."""
-    n: int
-    gram_of: GramOf
-    chunk_tokens: int = CHUNK_TOKENS
-    cache: CacheSettings | None = None
-    """Cache of a remote store."""
-
-    def open(self) -> Scan:
-        """Open the store and the questions."""
-        return Scan(self)
-
-
-class ShardFound(msgspec.Struct, frozen=True):
-    """Overlaps in one shard: the longest of each document and question."""
-
-    documents: list[int]
-    """Numbers of the documents in the store, ascending."""
-    texts: list[int]
-    """Number of each question."""
-    lengths: list[int]
-    """Length of each overlap, in words or ids."""
-    positions: list[int]
-    """Start of each overlap in the question."""
-
-
-class _Chunk(NamedTuple):
-    """A chunk of tokens of a shard, as words or ids."""
-
-    hashes: np.ndarray
-    tokens: Callable[[int, int], np.ndarray]
-    """Index of the token in which each word begins, for a range of words."""
-    pieces: Callable[[int, int], list[bytes] | list[int]]
-
-
-class Scan(Runner[Numbered, ShardFound]):
-    """Searches one shard after another."""
-
-    unit = Numbered
-
-    def __init__(self, job: ScanSettings) -> None:
-        self._job, self._n = job, job.n
-        self._store, self._questions = StoreReader(job.store, job.cache), QuestionGrams(job.folder)
-        self._vocab_size = self._store.manifest.tokenizer.vocab_size
-        self._by_words = job.gram_of == "words"
-        if self._by_words:
-            self._vocabulary = TokenText.load(Path(job.folder))
-        else:
-            self._ids = mix(np.arange(self._vocab_size))
-
-    def run(self, unit: Numbered, report: ReportProgress) -> ShardFound:
-        """Search the shard of this number.
-
-        Raises:
-            CorruptStore: an id outside the vocabulary.
-        """
-        number = unit.number
-        shard = self._store.shards[number]
-        places = np.append(shard.places(slice(None)), shard.entry.tokens)
-        found: list[tuple[int, int, int, int]] = []
-        done = 0
-        for start, stop, skipped, chunk in self._chunks(shard):
-            matches = self._questions.index.find(gram_hashes(chunk.hashes[skipped:], self._n))
-            for place, text, position, grams in runs_of(matches):
-                run = (place + skipped, text, position, grams + self._n - 1)
-                found += self._compare(chunk, places, start, run)
-            report(stop - done)
-            done = stop
-        return _longest(np.array(found, np.int64).reshape(-1, 4), int(self._store.firsts[number]))
-
-    def _chunks(self, shard: Shard) -> Iterator[tuple[int, int, int, _Chunk]]:
-        """Start and end of each chunk, and the number of words to leave out at its beginning."""
-        start, total = 0, shard.entry.tokens
-        while start < total:
-            stop = min(start + self._job.chunk_tokens, total)
-            whole = self._read(shard, start, stop)
-            # The first and the last word of a chunk may be incomplete.
-            skipped = int(self._by_words and start > 0)
-            kept = len(whole.hashes) - int(self._by_words and stop < total)
-            yield start, stop, skipped, whole._replace(hashes=whole.hashes[:kept])
-            if stop == total:
-                return
-            words = len(whole.hashes)
-            back = self._n + 1 if self._by_words else self._n - 1
-            again = start
-            if not back:
-                again = stop
-            elif back <= words:
-                again += int(whole.tokens(words - back, words - back + 1)[0])
-            start = max(again, stop - self._job.chunk_tokens // 2, start + 1)
-
-    def _read(self, shard: Shard, start: int, stop: int) -> _Chunk:
-        tokens = shard.tokens[start:stop]
-        if (highest := int(tokens.max())) >= self._vocab_size or int(tokens.min()) < 0:
-            raise CorruptStore(
-                f"shard {shard.entry.name}: an id outside the vocabulary among tokens {start:,} to {stop:,}, "
-                f"expected 0 to {self._vocab_size - 1:,}, found {highest:,}",
-                hint="packline verify shows what else differs",
-            )
-        if not self._by_words:
-            return _Chunk(self._ids[tokens], np.arange, lambda first, last: tokens[first:last].tolist())
-        text, begins = self._vocabulary.gather(tokens)
-        words = split_words(text)
-        return _Chunk(
-            words.hashes,
-            lambda first, last: np.searchsorted(begins, words.starts[first:last], side="right") - 1,
-            words.spellings,
-        )
-
-    def _compare(
-        self, chunk: _Chunk, places: np.ndarray, offset: int, run: tuple[int, int, int, int]
-    ) -> Iterator[tuple[int, int, int, int]]:
-        """Compare a run of candidates with its question; yield the overlaps within one document."""
-        place, text, position, length = run
-        tokens = offset + chunk.tokens(place, place + length)
-        documents = np.searchsorted(places, tokens, side="right") - 1
-        spellings = chunk.pieces(place, place + length)
-        grams = self._questions.pieces(text, position, position + length)
-        edges = np.flatnonzero(np.diff(documents)) + 1
-        for begin, end in pairwise([0, *edges.tolist(), length]):
-            if end - begin >= self._n and spellings[begin:end] == grams[begin:end]:
-                yield int(documents[begin]), text, end - begin, position + begin
-
-
-def _longest(found: np.ndarray, first: int) -> ShardFound:
-    """Keep the longest overlap of each document and question; the first of several."""
-    order = np.lexsort((-found[:, 2], found[:, 1], found[:, 0]))
-    found = found[order]
-    new = np.ones(len(found), np.bool_)
-    new[1:] = (found[1:, :2] != found[:-1, :2]).any(axis=1)
-    documents, texts, lengths, positions = found[new].T
-    return ShardFound((documents + first).tolist(), texts.tolist(), lengths.tolist(), positions.tolist())

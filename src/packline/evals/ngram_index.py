@@ -7,7 +7,8 @@ A gram is n values in a row; its hash is `sum(value[i] * BASE**(n-1-i))` modulo 
 
 The index holds the sorted hashes of all grams with the text and the position of each, 16 bytes per gram, and
 two bit tables that reject nearly all other hashes in one or two lookups. Cost: about 10 ns per position.
-Equal hashes are only candidates: the caller compares the grams themselves.
+Equal hashes are only candidates: the caller compares the grams themselves. A second set has the sums of the
+grams' letters, in which `candidates` looks first.
 
     questions ──> words with hashes, or ids ──> grams, sorted by hash ──> FOLDER/*.npy ──> QuestionGrams
 
@@ -15,17 +16,19 @@ Equal hashes are only candidates: the caller compares the grams themselves.
     starts                        int64 `[W+1]`: start of each word in `values`; absent for ids
     firsts                        int64 `[Q+1]`: first word or id of each question
     hashes, texts, positions      one per gram; see `GramIndex`
+    sums                          uint64, sorted: `letter_sums` of each gram, or sum of the values of its ids
 
 The files are written once and memory-mapped by every process that searches. Grams shared by more than
 `most_texts` questions are common phrasing; those with fewer than n / 2 different words are rules and rows of
 dots. Both are left out and counted. A question with fewer than n words, or whose grams are all left out,
 cannot be found: it is counted as not checked. Cost: 1.5 s for the 78,000 questions of CORE, MMLU and GSM8K;
-16 bytes per gram, 8 bytes plus its length per word.
+24 bytes per gram, 8 bytes plus its length per word.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -34,7 +37,7 @@ import numpy as np
 
 from packline.errors import InputError
 from packline.evals.task import EvaluationText
-from packline.evals.words import BASE, LOWER, split_words
+from packline.evals.words import BASE, LOWER, SPACE, split_words
 from packline.ragged import Ragged
 
 MASK = 2**64 - 1
@@ -54,6 +57,35 @@ def mix(values: np.ndarray) -> np.ndarray:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
+
+
+FLAG_BITS = 5
+"""Lowest bits of a sum that are zero, for flags (see `candidates`)."""
+
+
+def value_of_ids(ids: np.ndarray) -> np.ndarray:
+    """Value of each id in the sum of a gram of ids, uint64."""
+    return mix(ids) >> np.uint64(FLAG_BITS) << np.uint64(FLAG_BITS)
+
+
+def letter_sums(text: np.ndarray) -> np.ndarray:
+    """Sum of the values of all letters before each byte of a text, uint64 `[N+1]`; spaces have none.
+
+    >>> sums = letter_sums(np.frombuffer(b"ab ba", np.uint8))
+    >>> bool(sums[2] == sums[5] - sums[3])
+    True
+    """
+    return _summed(_LETTERS[text])
+
+
+def _summed(values: np.ndarray) -> np.ndarray:
+    sums = np.zeros(len(values) + 1, np.uint64)
+    np.cumsum(values, out=sums[1:])
+    return sums
+
+
+_LETTERS = value_of_ids(np.arange(256))
+_LETTERS[SPACE] = 0
 
 
 def gram_hashes(values: np.ndarray, n: int) -> np.ndarray:
@@ -114,17 +146,15 @@ class Matches(NamedTuple):
     """int64 `[M]`: start of the gram in that text."""
 
 
-class GramIndex:
-    """Index of the grams of texts.
+class HashSet:
+    """A set of hashes, with two bit tables that reject nearly all others.
 
     Args:
         hashes: uint64 `[G]`, sorted.
-        texts: int32 `[G]`: text of each gram.
-        positions: int32 `[G]`: position in that text.
     """
 
-    def __init__(self, hashes: np.ndarray, texts: np.ndarray, positions: np.ndarray) -> None:
-        self.hashes, self.texts, self.positions = hashes, texts, positions
+    def __init__(self, hashes: np.ndarray) -> None:
+        self.hashes = hashes
         enough = max(int(16 * len(hashes)).bit_length(), 10)
         self._shifts = [np.uint64(64 - min(enough, most)) for most in FILTER_BITS]
         self._tables = []
@@ -136,24 +166,16 @@ class GramIndex:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def find(self, hashes: np.ndarray) -> Matches:
-        """Find the hashes `[P]` that are those of known grams; matches are in any order."""
+    def places(self, hashes: np.ndarray) -> np.ndarray:
+        """Positions in `hashes` `[P]` of those in the set, int64, in any order."""
         places = np.flatnonzero(self._may_be(hashes, 0))
         places = places[self._may_be(hashes[places], 1)]
-        # Sorted, they are close to each other in the index too: half as many cache misses.
+        # Sorted, they are close to each other in the set too: half as many cache misses.
         places = places[np.argsort(hashes[places])]
         wanted = hashes[places]
         first = np.searchsorted(self.hashes, wanted)
         found = self.hashes.take(first, mode="clip") == wanted if len(self) else first > 0
-        places, wanted, first = places[found], wanted[found], first[found]
-        counts = np.searchsorted(self.hashes, wanted, side="right") - first
-        ends = np.cumsum(counts)
-        entries = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - ends + counts, counts)
-        return Matches(
-            np.repeat(places, counts),
-            self.texts[entries].astype(np.int64),
-            self.positions[entries].astype(np.int64),
-        )
+        return places[found]
 
     def _looks(self, hashes: np.ndarray, step: int) -> np.ndarray:
         """Number of the bit for each hash in one of the tables."""
@@ -167,6 +189,40 @@ class GramIndex:
         found >>= (bits & 7).astype(np.uint8)
         found &= 1
         return found.view(np.bool_)
+
+
+class GramIndex:
+    """Index of the grams of texts.
+
+    Args:
+        hashes: uint64 `[G]`, sorted.
+        texts: int32 `[G]`: text of each gram.
+        positions: int32 `[G]`: position in that text.
+    """
+
+    def __init__(self, hashes: np.ndarray, texts: np.ndarray, positions: np.ndarray) -> None:
+        self._hashes, self.texts, self.positions = hashes, texts, positions
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    @cached_property
+    def _known(self) -> HashSet:
+        return HashSet(self._hashes)
+
+    def find(self, hashes: np.ndarray) -> Matches:
+        """Find the hashes `[P]` that are those of known grams; matches are in any order."""
+        places = self._known.places(hashes)
+        wanted = hashes[places]
+        first = np.searchsorted(self._hashes, wanted)
+        counts = np.searchsorted(self._hashes, wanted, side="right") - first
+        ends = np.cumsum(counts)
+        entries = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - ends + counts, counts)
+        return Matches(
+            np.repeat(places, counts),
+            self.texts[entries].astype(np.int64),
+            self.positions[entries].astype(np.int64),
+        )
 
 
 def sort_grams(
@@ -239,6 +295,8 @@ class QuestionGrams:
         # Plain arrays that own the maps: slicing `np.memmap` itself costs five times as much.
         arrays = {file.stem: np.asarray(np.load(file, mmap_mode="r")) for file in Path(folder).glob("*.npy")}
         self.index = GramIndex(arrays["hashes"], arrays["texts"], arrays["positions"])
+        self.sums = HashSet(arrays["sums"])
+        """Sums of the letters of all grams, or of their ids."""
         self._values, self._firsts = arrays["values"], arrays["firsts"]
         self._starts = arrays.get("starts")
 
@@ -330,10 +388,17 @@ def write_questions(
     *arrays, common = sort_grams(hashes, texts_of, places, most_texts)
     for unchecked in np.flatnonzero(np.bincount(arrays[1], minlength=len(names)) == 0).tolist():
         sets[names[unchecked]].unchecked += 1
-    _save(folder, "values", np.concatenate(values))
-    _save(folder, "firsts", np.cumsum(np.concatenate([[0], *counts])))
+    whole_values, firsts = np.concatenate(values), np.cumsum(np.concatenate([[0], *counts]))
+    _save(folder, "values", whole_values)
+    _save(folder, "firsts", firsts)
     if encode is None:
-        _save(folder, "starts", np.cumsum(np.concatenate([[0], *lengths])))
+        starts = np.cumsum(np.concatenate([[0], *lengths]))
+        _save(folder, "starts", starts)
+        sums = letter_sums(whole_values)[starts]
+    else:
+        sums = _summed(value_of_ids(whole_values))
+    at = firsts[arrays[1]] + arrays[2]
+    _save(folder, "sums", np.unique(sums[at + n] - sums[at]))
     for name, array in zip(("hashes", "texts", "positions"), arrays, strict=True):
         _save(folder, name, array)
     return Questions(sets, names, numbers, len(arrays[0]), common, repetitive)

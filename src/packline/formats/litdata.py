@@ -39,7 +39,6 @@ from packline.formats.format import Options, RowFormat
 from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, read_index
 from packline.formats.layouts.token_files import read_numbers
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, fitting_dtype
-from packline.packing.layout import IGNORED
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
@@ -123,10 +122,12 @@ class Litdata(RowFormat):
         block = max(BLOCK_TOKENS // width, 1)
         with target.create(part.name) as file:
             file.write(np.uint32(count).tobytes() + offsets.astype("<u4").tobytes())
+            whole = np.empty((min(block, count), width), dtype)  # one for all: fresh memory costs a copy
             for start in range(part.start, part.stop, block):
-                stop = min(start + block, part.stop)
-                file.write(np.ascontiguousarray(row_tokens(view, start, stop), dtype).reshape(-1))
-                target.progress((stop - start) * view.seq_len)
+                rows = whole[: part.stop - start]
+                view.read_longer(start, rows)
+                file.write(rows.reshape(-1))
+                target.progress(len(rows) * view.seq_len)
         return {"rows": count, "bytes": int(offsets[-1]), "checksum": target.files[-1].checksum}
 
     def finish(
@@ -194,16 +195,6 @@ class Litdata(RowFormat):
             files.append(file)
             _check_file(file, numbers, dtype, bool(config.get("compression")), findings)
         return RowFiles(files)
-
-
-def row_tokens(view: RowView, start: int, stop: int) -> np.ndarray:
-    """Rows with one more token at the end: int32 `[n, L+1]`.
-
-    The last column is the target of the last token, or padding if it has none.
-    """
-    arrays = view.read(start, stop, ("tokens", "targets"))
-    last = arrays["targets"][:, -1:]
-    return np.concatenate([arrays["tokens"], np.where(last == IGNORED, view.pad_id, last)], axis=1)
 
 
 def _check_file(

@@ -27,7 +27,8 @@ from packline.formats.types import NotPreserved, TokenizerProperties
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
 from packline.loading.schedule import Schedule, ScheduledStage
-from packline.packing.batch import FIELDS, BatchPart, read_batch
+from packline.packing.batch import FIELDS, BatchPart, CompactBatch, read_batch
+from packline.packing.layout import IGNORED
 from packline.packing.packer import RowOptions, Spans
 from packline.packing.rows import Rows
 from packline.recipe import SPLITS
@@ -173,13 +174,33 @@ class RowView(TokenizerProperties):
             IndexError: no such rows.
             CorruptStore: a store is damaged in these rows.
         """
+        if start == stop:
+            return self._sources[0].read(np.empty(0, np.int64), fields)
+        return read_batch(self._batch_parts(start, stop), fields)
+
+    def read_longer(self, start: int, into: np.ndarray) -> None:
+        """Read rows from `start` on, each with one more token: the target of its last one, or padding.
+
+        Args:
+            into: integers of a dtype that holds the vocabulary, `[N, L + 1]`, to be filled.
+
+        Raises:
+            IndexError: no such rows.
+            CorruptStore: a store is damaged in these rows.
+        """
+        compact = CompactBatch.read(self._batch_parts(start, start + len(into)), ("tokens", "targets"))
+        layout, after = compact.outline.layout, compact.outline.after
+        assert compact.tokens is not None and after is not None
+        into[:, :-1] = compact.tokens
+        into[:, -1] = np.where((after == IGNORED) | (layout.padding > 0), self.pad_id, after)
+
+    def _batch_parts(self, start: int, stop: int) -> list[BatchPart]:
+        """Parts of the batch of these rows, of which there is at least one."""
         parts = [
             BatchPart(self._sources[source], rows, places)
             for source, places, rows in self._parts(start, stop)
         ]
-        if not parts:
-            return self._sources[0].read(np.empty(0, np.int64), fields)
-        return read_batch([parts[0]._replace(places=None)] if len(parts) == 1 else parts, fields)
+        return [parts[0]._replace(places=None)] if len(parts) == 1 else parts
 
     def spans(self, start: int, stop: int) -> RowSpans:
         """Spans of documents in rows `start` to `stop`.

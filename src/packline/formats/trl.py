@@ -113,7 +113,7 @@ class Trl(RowFormat):
             for number, start in enumerate(starts)
         )
         tokens = view.rows * view.seq_len if options.padded else view.tokens
-        why = "trainers move labels within a row; one a row at most, in the row that follows in the document"
+        why = "at most one per row: trainers shift labels within a row, and the next token is in another row"
         lost = (
             *view.not_preserved(masks=True, boundaries=True),
             NotPreserved("last targets", view.rows, "tokens", why),

@@ -12,7 +12,6 @@ same, units are made twice, with the same bytes, and nothing else happens.
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import threading
 import time
@@ -94,7 +93,7 @@ class Driver:
         self._storage, self._name, self._etag = storage, name, ""
         now = int(time.time())
         self.record = DriverRecord(
-            id=secrets.token_hex(8),
+            id=os.urandom(8).hex(),
             host=socket.gethostname(),
             process=os.getpid(),
             work=os.path.abspath(work),

@@ -10,7 +10,9 @@ The window covers ten times the latency of a request, and at least 64 steps, as 
 room. The state of a loader does not change: what is fetched ahead is only found in the cache.
 
 Spans and copies are computed once, for several steps together: the plans of the next steps are kept for the
-reader, which takes them instead of computing its own.
+reader, which takes them instead of computing its own. A thread makes them while something has to be fetched.
+Once a plan finds all of its pieces in the cache, the reader makes the next one: two threads would compete
+for the interpreter and for the caches of the processor.
 
 A worker process of a data loader makes every n-th step, and fetches for those alone. Nothing is fetched ahead
 for single batches out of order, and nothing for local stores.
@@ -28,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packline.errors import PacklineError
-from packline.packing.batch import BatchPart, PlannedRows
+from packline.packing.batch import BatchPart
 
 if TYPE_CHECKING:
     from packline.loading.schedule import ScheduledStage
@@ -93,6 +95,8 @@ class FetchAhead:
         """Rows of coming steps, with their plans."""
         self._copies = 0
         """Copies of these plans."""
+        self._calm = False
+        """True if the last plan found everything in the cache."""
         self._looked: tuple[float, float] | None = None
         """Time of the last look at the waits, and their seconds until then."""
 
@@ -130,6 +134,9 @@ class FetchAhead:
         short = self._planned + CHUNK * self._stride > self._end(loader, step)
         if short and self._planned > step + self._stride:  # wait until a chunk is missing, or all
             return True
+        if self._calm:
+            self._plan(loader, step)
+            return True
         self._thread = threading.Thread(
             target=self._plan, args=(loader, step), name="packline-fetch-ahead", daemon=True
         )
@@ -152,7 +159,8 @@ class FetchAhead:
         return found
 
     def _plan(self, loader: Any, step: int) -> None:
-        """Request what the window lacks; body of the thread."""
+        """Request what the window lacks; body of the thread, which is left out while nothing is requested."""
+        mirrors, before, self._calm = self.mirrors(loader.schedule.stages), self._requests(loader), False
         try:
             while (first := self._planned) < (end := self._end(loader, step)):
                 steps = range(first, min(end, first + CHUNK * self._stride), self._stride)
@@ -163,14 +171,17 @@ class FetchAhead:
                     mirror.pieces.expect(pieces, due)
                 self._bytes += (size / len(steps) - self._bytes) * (0.3 if self._bytes else 1.0)
                 self._planned = steps[-1] + self._stride
+            self._calm = self._requests(loader) == before and not any(one.pieces.waiting() for one in mirrors)
         except PacklineError:
             pass  # raised again, with its place, by the step that needs it
+
+    def _requests(self, loader: Any) -> int:
+        return sum(one.traffic.requests for one in self.mirrors(loader.schedule.stages))
 
     def _plan_steps(self, loader: Any, steps: range) -> list[tuple[Mirror, list[int]]]:
         """Plan steps together; pieces that they read, by store."""
         from packline.loading.schedule import parts_of
-        from packline.packing.gather import GatherPlan
-        from packline.packing.layout import Layout
+        from packline.packing.gather import PlannedRows
         from packline.packing.row_reader import RowReader
 
         plans = {step: parts_of(*loader.place_of(step)) for step in steps}
@@ -181,20 +192,20 @@ class FetchAhead:
         pieces: list[tuple[Mirror, list[int]]] = []
         for parts_of_source in uses.values():
             source = parts_of_source[0][2].source
-            spans = source.spans(np.concatenate([part.rows for _, _, part in parts_of_source]))
-            layout = Layout.of(spans.offsets, spans.lengths, source.seq_len)
-            plan = GatherPlan.of(source.store, spans, layout)
+            rows = np.concatenate([part.rows for _, _, part in parts_of_source])
+            if isinstance(source, RowReader):
+                planned = source.plan(rows)
+            else:
+                spans = source.spans(rows)
+                planned = PlannedRows.of(source.store, spans, source.seq_len, pad_id=0, boundary_loss=False)
             if source.store.mirror is not None:
-                plan = plan.in_pieces()
-                pieces.append((source.store.mirror, plan.needed()))
+                pieces.append((source.store.mirror, planned.plan.needed()))
             if not isinstance(source, RowReader):
                 continue
             first = 0
             for step, number, part in parts_of_source:
                 last = first + len(part.rows)
-                copies = plan.part(first, last, source.seq_len, part.places)
-                planned = PlannedRows(source.gather_planned, spans.part(first, last), copies)
-                plans[step][number] = part._replace(planned=planned)
+                plans[step][number] = part._replace(planned=planned.part(first, last, part.places))
                 first = last
         count = sum(map(_copies, plans.values()))
         if self._copies + count <= KEPT_COPIES:

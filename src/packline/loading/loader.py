@@ -9,8 +9,8 @@ A batch is a function of its step, so the state is the step and a fingerprint th
 data. World size, rank, prefetch and fields are not in the state: a run resumed with any of them changed sees
 the same global batches. Rank r of W gets rows r*b to (r+1)*b of each, b = B / W.
 
-Cost: a batch of one source is one call of `rows.read`; of several, the look-ups of each and one batch, whose
-rows are read to their places. Tensors and worker processes are in `packline.torch`.
+Cost: steps that are read in order are planned together (`plan_ahead`), so a batch costs two thirds of a call
+of `rows.read`, also of several sources. Tensors and worker processes are in `packline.torch`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from packline.errors import RecipeError, refuse_unknown_names
 from packline.loading.fetch_ahead import FetchAhead
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import OrderName, row_order
+from packline.loading.plan_ahead import PlanAhead
 from packline.loading.prefetch import make_ahead
 from packline.loading.read_ahead import ReadAhead
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage, parts_of
@@ -129,6 +130,7 @@ class Loader(Notebook):
         self._pass = 0
         self._read_ahead = ReadAhead()
         self._fetch_ahead = FetchAhead()
+        self._plan_ahead = PlanAhead()
 
     def _check_batch_sizes(self) -> None:
         """Refuse batches that the ranks cannot share."""
@@ -287,7 +289,7 @@ class Loader(Notebook):
                 before + counts.count(source, row) for row in (start, stop, stage.steps * stage.batch_size)
             )
             self._read_ahead.announce(stage.mixture.rows[source], order, *draws)
-        return parts_of(stage, start, stop)
+        return self._plan_ahead.parts(self, step)
 
     def place_of(self, step: int) -> tuple[ScheduledStage, int, int]:
         """Stage of a step, and the range of this rank's rows in it."""

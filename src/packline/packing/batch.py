@@ -15,7 +15,7 @@ takes the look-ups of each, but is filled once. Memory: the arrays, and temporar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from packline.errors import RecipeError
 from packline.packing.blocks import take
-from packline.packing.gather import GatherPlan, gather
+from packline.packing.gather import PlannedRows
 from packline.packing.layout import IGNORED, Layout, Outline
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
@@ -73,32 +73,22 @@ class RowSource(Protocol):
         """Cut the same rows to a length that divides theirs."""
 
 
-class PlannedRows(NamedTuple):
-    """Rows whose spans and copies are known."""
-
-    gather: Callable[..., Outline]
-    """`RowReader.gather_planned` of the rows."""
-    spans: Spans
-    plan: GatherPlan
-
-
 class BatchPart(NamedTuple):
     """Rows of one source in a batch."""
 
     source: RowSource
     rows: np.ndarray
-    """int64 `[b]`: numbers of the rows in the source."""
+    """int64 `[b]`: numbers of the rows in the source; if the plan joins several sources, each in its own."""
     places: np.ndarray | None = None
     """int64 `[b]`: rows of the batch that they are; None: the whole batch, in order."""
     planned: PlannedRows | None = None
-    """Spans and copies that were computed ahead."""
+    """Layout and copies that were computed ahead."""
 
     def gather(self, tokens: np.ndarray | None, targets: bool) -> Outline:
         """Read them; see `RowReader.gather`."""
         if self.planned is None:
             return self.source.gather(self.rows, tokens, self.places, targets=targets)
-        gather, spans, plan = self.planned
-        return gather(spans, plan, tokens, self.places, targets=targets)
+        return self.planned.gather(tokens, self.places, targets=targets)
 
 
 def read_batch(parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
@@ -183,14 +173,8 @@ def fill(
     """
     arrays = _allocate(_kinds(tuple(fields), np.dtype(dtype)), (len(spans), seq_len))
     if "tokens" in arrays:
-        outline = gather(
-            store,
-            spans,
-            arrays["tokens"],
-            pad_id=pad_id,
-            boundary_loss=boundary_loss,
-            targets="targets" in arrays,
-        )
+        planned = PlannedRows.of(store, spans, seq_len, pad_id=pad_id, boundary_loss=boundary_loss)
+        outline = planned.gather(arrays["tokens"], None, targets="targets" in arrays)
     else:
         outline = Outline(Layout.of(spans.offsets, spans.lengths, seq_len))
     return _finished(arrays, outline, fields)

@@ -1,7 +1,7 @@
 """Reading of rows from the files of a store: their tokens, and the outline from which the rest follows.
 
-    GatherPlan   ranges of files, and the ranges of the batch they are copied to
-    gather       rows to their places in a batch
+    GatherPlan    ranges of files, and the ranges of the batch they are copied to
+    PlannedRows   rows whose layout and plan are known, to be read to their places in a batch
 
 Documents are adjacent in a shard. So documents that follow one another in a row as they do in the store are
 one copy, whatever their number, and only its start has to be looked up: documents 7, 8, 9 are one copy,
@@ -9,13 +9,19 @@ documents 7, 30, 9 three (best fit, shuffled documents). If shards have `NAME.lo
 which costs as much again.
 
 Copies of a remote store are cut where its pieces end. What a plan reads is brought at once, and a copy is
-then a slice of one piece that is held. A plan of many rows can be divided into those of single batches.
+then a slice of one piece that is held.
+
+Planning costs as much as reading does, most of it for each call and little for each row. So the rows of many
+batches are planned together where they are known ahead, also those of several sources, and the plan is
+divided into those of single batches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +44,6 @@ class GatherPlan:
     store: StoreReader
     shards: list[Shard]
     """Shard that each copy is from."""
-    firsts: list[int]
-    """Number in the store of that shard's first document."""
     sources: list[int]
     """First token of each copy in its shard."""
     targets: list[int]
@@ -48,12 +52,20 @@ class GatherPlan:
     """Tokens."""
     rows: np.ndarray
     """int64 `[N]`: row of the layout."""
+    behind: list[tuple[Shard, int] | None]
+    """Place in its shard of the token that is the target of the last one of each row; None for none."""
     pieces: PieceRanges | None = None
     """Places of the copies in the pieces of a remote store, once they are cut there."""
 
     @classmethod
     def of(
-        cls, store: StoreReader, spans: Spans, layout: Layout, places: np.ndarray | None = None
+        cls,
+        store: StoreReader,
+        spans: Spans,
+        layout: Layout,
+        places: np.ndarray | None = None,
+        *,
+        boundary_loss: bool = False,
     ) -> GatherPlan:
         """Join the spans that are adjacent in the store.
 
@@ -62,7 +74,13 @@ class GatherPlan:
             spans: spans of B rows.
             layout: their layout.
             places: row of the batch that each row is, int64 `[B]`; None: as they come.
+            boundary_loss: True if the last token of a document has the first of the next as its target.
+
+        Raises:
+            CorruptStore: an index points outside of its shard.
         """
+        if not boundary_loss and spans.following is not None:
+            spans = replace(spans, following=None)
         if len(layout) == 1 and len(layout.rows) <= FEW:
             return cls._of_few(store, spans, 0 if places is None else int(places[0]) * layout.seq_len)
         documents, rows = spans.documents, layout.rows
@@ -76,21 +94,24 @@ class GatherPlan:
         first = apart.nonzero()[0]
         numbers, rows = numbers[first], rows[first]
         shards = store.shards.pick(numbers.tolist())
-        firsts = store.firsts[numbers]
-        inner = (documents[first] - firsts).tolist()
+        firsts = store.firsts[numbers].tolist()
+        inner = (documents[first] - store.firsts[numbers]).tolist()
         offsets = [shard.offset_of(place) for shard, place in zip(shards, inner, strict=True)]
         sources = np.array(offsets, np.int64) // store.dtype.itemsize + spans.starts[first]
         targets = layout.begins[first]
         if places is not None:
             targets = targets + (places - np.arange(len(places)))[rows] * layout.seq_len
         lengths = np.add.reduceat(layout.lengths, first) if len(first) else layout.lengths
-        return cls(store, shards, firsts.tolist(), sources.tolist(), targets.tolist(), lengths.tolist(), rows)
+        places_in_shards, sizes = sources.tolist(), lengths.tolist()
+        behind = _behind(store, spans, rows, shards, firsts, places_in_shards, sizes)
+        return cls(store, shards, places_in_shards, targets.tolist(), sizes, rows, behind)
 
     @classmethod
     def _of_few(cls, store: StoreReader, spans: Spans, place: int) -> GatherPlan:
         """Do the same for one row of few spans, one by one: NumPy is slower for a few numbers."""
         documents, starts, lengths = spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist()
-        copies = cls(store, [], [], [], [], [], np.empty(0, np.int64))
+        copies = cls(store, [], [], [], [], np.empty(0, np.int64), [])
+        firsts: list[int] = []
         itemsize = store.dtype.itemsize
         last, beyond = -1, 0  # the previous document, and the first one of the next shard
         for document, start, length in zip(documents, starts, lengths, strict=True):
@@ -101,12 +122,14 @@ class GatherPlan:
                 first = document - inner
                 beyond = first + len(shard)
                 copies.shards.append(shard)
-                copies.firsts.append(first)
+                firsts.append(first)
                 copies.sources.append(shard.offset_of(inner) // itemsize + start)
                 copies.targets.append(place)
                 copies.lengths.append(length)
             last, place = document, place + length
-        return replace(copies, rows=np.zeros(len(copies.lengths), np.int64))
+        rows = np.zeros(len(copies.lengths), np.int64)
+        behind = _behind(store, spans, rows, copies.shards, firsts, copies.sources, copies.lengths)
+        return replace(copies, rows=rows, behind=behind)
 
     def in_pieces(self) -> GatherPlan:
         """The same copies of a remote store, cut where its pieces end.
@@ -124,11 +147,11 @@ class GatherPlan:
         return GatherPlan(
             self.store,
             [self.shards[copy] for copy in copies],
-            [self.firsts[copy] for copy in copies],
             cut.starts.tolist(),
             (moved[cut.ranges] + cut.starts).tolist(),
             cut.lengths.tolist(),
             self.rows[cut.ranges],
+            self.behind,
             cut.pieces,
         )
 
@@ -152,13 +175,34 @@ class GatherPlan:
         return GatherPlan(
             self.store,
             self.shards[start:stop],
-            self.firsts[start:stop],
             self.sources[start:stop],
             targets,
             self.lengths[start:stop],
             rows,
+            self.behind[first:last],
             None if self.pieces is None else self.pieces.part(start, stop),
         )
+
+    @classmethod
+    def join(cls, plans: Sequence[GatherPlan], places: Sequence[np.ndarray]) -> GatherPlan:
+        """Copies of several local sources to one batch.
+
+        Args:
+            plans: made with these places.
+            places: rows of the batch that the rows of each plan are, int64 `[B_i]` each.
+        """
+        rows = np.concatenate([place[plan.rows] for plan, place in zip(plans, places, strict=True)])
+        order = rows.argsort(kind="stable")
+        copies = order.tolist()
+
+        def joined(name: str) -> list[Any]:
+            values = list(chain.from_iterable(getattr(plan, name) for plan in plans))
+            return [values[copy] for copy in copies]
+
+        behind = list(chain.from_iterable(plan.behind for plan in plans))
+        by_row = [behind[row] for row in np.concatenate(places).argsort().tolist()]
+        shards, sources, targets, lengths = map(joined, ("shards", "sources", "targets", "lengths"))
+        return cls(plans[0].store, shards, sources, targets, lengths, rows[order], by_row)
 
     def needed(self) -> list[int]:
         """Pieces of copies that are cut, and of the token after each, ascending."""
@@ -220,93 +264,143 @@ class GatherPlan:
                 raise wrong_id(shard, vocabulary, source + int(wrong[0]))
 
 
-def gather(
+def _behind(
     store: StoreReader,
     spans: Spans,
-    tokens: np.ndarray,
-    places: np.ndarray | None = None,
-    *,
-    pad_id: int,
-    boundary_loss: bool = False,
-    targets: bool = True,
-    plan: GatherPlan | None = None,
-) -> Outline:
-    """Read rows into a batch.
-
-    Args:
-        store: store that holds the documents.
-        spans: spans of B rows. Only the last span of a row may leave its document unfinished, which holds for
-            every packing.
-        tokens: tokens of the batch, of a dtype that holds all ids; its rows `places` are filled, all if that
-            is None.
-        places: row of the batch that each row is, int64 `[B]`.
-        pad_id: token at padding.
-        boundary_loss: True if the last token of a document has the first of the next as its target.
-        targets: False if the outline needs nothing that only targets depend on.
-        plan: copies of these rows, if they are known.
-
-    Raises:
-        RecipeError: a row fuller than those of the batch.
-        CorruptStore: an id outside of the vocabulary, or an index that points outside of its shard.
-    """
-    layout = Layout.of(spans.offsets, spans.lengths, tokens.shape[1])
-    if plan is None:
-        plan = GatherPlan.of(store, spans, layout, places)
-    held = None
-    if store.mirror is not None:
-        plan = plan if plan.pieces is not None else plan.in_pieces()
-        held = plan.bring()
-    plan.copy_tokens(tokens.reshape(-1), held)
-    for begin, end in layout.pads():
-        row, start = divmod(begin, layout.seq_len)
-        tokens[row if places is None else places[row], start : start + end - begin] = pad_id
-    read = tokens if places is None else tokens[places]
-    # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
-    greatest = int(read.view(f"u{tokens.itemsize}").max(initial=0))
-    if greatest >= store.manifest.tokenizer.vocab_size:
-        plan.check_ids()  # or it is the padding, whose id may be any number
-    if not targets:
-        return Outline(layout)
-    linked = np.ones(len(layout), np.bool_) if boundary_loss else None
-    trained = None
-    if store.has_loss:
-        whole = np.ones(tokens.shape, np.uint8)
-        plan.copy_loss(whole.reshape(-1))
-        trained = whole if places is None else whole[places]
-    outline = Outline(layout, _after(plan, spans, layout, boundary_loss), linked, trained)
-    del held
-    return outline
+    rows_of_copies: np.ndarray,
+    shards: list[Shard],
+    firsts: list[int],
+    sources: list[int],
+    lengths: list[int],
+) -> list[tuple[Shard, int] | None]:
+    """See `GatherPlan.behind`; the following document counts where the spans have one."""
+    rows = (spans.offsets[1:] > spans.offsets[:-1]).nonzero()[0]
+    final = spans.offsets[1:][rows] - 1
+    # The last copy of a row ends where its last span does.
+    last = (rows_of_copies.searchsorted(rows, "right") - 1).tolist()
+    documents = spans.documents[final].tolist()
+    stops = (spans.starts[final] + spans.lengths[final]).tolist()
+    followers = [-1] * len(rows) if spans.following is None else spans.following[rows].tolist()
+    behind: list[tuple[Shard, int] | None] = [None] * len(spans)
+    for row, copy, document, stop, follower in zip(
+        rows.tolist(), last, documents, stops, followers, strict=True
+    ):
+        shard = shards[copy]
+        if stop < shard.length_of(document - firsts[copy]):
+            behind[row] = shard, sources[copy] + lengths[copy]
+        elif follower >= 0:
+            shard, inner = store.locate(follower)
+            behind[row] = shard, shard.offset_of(inner) // store.dtype.itemsize
+    return behind
 
 
-def _after(plan: GatherPlan, spans: Spans, layout: Layout, boundary_loss: bool) -> np.ndarray:
+class PlannedRows(NamedTuple):
+    """Rows of one source, or of several local ones of the same settings, whose copies are known."""
+
+    layout: Layout
+    plan: GatherPlan
+    pad_id: int
+    """Token at padding."""
+    boundary_loss: bool
+    """True if the last token of a document has the first of the next as its target."""
+    has_loss: bool
+    """True if any shard may have a `NAME.loss`."""
+
+    @classmethod
+    def of(
+        cls,
+        store: StoreReader,
+        spans: Spans,
+        seq_len: int,
+        places: np.ndarray | None = None,
+        *,
+        pad_id: int,
+        boundary_loss: bool,
+    ) -> PlannedRows:
+        """Plan rows.
+
+        Args:
+            store: store that holds the documents.
+            spans: spans of B rows. Only the last span of a row may leave its document unfinished, which holds
+                for every packing.
+            seq_len: tokens per row, L.
+            places: row of the batch that each row is, int64 `[B]`; None: the whole batch, in order.
+            pad_id: token at padding.
+            boundary_loss: True if the last token of a document has the first of the next as its target.
+
+        Raises:
+            RecipeError: a row fuller than `seq_len`.
+            CorruptStore: an index points outside of its shard.
+        """
+        layout = Layout.of(spans.offsets, spans.lengths, seq_len)
+        plan = GatherPlan.of(store, spans, layout, places, boundary_loss=boundary_loss)
+        if store.mirror is not None:
+            plan = plan.in_pieces()
+        return cls(layout, plan, pad_id, boundary_loss, store.has_loss)
+
+    def part(self, first: int, last: int, places: np.ndarray | None = None) -> PlannedRows:
+        """Rows `first` to `last` alone; see `GatherPlan.part`."""
+        layout = self.layout.part(first, last)
+        return self._replace(layout=layout, plan=self.plan.part(first, last, layout.seq_len, places))
+
+    @classmethod
+    def join(cls, planned: Sequence[PlannedRows], places: Sequence[np.ndarray]) -> PlannedRows:
+        """Rows of several local sources in one batch; see `GatherPlan.join`."""
+        layout = Layout.join([one.layout for one in planned], places)
+        plan = GatherPlan.join([one.plan for one in planned], places)
+        has_loss = any(one.has_loss for one in planned)
+        return planned[0]._replace(layout=layout, plan=plan, has_loss=has_loss)
+
+    def gather(self, tokens: np.ndarray | None, places: np.ndarray | None, *, targets: bool) -> Outline:
+        """Read the rows into a batch.
+
+        Args:
+            tokens: tokens of the batch, of a dtype that holds all ids; its rows `places` are filled, all if
+                that is None. None: no field needs them.
+            places: row of the batch that each row is, int64 `[B]`.
+            targets: False if the outline needs nothing that only targets depend on.
+
+        Raises:
+            CorruptStore: an id outside of the vocabulary, or an index that points outside of its shard.
+        """
+        layout, plan = self.layout, self.plan
+        if tokens is None:
+            return Outline(layout)
+        held = plan.bring() if plan.pieces is not None else None
+        plan.copy_tokens(tokens.reshape(-1), held)
+        for begin, end in layout.pads():
+            row, start = divmod(begin, layout.seq_len)
+            tokens[row if places is None else places[row], start : start + end - begin] = self.pad_id
+        read = tokens if places is None else tokens[places]
+        # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
+        greatest = int(read.view(f"u{tokens.itemsize}").max(initial=0))
+        if greatest >= plan.store.manifest.tokenizer.vocab_size:
+            plan.check_ids()  # or it is the padding, whose id may be any number
+        if not targets:
+            return Outline(layout)
+        linked = np.ones(len(layout), np.bool_) if self.boundary_loss else None
+        trained = None
+        if self.has_loss:
+            whole = np.ones(tokens.shape, np.uint8)
+            plan.copy_loss(whole.reshape(-1))
+            trained = whole if places is None else whole[places]
+        outline = Outline(layout, _after(plan, self.has_loss), linked, trained)
+        del held
+        return outline
+
+
+def _after(plan: GatherPlan, has_loss: bool) -> np.ndarray:
     """Token after the last one of each row, int64 `[B]`; -100 where there is none, or none with a loss.
 
     Raises:
         CorruptStore: a token is outside of the file or of the vocabulary.
     """
-    store = plan.store
-    vocabulary, size, has_loss = store.manifest.tokenizer.vocab_size, store.dtype.itemsize, store.has_loss
-    rows = (spans.offsets[1:] > spans.offsets[:-1]).nonzero()[0]
-    final = spans.offsets[1:][rows] - 1
-    # The last copy of a row ends where its last span does.
-    last = (plan.rows.searchsorted(rows, "right") - 1).tolist()
-    documents = spans.documents[final].tolist()
-    stops = (spans.starts[final] + spans.lengths[final]).tolist()
-    followers = [-1] * len(rows)
-    if boundary_loss and spans.following is not None:
-        followers = spans.following[rows].tolist()
-    after = [IGNORED] * len(layout)
-    for row, copy, document, stop, follower in zip(
-        rows.tolist(), last, documents, stops, followers, strict=True
-    ):
-        shard = plan.shards[copy]
-        if stop < shard.length_of(document - plan.firsts[copy]):
-            place = plan.sources[copy] + plan.lengths[copy]
-        elif follower >= 0:
-            shard, inner = store.locate(follower)
-            place = shard.offset_of(inner) // size
-        else:
+    vocabulary = plan.store.manifest.tokenizer.vocab_size
+    after = [IGNORED] * len(plan.behind)
+    for row, behind in enumerate(plan.behind):
+        if behind is None:
             continue
+        shard, place = behind
         tokens = shard.token_ranges
         if not 0 <= place < len(tokens):
             raise wrong_place(shard, place, place + 1)

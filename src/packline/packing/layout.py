@@ -105,6 +105,11 @@ class Layout:
         lengths = np.concatenate([one.lengths for one in layouts])[rows.argsort(kind="stable")]
         return cls.of(offsets_of(counts), lengths, layouts[0].seq_len)
 
+    def part(self, first: int, last: int) -> Layout:
+        """Layout of rows `first` to `last` alone."""
+        start, stop = self.offsets[first], self.offsets[last]
+        return Layout.of(self.offsets[first : last + 1] - start, self.lengths[start:stop], self.seq_len)
+
     def __len__(self) -> int:
         """Number of rows, B."""
         return len(self.offsets) - 1

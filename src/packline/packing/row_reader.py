@@ -11,7 +11,7 @@ import numpy as np
 
 from packline.notebook import Notebook
 from packline.packing.batch import FIELDS, fill
-from packline.packing.gather import GatherPlan, gather
+from packline.packing.gather import PlannedRows
 from packline.packing.layout import Layout, Outline
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
@@ -229,29 +229,20 @@ class RowReader(ABC):
             IndexError: no such row.
             CorruptStore: a token is outside of this store's vocabulary.
         """
-        return self.gather_planned(self.spans(rows), None, tokens, places, targets=targets)
-
-    def gather_planned(
-        self,
-        spans: Spans,
-        plan: GatherPlan | None,
-        tokens: np.ndarray | None,
-        places: np.ndarray | None,
-        *,
-        targets: bool,
-    ) -> Outline:
-        """Read rows whose spans, and perhaps copies, are known; see `gather`."""
         if tokens is None:
+            spans = self.spans(rows)
             return Outline(Layout.of(spans.offsets, spans.lengths, self.seq_len))
-        return gather(
+        return self.plan(rows, places).gather(tokens, places, targets=targets)
+
+    def plan(self, rows: np.ndarray, places: np.ndarray | None = None) -> PlannedRows:
+        """Plan what reading rows copies; see `gather`."""
+        return PlannedRows.of(
             self.store,
-            spans,
-            tokens,
+            self.spans(rows),
+            self.seq_len,
             places,
             pad_id=self.pad_id,
             boundary_loss=self.boundary_loss,
-            targets=targets,
-            plan=plan,
         )
 
     def rows_of(self, document: int) -> np.ndarray:

@@ -32,19 +32,27 @@ from typing import Protocol
 
 import numpy as np
 
-from packline.errors import StoreError
+from packline.errors import PacklineError, StoreError
 from packline.storage.local import disk_errors
 
 PIECES = "pieces-1"
 USAGE = "usage"
 PIECE = re.compile(r"[0-9a-f]{32}(-\d+)?")
-UNFINISHED = re.compile(r"\.[0-9a-f]{16}\.tmp")
+UNFINISHED = re.compile(r"\.[0-9a-f]{16}(?:-(\d+))?\.tmp")
+"""Name of a piece that is being written, with the bytes that are reserved for it."""
 ROOM = 0.9
 """Share of the limit that eviction leaves in use, so that it is not needed for every piece."""
 FILES = 8
 """Files of pieces in memory that are open at a time."""
 ABANDONED = 3600
 """Seconds after which a file under another name is that of a process that ended."""
+
+Check = Callable[[np.ndarray], PacklineError | None]
+"""Finds the damage of bytes."""
+
+
+def undamaged(data: np.ndarray) -> None:
+    """No damage: for bytes that nothing is known of."""
 
 
 class Cache(Protocol):
@@ -56,13 +64,19 @@ class Cache(Protocol):
     def find(self, key: str) -> np.ndarray | None:
         """A piece, uint8 `[N]`, valid as long as the array exists; None if it is absent."""
 
-    def add(self, key: str, size: int, write: Callable[[int], None], due: float = 0.0) -> np.ndarray:
+    def add(
+        self, key: str, size: int, write: Callable[[int], None], due: float = 0.0, check: Check = undamaged
+    ) -> np.ndarray:
         """Keep a piece.
 
         Args:
             size: its bytes.
             write: writes them to a file descriptor.
             due: time at which it will be used, in seconds since the epoch; 0: now.
+            check: finds the damage of what was written, before anyone else can find it.
+
+        Raises:
+            PacklineError: the damage; nothing is kept.
         """
 
     def expect(self, key: str, due: float) -> bool:
@@ -117,24 +131,27 @@ class CacheFolder:
             return None
         return found
 
-    def add(self, key: str, size: int, write: Callable[[int], None], due: float = 0.0) -> np.ndarray:
+    def add(
+        self, key: str, size: int, write: Callable[[int], None], due: float = 0.0, check: Check = undamaged
+    ) -> np.ndarray:
         """See `Cache.add`.
 
         Raises:
             OutOfSpace: the disk is full.
         """
         path = self._path(key)
-        waiting = path.with_name(f".{secrets.token_hex(8)}.tmp")
-        self._reserve(size)
+        waiting = path.with_name(f".{secrets.token_hex(8)}-{size}.tmp")
         try:
             with disk_errors(self.folder):
                 path.parent.mkdir(exist_ok=True)
-                descriptor = os.open(waiting, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+                descriptor = self._reserve(size, waiting)
                 try:
                     write(descriptor)
                 finally:
                     os.close(descriptor)
                 found = _map(waiting)
+                if (damage := check(found)) is not None:
+                    raise damage
                 if due > time.time():
                     os.utime(waiting, (due, due))
                 os.rename(waiting, path)
@@ -161,14 +178,14 @@ class CacheFolder:
         path = self._path(key)
         return path if path.exists() else None
 
-    def _reserve(self, size: int) -> None:
-        """Count the bytes of a new piece; make room if they are too many."""
+    def _reserve(self, size: int, waiting: Path) -> int:
+        """Count the bytes of a new piece, and make room for them; return a descriptor of its new file."""
         with self._locked() as file:
             used = int(os.pread(file, 32, 0).strip() or b"-1")
             if used < 0 or used + size > self.most:
                 used = self._evict(int(self.most * ROOM) - size)
-            with disk_errors(self.folder):
-                os.pwrite(file, b"%-31d\n" % (used + size), 0)
+            os.pwrite(file, b"%-31d\n" % (used + size), 0)
+            return os.open(waiting, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -184,6 +201,7 @@ class CacheFolder:
         now = time.time()
         past: list[tuple[float, int, str]] = []
         future: list[tuple[float, int, str]] = []
+        used = 0
         for folder in os.scandir(self._pieces):
             if len(folder.name) != 2:
                 continue
@@ -195,9 +213,13 @@ class CacheFolder:
                 if PIECE.fullmatch(entry.name):
                     kept = past if status.st_mtime <= now else future
                     kept.append((status.st_mtime, status.st_size, entry.path))
-                elif UNFINISHED.fullmatch(entry.name) and status.st_mtime < now - ABANDONED:
+                elif (unfinished := UNFINISHED.fullmatch(entry.name)) is None:
+                    continue
+                elif status.st_mtime < now - ABANDONED:
                     _unlink(entry.path)
-        used = sum(size for _, size, _ in (*past, *future))
+                else:
+                    used += int(unfinished[1] or 0)
+        used += sum(size for _, size, _ in (*past, *future))
         for _, size, path in (*sorted(past), *sorted(future, reverse=True)):
             if used <= most:
                 break
@@ -241,7 +263,9 @@ class CacheMemory:
         self._pieces[key] = (time.time(), found[1])
         return found[1]
 
-    def add(self, key: str, size: int, write: Callable[[int], None], due: float = 0.0) -> np.ndarray:
+    def add(
+        self, key: str, size: int, write: Callable[[int], None], due: float = 0.0, check: Check = undamaged
+    ) -> np.ndarray:
         """See `Cache.add`."""
         file = os.memfd_create("packline")
         try:
@@ -249,6 +273,8 @@ class CacheMemory:
             found = _map(Path(f"/proc/self/fd/{file}"))
         finally:
             os.close(file)
+        if (damage := check(found)) is not None:
+            raise damage
         self.drop(key)
         now = time.time()
         while self._pieces and self._used + size > self.most:

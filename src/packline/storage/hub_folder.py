@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packline.errors import InputError, StoreError
 from packline.storage.hub_inputs import HubInputs, HubPath, parse_hub_uri, pin
-from packline.storage.protocol import FileFacts, too_short
+from packline.storage.protocol import FileFacts
 
 FIRST = "manifest.json"
 """File by which a revision is looked up in the cache, if the hub may not be used."""
@@ -103,15 +103,9 @@ class HubFolder:
         with _as_store_errors():
             return HubInputs()._read(str(place), place, start, stop)[0]
 
-    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """See `Storage.read_ranges`."""
-        found = []
-        for start, stop in ranges:
-            data = self.read(name, start, stop)
-            if len(data) < stop - start:
-                raise too_short(f"{self.place}/{name}", start, stop, len(data))
-            found.append(data)
-        return found
+    def read_parts(self, name: str, start: int, stop: int) -> Iterator[bytes]:
+        """See `Storage.read_parts`."""
+        yield self.read(name, start, stop)
 
     def facts(self, name: str) -> FileFacts | None:
         """See `Storage.facts`."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from packline.errors import OutOfSpace, PacklineError
 from packline.fingerprint import Hasher, hash_bytes
-from packline.storage.protocol import FileFacts, other_content, too_short
+from packline.storage.protocol import FileFacts, other_content
 
 MANY = 16
 """Largest number of files that are synced one by one."""
@@ -131,7 +130,7 @@ def publish_bytes(path: Path, data: bytes) -> None:
 @contextmanager
 def _waiting_file(path: Path, data: bytes) -> Iterator[Path]:
     """The bytes, durable under a name of the same folder that no other process has; removed at the end."""
-    waiting = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
+    waiting = path.with_name(f".{path.name}.{os.urandom(4).hex()}{UNFINISHED}")
     try:
         with open(waiting, "xb") as file:
             file.write(data)
@@ -162,16 +161,9 @@ class LocalFolder:
                 file.seek(start)
             return file.read() if stop is None else file.read(max(stop - start, 0))
 
-    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """See `Storage.read_ranges`."""
-        results = []
-        with open(self.path / name, "rb", buffering=0) as file:
-            for start, stop in ranges:
-                data = os.pread(file.fileno(), max(stop - start, 0), start)
-                if len(data) < stop - start:
-                    raise too_short(self.path / name, start, stop, len(data))
-                results.append(data)
-        return results
+    def read_parts(self, name: str, start: int, stop: int) -> Iterator[bytes]:
+        """See `Storage.read_parts`."""
+        yield self.read(name, start, stop)
 
     def facts(self, name: str) -> FileFacts | None:
         """See `Storage.facts`."""

@@ -20,7 +20,7 @@ from packline.fingerprint import Hasher, hash_bytes
 from packline.storage.attempts import FIRST_SECONDS, PATIENCE_SECONDS, Attempts
 from packline.storage.clients import Clients, obstore
 from packline.storage.places import join
-from packline.storage.protocol import FileFacts, other_content, too_short
+from packline.storage.protocol import FileFacts, other_content
 from packline.storage.store_errors import is_missing_bucket, may_pass, status_of, store_error
 
 T = TypeVar("T")
@@ -31,6 +31,8 @@ UPLOADS = 8
 """Uploads at the same time."""
 PIECE_BYTES = 16 << 20
 """Bytes of one reading request for a comparison."""
+PART_BYTES = 256 << 10
+"""Bytes that are handed on at once while a range arrives: of whole ranges, every page would be new memory."""
 LISTED = 1000
 """Names of one answer of a listing."""
 LARGEST_BYTES = 5 << 30
@@ -145,23 +147,27 @@ class ObjectFolder:
 
         return self._request("read", name, request)
 
-    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """See `Storage.read_ranges`."""
-        wanted = [(start, stop) for start, stop in ranges if stop > start]
-        if not wanted:
-            return [b"" for _ in ranges]
-        starts, stops = [start for start, _ in wanted], [stop for _, stop in wanted]
-        found = self._request(
-            "read",
-            name,
-            lambda: obstore().get_ranges(self._clients.reader(), self._key(name), starts=starts, ends=stops),
-        )
-        pieces = iter(found)
-        results = [bytes(next(pieces)) if stop > start else b"" for start, stop in ranges]
-        for (start, stop), data in zip(ranges, results, strict=True):
-            if len(data) != max(stop - start, 0):
-                raise too_short(join(self.place, name), start, stop, len(data))
-        return results
+    def read_parts(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
+        """See `Storage.read_parts`; another attempt begins where the last one ended."""
+        parts: Any = None
+
+        def next_part() -> Any:
+            nonlocal parts
+            try:
+                if parts is None:
+                    options: dict[str, Any] = {"range": (start, stop)}
+                    found = obstore().get(self._clients.reader(), self._key(name), options=options)
+                    parts = iter(found.stream(PART_BYTES))
+                return next(parts, None)
+            except Exception as error:
+                parts = None
+                if status_of(error) == 416:  # the file ends before
+                    return None
+                raise
+
+        while start < stop and (part := self._request("read", name, next_part)) is not None:
+            start += len(part)
+            yield memoryview(part)
 
     def facts(self, name: str) -> FileFacts | None:
         """See `Storage.facts`."""

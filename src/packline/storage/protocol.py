@@ -43,12 +43,12 @@ class Storage(Protocol):
             StoreError: the storage cannot be reached or refuses.
         """
 
-    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Several ranges (start, stop) of a file, at once.
+    def read_parts(self, name: str, start: int, stop: int) -> Iterator[bytes | memoryview]:
+        """The same bytes in parts, as they arrive.
 
         Raises:
             FileNotFoundError: there is no such file.
-            StoreError: the file ends before one of them, or the storage cannot be reached.
+            StoreError: the storage cannot be reached or refuses.
         """
 
     def facts(self, name: str) -> FileFacts | None:
@@ -103,12 +103,4 @@ def other_content(place: str | Path, expected: str, found: str) -> StoreError:
     return StoreError(
         f"{place} exists with another content: expected {expected}, found {found}",
         hint="something else writes into this folder, or the memory of a machine is damaged",
-    )
-
-
-def too_short(place: str | Path, start: int, stop: int, found: int) -> StoreError:
-    """Error for a file that ends within a range."""
-    return StoreError(
-        f"{place} is too short: expected bytes {start:,} to {stop:,}, found {found:,} of them",
-        hint="the file has changed or is damaged",
     )

@@ -59,9 +59,9 @@ class _Relay:
         found: bytes = self._ask("read", name, start, stop)
         return found
 
-    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """See `Storage.read_ranges`."""
-        return [self.read(name, start, stop) for start, stop in ranges]
+    def read_parts(self, name: str, start: int, stop: int) -> Iterator[bytes]:
+        """See `Storage.read_parts`."""
+        yield self.read(name, start, stop)
 
     def facts(self, name: str) -> FileFacts | None:
         """See `Storage.facts`."""

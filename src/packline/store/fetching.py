@@ -15,16 +15,16 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from packline.errors import CorruptStore, PacklineError
+from packline.storage.cache import write_all
 from packline.storage.opening import open_storage
 from packline.storage.protocol import Storage
 from packline.storage.relay import needs_relay, relayed
 
-Arrived = Callable[[bytes | None], None]
 THREADS = 16
 HEDGE_SECONDS = 2.0
 """Seconds after which a request that a reader waits for is made again: p99.9 of S3's first byte."""
@@ -61,6 +61,31 @@ class Traffic(msgspec.Struct):
         self.latency += share * (seconds - self.latency)
 
 
+class Arriving:
+    """Bytes that arrive in parts of any size, to be taken in others."""
+
+    def __init__(self, parts: Iterable[bytes | memoryview]) -> None:
+        self._parts, self._rest = iter(parts), memoryview(b"")
+        self.taken = 0
+        """Bytes that were written so far."""
+
+    def write(self, size: int, file: int) -> None:
+        """Write the next bytes to a file, fewer if no more arrive."""
+        offset = 0
+        while offset < size:
+            if not len(self._rest):
+                if (part := next(self._parts, None)) is None:
+                    return
+                self._rest = memoryview(part)
+            some, self._rest = self._rest[: size - offset], self._rest[size - offset :]
+            write_all(file, some, offset)
+            offset += len(some)
+            self.taken += len(some)
+
+
+Arrived = Callable[[Arriving | None], None]
+
+
 class Request:
     """A range of a file that is being fetched."""
 
@@ -87,14 +112,22 @@ class Request:
         """Fetch; the first result counts."""
         started = time.monotonic()
         try:
-            data = storage.read(self.name, self.start, self.stop)
-            traffic.arrived(len(data), time.monotonic() - started)
-            if self._arrived is not None and not self.done:
-                self._arrived(data)
+            if self._arrived is None:
+                data = storage.read(self.name, self.start, self.stop)
+                traffic.arrived(len(data), time.monotonic() - started)
+            elif not self.done:
+                data, arriving = b"", Arriving(storage.read_parts(self.name, self.start, self.stop))
+                try:
+                    self._arrived(arriving)
+                finally:
+                    if arriving.taken:
+                        traffic.arrived(arriving.taken, time.monotonic() - started)
+            else:
+                return
         except Exception as error:
             self.fail(error)
         else:
-            self._data, self._error = b"" if self._arrived else data, None
+            self._data, self._error = data, None
         self._done.set()
 
     def fail(self, error: Exception) -> None:
@@ -177,7 +210,7 @@ class Fetcher:
 
         Args:
             due: time at which they will be used; 0: now.
-            arrived: called with the bytes in the thread that fetched them, or with None after an error; an
+            arrived: called in the thread of the request to take what arrives, or with None after an error; an
                 error that it raises is that of the request.
         """
         self._own()

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from packline.errors import CorruptStore, PacklineError, StoreError
-from packline.storage.cache import Cache, write_all
-from packline.store.fetching import Fetcher, Request
+from packline.storage.cache import Cache
+from packline.store.fetching import Arriving, Fetcher, Request
 from packline.store.remote_file import RemoteFile
 from packline.store.sums import BLOCK_BYTES, count_blocks
 
@@ -220,28 +220,33 @@ class RemotePieces:
             yield one, run[0] - one.first, len(run)
 
     def _arrived(
-        self, one: FilePieces, first: int, count: int, due: float, kept: Held, data: bytes | None
+        self, one: FilePieces, first: int, count: int, due: float, kept: Held, arriving: Arriving | None
     ) -> None:
-        """Check and keep what a request brought; runs in its thread."""
+        """Check and keep what a request brings; runs in its thread."""
         try:
-            if data is not None:
-                self._keep(one, first, count, due, data, kept)
+            if arriving is not None:
+                self._keep(one, first, count, due, arriving, kept)
         finally:
             with self._lock:
                 for number in range(one.first + first, one.first + first + count):
                     self._coming.pop(number, None)
 
-    def _keep(self, one: FilePieces, first: int, count: int, due: float, data: bytes, kept: Held) -> None:
-        damage: CorruptStore | None = None
-        view = memoryview(data)
-        for place in range(count):
-            part = view[place * BLOCK_BYTES : (place + 1) * BLOCK_BYTES]
-            if (wrong := one.file.piece_damage(first + place, np.frombuffer(part, np.uint8))) is not None:
-                damage = wrong
-                continue
-            key = one.file.piece_key(first + place)
-            number = one.first + first + place
-            kept[number] = self._hold(number, self._cache.add(key, len(part), partial(_write, part), due))
+    def _keep(
+        self, one: FilePieces, first: int, count: int, due: float, arriving: Arriving, kept: Held
+    ) -> None:
+        file, damage = one.file, None
+        if file.sums is not None and file.sums.are_needed:
+            _ = file.sums.by_name  # before there is a place for what is compared with them
+        for place in range(first, first + count):
+            size, check = file.piece_bytes(place), partial(file.piece_damage, place)
+            try:
+                found = self._cache.add(
+                    file.piece_key(place), size, partial(arriving.write, size), due, check
+                )
+            except CorruptStore as error:
+                damage = error
+            else:
+                kept[one.first + place] = self._hold(one.first + place, found)
         if damage is not None:
             raise damage
 
@@ -285,10 +290,6 @@ class RemotePieces:
                 f"at least that, found {most:,}",
                 hint=f"give cache_bytes={needed:,}".replace(",", "_") + ", or smaller batches",
             )
-
-
-def _write(data: memoryview, file: int) -> None:
-    write_all(file, data)
 
 
 class PieceRanges(NamedTuple):

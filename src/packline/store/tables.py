@@ -285,8 +285,10 @@ class ShardRows(TableRows[ShardEntry]):
 
     def by_split(self, column: str) -> dict[str, int]:
         """Sum of a column of numbers by split, in the order of the splits' first shards."""
-        found = self.table.group_by("split", use_threads=False).aggregate([(column, "sum")])
-        return dict(zip(found["split"].to_pylist(), found[f"{column}_sum"].to_pylist(), strict=True))
+        splits = self.table["split"].combine_chunks().dictionary_encode()  # `group_by` loads slowly: Acero
+        places, numbers = splits.indices.to_numpy(), self.table[column].to_numpy()
+        names = splits.dictionary.to_pylist()
+        return {name: int(numbers[places == place].sum()) for place, name in enumerate(names)}
 
     def bytes_by_file(self) -> dict[str, int]:
         """Total bytes of each kind of file, by the end of its name."""

@@ -37,10 +37,8 @@ from packline.viewing.analysis import Analysis, analyze
 from packline.viewing.columns import column_table, count_columns
 from packline.viewing.counting import OnProgress
 from packline.viewing.describe import (
-    RATE,
     analysis_warnings,
     finding_blocks,
-    ledger_table,
     length_facts,
     length_histogram,
     packing_tables,
@@ -51,6 +49,7 @@ from packline.viewing.describe import (
     vocabulary_facts,
 )
 from packline.viewing.html import check_place, render_file, write_page
+from packline.viewing.ledger import RATE, ledger_table
 from packline.viewing.page import Bar, Block, Heading, KeyValues, Note, Page, Table, Value
 from packline.viewing.text import percent, plural, size
 from packline.viewing.tokens import row_strip

@@ -21,6 +21,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from packline.viewing.page import (
     Bar,
@@ -46,7 +47,9 @@ from packline.viewing.page import (
     WithFacts,
 )
 from packline.viewing.text import Line, Piece, cells, columns, plain, plural, table, visible, wrapped
-from packline.viewing.tokens import Kind, visible_pieces
+
+if TYPE_CHECKING:
+    from packline.viewing.tokens import Kind
 
 MOODS = {"plain": "", "good": "good", "warning": "warning", "bad": "bad"}
 LONGEST_BAR, SHORTEST_BAR = 40, 8
@@ -273,6 +276,8 @@ class _Wrapped:
         return "unlearned" if cell.loss is False else f"token-{number % COLORS}"
 
     def _token(self, cell: Cell, start: str, end: str, style: str) -> None:
+        from packline.viewing.tokens import visible_pieces  # it loads readers, which few pages need
+
         pieces: list[tuple[str, Kind]] = visible_pieces(cell)
         if cell.special and not self._color:
             pieces = [(f"⟦{text}⟧", kind) for text, kind in pieces]

@@ -202,13 +202,13 @@ def record_batches(
         count = max(int(np.cumsum(lengths).searchsorted(most_tokens, "right")), 1)
         block = stream.block(start, offsets_of(lengths[:count]), dtype)
         columns = [list_array(block.tokens, block.offsets, large=large)]
-        ones = np.ones(len(block.tokens), np.uint8)
         if options.loss in schema.names:
-            loss = ones if block.loss is None else block.loss
+            loss = np.ones(len(block.tokens), np.uint8) if block.loss is None else block.loss
             values = labels_of(block.tokens, loss) if options.loss == LABELS else loss.view(np.int8)
             columns.append(list_array(values, block.offsets, large=large))
         if options.attention_mask:
-            columns.append(list_array(ones.view(np.int8), block.offsets, large=large))
+            ones = np.ones(len(block.tokens), np.int8)
+            columns.append(list_array(ones, block.offsets, large=large))
         if options.provenance:
             table = stream.provenance(start, start + count).combine_chunks()
             columns += [table[name].cast(schema.field(name).type).combine_chunks() for name in PROVENANCE]

@@ -238,26 +238,26 @@ def search_page(view: View) -> Page:
 
 
 def _help(view: View) -> Table:
-    """Table of the searches, each with an example of the store."""
+    """Table of the searches, each with a link that tries it."""
 
-    def example(by: str, text: str) -> Value:
+    def link(by: str, text: str) -> Value:
         return Link(text, view.href("/search", q=text, by=by)) if text else ""
 
     store = view.store
     first = view.opened.provenance.of([0]).get(0) if len(store.documents) else None
     ids = store.documents[0][:2].tolist() if len(store.documents) else []
     rows = (
-        ("text", "Text exactly as typed, also inside tokens and across them", example("text", " the ")),
-        ("token ids", "Tokens in this order, control tokens too", example("ids", " ".join(map(str, ids)))),
-        ("document id", "The document with exactly this id", example("id", (first and first.id) or "")),
-        ("file", "All documents of a file", example("file", first.file if first else "")),
+        ("text", "Text exactly as typed, also inside tokens and across them", link("text", " the ")),
+        ("token ids", "Tokens in this order, control tokens too", link("ids", " ".join(map(str, ids)))),
+        ("document id", "The document with exactly this id", link("id", (first and first.id) or "")),
+        ("file", "All documents of a file", link("file", first.file if first else "")),
         (
             "condition on columns",
             f"Documents by {', '.join(column_names(store))}",
-            example("where", "tokens >= 100 and tokens < 200"),
+            link("where", "tokens >= 100 and tokens < 200"),
         ),
     )
-    return Table("", ("search for", "finds", "example"), rows, "lll", form="wrapped")
+    return Table("", ("search for", "finds", "try"), rows, "lll", form="wrapped")
 
 
 def _run_search(view: View, by: str, query: str) -> tuple[Found, str, int | None]:

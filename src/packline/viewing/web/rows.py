@@ -20,6 +20,8 @@ from packline.viewing.describe import left_out_facts
 from packline.viewing.listing import beginning
 from packline.viewing.page import (
     Block,
+    ColumnHead,
+    DataTable,
     Form,
     FormField,
     KeyValues,
@@ -27,7 +29,6 @@ from packline.viewing.page import (
     Links,
     Note,
     Page,
-    Table,
     TokenStrip,
     WithFacts,
 )
@@ -116,21 +117,22 @@ def rows(view: View) -> Page:
         table.append(
             (
                 Link(f"{row:,}", view.href(f"/row/{row}", **params)),
+                beginning(view.vocabulary, view.store.documents[document][begin : begin + found.seq_len]),
                 f"{stop - start:,}",
                 f"{filled:,}",
                 f"{found.seq_len - filled:,}",
                 Link(f"{document:,}", view.document(document, begin)),
-                beginning(view.vocabulary, view.store.documents[document][begin : begin + found.seq_len]),
             )
         )
-    head = ("row", "documents", "tokens", "padding", "first document", "begins")
+    names = ("row", "begins", "documents", "tokens", "padding", "first document")
+    head = tuple(ColumnHead(name) for name in names)
     caption = f"{first:,} to {first + len(table) - 1:,} of {plural(len(found), 'row')}"
     chosen = {name: str(value) for name, value in params.items() if value not in (None, "")}
     facts = left_out_facts(found.selection)
     blocks: tuple[Block, ...] = (
         form,
         *((KeyValues(facts),) if facts else ()),
-        Table(caption, head, tuple(table), "lrrrll"),
+        DataTable(caption, head, tuple(table), "llrrrl"),
         *steps(view, "/rows", page, len(found), chosen),
     )
     selection = found.selection
