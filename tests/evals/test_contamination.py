@@ -16,7 +16,7 @@ from tests.evals.plainly import WriteJsonl, build, plain_grams, plain_words, sec
 import packline
 from packline.errors import CorruptStore, RecipeError
 from packline.evals import candidates, contamination, ngram_index, scanning
-from packline.evals.candidates import Ranges
+from packline.evals.candidates import CandidateRanges
 from packline.evals.contamination import find_questions
 from packline.evals.ngram_index import gram_hashes
 
@@ -144,7 +144,9 @@ def test_equal_hashes_alone_are_no_overlap(
 ) -> None:
     for module in (ngram_index, scanning):
         monkeypatch.setattr(module, "gram_hashes", lambda values, n: gram_hashes(values, n) % np.uint64(50))
-    monkeypatch.setattr(candidates.Candidates, "find", lambda self, tokens: Ranges([(0, len(tokens))], 0))
+    monkeypatch.setattr(
+        candidates.Candidates, "find", lambda self, tokens: CandidateRanges([(0, len(tokens))], 0)
+    )
     store = build(tmp_path, [words_of(n, 60) for n in range(3000, 3010)], tokenizer_json, write_jsonl)
     path = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))
     assert find_questions(store, [path], gram_of=gram_of, most_texts=1000, workers=0).clean

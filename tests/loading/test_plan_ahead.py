@@ -81,9 +81,9 @@ def test_steps_are_planned_together_and_only_once(
     planned: list[int] = []
     plan = plan_ahead._plan
 
-    def counted(loader: Loader, steps: range) -> Any:
+    def counted(place_of: Any, steps: range) -> Any:
         planned.extend(steps)
-        return plan(loader, steps)
+        return plan(place_of, steps)
 
     monkeypatch.setattr(plan_ahead, "_plan", counted)
     rows = [(store.rows(30), 1, 9) for store in stores]

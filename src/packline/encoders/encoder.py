@@ -348,7 +348,7 @@ class Chooser:
     that sees half of the text is only half as warm: between two engines of about equal speed, keeping the
     current one is faster.
 
-    Rates are of processor time: the time in which other programs run says nothing of an engine.
+    Rates are of processor time, since the time of other programs does not depend on the engine.
 
     Cost: two clock readings per call; a batch that goes to several engines is copied once more.
     """

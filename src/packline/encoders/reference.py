@@ -202,7 +202,7 @@ def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def serve(descriptor: int) -> None:
+def answer_requests(descriptor: int) -> None:
     """Load the reference of the tokenizer.json that arrives at a socket, and answer until it is closed."""
     with socket.socket(fileno=os.dup(descriptor)) as channel:
         _, (file, *_), *_ = socket.recv_fds(channel, 1, 1)
@@ -242,5 +242,5 @@ def check_ids(json: str, reference: tokenizers.Tokenizer) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.stdin.fileno())
+    answer_requests(sys.stdin.fileno())
     os._exit(0)  # the operating system frees the tokenizer faster than its destructor

@@ -157,7 +157,7 @@ def _is_single(character: str) -> bool:
     return int(classes()[ord(character)]) & KIND == SINGLE
 
 
-class Ranges(NamedTuple):
+class CandidateRanges(NamedTuple):
     """Ranges of a chunk of tokens that may hold known grams."""
 
     spans: list[tuple[int, int]]
@@ -180,7 +180,7 @@ class Candidates:
         self._letters, self._known, self._n, self._spell = letters, known, n, spell
         self._together: dict[int, int] = {}
 
-    def find(self, tokens: np.ndarray) -> Ranges:
+    def find(self, tokens: np.ndarray) -> CandidateRanges:
         """Find the ranges of a chunk.
 
         Args:
@@ -214,7 +214,7 @@ class Candidates:
                 np.searchsorted(firsts, one, side="right") - 1 for one in (begins, ends, back)
             )
             ends = np.where(highs < last, ends, len(tokens) - 1)
-        return Ranges(_joined(begins, ends), int(back[0]))
+        return CandidateRanges(_joined(begins, ends), int(back[0]))
 
     def _spell_together(
         self,

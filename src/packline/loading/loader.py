@@ -289,7 +289,7 @@ class Loader(Notebook):
                 before + counts.count(source, row) for row in (start, stop, stage.steps * stage.batch_size)
             )
             self._read_ahead.announce(stage.mixture.rows[source], order, *draws)
-        return self._plan_ahead.parts(self, step)
+        return self._plan_ahead.parts(self.place_of, step)
 
     def place_of(self, step: int) -> tuple[ScheduledStage, int, int]:
         """Stage of a step, and the range of this rank's rows in it."""

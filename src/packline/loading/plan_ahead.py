@@ -12,7 +12,7 @@ that are not those of a finished store; remote stores have plans of their own (`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,8 +24,10 @@ from packline.packing.gather import PlannedRows
 from packline.packing.row_reader import RowReader
 
 if TYPE_CHECKING:
-    from packline.loading.loader import Loader
+    from packline.loading.schedule import ScheduledStage
     from packline.packing.batch import RowSource
+
+    PlaceOf = Callable[[int], tuple[ScheduledStage, int, int]]
 
 STEPS = 16
 """Most steps that are planned at once."""
@@ -42,8 +44,11 @@ class PlanAhead:
         self._last: int | None = None
         self._plans: dict[int, list[BatchPart]] = {}
 
-    def parts(self, loader: Loader, step: int) -> list[BatchPart]:
+    def parts(self, place_of: PlaceOf, step: int) -> list[BatchPart]:
         """Rows of a step, planned where the steps before it were read in order.
+
+        Args:
+            place_of: returns the stage of a step, and the range of its rows in that stage.
 
         Raises:
             CorruptStore: a store is damaged there.
@@ -53,12 +58,12 @@ class PlanAhead:
         if found is not None:
             return found
         self._plans = {}
-        stage, start, stop = loader.place_of(step)
+        stage, start, stop = place_of(step)
         count = min(STEPS, TOKENS // ((stop - start) * stage.mixture.seq_len))
         if 0 < stride <= JUMP and count > 1 and _are_alike(stage.mixture.rows):
             end = min(stage.first_step + stage.steps, step + count * stride)
             try:
-                plans = _plan(loader, range(step, end, stride))
+                plans = _plan(place_of, range(step, end, stride))
             except PacklineError:
                 pass  # raised again, with its place, by the step that it belongs to
             else:
@@ -79,9 +84,9 @@ def _are_alike(sources: Sequence[RowSource]) -> bool:
     return len(settings) == 1 and None not in settings
 
 
-def _plan(loader: Loader, steps: range) -> dict[int, list[BatchPart]]:
+def _plan(place_of: PlaceOf, steps: range) -> dict[int, list[BatchPart]]:
     """Plan steps of one stage together."""
-    parts = [parts_of(*loader.place_of(step)) for step in steps]
+    parts = [parts_of(*place_of(step)) for step in steps]
     size = sum(len(part.rows) for part in parts[0])
     by_source: dict[int, list[tuple[int, BatchPart]]] = {}
     for number, of_step in enumerate(parts):
