@@ -1,4 +1,4 @@
-"""Ray with a store in an object store: text and conversations, with a node lost; the bytes of one machine."""
+"""Ray with an object store: text with a node lost, conversations, an export; the bytes of one machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tests.laws.reference import write_corpus
 from tests.storage.servers import Bucket
 
 import packline
-from packline.errors import RecipeError
 from packline.jobs.work import SCRATCH
 from packline.storage.opening import open_storage
 
@@ -36,6 +35,13 @@ template = (
 )
 packline.build_chat(given["inputs"], given["tokenizer"], out=given["out"], on=given["on"], workers=1,
     eod="<|endoftext|>", chat_template=template)
+"""
+
+EXPORT = """
+import json, sys
+import packline
+given = json.loads(sys.argv[1])
+packline.export(given["store"], to_format="megatron", out=given["out"], link="copy", on="ray", workers=1)
 """
 
 
@@ -92,8 +98,11 @@ def test_text_and_conversations(
             given = {"inputs": str(chats), "tokenizer": str(tokenizer_json), "out": out, "on": on}
             run_python(CHAT, given, raylets.environment)
         assert fetched(outs["ray"], tmp_path / "chat-copy") == digests(tmp_path / "chat")
-    with pytest.raises(RecipeError, match="an export to a URI is made in a scratch folder"):
-        packline.export(tmp_path / "alone", to_format="llmc", out=bucket.place("out"), on="ray")
+
+        packline.export(tmp_path / "alone", to_format="megatron", out=tmp_path / "data", link="copy")
+        given = {"store": str(tmp_path / "alone"), "out": bucket.place("out")}
+        run_python(EXPORT, given, raylets.environment)
+        assert fetched(given["out"], tmp_path / "data-copy") == digests(tmp_path / "data")
 
 
 def run_python(program: str, given: dict[str, Any], environment: dict[str, str]) -> None:

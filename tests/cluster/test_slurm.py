@@ -32,13 +32,20 @@ def test_the_script_divides_the_command_among_nodes() -> None:
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
+def test_an_export_is_finished_by_its_own_command() -> None:
+    command = ["export", "store", "--to", "megatron", "--out", "data"]
+    text = array_script(command, 2)
+    assert f"#     packline {' '.join(command)}\n" in text and "finalize" not in text
+    assert text.splitlines()[-1].startswith(f"exec packline {' '.join(command)} --slice ")
+
+
 @pytest.mark.parametrize(
     ("command", "nodes", "options", "what"),
     [
         (BUILD, 0, [], "nodes is 0"),
         (BUILD, 1001, [], "nodes is 1,001"),
         ([], 2, [], "no command"),
-        (["export", "store", "--out", "data"], 2, [], "'export'"),
+        (["analyze", "store", "--out", "data"], 2, [], "'analyze'"),
         ([*BUILD, "--slice=0/2"], 2, [], "--slice"),
         ([*BUILD, "--on", "ray"], 2, [], "--on"),
         (BUILD[:-2], 2, [], "no --out"),

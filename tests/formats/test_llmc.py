@@ -276,7 +276,7 @@ def test_an_evaluation_set_is_refused(shards: Path) -> None:
 
 def test_nothing_there_is_refused(tmp_path: Path) -> None:
     for path, found in ((tmp_path, "none"), (tmp_path / "gone", "nothing")):
-        with pytest.raises(InputError, match=rf"expected llm.c's shards, \*.bin, found {found}$"):
+        with pytest.raises(InputError, match=rf"expected llm.c's shards, \*.bin, found {found}\n"):
             read_all("llmc", path)
 
 

@@ -98,7 +98,7 @@ def test_a_strict_build_stops_at_the_first_bad_record_of_the_file(places: list[i
     with tempfile.TemporaryDirectory() as folder:
         unit = unit_run(Path(folder), strict=True)
         rejects = [Reject(0, place, "malformed_json", "cut off", b"{") for place in places]
-        with pytest.raises(BadRecord, match=r"^a.jsonl at 10: malformed_json: cut off$"):
+        with pytest.raises(BadRecord, match=r"^a.jsonl at 10: malformed_json: cut off\n"):
             unit.take(Batch(0, Texts.of([]), np.empty(0, np.int64), rejects=rejects))
         unit.abandon()
 

@@ -98,6 +98,7 @@ def test_with_a_full_cache_the_reader_makes_its_plans_itself(
         for shard in remote.shards:
             shard.token_ranges[0:]
         monkeypatch.setattr(FetchAhead, "_plan", noted)
+        monkeypatch.setattr(fetch_ahead, "window_steps", lambda *_: 2 * fetch_ahead.CHUNK)
         loaders = [Loader(store.rows(256), batch_size=4, prefetch=0) for store in (local, remote)]
         for step in range(300):
             assert same_arrays(*(loader.next_batch(step) for loader in loaders))

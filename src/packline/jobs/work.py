@@ -40,6 +40,8 @@ from packline.store.manifest import WORK, to_json
 
 ENDING_SECONDS = 2
 """Time to wait for a lock: the workers of a process that was just killed hold it until they have ended."""
+LEAVING_SECONDS = 10
+"""Time to wait at the end of a job for a lock that processes of a lost node hold for a while."""
 PARTS = "parts"
 """Folder of the receipts of an export."""
 JOINED = "joined"
@@ -230,8 +232,11 @@ class WorkFolder(ABC, Generic[Identity]):
         Returns:
             The files left and the reason; empty if none are left.
         """
-        if not self.alone():
-            return ""
+        end = time.monotonic() + LEAVING_SECONDS
+        while not self.alone():
+            if self._others() or time.monotonic() > end:
+                return ""
+            time.sleep(0.05)
         shutil.rmtree(self.work, ignore_errors=True)
         try:
             if self.work.exists():  # once more, to get the reason
@@ -240,6 +245,10 @@ class WorkFolder(ABC, Generic[Identity]):
             reason = f"{error.filename or self.work}: {error.strerror}"
             return f"{self.work} was not removed ({reason}); the store is complete without it"
         return ""
+
+    def _others(self) -> bool:
+        """True if other processes share the job; else those that have the folder open are about to end."""
+        return bool(set(sharing_processes(self.work)) - {process_name()})
 
     @property
     def tmp(self) -> Path:
