@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import sys
 import tempfile
 import types
@@ -58,6 +59,9 @@ def main() -> None:
 
         check_batch(*next_batch())
         report_rate(next_batch, arguments.seconds)
+        batches.close()
+    sys.stdout.flush()
+    os._exit(0)  # its reading threads sometimes end the interpreter with an abort
 
 
 def endless_batches(tokens: str, workers: int, work: str) -> Any:
