@@ -143,11 +143,11 @@ any number of times; if units are missing, it reports how many.""",
     "slurm": (
         """Write a script that divides a command among the nodes of a Slurm cluster.
 
-COMMAND is a build, sft, import, export or bake. The script is an array job of --nodes tasks,
-at most 1,000. Each task has a node of its own and runs one slice of the job;
-slices that are done help others, and the last one publishes. Tasks that are
-preempted are queued again and resume. Comments in the script say how to watch
-the job and what to do afterwards.""",
+COMMAND is a build, sft, import, export or bake. The script is an array job of
+--nodes tasks, at most 1,000. Each task has a node of its own and runs one slice
+of the job; slices that are done help others, and the last one publishes. Tasks
+that are preempted are queued again and resume. Comments in the script say how
+to watch the job and what to do afterwards.""",
         """Examples:
 
   packline slurm --nodes 16 -- build corpus/ --tokenizer gpt2 --out store

@@ -46,7 +46,7 @@ from packline.storage.local import LocalFolder, disk_errors, publish_bytes, publ
 from packline.storage.places import is_remote
 from packline.storage.sharing import sync_files
 from packline.store.files import FileEntry
-from packline.store.manifest import WORK, to_json
+from packline.store.manifest import WORK
 from packline.store.report import Findings
 
 IDENTITY = "export.json"
@@ -233,8 +233,8 @@ class Staging(DrivenFolder[ExportIdentity]):
             if not self.is_remote:
                 for folder in (self.files, self.folder / PARTS):
                     folder.mkdir(exist_ok=True)
-            if earlier is None:
-                self._create(identity)
+            if earlier is None and (other := self.record_identity(identity)) is not None:
+                refuse_another(self.out, other, identity)
         kept = self.kept(parts)
         if alone and not self.is_remote:
             numbers = {f"{number:06d}" for number, part in enumerate(parts) if part.unit in kept}
@@ -243,15 +243,6 @@ class Staging(DrivenFolder[ExportIdentity]):
             self._delete_all_but({entry.name for receipt in kept.values() for entry in receipt.files})
         self.admit_others()
         return kept
-
-    def _create(self, identity: ExportIdentity) -> None:
-        """Record the identity, unless another process of the same export was first."""
-        try:
-            self.storage.put_new(self._record, to_json(identity))
-        except StoreError:
-            if (other := self.identity()) is None:
-                raise
-            refuse_another(self.out, other, identity)
 
     def kept(self, parts: Sequence[ExportPart]) -> dict[str, PartReceipt]:
         """Receipts of finished parts by now, by name: those whose files are there, each of its size."""

@@ -163,7 +163,7 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
                 self._refuse_another(earlier, identity, files)
             if self.is_remote:
                 self.drive()
-            if earlier is None and (earlier := self._create(identity)) is not None:
+            if earlier is None and (earlier := self.record_identity(identity)) is not None:
                 self._refuse_another(earlier, identity, files)
             if self.storage.facts(TOKENIZER_FILE) is None:
                 self.storage.put_new(TOKENIZER_FILE, tokenizer_json.encode())
@@ -191,16 +191,6 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
                 self.driver = ACTIVE[self.place] = driver
                 return self.storage.facts(MANIFEST) is None
         return False
-
-    def _create(self, identity: BuildIdentity) -> BuildIdentity | None:
-        """Record the identity; that of another process, if it was first."""
-        try:
-            self.storage.put_new(self._record, to_json(identity))
-        except StoreError:
-            if (other := self.identity()) is None:
-                raise
-            return other
-        return None
 
     def _refuse_another(self, old: BuildIdentity, new: BuildIdentity, files: Sequence[InputFile]) -> None:
         differences = recipe_difference(msgspec.to_builtins(old.recipe), msgspec.to_builtins(new.recipe))

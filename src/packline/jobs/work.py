@@ -283,6 +283,16 @@ class WorkFolder(ABC, Generic[Identity]):
         except FileNotFoundError:
             return None
 
+    def record_identity(self, identity: Identity) -> Identity | None:
+        """Record the identity; that of another job, if its process was first."""
+        try:
+            self.storage.put_new(self._record, to_json(identity))
+        except StoreError:
+            if (other := self.identity()) is None:
+                raise
+            return other
+        return None
+
     def receipt_names(self) -> list[str]:
         """Names of the committed receipts."""
         start = len(self._receipts) + 1

@@ -33,13 +33,7 @@ from typing import Any, Unpack, cast
 
 import msgspec
 
-from packline.errors import (
-    BuildStopped,
-    RecipeError,
-    StoreError,
-    StoreNotFound,
-    WaitedTooLong,
-)
+from packline.errors import BuildStopped, RecipeError, StoreError, StoreNotFound, WaitedTooLong
 from packline.jobs.work import read_command
 from packline.loading.growing import GrowingBuild
 from packline.loading.loader import Batch, Keys, Loader, chosen_fields
