@@ -313,10 +313,13 @@ class Loader(Notebook):
 
     def _iterate(self, first: int, number: int) -> Iterator[Batch]:
         batches = make_ahead(self.next_batch, first, len(self), ahead=self.prefetch)
-        for step, batch in enumerate(batches, first):
+        step = first
+        for batch in batches:
+            step += 1
             if number == self._pass:  # the state follows the newest iterator
-                self._step = step + 1
+                self._step = step
             yield batch
+            del batch  # its memory can be used for the next one
 
     def rows_of_step(self, step: int) -> BatchRows:
         """Rows of the global batch of a step, over all ranks."""

@@ -270,6 +270,6 @@ def _merged(count: int, indices: np.ndarray, parts: list[Spans]) -> Spans:
     order = np.repeat(begins[back] - offsets[:-1], sizes) + np.arange(int(offsets[-1]))
     columns = [
         np.concatenate([getattr(part, name) for part in parts])[order]
-        for name in ("documents", "starts", "lengths")
+        for name in ("documents", "starts", "lengths", "begins", "sizes")
     ]
     return Spans(offsets, *columns)
