@@ -90,14 +90,14 @@ def spans_of(store: StoreReader, rows: Sequence[Sequence[Piece]], following: Seq
     flat = np.array([piece for row in rows for piece in row], np.int64).reshape(-1, 3)
     offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
     behind = None if following is None else np.array(following, np.int64)
-    begins, sizes = [], []
-    for document in flat[:, 0].tolist():
+    begins, sizes = np.empty(len(flat), np.int64), np.empty(len(flat), np.int64)
+    for number, document in enumerate(flat[:, 0].tolist()):
         shard, place = store.locate(document)
         before = sum(one.entry.tokens for one in store.shards[: store.shards.index(shard)])
-        begins.append(before + shard.offset_of(place) // store.dtype.itemsize)
-        sizes.append(shard.length_of(place))
-    columns = [flat[:, 0].copy(), flat[:, 1].copy(), flat[:, 2].copy()]
-    return Spans(offsets, *columns, np.array(begins, np.int64), np.array(sizes, np.int64), behind)
+        begins[number] = before + shard.offset_of(place) // store.dtype.itemsize
+        sizes[number] = shard.length_of(place)
+    documents, starts, lengths = flat.T.copy()
+    return Spans(offsets, documents, starts, lengths, begins, sizes, behind)
 
 
 @st.composite

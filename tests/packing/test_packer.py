@@ -52,8 +52,8 @@ def test_a_row_of_spans_is_the_row_alone(rows: list[list[int]], follow: bool) ->
     count = len(lengths)
     offsets = offsets_of([len(row) for row in rows])
     following = np.arange(len(rows)) + 7 if follow else None
-    columns = [np.arange(count) + 1, np.arange(count) + 2, lengths, np.arange(count) + 3, lengths + 4]
-    spans = Spans(offsets, *columns, following)
+    each = np.arange(count)
+    spans = Spans(offsets, each + 1, each + 2, lengths, each + 3, lengths + 4, following)
     assert spans.filled.tolist() == [sum(row) for row in rows] and len(spans) == len(rows)
     for number, row in enumerate(rows):
         one = spans.row(number)

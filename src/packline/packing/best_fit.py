@@ -67,8 +67,8 @@ class Packed(LengthBlocks, Protocol):
     def store(self) -> StoreReader:
         """Store of the documents."""
 
-    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers and lengths of the documents at these places, int64 `[N]` each."""
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Numbers, begins and sizes of the documents at these places; see `Selection.at`."""
 
     def lengths(self, start: int, stop: int) -> np.ndarray:
         """Tokens of the documents at places start to stop, int64."""
@@ -177,7 +177,8 @@ class BestFit:
         if row < self._full:
             number = int(self._long_rows.searchsorted(row, "right")) - 1
             lengths = np.array([self.seq_len])
-            places = self._long_places[number : number + 1]
+            documents, begins, tokens = self._documents(self._long_places[number : number + 1])
+            starts = np.array([(row - int(self._long_rows[number])) * self.seq_len])
         else:
             firsts, runs, bases, each, sizes = self._fit
             group = int(firsts.searchsorted(row - self._full, "right")) - 1
@@ -185,11 +186,8 @@ class BestFit:
             many = each[run]
             ranks = _ranges(bases[run] + (row - self._full) * many, many)
             lengths = sizes[run].repeat(many)
-            places = self._order[ranks]
-        documents, begins, tokens = self._documents(np.asarray(places, np.int64))
-        starts = tokens - lengths  # a piece is the end of its document
-        if row < self._full:
-            starts = np.array([(row - int(self._long_rows[number])) * self.seq_len])
+            documents, begins, tokens = self._documents(self._order[ranks])
+            starts = tokens - lengths  # a piece is the end of its document
         self._check(starts, lengths, tokens)
         return Spans(np.array([0, len(lengths)]), documents, starts, lengths, begins, tokens)
 
@@ -212,6 +210,7 @@ class BestFit:
 
     def _documents(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers, first tokens and lengths of the documents at these places; see `Selection.at`."""
+        places = np.asarray(places, np.int64)
         if len(places) and int(places.max()) >= len(self.selection):
             raise self._damaged(f"a document at place {int(places.max()):,} of {len(self.selection):,}")
         return self.selection.at(places)
