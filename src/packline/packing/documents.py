@@ -184,6 +184,10 @@ class SampledOffsets:
             Places and sums, int64 `[N]` each: sum <= value < sum + weight of the place.
         """
         step = self._table.searchsorted(values, "right") - 1
+        if self._step == 1:
+            past, before = values >= self.total, self._table[step]
+            before[past] = self.total
+            return step + past, before
         weights = self._weights(step)
         ends = np.cumsum(weights, axis=1) + self._table[step][:, None]
         passed = ends <= values[:, None]
