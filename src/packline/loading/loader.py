@@ -9,8 +9,8 @@ A batch is a function of its step, so the state is the step and a fingerprint th
 data. World size, rank, prefetch and fields are not in the state: a run resumed with any of them changed sees
 the same global batches. Rank r of W gets rows r*b to (r+1)*b of each, b = B / W.
 
-Cost: steps that are read in order are planned together (`plan_ahead`), so a batch costs two thirds of a call
-of `rows.read`, also of several sources. Tensors and worker processes are in `packline.torch`.
+Cost: steps that are read in order are planned together (`plan_ahead`), so a batch costs less than a call of
+`rows.read`, also of several sources. Tensors and worker processes are in `packline.torch`.
 """
 
 from __future__ import annotations

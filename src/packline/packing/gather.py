@@ -5,8 +5,8 @@
     PlannedRows   rows whose layout and plan are known, to be read to their places in a batch
 
 Documents are adjacent in a shard. So documents that follow one another in a row as they do in the store are
-one copy, whatever their number, and only its start has to be looked up: documents 7, 8, 9 are one copy,
-documents 7, 30, 9 three (best fit, shuffled documents). If shards have `NAME.loss`, its bytes are copied too,
+one copy, whatever their number: documents 7, 8, 9 are one copy, documents 7, 30, 9 three (best fit, shuffled
+documents). Spans have the places of their documents, so nothing is looked up twice. If shards have `NAME.loss`, its bytes are copied too,
 which costs as much again.
 
 Copies of a remote store are cut where its pieces end. What a plan reads is brought at once, and a copy is
@@ -45,21 +45,30 @@ class Behind(NamedTuple):
     """Place of the token in its shard."""
 
     @classmethod
-    def of(cls, store: StoreReader, spans: Spans, numbers: np.ndarray, stops: np.ndarray) -> Behind:
-        """Find them; the document that follows a row counts where the spans have one.
+    def of(
+        cls,
+        store: StoreReader,
+        spans: Spans,
+        numbers: np.ndarray,
+        stops: np.ndarray,
+        *,
+        boundary_loss: bool = False,
+    ) -> Behind:
+        """Find them.
 
         Args:
             store: store that holds the documents.
             spans: spans of B rows.
             numbers: number of each span's shard, int64 `[S]`.
             stops: place in it after each span, int64 `[S]`.
+            boundary_loss: True if the document that follows a row counts too.
         """
         rows = (spans.offsets[1:] > spans.offsets[:-1]).nonzero()[0]
         final = spans.offsets[1:][rows] - 1
         unfinished = spans.starts[final] + spans.lengths[final] < spans.sizes[final]
         rows, final = rows[unfinished], final[unfinished]
         found = cls(rows, store.shards.pick(numbers[final].tolist()), stops[final].tolist())
-        if spans.following is None:
+        if spans.following is None or not boundary_loss:
             return found
         others = np.setdiff1d((spans.following >= 0).nonzero()[0], rows)
         located = [store.locate(follower) for follower in spans.following[others].tolist()]
@@ -146,8 +155,6 @@ class GatherPlan:
         Raises:
             CorruptStore: an index points outside of its shard.
         """
-        if not boundary_loss and spans.following is not None:
-            spans = replace(spans, following=None)
         numbers = store.firsts.searchsorted(spans.documents, "right") - 1
         sources = spans.begins + spans.starts - store.token_firsts[numbers]
         stops = sources + spans.lengths
@@ -162,7 +169,7 @@ class GatherPlan:
             targets = targets + (places - np.arange(len(places)))[rows] * layout.seq_len
         lengths = stops[cuts[1:] - 1] - sources[first]
         shards = store.shards.pick(numbers[first].tolist())
-        behind = Behind.of(store, spans, numbers, stops)
+        behind = Behind.of(store, spans, numbers, stops, boundary_loss=boundary_loss)
         return cls(store, shards, sources[first].tolist(), targets.tolist(), lengths.tolist(), rows, behind)
 
     def in_pieces(self) -> GatherPlan:
