@@ -6,8 +6,8 @@
 
 Documents are adjacent in a shard. So documents that follow one another in a row as they do in the store are
 one copy, whatever their number: documents 7, 8, 9 are one copy, documents 7, 30, 9 three (best fit, shuffled
-documents). Spans have the places of their documents, so nothing is looked up twice. If shards have `NAME.loss`, its bytes are copied too,
-which costs as much again.
+documents). Spans have the places of their documents, so nothing is looked up twice. If shards have
+`NAME.loss`, its bytes are copied too, which costs as much again.
 
 Copies of a remote store are cut where its pieces end. What a plan reads is brought at once, and a copy is
 then a slice of one piece that is held.
