@@ -64,7 +64,7 @@ def test_the_report(chrome: Chrome, report: Path, scheme: Scheme, width: int) ->
 @pytest.mark.parametrize("path", PAGES)
 def test_pages_of_the_viewer(chrome: Chrome, site: str, path: str) -> None:
     """Colors are a matter of the scheme and sizes one of the width, so two pairs of them show both."""
-    for scheme, *widths in (("light", 1280, 1600), ("dark", 400, 800)):
+    for scheme, widths in zip(SCHEMES, ((1280, 1600), (400, 800)), strict=True):
         page = chrome.open(site + path, scheme=scheme, width=widths[0])
         assert axe(page, impacts=None) == [], scheme
         assert page.title().partition(" · ")[0] == page.locator("h1").inner_text()
