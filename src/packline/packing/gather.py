@@ -78,13 +78,13 @@ class Behind(NamedTuple):
         return cls.join([found, following], [np.arange(len(spans))] * 2)
 
     def part(self, first: int, last: int) -> Behind:
-        """Those of rows `first` to `last` alone."""
+        """Keep rows `first` to `last` alone."""
         start, stop = self.rows.searchsorted([first, last]).tolist()
         return Behind(self.rows[start:stop] - first, self.shards[start:stop], self.places[start:stop])
 
     @classmethod
     def join(cls, parts: Sequence[Behind], places: Sequence[np.ndarray]) -> Behind:
-        """Those of several layouts in one; see `Layout.join`."""
+        """Join several layouts in one; see `Layout.join`."""
         rows = np.concatenate([place[part.rows] for part, place in zip(parts, places, strict=True)])
         order = rows.argsort()
         shards = list(chain.from_iterable(part.shards for part in parts))
