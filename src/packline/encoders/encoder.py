@@ -22,10 +22,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from packline.encoders import LITTLE_TEXT, EngineName, EngineReport
-from packline.encoders.engines import Engine, TokenizersEngine, load_engine, load_engines, unsupported
+from packline.encoders.engines import Engine, TokenizersEngine, load_engine, load_engines
 from packline.encoders.parity import audit_document, audited, try_engines
-from packline.encoders.reference import Reference, SeparateReference
-from packline.encoders.special_tokens import Boundary, without_special_tokens
+from packline.encoders.reference import Reference
+from packline.encoders.separate_engine import LARGE
+from packline.encoders.special_tokens import Boundary, json_to_encode
+from packline.encoders.supported import BY_LOADING, engine_apart, unsupported
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import EncoderMismatch, TokenizerError
 from packline.ragged import Ragged, concatenate, dtype_for
@@ -47,13 +49,6 @@ MEMORY = 0.5
 TOO_LITTLE = 32 << 10
 """Size in bytes below which a group is too small to measure an engine."""
 NEARLY_ALL = 0.9
-
-BY_LOADING: tuple[EngineName, ...] = ("gigatoken", "fastokens", "words")
-"""The fast engines, the one that loads in less time first: 0.4 and 1.2 s for 150,000 tokens."""
-LARGE = 2 << 20
-"""Characters of a tokenizer.json whose reference takes longer to load than a process to start."""
-APART: tuple[EngineName, ...] = ("gigatoken", "fastokens")
-"""Engines that need the reference for few texts or none."""
 
 SCRIPTS = ("ascii", "latin", "wide")
 """One byte per character; mostly one; two or three (Greek, Cyrillic, Arabic, Indic, East Asian)."""
@@ -82,8 +77,8 @@ class Encoder:
         cache_bytes: bytes of text after which the engines are loaded anew, to bound their caches of words;
             None for never.
         text_bytes: bytes of text to be encoded, as far as known; for little text, `auto` loads one engine.
-        alone: True if this process is not forked with the encoder; the reference of a large vocabulary is
-            then loaded by a separate process, while this one loads a fast engine.
+        alone: True if this process is not forked with the encoder; the engine of a large vocabulary is then
+            loaded by a separate process (`separate_engine`), while this one loads the reference.
 
     Raises:
         TokenizerError: the requested engine does not support this tokenizer.
@@ -110,7 +105,7 @@ class Encoder:
         started = time.monotonic()
         self.tokenizer, self.boundary = tokenizer, boundary
         self.dtype = dtype_for(tokenizer.vocab_size)
-        self.json = tokenizer.json if parse_special_tokens else without_special_tokens(tokenizer)
+        self.json = json_to_encode(tokenizer, parse=parse_special_tokens)
         """The tokenizer.json of engines and reference."""
         self.undecoded = 0
         """Number of audited texts that are not recovered by decoding, with ids equal to the reference's."""
@@ -120,14 +115,11 @@ class Encoder:
         if engine == "auto" and text_bytes is not None and text_bytes < LITTLE_TEXT:
             able = [name for name in names if unsupported(name, self.json) is None]
             names, self._not_loaded = tuple(able[:1]) or names, tuple(able[1:])
-        if alone and len(self.json) >= LARGE and encodes_apart(names, self.json):
-            self.reference: Reference = SeparateReference(self.json)
-            self._loaded = load_engines(names, self.json, self._as_engine)
-        else:
-            with ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(Reference, self.json)
-                self._loaded = load_engines(names, self.json, self._as_engine)
-                self.reference = waiting.result()
+        apart = alone and len(self.json) >= LARGE and names == (engine_apart(engine, self.json),)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(Reference, self.json)
+            self._loaded = load_engines(names, self.json, self._as_engine, apart=apart)
+            self.reference = waiting.result()
         if engine != "auto" and isinstance(failed := self._loaded[engine], str):
             raise TokenizerError(failed, hint="--engine auto takes an engine that can")
         if self._has_none():
@@ -247,15 +239,6 @@ class Encoder:
     def _engine(self, name: EngineName) -> Engine:
         loaded = self._loaded.get(name)
         return self._as_engine() if loaded is None or isinstance(loaded, str) else loaded
-
-
-def encodes_apart(names: Sequence[EngineName], json: str) -> bool:
-    """True if an engine is among these that encodes a tokenizer.json without the reference.
-
-    >>> encodes_apart(["gigatoken"], '{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
-    False
-    """
-    return any(name in APART and unsupported(name, json) is None for name in names)
 
 
 def choose_engines(

@@ -16,8 +16,8 @@ Every cut is one at which normalizer, pre-tokenizer and model begin anew:
                                                       before punctuation at the end of a word, if no piece
                                                       has both it and the character before it
 
-`engines.SUPPORTED` lists the normalizers and pre-tokenizers of which this is true. Text with added tokens is
-encoded by the reference as a whole.
+`supported.SUPPORTED` lists the normalizers and pre-tokenizers of which this is true. Text with added tokens
+is encoded by the reference as a whole.
 
 Cost: 15 to 30 ms per MB of text where all words are known; 2 us for a new word (`word_models`), 10 us for one
 that only the reference can encode.
@@ -38,10 +38,11 @@ from packline.encoders.features import steps_of
 from packline.encoders.word_models import Unigrams, WordModel, WordPieces
 from packline.encoders.word_table import MOST, PADDING, Keys, WordTable
 from packline.ragged import Ragged, concatenate
-from packline.sources.batch import Texts
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported where it is used: a process that loads another engine does without Arrow
     import tokenizers
+
+    from packline.sources.batch import Texts
 
 OTHER, WHITE_SPACE, PUNCTUATION = 0, 1, 2
 AT_ONCE = 4096
@@ -141,6 +142,8 @@ class WordsEngine:
 
     def _encode(self, words: list[bytes]) -> Ragged:
         """Encode distinct words."""
+        from packline.sources.batch import Texts
+
         if self._model is None:
             return self._reference.encode(Texts.of([word.decode() for word in words]))
         tokens, known = self._model.encode(words)
@@ -251,7 +254,7 @@ class SpacedCutter(Cutter):
 
 
 def methods_of(json: str, reference: tokenizers.Tokenizer) -> tuple[Cutter, WordModel | None]:
-    """Cuts and model for a tokenizer.json, all of whose features are in `engines.SUPPORTED`."""
+    """Cuts and model for a tokenizer.json, all of whose features are in `supported.SUPPORTED`."""
     whole = msgspec.json.decode(json)
     model, steps = whole["model"], [*steps_of(whole["pre_tokenizer"], "pretokenizers")]
     normalizer = reference.normalizer
