@@ -1,7 +1,7 @@
 """Encoder: texts to token ids, by the fastest engines whose ids equal the reference's.
 
     tokenizer.json ──┬── reference ───────── try ─┐
-                     └── gigatoken, fastokens ────┴─> chosen engines ──> encode ──> audit ──> boundaries
+                     └── gigatoken, fastokens, ... ┴─> chosen engines ──> encode ──> audit ──> boundaries
 
 Builds, estimates, conversations and evaluation sets encode with this class. Engines are tried on the caller's
 own texts before the first is encoded, and a few documents of every batch are encoded again by the reference.

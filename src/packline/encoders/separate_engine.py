@@ -223,7 +223,7 @@ def answer_requests(descriptor: int, ahead: Sequence[str]) -> None:
         except (EOFError, OSError):
             return
         found = engine.encode(texts)
-        connection.send_bytes(found.offsets.tobytes())
+        connection.send_bytes(found.offsets.astype(np.int64, copy=False).tobytes())
         connection.send_bytes(found.tokens.astype(np.uint32, copy=False).data.cast("B"))
 
 
