@@ -106,7 +106,9 @@ class Vocabulary:
 
     def filled(self) -> np.ndarray:
         """True for each token with bytes, bool `[V]`."""
-        return self.data.filled() if isinstance(self.data, TokenBytes) else np.array(list(map(bool, self.data)))
+        return (
+            self.data.filled() if isinstance(self.data, TokenBytes) else np.array(list(map(bool, self.data)))
+        )
 
     def text(self, number: int) -> str:
         """Text of a token, or its name if it is special.
