@@ -14,7 +14,8 @@ error with its position, and no store appears. An imported store has everything 
 the text: text bytes are counted from the tokens.
 
 Cost: files of tokens are read once, and hashed as they are read; about a third of copying's speed per core.
-Does not encode or filter, and cannot tell ids of one tokenizer from valid ids of another unless the metadata names it.
+Does not encode or filter, and cannot tell ids of one tokenizer from valid ids of another unless the metadata
+names it.
 """
 
 from __future__ import annotations

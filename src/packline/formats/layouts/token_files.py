@@ -108,9 +108,7 @@ class TokenFile:
             )
         return tokens, loss.astype(np.uint8)
 
-    def _read(
-        self, file: int, path: str, dtype: np.dtype, header: int, start: int, stop: int
-    ) -> np.ndarray:
+    def _read(self, file: int, path: str, dtype: np.dtype, header: int, start: int, stop: int) -> np.ndarray:
         found = read_numbers(path, dtype, header, start, stop)
         if file in self.hashes:
             self.hashes[file].feed(header + start * dtype.itemsize, found.view(np.uint8).data)
