@@ -73,7 +73,7 @@ def test_trying_the_other_engine_costs_a_bounded_share_of_the_time(
         lost = engines["gigatoken"].seen.get("wide", 0) / 10e6
         total = lost + engines["fastokens"].seen["wide"] / 60e6
         assert lost <= TRYING * total + part
-    assert lost > 0
+    assert engines["gigatoken"].seen["wide"] > 0
 
 
 def test_the_choice_follows_a_change_of_speed(engines: dict[EngineName, Clocked]) -> None:
