@@ -38,7 +38,9 @@ TRIED_TEXTS = 32
 """Maximum number of texts on which engines are tried if the caller does not try them."""
 
 TURNS = 2
-"""Number of groups that each engine gets before one is chosen; the first includes one-time costs."""
+"""Number of groups after which the rate of an engine is known; the first includes one-time costs."""
+TRIED_BYTES = 128 << 10
+"""Bytes of a group that another engine encodes to be tried; documents larger than that are not tried on."""
 TRYING = 0.01
 """Share of the time spent on trying engines that are not chosen."""
 CLEARLY = 1.4
@@ -280,15 +282,14 @@ class _Engine:
     groups: int = 0
     seconds: float = 0.0
     bytes_per_second: float = 0.0
-    """Moving average of the rate."""
+    """Moving average of the rate; 0 before the second group, since the first includes one-time costs."""
 
     def add(self, size: int, seconds: float) -> None:
         rate = size / max(seconds, 1e-9)
-        # The first group includes what is loaded at first use, so it is a poor measurement.
-        memory = MEMORY if self.groups > 1 else 0.0
-        self.bytes_per_second = memory * self.bytes_per_second + (1 - memory) * rate
-        self.seconds += seconds
         self.groups += 1
+        if self.groups >= TURNS:
+            memory = MEMORY if self.groups > TURNS else 0.0
+            self.bytes_per_second = memory * self.bytes_per_second + (1 - memory) * rate
 
 
 @dataclass
@@ -296,40 +297,47 @@ class _Script:
     """Choice of an engine for one script."""
 
     engines: dict[EngineName, _Engine]
-    chosen: EngineName | None = None
+    chosen: EngineName
 
-    def pick(self, usual: EngineName | None) -> EngineName:
-        """Engine for the next group; `usual` is the engine that gets most of the text."""
-        least = min(self.engines, key=lambda name: self.engines[name].groups)
-        if self.engines[least].groups < TURNS:
-            return least
+    def choose(self) -> EngineName:
+        """Engine for the next group."""
         best = max(self.engines, key=lambda name: self.engines[name].bytes_per_second)
-        chosen = self.chosen or usual or best
-        if self.engines[best].bytes_per_second > CLEARLY * self.engines[chosen].bytes_per_second:
-            chosen = best
-        self.chosen = chosen
-        others = {name: engine.seconds for name, engine in self.engines.items() if name != chosen}
-        if others and sum(others.values()) < TRYING * self.engines[chosen].seconds:
-            return min(others, key=lambda name: others[name])
-        return chosen
+        if self.is_measured and self._rate(best) > CLEARLY * self._rate(self.chosen):
+            self.chosen = best
+        return self.chosen
+
+    @property
+    def is_measured(self) -> bool:
+        """True if the rate of the chosen engine is known."""
+        return self._rate(self.chosen) > 0
+
+    def to_try(self) -> EngineName | None:
+        """Another engine, if the time for trying has room for it."""
+        others = {name: engine.seconds for name, engine in self.engines.items() if name != self.chosen}
+        if not self.is_measured or sum(others.values()) >= TRYING * self.engines[self.chosen].seconds:
+            return None
+        return min(others, key=others.__getitem__)
+
+    def _rate(self, name: EngineName) -> float:
+        return self.engines[name].bytes_per_second
 
 
 @dataclass
 class Chooser:
     """Several engines behind the interface of one, chosen by script while they encode.
 
-    No engine is fastest everywhere: one with a cache of words wins on prose and code once the cache is warm,
-    another on Chinese, Japanese and Korean, in each case by factors. So each batch is sorted by script
-    (estimated from the bytes per character), each group goes to the engine that is fastest on that script,
-    and the results are put back in order:
+    No engine is fastest everywhere: which one wins depends on the script, the tokenizer and the processor, on
+    Chinese, Japanese and Korean by factors. So each batch is sorted by script (estimated from the bytes per
+    character), each group goes to the engine that is fastest on that script, and the results are put back in
+    order:
 
         batch      en zh en en zh          en en en ──> gigatoken ─┐
                    sorted by script        zh zh    ──> fastokens ─┴─> en zh en en zh
 
-    The choice is revised continuously: a small, bounded share of the text goes to the engines that are not
-    chosen, and the choice changes when one of them turns out to be clearly faster. "Clearly", since an engine
-    that sees half of the text is only half as warm: between two engines of about equal speed, keeping the
-    current one is faster.
+    All text goes to one engine at first, the one that needs no warm-up. A small, bounded share of the time is
+    spent on parts of groups that the other engines encode, and the choice changes when one of them turns out
+    to be clearly faster. "Clearly", since an engine that sees half of the text is only half as warm: between
+    two engines of about equal speed, keeping the current one is faster.
 
     Rates are of processor time, since the time of other programs does not depend on the engine.
 
@@ -347,54 +355,59 @@ class Chooser:
             name, engine = next(iter(self.engines.items()))
             self._count(name, len(texts.data))
             return engine.encode(texts), [name] * len(texts)
-        scripts = script_of(texts)
-        sizes = np.bincount(scripts, weights=texts.sizes, minlength=len(SCRIPTS)).astype(np.int64)
-        calls = self._plan_calls(sizes)
+        scripts, sizes = script_of(texts), texts.sizes
+        calls = self._plan_calls(scripts, sizes)
         if len(calls) == 1:
-            name, members = calls[0]
-            return self._encode(name, members, texts, sizes), [name] * len(texts)
-        parts, places, encoded_by = [], [], [calls[0][0]] * len(texts)
-        for name, members in calls:
-            place = np.flatnonzero(np.isin(scripts, members))
-            parts.append(self._encode(name, members, texts.take(place), sizes))
-            places.append(place)
-            for index in place:
+            name, _ = calls[0]
+            return self._encode(name, texts, scripts, sizes), [name] * len(texts)
+        parts, encoded_by = [], [calls[0][0]] * len(texts)
+        for name, places in calls:
+            parts.append(self._encode(name, texts.take(places), scripts[places], sizes[places]))
+            for index in places:
                 encoded_by[index] = name
         back = np.empty(len(texts), np.int64)
-        back[np.concatenate(places)] = np.arange(len(texts))
+        back[np.concatenate([places for _, places in calls])] = np.arange(len(texts))
         return concatenate(parts).take(back), encoded_by
 
-    def _plan_calls(self, sizes: np.ndarray) -> list[tuple[EngineName, list[int]]]:
-        """Assign scripts to engines: together where the choice is settled, alone where they are measured."""
-        settled: dict[EngineName, list[int]] = {}
-        calls: list[tuple[EngineName, list[int]]] = []
-        main = self._scripts.get(int(sizes.argmax()))
-        usual = main.chosen if main else None
-        for script in np.flatnonzero(sizes).tolist():
-            known = self._scripts.setdefault(script, _Script({name: _Engine() for name in self.engines}))
-            if sizes[script] < TOO_LITTLE:
-                settled.setdefault(known.chosen or usual or self._default(), []).append(script)
-                continue
-            name = known.pick(usual)
-            if name == known.chosen:
-                settled.setdefault(name, []).append(script)
-            else:
-                calls.append((name, [script]))
-        return calls + list(settled.items())
+    def _plan_calls(self, scripts: np.ndarray, sizes: np.ndarray) -> list[tuple[EngineName, np.ndarray]]:
+        """Places of the texts for each engine: scripts together if settled, alone while they are measured."""
+        totals = np.bincount(scripts, sizes, minlength=len(SCRIPTS))
+        main = self._scripts.get(int(totals.argmax()))
+        usual = main.chosen if main else self._default()
+        calls: list[tuple[EngineName, np.ndarray]] = []
+        settled: dict[EngineName, list[np.ndarray]] = {}
+        for script in np.flatnonzero(totals).tolist():
+            measures = {name: _Engine() for name in self.engines}
+            known = self._scripts.setdefault(script, _Script(measures, usual))
+            places, name = np.flatnonzero(scripts == script), known.choose()
+            if totals[script] >= TOO_LITTLE:
+                if not known.is_measured:
+                    calls.append((name, places))
+                    continue
+                tried = _some(places, sizes)
+                if sizes[tried].sum() >= TOO_LITTLE and (other := known.to_try()) is not None:
+                    calls.append((other, tried))
+                    places = np.setdiff1d(places, tried)
+            settled.setdefault(name, []).append(places)
+        joined = {name: np.concatenate(groups) for name, groups in settled.items()}
+        return calls + [(name, np.sort(places)) for name, places in joined.items() if len(places)]
 
     def _default(self) -> EngineName:
-        """Engine for the first few small texts of a script: the one that needs no warm-up."""
+        """Engine of the first texts: the one that needs no warm-up."""
         return "fastokens" if "fastokens" in self.engines else next(iter(self.engines))
 
-    def _encode(self, name: EngineName, members: list[int], texts: Texts, sizes: np.ndarray) -> Ragged:
+    def _encode(self, name: EngineName, texts: Texts, scripts: np.ndarray, sizes: np.ndarray) -> Ragged:
         """Call an engine once; it counts as a measurement if nearly all of the text is of one script."""
         started = time.process_time()
         ragged = self.engines[name].encode(texts)
         seconds = time.process_time() - started
-        main = max(members, key=sizes.__getitem__)
-        total = int(sizes[members].sum())
-        if total >= TOO_LITTLE and sizes[main] > NEARLY_ALL * total:
-            self._scripts[main].engines[name].add(total, seconds)
+        totals = np.bincount(scripts, sizes)
+        total = int(totals.sum())
+        for script in np.flatnonzero(totals).tolist():
+            measured = self._scripts[script].engines[name]
+            measured.seconds += seconds * totals[script] / total
+            if total >= TOO_LITTLE and totals[script] > NEARLY_ALL * total:
+                measured.add(total, seconds)
         self._count(name, total)
         return ragged
 
@@ -409,6 +422,12 @@ class Chooser:
             }
             for script, known in self._scripts.items()
         }
+
+
+def _some(places: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The first of these texts that amount to at most `TRIED_BYTES`, larger ones left out."""
+    small = places[sizes[places] <= TRIED_BYTES]
+    return small[np.cumsum(sizes[small]) <= TRIED_BYTES]
 
 
 def script_of(texts: Texts) -> np.ndarray:

@@ -4,8 +4,8 @@ An engine encodes texts to ids, as one `Ragged` of uint32 without boundary token
 the same tokenizer.json, so the choice of engine affects the duration of a build but never its output;
 `parity` checks that.
 
-    gigatoken    BPE, byte-level or with byte fallback; fastest where words repeat (its cache grows)
-    fastokens    BPE, byte-level; fastest cold and on Chinese, Japanese, Korean
+    gigatoken    BPE, byte-level or with byte fallback; fast where words repeat (its cache grows)
+    fastokens    BPE, byte-level; fast cold, and fastest on Chinese, Japanese, Korean
     nanotoken    WordPiece
     words        Unigram, WordLevel: the reference, each distinct word once (`words`)
     tokenizers   all tokenizers; the reference, about 100 times slower
@@ -86,13 +86,11 @@ class FastokensEngine:
         from fastokens._native import Tokenizer
 
         self._tokenizer = Tokenizer.from_json_str(json)
-        self._single_threaded = False
+        # Its tables are made at the first use, in 0.2 s: here, since every forked process would make its own.
+        # On one thread, since the pool of threads that it would start there does not survive a fork.
+        _with_one_thread(lambda: self._tokenizer.encode_batch_flat(["a", "b"]))
 
     def encode(self, texts: Texts) -> Ragged:
-        if not self._single_threaded:
-            # Not before the first use: a pool of threads does not survive the fork of its process.
-            _with_one_thread(lambda: self._tokenizer.encode_batch_flat(["a", "b"]))
-            self._single_threaded = True
         tokens, offsets = self._tokenizer.encode_batch_flat(texts.to_list())
         return Ragged(np.frombuffer(tokens, np.uint32), np.frombuffer(offsets, np.int64))
 
