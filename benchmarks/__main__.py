@@ -13,6 +13,7 @@ python -m benchmarks remote              add the rates of builds from an object 
 python -m benchmarks ray                 compare a build on Ray with one on this machine
 python -m benchmarks chaos               kill processes of builds at random, and compare the stores
 python -m benchmarks sft                 measure conversations, beside transformers
+python -m benchmarks steps               measure what steps of training wait for batches
 python -m benchmarks merge               add the seconds of merging and comparing stores to it
 python -m benchmarks units               add the rate of units without work to it; --builds: memory of drivers
 python -m benchmarks training            add the seconds of training tokenizers to it
@@ -60,6 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
             "ray": on_ray,
             "chaos": chaos,
             "sft": conversations,
+            "steps": training_steps,
             "merge": merge,
             "units": units,
             "training": training,
@@ -343,6 +345,14 @@ def conversations(options: argparse.Namespace) -> None:
         say=_say,
     )
     _save(options.results, results)
+
+
+def training_steps(options: argparse.Namespace) -> None:
+    """Train models for some steps, and print what each step waits for its batch."""
+    from benchmarks.stepping import measure_steps
+
+    models = options.models.split(",")
+    measure_steps(options.folder, models=models, steps=options.steps, rows=options.rows, say=_say)
 
 
 def training(options: argparse.Namespace) -> None:

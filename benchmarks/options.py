@@ -121,6 +121,11 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     command.add_argument("--peers-python", required=True, help="interpreter with transformers")
     _add_tokenizer(command)
 
+    command = commands.add_parser("steps", parents=[common], help="measure waits of training for batches")
+    command.add_argument("--models", default="tiny,124m", help="sizes, separated by commas")
+    command.add_argument("--steps", type=int, default=50, help="steps that are counted")
+    command.add_argument("--rows", type=int, default=1, help="rows of 8,192 tokens per batch")
+
     command = commands.add_parser("against", parents=[common], help="compare with another checkout")
     command.add_argument("--other", type=Path, required=True, help="the other checkout")
     command.add_argument("--rounds", type=int, default=5)

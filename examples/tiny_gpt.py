@@ -40,15 +40,16 @@ LEARNING_RATE, WARMUP_STEPS = 2e-3, 20
 class Block(nn.Module):
     """Attention and a small network, each with a residual connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.norm_attention, self.norm_mlp = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.qkv = nn.Linear(WIDTH, 3 * WIDTH, bias=False)
-        self.out = nn.Linear(WIDTH, WIDTH, bias=False)
-        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.heads = heads
+        self.norm_attention, self.norm_mlp = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor, turn: Tensor, mask: Tensor) -> Tensor:
-        split = self.qkv(self.norm_attention(x)).unflatten(-1, (3, HEADS, -1))
+        split = self.qkv(self.norm_attention(x)).unflatten(-1, (3, self.heads, -1))
         q, k, v = split.permute(2, 0, 3, 1, 4)  # each [B, H, L, W]
         seen = F.scaled_dot_product_attention(rotate(q, turn), rotate(k, turn), v, attn_mask=mask)
         x = x + self.out(seen.transpose(1, 2).flatten(2))
@@ -58,17 +59,20 @@ class Block(nn.Module):
 class TinyGPT(nn.Module):
     """Tokens to logits; the token embedding is also the head."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(
+        self, vocab_size: int, *, layers: int = LAYERS, width: int = WIDTH, heads: int = HEADS
+    ) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocab_size, WIDTH)
-        self.blocks = nn.ModuleList([Block() for _ in range(LAYERS)])
-        self.norm = nn.RMSNorm(WIDTH)
+        self.tokens = nn.Embedding(vocab_size, width)
+        self.blocks = nn.ModuleList([Block(width, heads) for _ in range(layers)])
+        self.norm = nn.RMSNorm(width)
+        self.head_width = width // heads
         nn.init.normal_(self.tokens.weight, std=0.02)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Compute the logits `[B, L, V]` of a batch `[B, L]`."""
         mask = sdpa_mask(batch["segment_ids"])
-        turn = rotation(batch["position_ids"], WIDTH // HEADS)
+        turn = rotation(batch["position_ids"], self.head_width)
         x = self.tokens(batch["tokens"])
         for block in self.blocks:
             x = block(x, turn, mask)
@@ -77,7 +81,7 @@ class TinyGPT(nn.Module):
 
 def rotation(positions: Tensor, width: int) -> Tensor:
     """Rotary position embedding: rotation of each position as complex numbers `[B, 1, L, W/2]`."""
-    rates = 10_000.0 ** -(torch.arange(0, width, 2) / width)
+    rates = 10_000.0 ** -(torch.arange(0, width, 2, device=positions.device) / width)
     angles = positions[:, None, :, None] * rates
     return torch.polar(torch.ones_like(angles), angles)
 

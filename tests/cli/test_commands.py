@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.cli.command import result, run
+from tests.cli.command import result, run, run_alone
 
 import packline
 from packline.cli.help_texts import GROUPS, PAGES
@@ -69,7 +69,7 @@ def test_the_list_of_commands_has_all_of_them_with_what_they_do() -> None:
 
 
 def test_help_is_there_without_loading_what_builds() -> None:
-    done = run("build", "--help", PYTHONPROFILEIMPORTTIME="1")
+    done = run_alone("build", "--help", PYTHONPROFILEIMPORTTIME="1")
     assert re.search(r"\| +packline\.cli\.arguments\b", done.stderr)
     assert not re.search(r"\| +(gigatoken|fastokens|tokenizers|awkward|pyarrow\.parquet)\b", done.stderr)
 
@@ -77,7 +77,7 @@ def test_help_is_there_without_loading_what_builds() -> None:
 def test_a_build_without_a_terminal_writes_plain_lines(
     tmp_path: Path, corpus: Path, tokenizer_json: Path
 ) -> None:
-    done = run("build", corpus, "--tokenizer", tokenizer_json, "--out", tmp_path / "out")
+    done = run_alone("build", corpus, "--tokenizer", tokenizer_json, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr and "\r" not in done.stdout + done.stderr
     assert re.search(r"records in +4 ", done.stdout)
@@ -88,7 +88,7 @@ def test_a_build_without_a_terminal_writes_plain_lines(
 
 def test_json_is_one_object_and_the_only_line(tmp_path: Path, corpus: Path, tokenizer_json: Path) -> None:
     out = tmp_path / "out"
-    done = run("build", corpus, "--tokenizer", tokenizer_json, "--out", out, "--workers", "0", "--json")
+    done = run_alone("build", corpus, "--tokenizer", tokenizer_json, "--out", out, "--workers", "0", "--json")
     facts = result(done)
     assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 1)
     store = packline.open(out)

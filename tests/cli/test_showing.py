@@ -16,7 +16,7 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.cli.command import run
+from tests.cli.command import run, run_alone
 
 import packline
 from packline.cli import info
@@ -166,6 +166,6 @@ def test_a_dumb_terminal_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_stream_that_knows_no_unicode_gets_escapes(store: Path) -> None:
-    done = run("info", store, PYTHONIOENCODING="ascii")
+    done = run_alone("info", store, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii() and r"\u241b" in done.stdout

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.cli.command import environment, run
+from tests.cli.command import environment, run, run_alone
 
 import packline
 from packline.cli.help_texts import PAGES, TOPICS, WRITING
@@ -83,7 +83,7 @@ def test_quiet_leaves_results_of_looking_errors_and_json(tmp_path: Path, tokeniz
 
 
 def test_completion_is_installed_for_the_shell(tmp_path: Path) -> None:
-    done = run("--install-completion", "--shell", "bash", HOME=str(tmp_path))
+    done = run_alone("--install-completion", "--shell", "bash", HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     (script,) = tmp_path.rglob("completions/packline")
     subprocess.run(["bash", "-n", script], check=True, env=environment())

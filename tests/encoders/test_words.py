@@ -1,4 +1,4 @@
-"""Words engine: the ids of the reference on any text, whether its words are new or known."""
+"""Engines words and nanotoken: the ids of the reference on any text, whether its words are new or known."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from tests.encoders.fuzzed_files import contents_of
 from tests.encoders.hostile_texts import hostile_texts
 from tests.encoders.test_sentencepiece import trained
 
+from packline.encoders import EngineName
 from packline.encoders import words as words_module
 from packline.encoders.engines import TokenizersEngine, load_engine, unsupported
 from packline.encoders.sentencepiece import read_model
-from packline.encoders.word_models import Unigrams
+from packline.encoders.unigrams import Unigrams
 from packline.encoders.word_table import PADDING, Keys, WordTable
 from packline.ragged import Ragged, offsets_of
 from packline.sources.batch import Texts
@@ -55,7 +56,9 @@ def _contents(name: str) -> dict[str, Any]:
         "both": ("Unigram", _precompiled(), {"type": "BertPreTokenizer"}),
     }
     kind, normalizer, pre_tokenizer = kinds[name]
-    tokens = ["<unk>", "[CLS]", ("qzx", {"single_word": True}), (" z", {"lstrip": True, "rstrip": True})]
+    tokens = ["<unk>", "[CLS]", ("qzx", {"lstrip": True})]
+    if kind != "WordPiece":
+        tokens = [*tokens[:2], ("qzx", {"single_word": True}), (" z", {"lstrip": True, "rstrip": True})]
     return contents_of(kind, normalizer=normalizer, pre_tokenizer=pre_tokenizer, tokens=tokens)
 
 
@@ -64,9 +67,11 @@ NAMES = ("bert", "bert cased", "bert plain", "word level", "t5", "runs", "xlm", 
 
 @cache
 def engines(name: str) -> tuple[Any, TokenizersEngine]:
-    whole = json.dumps(_contents(name))
-    assert unsupported("words", whole) is None
-    return load_engine("words", whole), TokenizersEngine(whole)
+    contents = _contents(name)
+    whole = json.dumps(contents)
+    engine: EngineName = "nanotoken" if contents["model"]["type"] == "WordPiece" else "words"
+    assert unsupported(engine, whole) is None
+    return load_engine(engine, whole), TokenizersEngine(whole)
 
 
 def check(name: str, texts: list[str]) -> None:

@@ -111,7 +111,7 @@ def test_ids_are_the_reference_tokenizers_whatever_the_kind(
     (tried,) = (event for event in told if isinstance(event, EnginesTried))
     assert tried.used and tried.reason
     if engine == "auto" and kind != "byte_fallback":
-        assert tried.used == [{"unigram": "tokenizers", "word_piece": "words"}[kind]]
+        assert tried.used == [{"unigram": "tokenizers", "word_piece": "nanotoken"}[kind]]
 
 
 def test_an_engine_that_cannot_do_a_tokenizer_is_refused_by_name(

@@ -64,7 +64,8 @@ class NumberedRows:
     def spans(self, indices: np.ndarray) -> Spans:
         count = len(indices)
         lengths = np.full(count, self.seq_len, np.int64)
-        return Spans(np.arange(count + 1), np.asarray(indices), np.zeros(count, np.int64), lengths)
+        starts, begins = np.zeros(count, np.int64), np.asarray(indices) * self.seq_len
+        return Spans(np.arange(count + 1), np.asarray(indices), starts, lengths, begins, lengths)
 
     def rows_of(self, document: int) -> np.ndarray:
         return np.array([document], np.int64)

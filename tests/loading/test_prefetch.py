@@ -87,6 +87,30 @@ def test_the_thread_ends_with_the_iterator() -> None:
     assert threads() == []
 
 
+def test_the_thread_works_for_a_caller_who_is_away_and_not_for_one_who_waits() -> None:
+    made = make_ahead(lambda number: (number, threading.current_thread()), 0, 20_000, ahead=2)
+    here = threading.current_thread()
+
+    def makers(count: int, seconds: float) -> list[threading.Thread]:
+        found = []
+        for _ in range(count):
+            found.append(next(made)[1])
+            time.sleep(seconds)
+        return found
+
+    assert next(made) == (0, here)
+    time.sleep(0.002)
+    assert here not in makers(10, 0.002)
+    waiting = [next(made) for _ in range(15_000)]
+    assert [number for number, _ in waiting] == list(range(11, 15_011))
+    assert here in {maker for _, maker in waiting}
+    time.sleep(0.002)
+    next(made)  # nobody was asked for it before it was wanted
+    time.sleep(0.002)
+    assert here not in makers(10, 0.002)
+    made.close()  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("taken", [1, 3, 20])
 def test_a_forked_child_makes_the_rest_itself(taken: int) -> None:
     made = make_ahead(lambda number: number * number, 0, 20, ahead=4)

@@ -17,6 +17,7 @@ from packline.errors import CorruptStore, RecipeError
 from packline.facade import Store
 from packline.packing.batch import ALL_FIELDS, FIELDS, fill
 from packline.packing.packer import Spans
+from packline.store.reader import StoreReader
 from packline.testing import make_store
 
 PAD = 777
@@ -84,11 +85,19 @@ def reference_row(
     return row
 
 
-def spans_of(rows: Sequence[Sequence[Piece]], following: Sequence[int] | None) -> Spans:
+def spans_of(store: StoreReader, rows: Sequence[Sequence[Piece]], following: Sequence[int] | None) -> Spans:
+    """Spans of these pieces, with what the indexes have of their documents, one after another."""
     flat = np.array([piece for row in rows for piece in row], np.int64).reshape(-1, 3)
     offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
     behind = None if following is None else np.array(following, np.int64)
-    return Spans(offsets, flat[:, 0].copy(), flat[:, 1].copy(), flat[:, 2].copy(), behind)
+    begins, sizes = np.empty(len(flat), np.int64), np.empty(len(flat), np.int64)
+    for number, document in enumerate(flat[:, 0].tolist()):
+        shard, place = store.locate(document)
+        before = sum(one.entry.tokens for one in store.shards[: store.shards.index(shard)])
+        begins[number] = before + shard.offset_of(place) // store.dtype.itemsize
+        sizes[number] = shard.length_of(place)
+    documents, starts, lengths = flat.T.copy()
+    return Spans(offsets, documents, starts, lengths, begins, sizes, behind)
 
 
 @st.composite
@@ -132,7 +141,7 @@ def test_arrays_are_those_of_the_reference(
     store = stores[kind]
     found = fill(
         store,
-        spans_of(rows, following),
+        spans_of(stores[kind], rows, following),
         seq_len,
         fields=ALL_FIELDS,
         pad_id=PAD,
@@ -162,7 +171,7 @@ def test_a_field_is_the_same_whatever_else_is_asked_for(
     boundary_loss: bool,
 ) -> None:
     seq_len, rows, following = batch
-    spans, store = spans_of(rows, following), stores["loss"]
+    spans, store = spans_of(stores["loss"], rows, following), stores["loss"]
     whole = fill(store, spans, seq_len, fields=ALL_FIELDS, pad_id=PAD, boundary_loss=boundary_loss)
     found = fill(store, spans, seq_len, fields=fields, pad_id=PAD, boundary_loss=boundary_loss)
     assert list(found) == fields
@@ -172,7 +181,7 @@ def test_a_field_is_the_same_whatever_else_is_asked_for(
 
 def test_rows_longer_than_an_int16_count_right(tmp_path: Path) -> None:
     store = make_store(tmp_path / "s", [[40_000, 50_000]])
-    spans = spans_of([[(0, 0, 40_000), (1, 0, 30_000)]], None)
+    spans = spans_of(store, [[(0, 0, 40_000), (1, 0, 30_000)]], None)
     found = fill(store, spans, 70_000, pad_id=0)
     expected = [*range(40_000), *range(30_000)]
     assert found["position_ids"][0].tolist() == expected
@@ -181,10 +190,10 @@ def test_rows_longer_than_an_int16_count_right(tmp_path: Path) -> None:
 
 
 def test_arrays_are_new_at_every_call(stores: dict[str, Store]) -> None:
-    spans = spans_of([[(0, 0, 5), (1, 0, 1)]], None)
+    spans = spans_of(stores["uint16"], [[(0, 0, 5), (1, 0, 1)]], None)
     first = fill(stores["uint16"], spans, 6, pad_id=0)
     kept = {field: array.copy() for field, array in first.items()}
-    second = fill(stores["uint16"], spans_of([[(3, 4, 6)]], None), 6, pad_id=0)
+    second = fill(stores["uint16"], spans_of(stores["uint16"], [[(3, 4, 6)]], None), 6, pad_id=0)
     for field in FIELDS:
         assert not np.shares_memory(first[field], second[field])
         np.testing.assert_array_equal(first[field], kept[field])
@@ -194,7 +203,7 @@ def test_arrays_are_new_at_every_call(stores: dict[str, Store]) -> None:
 
 
 def test_padding_may_be_an_id_outside_of_the_vocabulary(stores: dict[str, Store]) -> None:
-    found = fill(stores["uint16"], spans_of([[(0, 0, 5)]], None), 8, pad_id=1_000_000)
+    found = fill(stores["uint16"], spans_of(stores["uint16"], [[(0, 0, 5)]], None), 8, pad_id=1_000_000)
     assert found["tokens"][0, 5:].tolist() == [1_000_000] * 3
 
 
@@ -210,11 +219,11 @@ def test_unknown_settings_are_refused(
     stores: dict[str, Store], settings: dict[str, object], complaint: str
 ) -> None:
     with pytest.raises(RecipeError, match=complaint):
-        fill(stores["uint16"], spans_of([[(0, 0, 5)]], None), 8, pad_id=0, **settings)  # type: ignore[arg-type]
+        fill(stores["uint16"], spans_of(stores["uint16"], [[(0, 0, 5)]], None), 8, pad_id=0, **settings)  # type: ignore[arg-type]
 
 
 def test_a_row_that_is_too_full_is_refused(stores: dict[str, Store]) -> None:
-    spans = spans_of([[(0, 0, 5)], [(2, 0, 9)]], None)
+    spans = spans_of(stores["uint16"], [[(0, 0, 5)], [(2, 0, 9)]], None)
     with pytest.raises(RecipeError, match="row 1 of the batch has 9 tokens: expected at most seq_len=8"):
         fill(stores["uint16"], spans, 8, pad_id=0)
 
@@ -235,7 +244,7 @@ def test_an_id_outside_of_the_vocabulary_is_refused_with_its_place(
     tokens = np.fromfile(path, "<i4")
     tokens[place] = wrong
     tokens.tofile(path)
-    spans = spans_of([[(0, 0, 5), (6, 0, 7), (7, 0, 4)]], None)
+    spans = spans_of(packline.open(damaged), [[(0, 0, 5), (6, 0, 7), (7, 0, 4)]], None)
     with pytest.raises(CorruptStore, match=rf"token 7 of {name}\.bin is {wrong:,}: expected an id from 0"):
         fill(packline.open(damaged), spans, 20, pad_id=10**6, fields=("tokens",))
 
@@ -246,7 +255,7 @@ def test_an_id_behind_the_end_of_a_row_is_checked_too(damaged: Path) -> None:
     tokens = np.fromfile(path, "<i4")
     tokens[4] = 70_000
     tokens.tofile(path)
-    spans = spans_of([[(6, 0, 4)]], None)
+    spans = spans_of(packline.open(damaged), [[(6, 0, 4)]], None)
     assert fill(packline.open(damaged), spans, 4, pad_id=0, fields=("tokens",))["tokens"].shape == (1, 4)
     with pytest.raises(CorruptStore, match=rf"token 4 of {shard.entry.name}\.bin is 70,000"):
         fill(packline.open(damaged), spans, 4, pad_id=0)
@@ -262,9 +271,9 @@ def test_an_index_that_points_outside_of_its_shard_is_refused(damaged: Path, off
     path.write_bytes(data)
     store = relist(damaged)
     with pytest.raises(CorruptStore, match=rf"{shard.entry.name}\.idx points to tokens"):
-        fill(store, spans_of([[(7, 0, 7)]], None), 8, pad_id=0)
+        fill(store, spans_of(store, [[(7, 0, 7)]], None), 8, pad_id=0)
     # As what follows another row, too: token 83 is the first that the shard does not have.
-    follows = spans_of([[(0, 0, 5)]], [7])
+    follows = spans_of(store, [[(0, 0, 5)]], [7])
     if offset != 4 * 83:
         with pytest.raises(CorruptStore, match=rf"{shard.entry.name}\.idx points to tokens"):
             fill(store, follows, 5, pad_id=0, boundary_loss=True)
@@ -274,6 +283,6 @@ def test_an_index_that_points_outside_of_its_shard_is_refused(damaged: Path, off
 def test_a_loss_mask_of_another_size_is_refused(damaged: Path) -> None:
     shard = packline.open(damaged).shards[2]
     (damaged / f"{shard.entry.name}.loss").write_bytes(b"\1" * (shard.entry.tokens - 1))
-    spans = spans_of([[(6, 0, 5)]], None)
+    spans = spans_of(relist(damaged), [[(6, 0, 5)]], None)
     with pytest.raises(CorruptStore, match=r"\.loss: expected 83 bytes, one per token, found 82"):
         fill(relist(damaged), spans, 8, pad_id=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -64,10 +65,13 @@ def test_it_is_a_filtered_list_in_the_order_asked_for(
 
 def check_lengths(selection: Selection, order: list[int], flat: list[int]) -> None:
     """Every way to ask for lengths."""
+    starts = [0, *accumulate(flat)]
     expected = [flat[document] for document in order]
     count = len(order)
     assert selection.lengths_at(np.arange(count)).tolist() == expected
-    assert selection.at(np.arange(count)[::-1])[1].tolist() == expected[::-1]
+    numbers, begins, sizes = selection.at(np.arange(count)[::-1])
+    assert numbers.tolist() == order[::-1] and sizes.tolist() == expected[::-1]
+    assert begins.tolist() == [starts[document] for document in order[::-1]]
     assert selection.lengths(0, count + 5).tolist() == expected
     assert selection.lengths(count // 3, count // 2).tolist() == expected[count // 3 : count // 2]
     assert [length for _, block in selection.blocks(7) for length in block.tolist()] == expected

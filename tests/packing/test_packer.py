@@ -52,7 +52,8 @@ def test_a_row_of_spans_is_the_row_alone(rows: list[list[int]], follow: bool) ->
     count = len(lengths)
     offsets = offsets_of([len(row) for row in rows])
     following = np.arange(len(rows)) + 7 if follow else None
-    spans = Spans(offsets, np.arange(count) + 1, np.arange(count) + 2, lengths, following)
+    each = np.arange(count)
+    spans = Spans(offsets, each + 1, each + 2, lengths, each + 3, lengths + 4, following)
     assert spans.filled.tolist() == [sum(row) for row in rows] and len(spans) == len(rows)
     for number, row in enumerate(rows):
         one = spans.row(number)
@@ -61,11 +62,13 @@ def test_a_row_of_spans_is_the_row_alone(rows: list[list[int]], follow: bool) ->
         assert one.lengths.tolist() == row
         assert one.documents.tolist() == list(range(first + 1, first + len(row) + 1))
         assert one.starts.tolist() == list(range(first + 2, first + len(row) + 2))
+        assert one.begins.tolist() == list(range(first + 3, first + len(row) + 3))
+        assert one.sizes.tolist() == [length + 4 for length in row]
         assert (None if one.following is None else one.following.tolist()) == (
             [number + 7] if follow else None
         )
     assert {field.name for field in dataclasses.fields(spans)} == {
-        "offsets", "documents", "starts", "lengths", "following"
+        "offsets", "documents", "starts", "lengths", "begins", "sizes", "following"
     }  # fmt: skip
 
 

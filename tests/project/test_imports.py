@@ -53,7 +53,10 @@ EXPORTS = [
     "write_rows",
 ]
 
-HEAVY = {"awkward", "cyclopts", "fastokens", "gigatoken", "pyarrow", "ray", "rich", "tokenizers", "torch"}
+HEAVY = {
+    *("awkward", "cyclopts", "fastokens", "gigatoken", "nanotoken"),
+    *("pyarrow", "ray", "rich", "tokenizers", "torch"),
+}
 
 # What may load something heavy at its top: it is itself loaded only by those who want that.
 OPTIONAL = ("packline.cli", "packline.viewing", "packline.torch", "packline.__main__")

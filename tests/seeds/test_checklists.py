@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.cli.command import environment, result, run
+from tests.cli.command import environment, result, run, run_alone
 from tests.seeds.workspace import make_workspace, write_lines
 
 import packline
@@ -194,7 +194,7 @@ def test_nothing_is_done_without_a_tokenizer(tmp_path: Path, tokenizer_json: Pat
     """S3.7"""
     make_workspace(tmp_path, tokenizer_json, ["a few words"] * 90)
     for more, code in (([], 2), (["--tokenizer", "fineweb_edu_32k/tokenizer"], 1)):
-        done = run(*words, *more, "--out", "out", cwd=tmp_path, HF_HUB_OFFLINE="1")
+        done = run_alone(*words, *more, "--out", "out", cwd=tmp_path, HF_HUB_OFFLINE="1")
         assert done.returncode == code, done.stderr
         assert "tokenizer" in done.stderr and "Traceback" not in done.stderr
         assert not (tmp_path / "out").exists()

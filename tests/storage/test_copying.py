@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.command import result, run
+from tests.cli.command import result, run_alone
 from tests.storage.fault_proxy import FAULTS, Schedule, fault_proxy
 from tests.storage.servers import Bucket
 
@@ -193,14 +193,14 @@ def test_exports_and_plain_folders_are_copied_too(store: Path, tmp_path: Path, b
 
 def test_the_command_shows_what_it_did(store: Path, tmp_path: Path, bucket: Bucket) -> None:
     target = bucket.place("copy")
-    done = run("cp", "store", target, cwd=tmp_path, COLUMNS="100", **bucket.environment)
+    done = run_alone("cp", "store", target, cwd=tmp_path, COLUMNS="100", **bucket.environment)
     assert done.returncode == 0, done.stderr
     assert f"store -> {target}" in done.stdout and "checksums of the manifest while reading" in done.stdout
-    values = result(run("cp", target, "back", "--verify", "--json", cwd=tmp_path, **bucket.environment))
+    values = result(run_alone("cp", target, "back", "--verify", "--json", cwd=tmp_path, **bucket.environment))
     assert values["kind"] == "store" and values["verified"] and values["target"] == "back"
-    again = run("cp", target, "back", cwd=tmp_path, **bucket.environment)
+    again = run_alone("cp", target, "back", cwd=tmp_path, **bucket.environment)
     assert "nothing to do: all files are there" in again.stdout
-    failed = run("cp", "store", f"s3://{bucket.name}-none/x", cwd=tmp_path, **bucket.environment)
+    failed = run_alone("cp", "store", f"s3://{bucket.name}-none/x", cwd=tmp_path, **bucket.environment)
     assert failed.returncode == 1 and "there is no such bucket or container" in failed.stderr
 
 

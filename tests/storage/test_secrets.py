@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.command import run
+from tests.cli.command import run_alone
 from tests.conftest import python_sources
 from tests.storage.fault_proxy import PASSING, Schedule, fault_proxy
 from tests.storage.servers import Bucket
@@ -101,7 +101,7 @@ def test_no_secret_is_ever_written(
     ]
     printed: dict[str, str] = {}
     for reason, words in commands:
-        done = run(*words, cwd=home)
+        done = run_alone(*words, cwd=home)
         text = done.stdout + done.stderr
         assert (done.returncode == 0) == (not reason) and reason in text, (words, text)
         printed[" ".join(words)] = text
@@ -110,7 +110,7 @@ def test_no_secret_is_ever_written(
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.delenv("AWS_SESSION_TOKEN")
     for profile, code in (("hidden", 0), ("absent", 1)):
-        done = run("cp", "store", at(f"by-{profile}"), cwd=home, AWS_PROFILE=profile)
+        done = run_alone("cp", "store", at(f"by-{profile}"), cwd=home, AWS_PROFILE=profile)
         assert done.returncode == code, done.stderr
         printed[profile] = done.stdout + done.stderr
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")

@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-EngineName = Literal["gigatoken", "fastokens", "words", "tokenizers"]
-ENGINE_NAMES: tuple[EngineName, ...] = ("gigatoken", "fastokens", "words", "tokenizers")
+EngineName = Literal["gigatoken", "fastokens", "nanotoken", "words", "tokenizers"]
+ENGINE_NAMES: tuple[EngineName, ...] = ("gigatoken", "fastokens", "nanotoken", "words", "tokenizers")
 LITTLE_TEXT = 16 << 20
 """Bytes of text below which loading a second engine, or starting processes, takes longer than it saves."""
 

@@ -1,4 +1,4 @@
-"""Engines: three libraries and a table of words, one protocol, one result.
+"""Engines: four libraries and a table of words, one protocol, one result.
 
 An engine encodes texts to ids, as one `Ragged` of uint32 without boundary tokens. All engines are built from
 the same tokenizer.json, so the choice of engine affects the duration of a build but never its output;
@@ -6,13 +6,14 @@ the same tokenizer.json, so the choice of engine affects the duration of a build
 
     gigatoken    BPE, byte-level or with byte fallback; fastest where words repeat (its cache grows)
     fastokens    BPE, byte-level; fastest cold and on Chinese, Japanese, Korean
-    words        WordPiece, Unigram: the reference, each distinct word once (`words`)
+    nanotoken    WordPiece
+    words        Unigram, WordLevel: the reference, each distinct word once (`words`)
     tokenizers   all tokenizers; the reference, about 100 times slower
 
 Texts with characters that one of them is known to handle differently are encoded by the reference instead. An
 engine is not thread-safe and runs in one thread: processes scale, threads do not.
 
-The first three are loaded only for tokenizers whose features have all been shown to match the reference:
+All but the last are loaded only for tokenizers whose features have all been shown to match the reference:
 
     tokenizer.json ── `features` ──> {"model BPE of bytes", "normalizer NFC", ...}
                                                   │
@@ -100,6 +101,21 @@ class FastokensEngine:
         return Ragged(np.frombuffer(tokens, np.uint32), np.frombuffer(offsets, np.int64))
 
 
+class NanotokenEngine:
+    """nanotoken on the calling thread."""
+
+    name: EngineName = "nanotoken"
+
+    def __init__(self, json: str) -> None:
+        from nanotoken.nanotoken_rs import WordPieceTokenizer
+
+        self._tokenizer = WordPieceTokenizer.from_json(json)
+
+    def encode(self, texts: Texts) -> Ragged:
+        strings = texts.strings or texts.raw()
+        return Ragged(*self._tokenizer.encode_batch(strings, add_special_tokens=False, parallel=False))
+
+
 class TokenizersEngine:
     """HF tokenizers: the reference."""
 
@@ -151,6 +167,7 @@ class GuardedEngine:
 ENGINES: dict[EngineName, Callable[[str], Engine]] = {
     "gigatoken": GigatokenEngine,
     "fastokens": FastokensEngine,
+    "nanotoken": NanotokenEngine,
     "words": lambda json: WordsEngine(json, lambda: TokenizersEngine(json)),
     "tokenizers": TokenizersEngine,
 }
@@ -293,9 +310,16 @@ SUPPORTED: dict[EngineName, frozenset[str]] = {
         "added token normalized, of characters that NFC makes or changes",
         "added token that is not ASCII, with NFC",
     },
+    "nanotoken": frozenset(
+        {
+            *("model WordPiece", "normalizer none", *_BERT),
+            *("pre-tokenizer BertPreTokenizer", "pre-tokenizer Whitespace", "pre-tokenizer WhitespaceSplit"),
+            *("added token", "added token lstrip", "added token rstrip"),
+        }
+    ),
     "words": frozenset(
         {
-            *("model WordPiece", "model WordLevel", "model Unigram"),
+            *("model WordLevel", "model Unigram"),
             *("normalizer none", "normalizer Precompiled", *_PRECOMPILED, *_BERT),
             *("pre-tokenizer BertPreTokenizer", "pre-tokenizer Whitespace", "pre-tokenizer WhitespaceSplit"),
             *(f"pre-tokenizer Metaspace {prepend} split" for prepend in ("always", "first", "never")),

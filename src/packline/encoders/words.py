@@ -1,4 +1,4 @@
-"""Words engine: WordPiece and Unigram tokenizers, each distinct word encoded once.
+"""Words engine: Unigram and WordLevel tokenizers, each distinct word encoded once.
 
 Text is cut where the reference cuts it too, whatever comes before and after; the tokens of a text are then
 those of its words, one after the other:
@@ -19,7 +19,7 @@ Every cut is one at which normalizer, pre-tokenizer and model begin anew:
 `engines.SUPPORTED` lists the normalizers and pre-tokenizers of which this is true. Text with added tokens is
 encoded by the reference as a whole.
 
-Cost: 15 to 30 ms per MB of text where all words are known; 2 us for a new word (`word_models`), 10 us for one
+Cost: 15 to 30 ms per MB of text where all words are known; 2 us for a new word (`unigrams`), 10 us for one
 that only the reference can encode.
 """
 
@@ -35,7 +35,7 @@ import numpy as np
 
 from packline.encoders import EngineName
 from packline.encoders.features import steps_of
-from packline.encoders.word_models import Unigrams, WordModel, WordPieces
+from packline.encoders.unigrams import Unigrams
 from packline.encoders.word_table import MOST, PADDING, Keys, WordTable
 from packline.ragged import Ragged, concatenate
 from packline.sources.batch import Texts
@@ -250,7 +250,7 @@ class SpacedCutter(Cutter):
         return table
 
 
-def methods_of(json: str, reference: tokenizers.Tokenizer) -> tuple[Cutter, WordModel | None]:
+def methods_of(json: str, reference: tokenizers.Tokenizer) -> tuple[Cutter, Unigrams | None]:
     """Cuts and model for a tokenizer.json, all of whose features are in `engines.SUPPORTED`."""
     whole = msgspec.json.decode(json)
     model, steps = whole["model"], [*steps_of(whole["pre_tokenizer"], "pretokenizers")]
@@ -258,8 +258,7 @@ def methods_of(json: str, reference: tokenizers.Tokenizer) -> tuple[Cutter, Word
     normalize = str if normalizer is None else normalizer.normalize_str
     kind = steps[-1]["type"] if steps else None
     if kind in REMOVING and (whole["normalizer"] or {}).get("type") in (None, "BertNormalizer"):
-        pieces = WordPieces(model, normalize) if model["type"] == "WordPiece" else None
-        return Cutter(punctuation=kind == "BertPreTokenizer"), pieces
+        return Cutter(punctuation=kind == "BertPreTokenizer"), None
     unigram = model["type"] == "Unigram"
     ids = {piece: number for number, (piece, _) in enumerate(model["vocab"])} if unigram else {}
     cutter = SpacedCutter(normalize, ids)

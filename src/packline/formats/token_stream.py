@@ -112,10 +112,10 @@ class TokenStream:
 
     def _copy(self, start: int, stop: int, with_loss: bool) -> Piece:
         (first, before), (last, _) = self.find(start), self.find(stop - 1)
-        documents, lengths = self.selection.at(np.arange(first, last + 1))
+        documents, begins, sizes = self.selection.at(np.arange(first, last + 1))
         starts = np.zeros(len(documents), np.int64)
         starts[0] = start - before
-        lengths[0] -= starts[0]
+        lengths = sizes - starts
         lengths[-1] -= int(lengths.sum()) - (stop - start)
         if int(lengths.min()) < 1:
             raise CorruptStore(
@@ -123,7 +123,8 @@ class TokenStream:
                 "found one in which they do not",
                 hint="packline verify names the document",
             )
-        spans = Spans(np.array([0, len(documents)], np.int64), documents, starts, lengths)
+        offsets = np.array([0, len(documents)], np.int64)
+        spans = Spans(offsets, documents, starts, lengths, begins, sizes)
         layout = Layout.of(spans.offsets, spans.lengths, stop - start)
         copies = GatherPlan.of(self.selection.store, spans, layout)
         tokens = np.empty(stop - start, self.selection.store.dtype)

@@ -176,6 +176,7 @@ class Follower(Loader):
                 if number == self._pass:
                     self._step = step
                 yield batch
+                del batch  # its memory can be used for the next one
 
     def state_at(self, step: int) -> dict[str, Any]:
         """State after the first `step` batches; those of other processes count if they were made."""

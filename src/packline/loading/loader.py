@@ -9,8 +9,8 @@ A batch is a function of its step, so the state is the step and a fingerprint th
 data. World size, rank, prefetch and fields are not in the state: a run resumed with any of them changed sees
 the same global batches. Rank r of W gets rows r*b to (r+1)*b of each, b = B / W.
 
-Cost: steps that are read in order are planned together (`plan_ahead`), so a batch costs two thirds of a call
-of `rows.read`, also of several sources. Tensors and worker processes are in `packline.torch`.
+Cost: steps that are read in order are planned together (`plan_ahead`), so a batch costs less than a call of
+`rows.read`, also of several sources. Tensors and worker processes are in `packline.torch`.
 """
 
 from __future__ import annotations
@@ -313,10 +313,13 @@ class Loader(Notebook):
 
     def _iterate(self, first: int, number: int) -> Iterator[Batch]:
         batches = make_ahead(self.next_batch, first, len(self), ahead=self.prefetch)
-        for step, batch in enumerate(batches, first):
+        step = first
+        for batch in batches:
+            step += 1
             if number == self._pass:  # the state follows the newest iterator
-                self._step = step + 1
+                self._step = step
             yield batch
+            del batch  # its memory can be used for the next one
 
     def rows_of_step(self, step: int) -> BatchRows:
         """Rows of the global batch of a step, over all ranks."""

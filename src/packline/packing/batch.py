@@ -233,8 +233,9 @@ def _allocate(kinds: dict[str, np.dtype[Any]], shape: tuple[int, int]) -> dict[s
     """Allocate arrays `[B, L]`, adjacent in one block of memory."""
     count = shape[0] * shape[1]
     block = take(count * sum(kind.itemsize for kind in kinds.values()))
-    arrays, begin = {}, 0
+    arrays: dict[str, np.ndarray] = {}
+    begin = 0
     for name, kind in kinds.items():
-        end = begin + count * kind.itemsize
-        arrays[name], begin = block[begin:end].view(kind).reshape(shape), end
+        arrays[name] = np.ndarray(shape, kind, block, begin)
+        begin += count * kind.itemsize
     return arrays

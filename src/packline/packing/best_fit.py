@@ -67,8 +67,8 @@ class Packed(LengthBlocks, Protocol):
     def store(self) -> StoreReader:
         """Store of the documents."""
 
-    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers and lengths of the documents at these places, int64 `[N]` each."""
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Numbers, begins and sizes of the documents at these places; see `Selection.at`."""
 
     def lengths(self, start: int, stop: int) -> np.ndarray:
         """Tokens of the documents at places start to stop, int64."""
@@ -166,18 +166,18 @@ class BestFit:
         places[whole], places[~whole] = self._long_places[numbers], self._order[ranks]
         all_lengths = np.full(len(whole), self.seq_len, np.int64)
         all_lengths[~whole] = lengths
-        documents, tokens = self._documents(places)
+        documents, begins, tokens = self._documents(places)
         starts = tokens - all_lengths  # a piece is the end of its document
         starts[whole] = (rows[full] - self._long_rows[numbers]) * self.seq_len
         self._check(starts, all_lengths, tokens)
-        return Spans(offsets, documents, starts, all_lengths)
+        return Spans(offsets, documents, starts, all_lengths, begins, tokens)
 
     def _row(self, row: int) -> Spans:
         """Do the same for one row, in a third of the calls."""
         if row < self._full:
             number = int(self._long_rows.searchsorted(row, "right")) - 1
             lengths = np.array([self.seq_len])
-            documents, tokens = self._documents(np.asarray(self._long_places[number : number + 1], np.int64))
+            documents, begins, tokens = self._documents(self._long_places[number : number + 1])
             starts = np.array([(row - int(self._long_rows[number])) * self.seq_len])
         else:
             firsts, runs, bases, each, sizes = self._fit
@@ -186,10 +186,10 @@ class BestFit:
             many = each[run]
             ranks = _ranges(bases[run] + (row - self._full) * many, many)
             lengths = sizes[run].repeat(many)
-            documents, tokens = self._documents(np.asarray(self._order[ranks], np.int64))
-            starts = tokens - lengths
+            documents, begins, tokens = self._documents(self._order[ranks])
+            starts = tokens - lengths  # a piece is the end of its document
         self._check(starts, lengths, tokens)
-        return Spans(np.array([0, len(lengths)]), documents, starts, lengths)
+        return Spans(np.array([0, len(lengths)]), documents, starts, lengths, begins, tokens)
 
     def _check(self, starts: np.ndarray, lengths: np.ndarray, tokens: np.ndarray) -> None:
         """Refuse a plan that puts pieces where the lengths of their documents do not belong."""
@@ -208,8 +208,9 @@ class BestFit:
         pieces = np.bincount(of_row, many, len(rows)).astype(np.int64)
         return ranks, np.repeat(lengths[run], many), pieces
 
-    def _documents(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers and lengths of the documents at these places."""
+    def _documents(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Numbers, first tokens and lengths of the documents at these places; see `Selection.at`."""
+        places = np.asarray(places, np.int64)
         if len(places) and int(places.max()) >= len(self.selection):
             raise self._damaged(f"a document at place {int(places.max()):,} of {len(self.selection):,}")
         return self.selection.at(places)

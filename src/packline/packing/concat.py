@@ -92,17 +92,17 @@ class Concat:
         if min(pieces.tolist(), default=1) < 1:
             raise self._damaged("an index whose offsets grow", "one in which they do not")
         inner = np.arange(offsets[-1]) + (first - begins).repeat(pieces)
-        documents, lengths = self.selection.at(inner)
+        documents, document_begins, sizes = self.selection.at(inner)
         starts = np.zeros(len(inner), np.int64)
         starts[begins] = skipped
         # Whole lengths, minus the parts of the first and the last document that are in other rows.
-        lengths -= starts
-        sums = offsets_of(lengths)
-        excess = sums[ends] - sums[begins] - bounds[count:] + bounds[:count]
+        lengths = sizes - starts
+        excess = np.add.reduceat(lengths, begins) - (bounds[count:] - bounds[:count])
         lengths[ends - 1] -= excess
         if min(excess.tolist(), default=0) < 0 or int(np.minimum.reduce(lengths, initial=1)) < 1:
             raise self._damaged("an index whose lengths agree with its offsets", "one in which they do not")
-        return Spans(offsets, documents, starts, lengths, self._following(after, at_edge))
+        following = self._following(after, at_edge)
+        return Spans(offsets, documents, starts, lengths, document_begins, sizes, following)
 
     def _row(self, row: int) -> Spans:
         """Do the same for one row, in a third of the calls."""
@@ -114,7 +114,8 @@ class Concat:
         pieces = after - first + (not at_edge)
         if pieces < 1:
             raise self._damaged("an index whose offsets grow", "one in which they do not")
-        documents, lengths = self.selection.at(np.arange(first, first + pieces))
+        documents, begins, sizes = self.selection.at(np.arange(first, first + pieces))
+        lengths = sizes.copy()
         lengths[0] -= start - begin
         excess = int(lengths.sum()) - (stop - start)
         lengths[-1] -= excess
@@ -123,7 +124,7 @@ class Concat:
         starts = np.zeros(pieces, np.int64)
         starts[0] = start - begin
         following = self._following(places[1:], np.array([at_edge]))
-        return Spans(np.array([0, pieces]), documents, starts, lengths, following)
+        return Spans(np.array([0, pieces]), documents, starts, lengths, begins, sizes, following)
 
     def _following(self, after: np.ndarray, at_edge: np.ndarray) -> np.ndarray:
         following = np.full(len(after), -1, np.int64)

@@ -61,6 +61,7 @@ class ShardRange:
         self._places = offsets_of(self._lasts - self._firsts)
         """int64 `[P+1]`: place of the first document of each shard."""
         self._shifts = self._firsts - self.first_places
+        self._token_shifts = store.token_firsts[chosen] - offsets_of(tokens)[:-1]
         # If no shard in between is left out, numbers and places differ by a constant.
         unbroken = len(self.shards) > 0 and bool((self._shifts == self._shifts[0]).all())
         self._shift = int(self._shifts[0]) if unbroken else None
@@ -86,6 +87,14 @@ class ShardRange:
         if self._shift is not None:
             return places + self._shift
         return places + self._shifts[self._places.searchsorted(places, "right") - 1]
+
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See `Selection.at`."""
+        begins, sizes = self.offsets.at(places)
+        if self._shift is not None:
+            return places + self._shift, begins + self._token_shifts[0], sizes
+        part = self._places.searchsorted(places, "right") - 1
+        return places + self._shifts[part], begins + self._token_shifts[part], sizes
 
     def places(self, documents: np.ndarray) -> np.ndarray:
         """Places of these documents, int64 `[N]`; -1 for a document of another shard."""
@@ -175,6 +184,10 @@ class SampledOffsets:
             Places and sums, int64 `[N]` each: sum <= value < sum + weight of the place.
         """
         step = self._table.searchsorted(values, "right") - 1
+        if self._step == 1:
+            past, before = values >= self.total, self._table[step]
+            before[past] = self.total
+            return step + past, before
         weights = self._weights(step)
         ends = np.cumsum(weights, axis=1) + self._table[step][:, None]
         passed = ends <= values[:, None]
@@ -299,10 +312,9 @@ class Selection:
         """Tokens of the documents at these places, int64 `[N]` to int64 `[N]`."""
         return self._range.offsets.lengths_at(self._places_in_range(places))
 
-    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers and lengths of the documents at these places, int64 `[N]` each."""
-        inner = self._places_in_range(places)
-        return self._range.documents(inner), self._range.offsets.lengths_at(inner)
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Facts of the documents at these places, int64 `[N]` each: numbers, begins, sizes; see `Spans`."""
+        return self._range.at(self._places_in_range(places))
 
     def lengths(self, start: int, stop: int) -> np.ndarray:
         """Tokens of the documents at places start to stop, int64: for a pass in blocks."""

@@ -1,12 +1,13 @@
 """Reading of rows from the files of a store: their tokens, and the outline from which the rest follows.
 
     GatherPlan    ranges of files, and the ranges of the batch they are copied to
+    Behind        tokens after the last ones of rows
     PlannedRows   rows whose layout and plan are known, to be read to their places in a batch
 
 Documents are adjacent in a shard. So documents that follow one another in a row as they do in the store are
-one copy, whatever their number, and only its start has to be looked up: documents 7, 8, 9 are one copy,
-documents 7, 30, 9 three (best fit, shuffled documents). If shards have `NAME.loss`, its bytes are copied too,
-which costs as much again.
+one copy, whatever their number: documents 7, 8, 9 are one copy, documents 7, 30, 9 three (best fit, shuffled
+documents). Spans have the places of their documents, so nothing is looked up twice. If shards have
+`NAME.loss`, its bytes are copied too, which costs as much again.
 
 Copies of a remote store are cut where its pieces end. What a plan reads is brought at once, and a copy is
 then a slice of one piece that is held.
@@ -33,8 +34,84 @@ from packline.store.shard import Shard, wrong_id, wrong_place
 if TYPE_CHECKING:
     from packline.store.pieces import Held, PieceRanges
 
-FEW = 64
-"""Spans of a single row up to which they are handled one by one."""
+
+class Behind(NamedTuple):
+    """Tokens that are targets of the last ones of rows, K of them: where a row ends within a document."""
+
+    rows: np.ndarray
+    """int64 `[K]`: row of the layout, ascending."""
+    shards: list[Shard]
+    places: list[int]
+    """Place of the token in its shard."""
+
+    @classmethod
+    def of(
+        cls,
+        store: StoreReader,
+        spans: Spans,
+        numbers: np.ndarray,
+        stops: np.ndarray,
+        *,
+        boundary_loss: bool = False,
+    ) -> Behind:
+        """Find them.
+
+        Args:
+            store: store that holds the documents.
+            spans: spans of B rows.
+            numbers: number of each span's shard, int64 `[S]`.
+            stops: place in it after each span, int64 `[S]`.
+            boundary_loss: True if the document that follows a row counts too.
+        """
+        rows = (spans.offsets[1:] > spans.offsets[:-1]).nonzero()[0]
+        final = spans.offsets[1:][rows] - 1
+        unfinished = spans.starts[final] + spans.lengths[final] < spans.sizes[final]
+        rows, final = rows[unfinished], final[unfinished]
+        found = cls(rows, store.shards.pick(numbers[final].tolist()), stops[final].tolist())
+        if spans.following is None or not boundary_loss:
+            return found
+        others = np.setdiff1d((spans.following >= 0).nonzero()[0], rows)
+        located = [store.locate(follower) for follower in spans.following[others].tolist()]
+        itemsize = store.dtype.itemsize
+        begins = [shard.offset_of(inner) // itemsize for shard, inner in located]
+        following = cls(others, [shard for shard, _ in located], begins)
+        return cls.join([found, following], [np.arange(len(spans))] * 2)
+
+    def part(self, first: int, last: int) -> Behind:
+        """Keep rows `first` to `last` alone."""
+        start, stop = self.rows.searchsorted([first, last]).tolist()
+        return Behind(self.rows[start:stop] - first, self.shards[start:stop], self.places[start:stop])
+
+    @classmethod
+    def join(cls, parts: Sequence[Behind], places: Sequence[np.ndarray]) -> Behind:
+        """Join several layouts in one; see `Layout.join`."""
+        rows = np.concatenate([place[part.rows] for part, place in zip(parts, places, strict=True)])
+        order = rows.argsort()
+        shards = list(chain.from_iterable(part.shards for part in parts))
+        tokens = list(chain.from_iterable(part.places for part in parts))
+        numbers = order.tolist()
+        return cls(rows[order], [shards[one] for one in numbers], [tokens[one] for one in numbers])
+
+    def targets(self, count: int, vocabulary: int, *, has_loss: bool) -> np.ndarray:
+        """Token after the last one of each row, int64 `[count]`; -100 for none, or one without a loss.
+
+        Raises:
+            CorruptStore: a token is outside of the file or of the vocabulary.
+        """
+        found = []
+        for shard, place in zip(self.shards, self.places, strict=True):
+            tokens = shard.token_ranges
+            if not 0 <= place < len(tokens):
+                raise wrong_place(shard, place, place + 1)
+            token = tokens.item(place)
+            if not 0 <= token < vocabulary:
+                raise wrong_id(shard, vocabulary, place)
+            if has_loss and shard.loss_ranges is not None and not shard.loss_ranges.item(place):
+                token = IGNORED
+            found.append(token)
+        after = np.full(count, IGNORED, np.int64)
+        after[self.rows] = found
+        return after
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +129,7 @@ class GatherPlan:
     """Tokens."""
     rows: np.ndarray
     """int64 `[N]`: row of the layout."""
-    behind: list[tuple[Shard, int] | None]
-    """Place in its shard of the token that is the target of the last one of each row; None for none."""
+    behind: Behind
     pieces: PieceRanges | None = None
     """Places of the copies in the pieces of a remote store, once they are cut there."""
 
@@ -79,57 +155,22 @@ class GatherPlan:
         Raises:
             CorruptStore: an index points outside of its shard.
         """
-        if not boundary_loss and spans.following is not None:
-            spans = replace(spans, following=None)
-        if len(layout) == 1 and len(layout.rows) <= FEW:
-            return cls._of_few(store, spans, 0 if places is None else int(places[0]) * layout.seq_len)
-        documents, rows = spans.documents, layout.rows
-        numbers = store.firsts.searchsorted(documents, "right") - 1
-        # Within a row a document that is followed by another is at its end: see `fill`.
-        apart = spans.starts != 0
-        apart[:1] = True
-        apart[1:] |= documents[1:] - documents[:-1] != 1
-        apart[1:] |= rows[1:] != rows[:-1]
-        apart[1:] |= numbers[1:] != numbers[:-1]
-        first = apart.nonzero()[0]
-        numbers, rows = numbers[first], rows[first]
-        shards = store.shards.pick(numbers.tolist())
-        firsts = store.firsts[numbers].tolist()
-        inner = (documents[first] - store.firsts[numbers]).tolist()
-        offsets = [shard.offset_of(place) for shard, place in zip(shards, inner, strict=True)]
-        sources = np.array(offsets, np.int64) // store.dtype.itemsize + spans.starts[first]
-        targets = layout.begins[first]
+        numbers = store.firsts.searchsorted(spans.documents, "right") - 1
+        sources = spans.begins + spans.starts - store.token_firsts[numbers]
+        stops = sources + spans.lengths
+        apart = np.empty(len(numbers) + 1, np.bool_)
+        np.not_equal(sources[1:], stops[:-1], out=apart[1:-1])
+        apart[1:-1] |= numbers[1:] != numbers[:-1]
+        apart[layout.offsets] = True  # no copy holds tokens of two rows
+        cuts = apart.nonzero()[0]
+        first = cuts[:-1]
+        rows, targets = layout.rows[first], layout.begins[first]
         if places is not None:
             targets = targets + (places - np.arange(len(places)))[rows] * layout.seq_len
-        lengths = np.add.reduceat(layout.lengths, first) if len(first) else layout.lengths
-        places_in_shards, sizes = sources.tolist(), lengths.tolist()
-        behind = _behind(store, spans, rows, shards, firsts, places_in_shards, sizes)
-        return cls(store, shards, places_in_shards, targets.tolist(), sizes, rows, behind)
-
-    @classmethod
-    def _of_few(cls, store: StoreReader, spans: Spans, place: int) -> GatherPlan:
-        """Do the same for one row of few spans, one by one: NumPy is slower for a few numbers."""
-        documents, starts, lengths = spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist()
-        copies = cls(store, [], [], [], [], np.empty(0, np.int64), [])
-        firsts: list[int] = []
-        itemsize = store.dtype.itemsize
-        last, beyond = -1, 0  # the previous document, and the first one of the next shard
-        for document, start, length in zip(documents, starts, lengths, strict=True):
-            if document == last + 1 and not start and document < beyond and copies.lengths:
-                copies.lengths[-1] += length
-            else:
-                shard, inner = store.locate(document)
-                first = document - inner
-                beyond = first + len(shard)
-                copies.shards.append(shard)
-                firsts.append(first)
-                copies.sources.append(shard.offset_of(inner) // itemsize + start)
-                copies.targets.append(place)
-                copies.lengths.append(length)
-            last, place = document, place + length
-        rows = np.zeros(len(copies.lengths), np.int64)
-        behind = _behind(store, spans, rows, copies.shards, firsts, copies.sources, copies.lengths)
-        return replace(copies, rows=rows, behind=behind)
+        lengths = stops[cuts[1:] - 1] - sources[first]
+        shards = store.shards.pick(numbers[first].tolist())
+        behind = Behind.of(store, spans, numbers, stops, boundary_loss=boundary_loss)
+        return cls(store, shards, sources[first].tolist(), targets.tolist(), lengths.tolist(), rows, behind)
 
     def in_pieces(self) -> GatherPlan:
         """The same copies of a remote store, cut where its pieces end.
@@ -179,7 +220,7 @@ class GatherPlan:
             targets,
             self.lengths[start:stop],
             rows,
-            self.behind[first:last],
+            self.behind.part(first, last),
             None if self.pieces is None else self.pieces.part(start, stop),
         )
 
@@ -199,10 +240,9 @@ class GatherPlan:
             values = list(chain.from_iterable(getattr(plan, name) for plan in plans))
             return [values[copy] for copy in copies]
 
-        behind = list(chain.from_iterable(plan.behind for plan in plans))
-        by_row = [behind[row] for row in np.concatenate(places).argsort().tolist()]
+        behind = Behind.join([plan.behind for plan in plans], places)
         shards, sources, targets, lengths = map(joined, ("shards", "sources", "targets", "lengths"))
-        return cls(plans[0].store, shards, sources, targets, lengths, rows[order], by_row)
+        return cls(plans[0].store, shards, sources, targets, lengths, rows[order], behind)
 
     def needed(self) -> list[int]:
         """Pieces of copies that are cut, and of the token after each, ascending."""
@@ -262,36 +302,6 @@ class GatherPlan:
             wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))
             if len(wrong):
                 raise wrong_id(shard, vocabulary, source + int(wrong[0]))
-
-
-def _behind(
-    store: StoreReader,
-    spans: Spans,
-    rows_of_copies: np.ndarray,
-    shards: list[Shard],
-    firsts: list[int],
-    sources: list[int],
-    lengths: list[int],
-) -> list[tuple[Shard, int] | None]:
-    """See `GatherPlan.behind`; the following document counts where the spans have one."""
-    rows = (spans.offsets[1:] > spans.offsets[:-1]).nonzero()[0]
-    final = spans.offsets[1:][rows] - 1
-    # The last copy of a row ends where its last span does.
-    last = (rows_of_copies.searchsorted(rows, "right") - 1).tolist()
-    documents = spans.documents[final].tolist()
-    stops = (spans.starts[final] + spans.lengths[final]).tolist()
-    followers = [-1] * len(rows) if spans.following is None else spans.following[rows].tolist()
-    behind: list[tuple[Shard, int] | None] = [None] * len(spans)
-    for row, copy, document, stop, follower in zip(
-        rows.tolist(), last, documents, stops, followers, strict=True
-    ):
-        shard = shards[copy]
-        if stop < shard.length_of(document - firsts[copy]):
-            behind[row] = shard, sources[copy] + lengths[copy]
-        elif follower >= 0:
-            shard, inner = store.locate(follower)
-            behind[row] = shard, shard.offset_of(inner) // store.dtype.itemsize
-    return behind
 
 
 class PlannedRows(NamedTuple):
@@ -373,8 +383,8 @@ class PlannedRows(NamedTuple):
             tokens[row if places is None else places[row], start : start + end - begin] = self.pad_id
         read = tokens if places is None else tokens[places]
         # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
-        greatest = int(read.view(f"u{tokens.itemsize}").max(initial=0))
-        if greatest >= plan.store.manifest.tokenizer.vocab_size:
+        vocabulary = plan.store.manifest.tokenizer.vocab_size
+        if int(read.view(f"u{tokens.itemsize}").max(initial=0)) >= vocabulary:
             plan.check_ids()  # or it is the padding, whose id may be any number
         if not targets:
             return Outline(layout)
@@ -384,29 +394,7 @@ class PlannedRows(NamedTuple):
             whole = np.ones(tokens.shape, np.uint8)
             plan.copy_loss(whole.reshape(-1))
             trained = whole if places is None else whole[places]
-        outline = Outline(layout, _after(plan, self.has_loss), linked, trained)
+        after = plan.behind.targets(len(layout), vocabulary, has_loss=self.has_loss)
+        outline = Outline(layout, after, linked, trained)
         del held
         return outline
-
-
-def _after(plan: GatherPlan, has_loss: bool) -> np.ndarray:
-    """Token after the last one of each row, int64 `[B]`; -100 where there is none, or none with a loss.
-
-    Raises:
-        CorruptStore: a token is outside of the file or of the vocabulary.
-    """
-    vocabulary = plan.store.manifest.tokenizer.vocab_size
-    after = [IGNORED] * len(plan.behind)
-    for row, behind in enumerate(plan.behind):
-        if behind is None:
-            continue
-        shard, place = behind
-        tokens = shard.token_ranges
-        if not 0 <= place < len(tokens):
-            raise wrong_place(shard, place, place + 1)
-        token = tokens.item(place)
-        if not 0 <= token < vocabulary:
-            raise wrong_id(shard, vocabulary, place)
-        if not has_loss or shard.loss_ranges is None or shard.loss_ranges.item(place):
-            after[row] = token
-    return np.array(after, np.int64)

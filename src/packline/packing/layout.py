@@ -107,8 +107,11 @@ class Layout:
 
     def part(self, first: int, last: int) -> Layout:
         """Layout of rows `first` to `last` alone."""
-        start, stop = self.offsets[first], self.offsets[last]
-        return Layout.of(self.offsets[first : last + 1] - start, self.lengths[start:stop], self.seq_len)
+        offsets, padding = self.offsets[first : last + 1], self.padding[first:last]
+        here = slice(offsets[0], offsets[-1])
+        rows, begins = self.rows[here] - first, self.begins[here] - first * self.seq_len
+        padded = self.padded and bool(padding.any())
+        return Layout(offsets - offsets[0], self.lengths[here], self.seq_len, rows, begins, padding, padded)
 
     def __len__(self) -> int:
         """Number of rows, B."""

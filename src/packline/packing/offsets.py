@@ -46,6 +46,9 @@ class DocumentOffsets(Protocol):
     def lengths_at(self, places: np.ndarray) -> np.ndarray:
         """Tokens of the documents at these places, int64 `[N]`: a new array."""
 
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Both: tokens before these places, and tokens of their documents."""
+
 
 def document_offsets(
     shards: Sequence[Shard], documents: np.ndarray, tokens: np.ndarray, *, remote: bool = False
@@ -110,8 +113,11 @@ class InMemoryOffsets:
         return self._begins[places]
 
     def lengths_at(self, places: np.ndarray) -> np.ndarray:
-        begins = self._begins
-        return begins[places + 1] - begins[places]
+        return self.at(places)[1]
+
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        found = self._begins[places]
+        return found, self._begins[places + 1] - found
 
 
 class MappedOffsets:
@@ -141,18 +147,19 @@ class MappedOffsets:
         return places, before
 
     def before(self, places: np.ndarray) -> np.ndarray:
-        result = np.empty(len(places), np.int64)
-        for part, group, inner in self._by_part(self._places, places):
-            self._shards[part].check(inner)
-            result[group] = self._shards[part].places(inner) + self._tokens[part]
-        return result
+        return self.at(places)[0]
 
     def lengths_at(self, places: np.ndarray) -> np.ndarray:
-        result = np.empty(len(places), np.int64)
+        return self.at(places)[1]
+
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        begins, lengths = np.empty(len(places), np.int64), np.empty(len(places), np.int64)
         for part, group, inner in self._by_part(self._places, places):
-            self._shards[part].check(inner)
-            result[group] = self._shards[part].lengths_at(inner)
-        return result
+            shard = self._shards[part]
+            shard.check(inner)
+            begins[group] = shard.places(inner) + self._tokens[part]
+            lengths[group] = shard.lengths_at(inner)
+        return begins, lengths
 
     def _by_part(
         self, edges: np.ndarray, values: np.ndarray

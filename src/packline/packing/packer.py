@@ -17,6 +17,8 @@ arrays, so no Python object per span is needed on the way to the trainer:
     row 1 = document 8 from its token 3                 documents  7  8  8
                                                         starts     0  0  3
                                                         lengths    5  3  8
+                                                        begins     40 45 45
+                                                        sizes      5  11 11
 
 Places of a row that no span fills are padding, at its end.
 """
@@ -112,7 +114,9 @@ def _names(names: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
 class Spans:
     """Spans of B rows, S in total, in their order within the rows.
 
-    >>> spans = Spans(np.array([0, 2, 3]), np.array([7, 8, 8]), np.array([0, 0, 3]), np.array([5, 3, 8]))
+    >>> documents, starts, lengths = np.array([7, 8, 8]), np.array([0, 0, 3]), np.array([5, 3, 8])
+    >>> begins, sizes = np.array([40, 45, 45]), np.array([5, 11, 11])
+    >>> spans = Spans(np.array([0, 2, 3]), documents, starts, lengths, begins, sizes)
     >>> len(spans), spans.filled.tolist(), spans.row(1).documents.tolist()
     (2, [8, 8], [8])
     """
@@ -125,6 +129,10 @@ class Spans:
     """int64 `[S]`: first token within the document."""
     lengths: np.ndarray
     """int64 `[S]`: tokens, at least 1."""
+    begins: np.ndarray
+    """int64 `[S]`: first token of the document, counted through all shards of the store (`token_firsts`)."""
+    sizes: np.ndarray
+    """int64 `[S]`: tokens of the whole document."""
     following: np.ndarray | None = None
     """int64 `[B]`: document whose first token comes after the row's last one, if that one ends its document;
     -1 if there is none. None: rows do not follow one another (best fit, pad)."""
@@ -151,6 +159,8 @@ class Spans:
             self.documents[start:stop],
             self.starts[start:stop],
             self.lengths[start:stop],
+            self.begins[start:stop],
+            self.sizes[start:stop],
             following,
         )
 

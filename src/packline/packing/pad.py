@@ -67,10 +67,10 @@ class Pad:
             rows: row numbers, int64 `[B]`, each from 0 to R - 1.
         """
         places, before = (rows, rows) if self._sums is None else self._sums.find(rows)
-        documents, lengths = self.selection.at(places)
+        documents, begins, sizes = self.selection.at(places)
         starts = (rows - before) * self.seq_len
-        lengths = np.minimum(lengths - starts, self.seq_len)
-        return Spans(np.arange(len(rows) + 1), documents, starts, lengths)
+        lengths = np.minimum(sizes - starts, self.seq_len)
+        return Spans(np.arange(len(rows) + 1), documents, starts, lengths, begins, sizes)
 
     def last_place(self, rows: int) -> int:
         """Place of the last document that the first `rows` rows depend on."""

@@ -303,6 +303,8 @@ class SplitRows(RowReader):
             whole.documents[kept],
             whole.starts[kept] + skipped,
             np.minimum(ends[kept], self.seq_len) - np.maximum(begins[kept], 0),
+            whole.begins[kept],
+            whole.sizes[kept],
             self._following(whole, cut, begins),
         )
 

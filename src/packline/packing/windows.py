@@ -69,8 +69,8 @@ class WindowPart:
         for start, lengths in self._whole.blocks(start=self.start, stop=self.stop):
             yield start - self.start, lengths
 
-    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers and lengths of the documents at these places, int64 `[N]` each."""
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Numbers, begins and sizes of the documents at these places; see `Selection.at`."""
         return self._whole.at(places + self.start)
 
     def lengths(self, start: int, stop: int) -> np.ndarray:
@@ -270,6 +270,6 @@ def _merged(count: int, indices: np.ndarray, parts: list[Spans]) -> Spans:
     order = np.repeat(begins[back] - offsets[:-1], sizes) + np.arange(int(offsets[-1]))
     columns = [
         np.concatenate([getattr(part, name) for part in parts])[order]
-        for name in ("documents", "starts", "lengths")
+        for name in ("documents", "starts", "lengths", "begins", "sizes")
     ]
     return Spans(offsets, *columns)

@@ -189,6 +189,11 @@ class StoreReader:
         return self.manifest.tokenizer.eod_id
 
     @cached_property
+    def token_firsts(self) -> np.ndarray:
+        """int64 `[P+1]`: tokens of all shards before each one; the last is the number of tokens."""
+        return offsets_of(self.manifest.shards.numbers("tokens"))
+
+    @cached_property
     def has_loss(self) -> bool:
         """True if any shard has a `NAME.loss`."""
         losses = self.manifest.shards.table["loss_bytes"]

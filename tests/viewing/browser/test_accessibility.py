@@ -1,11 +1,11 @@
-"""axe-core finds nothing on any page in either scheme, and would find what is wrong; boundaries are seen."""
+"""Pages fit any window, axe-core finds nothing on them but would find what is wrong; boundaries are seen."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from tests.viewing.browser.harness import PAGES, SCHEMES, Chrome, Scheme, axe
+from tests.viewing.browser.harness import PAGES, SCHEMES, Chrome, Scheme, axe, fits
 from tests.viewing.test_grounds import BOUNDARY, contrast
 
 from packline.facade import Store
@@ -52,8 +52,7 @@ def test_files(chrome: Chrome, store: Store, tmp_path: Path, scheme: Scheme) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [400, 1200])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 400)])
 def test_the_report(chrome: Chrome, report: Path, scheme: Scheme, width: int) -> None:
     page = chrome.open(report.as_uri(), scheme=scheme, width=width)
     assert axe(page) == []
@@ -64,10 +63,14 @@ def test_the_report(chrome: Chrome, report: Path, scheme: Scheme, width: int) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PAGES)
 def test_pages_of_the_viewer(chrome: Chrome, site: str, path: str) -> None:
-    for scheme, width in zip(SCHEMES, (1280, 400), strict=True):
-        page = chrome.open(site + path, scheme=scheme, width=width)
+    """Colors are a matter of the scheme and sizes one of the width, so two pairs of them show both."""
+    for scheme, widths in zip(SCHEMES, ((1280, 1600), (400, 800)), strict=True):
+        page = chrome.open(site + path, scheme=scheme, width=widths[0])
         assert axe(page, impacts=None) == [], scheme
         assert page.title().partition(" · ")[0] == page.locator("h1").inner_text()
+        for width in widths:
+            page.set_viewport_size({"width": width, "height": 900})
+            assert fits(page) == "", (scheme, width)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -1,8 +1,7 @@
-"""WordPiece and Unigram for many short ASCII words at once, in array operations.
+"""The Unigram model for many short ASCII words at once, in array operations.
 
 The reference takes 10 us for a new word. Here a trie finds the pieces in all words, one array operation for
-each step, and the best of them follow: the longest one first (WordPiece), or those with the
-largest sum of scores (Unigram). 1 to 2 us for each of some thousand words.
+each step, and those with the largest sum of scores follow. 1 to 2 us for each of some thousand words.
 
 Words for which the result could depend on anything else are left to the reference: longer ones, others than
 ASCII, and those with two divisions of almost the same score, where the last bit of a sum would decide.
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -32,59 +31,6 @@ SPACE = 1
 ASCII = np.zeros(256, np.uint8)
 ASCII[0x20:0x7F] = np.arange(SPACE, LETTERS)
 """Letters by byte: 1 to 95 for ASCII from the space on, 0 for all others."""
-
-
-class WordModel(Protocol):
-    """A model of words."""
-
-    def encode(self, words: list[bytes]) -> tuple[Ragged, np.ndarray]:
-        """Encode words.
-
-        Returns:
-            Tokens of each word, and whether they are known, bool `[W]`; if not, there are none.
-        """
-
-
-class WordPieces:
-    """The WordPiece model: from the left, the longest piece that fits.
-
-    Args:
-        model: the model of a tokenizer.json.
-        normalize: normalizes a string.
-
-    >>> pieces = {"[UNK]": 0, "cat": 1, "##s": 2}
-    >>> settings = {"unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 99}
-    >>> model = WordPieces({"vocab": pieces} | settings, str.lower)
-    >>> tokens, known = model.encode([b"cats", b"Dog", b"a cat"])
-    >>> tokens.tokens.tolist(), tokens.offsets.tolist(), known.tolist()
-    ([1, 2, 0], [0, 2, 3, 3], [True, True, False])
-    """
-
-    def __init__(self, model: dict[str, Any], normalize: Callable[[str], str]) -> None:
-        pieces, prefix = model["vocab"], model["continuing_subword_prefix"]
-        inner = {piece.removeprefix(prefix): id for piece, id in pieces.items() if piece.startswith(prefix)}
-        self._tries = [Trie(pieces), Trie(inner)]
-        self._unknown = pieces[model["unk_token"]]
-        short = model["max_input_chars_per_word"] < LONGEST
-        self._letters = _letters(normalize, lambda letter: letter.isalnum() and not short)
-
-    def encode(self, words: list[bytes]) -> tuple[Ragged, np.ndarray]:
-        """Encode words; see `WordModel`."""
-        letters = _matrix(words, self._letters)
-        sizes = np.count_nonzero(letters, axis=1)
-        number, at = np.zeros(len(words), np.int64), np.zeros(len(words), np.int64)
-        ids, left = np.full(letters.shape, -1), np.flatnonzero(sizes)
-        while len(left):
-            trie = self._tries[min(number[left[0]], 1)]
-            size, found = trie.longest(letters, left, at[left])
-            none = left[size == 0]
-            ids[none], ids[none, 0], number[none] = -1, self._unknown, 1
-            left, size, found = left[size > 0], size[size > 0], found[size > 0]
-            ids[left, number[left]] = found
-            number[left] += 1
-            at[left] += size
-            left = left[at[left] < sizes[left]]
-        return Ragged(ids[ids >= 0].astype(np.uint32), offsets_of(number)), sizes > 0
 
 
 class Unigrams:
@@ -114,7 +60,11 @@ class Unigrams:
         self._spaces[list(spaces)] = SPACE
 
     def encode(self, words: list[bytes]) -> tuple[Ragged, np.ndarray]:
-        """Encode words; see `WordModel`."""
+        """Encode words.
+
+        Returns:
+            Tokens of each word, and whether they are known, bool `[W]`; if not, there are none.
+        """
         letters = _matrix(words, self._letters, self._spaces)
         sizes = np.count_nonzero(letters, axis=1)
         order = np.argsort(sizes, kind="stable")
@@ -168,9 +118,8 @@ class Trie:
     """Pieces of ASCII letters, as a table of steps from node to node; letter 0 ends a word.
 
     >>> trie = Trie({"a": 5, "ab": 6})
-    >>> size, id = trie.longest(ASCII[[*b"aab", 0]][None], np.array([0, 0]), np.array([0, 1]))
-    >>> size.tolist(), id.tolist()
-    ([1, 2], [5, 6])
+    >>> trie.parts(ASCII[[*b"ab", 0]][None])[:, 0].tolist()
+    [[-1, -1], [5, -1], [6, -1]]
     """
 
     def __init__(self, pieces: dict[str, int]) -> None:
@@ -191,16 +140,6 @@ class Trie:
         self._steps = np.concatenate(steps).reshape(-1)
         self._ids = np.full(nodes, -1, np.int32)
         self._ids[at] = [id for _, id in some]
-
-    def longest(
-        self, letters: np.ndarray, rows: np.ndarray, starts: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Size and id of the longest piece from a place of a row on; size 0 if there is none."""
-        size, found = np.zeros((2, len(rows)), np.int64)
-        for step, walking, ids in self._walk(letters, rows, starts):
-            hits = ids >= 0
-            size[walking[hits]], found[walking[hits]] = step, ids[hits]
-        return size, found
 
     def parts(self, letters: np.ndarray) -> np.ndarray:
         """Ids of all pieces in words, int32 `[L+1, W, L]` by end, word and start; -1 for none."""
