@@ -10,7 +10,7 @@ every gram.
 Every letter has a value. The sum of a block is that of its letters, whatever their order, their division into
 tokens and the characters between words; so it is the difference of two running sums. Equal blocks have equal
 sums. Equal sums are only candidates: the caller compares words. A token about which nothing is known is a
-candidate with n words before and behind. Ids are grouped likewise, by a hash of k ids.
+candidate with n words before and behind. Ids are divided into blocks of k, and known by a hash.
 
 The state between chunks is a sum, a number and the last four blocks, so ranges do not depend on chunks.
 

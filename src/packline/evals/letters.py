@@ -178,7 +178,7 @@ def entries_of(pieces: Sequence[bytes]) -> Entries:
     Args:
         pieces: bytes of each, translated by `LOWER`.
 
-    >>> found = entries_of([b"the", b" cat", b".", "北京".encode()])
+    >>> found = entries_of([b"the", b" cat", b" ", "北京".encode()])
     >>> flags = found.entries >> np.uint64(SUM_BITS)
     >>> [int(one) & COUNT for one in flags], [bool(int(one) & AFTER) for one in flags]
     ([0, 1, 0, 2], [False, False, True, True])

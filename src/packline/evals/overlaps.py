@@ -158,7 +158,8 @@ class Overlaps:
     def _search_in_parts(self, start: int, stop: int) -> None:
         place, most = _Place(start, 0), self._most
         while stop - start > most:
-            following = self._search([(start, start + most)], place, more=True)
+            end = start + most
+            following = self._search([(start, end)], place, more=True) if place.token < end else None
             if following is None:
                 most *= 2
             else:
@@ -174,7 +175,7 @@ class Overlaps:
         Args:
             ranges: disjoint and ascending.
             place: beginning of the first word of the only range to search.
-            more: the only range goes on, and the part behind it is searched next.
+            more: the only range is a part; the part behind it is searched next.
 
         Returns:
             With `more`, start of that part and its first word. None if there are too few words for that: then

@@ -33,7 +33,7 @@ class ScanSettings(msgspec.Struct, frozen=True):
 
     store: str
     folder: str
-    """Folder with the questions' grams and, for words, the tokens' bytes in lower case and their `Entries`."""
+    """Folder with the questions' grams and, for words, the tokens' lower-case bytes and their `Entries`."""
     n: int
     gram_of: GramOf
     chunk_tokens: int = CHUNK_TOKENS
