@@ -68,7 +68,10 @@ def target_bytes(before: int) -> int:
     >>> target_bytes(0) >> 20, target_bytes(1 << 30) >> 20, target_bytes(1 << 40) >> 20
     (4, 16, 256)
     """
-    return next((size for below, size in UNIT_BYTES if before < below), LARGEST_UNIT)
+    for below, size in UNIT_BYTES:
+        if before < below:
+            return size
+    return LARGEST_UNIT
 
 
 def plan_units(recipe: Recipe, files: Sequence[InputFile]) -> UnitTable:
@@ -187,7 +190,7 @@ def _end_of_group(small: Sequence[_SmallFile], start: int) -> int:
         if held > target:
             return best or max(place - 1, start + 1)
         if 4 * held >= target and place < len(small):
-            best = min(best or place, place, key=lambda one: small[one].hashed)
+            best = place if not best or small[place].hashed < small[best].hashed else best
     return len(small)
 
 
