@@ -36,7 +36,7 @@ HELD_SHARE = 8
 """A process holds maps of up to this part of the cache."""
 LEAST_HELD = 64 << 20
 SOON = 1.0
-"""Seconds until what is fetched for the next step of a pass is used."""
+"""Seconds until what is fetched for the next step of a pass is used; no use is recorded for an earlier time."""
 DUES = 1 << 16
 """Times of use that are remembered before those that have passed are forgotten."""
 
@@ -173,13 +173,14 @@ class RemotePieces:
         """Fetch pieces that will be used at a time, in seconds since the epoch, without waiting."""
         self._own()
         now, known, todo = time.time(), self._due, []
+        recorded = max(due, now + SOON)  # a step of a fast loader costs less than recording each of its uses
         if len(known) > DUES:
             known = self._due = {number: when for number, when in known.items() if when > now}
         for number in numbers:
             if known.get(number, 0.0) <= now:  # else it is there, or coming, for an earlier use
-                known[number] = due
+                known[number] = recorded
                 file, _, first = self._place_of(number)
-                if not self._cache.expect(file.piece_key(number - first), due):
+                if not self._cache.expect(file.piece_key(number - first), recorded):
                     todo.append(number)
         self._request(todo, due, {})
 
