@@ -187,7 +187,8 @@ def test_a_table_is_a_dict(batches: list[list[bytes]], bits: int) -> None:
         assert table.find(keys).tolist() == expected
         new = [word for word in dict.fromkeys(words) if word not in known]
         known |= {word: len(known) + place for place, word in enumerate(new)}
-        table.add(_keys(new), Ragged(np.arange(len(new), dtype=np.uint32), np.arange(len(new) + 1)))
+        ids = np.arange(len(new), dtype=np.uint32)
+        table.add(_keys(new), Ragged(ids, np.arange(len(new) + 1)), np.ones(len(new), bool))
         assert table.find(keys).tolist() == [known[word] for word in words]
 
 
@@ -196,16 +197,44 @@ def test_a_table_grows() -> None:
     table = WordTable()
     for start in range(0, len(words), 9_999):
         some = words[start : start + 9_999]
-        table.add(_keys(some), Ragged(np.zeros(len(some), np.uint32), np.arange(len(some) + 1)))
+        ids = np.zeros(len(some), np.uint32)
+        table.add(_keys(some), Ragged(ids, np.arange(len(some) + 1)), np.ones(len(some), bool))
     assert table.find(_keys(words)).tolist() == list(range(len(words)))
     assert table.find(_keys([b"x", b"100000"])).tolist() == [-1, -1]
 
 
 def test_divisions_of_one_score_are_left_to_the_reference() -> None:
     pieces = [["<unk>", 0.0], ["▁", -1.0], ["a", -1.0], ["aa", -1.5]]
-    tokens, known = Unigrams({"vocab": pieces, "unk_id": 0}, str, b" ").encode([b" aa", b" aaa", b" a"])
+    model = Unigrams({"vocab": pieces, "unk_id": 0}, str, b" ")
+    data = np.frombuffer(b" aa aaa a", np.uint8)
+    tokens, known = model.encode(data, np.array([0, 3, 7]), np.array([3, 4, 2]))
     assert known.tolist() == [True, False, True]
     assert tokens.tokens.tolist() == [1, 3, 1, 2]
+
+
+@given(st.lists(st.binary(min_size=1, max_size=20), max_size=30))
+def test_distinct_words_are_numbered(words: list[bytes]) -> None:
+    which, once = _keys(words).distinct()
+    assert [words[once[number]] for number in which] == words
+    assert len(once) == len(set(words))
+
+
+TIED = [["<unk>", 0.0], ["▁", -1.0], ["a", -1.0], ["aa", -1.5], ["b", -1.0], ["-", -1.0], ["x{", -9.0]]
+TIED += [[".", -1.7], ["<", -2.0], ["u", -3.0], ["n", -3.0], ["k", -3.0], [">", -2.0], ["ab", -1.3]]
+
+
+@pytest.mark.parametrize("long", [4, words_module.LONG])
+@given(st.lists(st.lists(st.sampled_from([*"aaab-.<>{ x", "<unk>", "é", "aaa", "a" * 40]), max_size=30)))
+def test_parts_of_words_are_as_in_the_whole(long: int, parts: list[list[str]]) -> None:
+    model = {"type": "Unigram", "unk_id": 0, "vocab": TIED, "byte_fallback": False}
+    contents = {**_contents("unigram"), "model": model, "added_tokens": []}
+    whole, texts = json.dumps(contents), Texts.of(list(map("".join, parts)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words_module, "LONG", long)
+        found = load_engine("words", whole).encode(texts)
+    expected = TokenizersEngine(whole).encode(texts)
+    assert found.tokens.tolist() == expected.tokens.tolist()
+    assert found.offsets.tolist() == expected.offsets.tolist()
 
 
 def _keys(words: list[bytes]) -> Keys:

@@ -23,19 +23,23 @@ BLOCKS = st.sampled_from([4, 8, 12, 64, 1 << 20])
 """Bytes of a block, whole tokens of both dtypes."""
 
 
-def rules_of(store: Store, bos_id: int | None = None) -> TokenRules:
-    return TokenRules(store.dtype, store.manifest.tokenizer.vocab_size, EOD_ID, bos_id, (EOD_ID,))
+def rules_of(store: Store, bos_id: int | None = None, control_ids: tuple[int, ...] = (EOD_ID,)) -> TokenRules:
+    return TokenRules(store.dtype, store.manifest.tokenizer.vocab_size, EOD_ID, bos_id, control_ids)
 
 
-def check(store: Store, number: int, block: int) -> tuple[ShardCounts, list[str]]:
+def check(
+    store: Store, number: int, block: int, control_ids: tuple[int, ...] = (EOD_ID,)
+) -> tuple[ShardCounts, list[str]]:
     findings, entry = Findings(), store.manifest.shards[number]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_check, "BLOCK_BYTES", block)
-        counts = check_shard(store.path, entry, rules_of(store), None, findings)
+        counts = check_shard(store.path, entry, rules_of(store, None, control_ids), None, findings)
     return counts, [problem.what for problem in findings.problems]
 
 
-def by_hand(tokens: list[int], lengths: list[int], vocab_size: int) -> list[str]:
+def by_hand(
+    tokens: list[int], lengths: list[int], vocab_size: int, control_ids: tuple[int, ...]
+) -> list[str]:
     """Problems in the words of the module, by a loop over the documents."""
     outside: list[tuple[int, int]] = []
     unended: list[tuple[int, int]] = []
@@ -47,7 +51,7 @@ def by_hand(tokens: list[int], lengths: list[int], vocab_size: int) -> list[str]
             for wrong, found in (
                 (not 0 <= token < vocab_size, outside),
                 (last and token != EOD_ID, unended),
-                (not last and token == EOD_ID, inside),
+                (not last and token in control_ids, inside),
             ):
                 if wrong:
                     found.append((place + step, document))
@@ -56,7 +60,7 @@ def by_hand(tokens: list[int], lengths: list[int], vocab_size: int) -> list[str]
     for what, found in (
         ("ids outside the vocabulary", outside),
         ("documents without EOD at their end", unended),
-        ("control tokens inside documents", inside),
+        ("control tokens inside documents", [] if outside else inside),
     ):
         if found:
             at, document = found[0]
@@ -72,16 +76,19 @@ def test_a_changed_token_is_found_as_by_a_plain_loop(shape: StoreShape, data: st
         path = store.path / f"{store.manifest.shards[number].name}.bin"
         tokens, lengths = np.fromfile(path, store.dtype), list(shape.lengths[number])
         vocab_size = store.manifest.tokenizer.vocab_size
-        place = data.draw(st.integers(0, len(tokens) - 1))
-        tokens[place] = data.draw(st.sampled_from([EOD_ID, 5, vocab_size - 1, vocab_size, 65_535]))
+        some = [EOD_ID, 5, vocab_size - 1, vocab_size, 65_535]
+        for place in data.draw(st.lists(st.integers(0, len(tokens) - 1), max_size=4)):
+            tokens[place] = data.draw(st.sampled_from(some))
+        many = data.draw(st.sampled_from([(), range(400, 600)]))
+        control = (*data.draw(st.sets(st.sampled_from([*some[:3], 6]))), *many)
         tokens.tofile(path)
-        counts, said = check(relist(store.path), number, 1 << 20)
-        assert said == by_hand(tokens.tolist(), lengths, vocab_size)
+        counts, said = check(relist(store.path), number, 1 << 20, control)
+        assert said == by_hand(tokens.tolist(), lengths, vocab_size, control)
         assert (counts.documents, counts.tokens) == (len(lengths), sum(lengths))
         ends = tokens[np.cumsum(lengths) - 1]
         assert counts.eod_tokens == int((ends == EOD_ID).sum())
         # In small blocks the same tokens are counted, and each place is named by its own block.
-        in_blocks, parts = check(relist(store.path), number, data.draw(BLOCKS))
+        in_blocks, parts = check(relist(store.path), number, data.draw(BLOCKS), control)
         assert in_blocks == counts and bool(parts) == bool(said)
 
 

@@ -88,6 +88,24 @@ class TokenBytes(Sequence[bytes]):
             found = self._found[index] = _decode(found, self._steps)
         return found
 
+    def filled(self) -> np.ndarray:
+        """True for each token with bytes, bool `[V]`, of which only a few have to be derived.
+
+        >>> text = msgspec.json.encode({"model": {"vocab": {"on": 0}}}).decode()
+        >>> tokenizer = Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=2, special_tokens={})
+        >>> TokenBytes(tokenizer).filled().tolist()
+        [True, False]
+        """
+        # Other steps leave something of every string.
+        removes = any(
+            step["type"] == "WordPiece" or (step["type"] == "Replace" and not step.get("content"))
+            for step in self._steps
+        )
+        filled = np.fromiter(map(bool, self._found), bool, len(self))
+        unsure = np.arange(len(self)) if removes else np.flatnonzero(~filled)
+        filled[unsure] = [bool(self[one]) for one in unsure.tolist()]
+        return filled
+
 
 class _Fallback(msgspec.Struct, frozen=True):
     byte_fallback: Any = None

@@ -34,7 +34,7 @@ ASCII[0x20:0x7F] = np.arange(SPACE, LETTERS)
 
 
 class Unigrams:
-    """The Unigram model on words that begin with white space: pieces with the largest sum of scores.
+    """The Unigram model on words that begin with white space, and on parts, whose first byte has bit 7.
 
     Args:
         model: the model of a tokenizer.json.
@@ -43,7 +43,8 @@ class Unigrams:
 
     >>> pieces = [["<unk>", 0.0], ["▁", -2.0], ["a", -2.0], ["b", -2.0], ["▁ab", -3.0]]
     >>> model = Unigrams({"vocab": pieces, "unk_id": 0}, str, b" ")
-    >>> tokens, known = model.encode([b" ab", b" aab", b"ab", b" cc"])
+    >>> text = np.frombuffer(b" ab aabab cc" + bytes(LONGEST), np.uint8)
+    >>> tokens, known = model.encode(text, np.array([0, 3, 7, 9]), np.array([3, 4, 2, 3]))
     >>> tokens.tokens.tolist(), tokens.offsets.tolist(), known.tolist()
     ([4, 1, 2, 2, 3, 1, 0], [0, 1, 5, 5, 7], [True, True, False, True])
     """
@@ -56,26 +57,30 @@ class Unigrams:
         self._scores = np.array([*scores, min(scores) - UNKNOWN, -np.inf])
         fuses = self._unknown_id is not None and not model.get("byte_fallback") and min(scores) < 0
         self._letters = _letters(normalize, lambda letter: "▁" in ids and (fuses or letter in ids))
-        self._spaces = np.zeros(256, np.uint8)
-        self._spaces[list(spaces)] = SPACE
+        self._firsts = np.append(np.zeros(128, np.uint8), self._letters[:128])
+        self._firsts[list(spaces)] = SPACE
 
-    def encode(self, words: list[bytes]) -> tuple[Ragged, np.ndarray]:
-        """Encode words.
+    def encode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> tuple[Ragged, np.ndarray]:
+        """Encode words: those of `sizes` bytes at `starts`, int64 `[W]`, of `data`, uint8.
 
         Returns:
             Tokens of each word, and whether they are known, bool `[W]`; if not, there are none.
         """
-        letters = _matrix(words, self._letters, self._spaces)
+        letters = self._matrix(data, starts, sizes)
         sizes = np.count_nonzero(letters, axis=1)
+        known = np.zeros(len(sizes), bool)
+        ids, number = np.full(letters.shape, -1), np.zeros(len(sizes), np.int64)
+        sizes[(sizes == 1) & (letters[:, 0] == SPACE)] = 0  # white space alone may be removed
         order = np.argsort(sizes, kind="stable")
-        known = np.zeros(len(words), bool)
-        ids, number = np.full(letters.shape, -1), np.zeros(len(words), np.int64)
-        first = int(np.searchsorted(sizes[order], 2))  # white space alone may be removed
+        first = int(np.searchsorted(sizes[order], 1))
         for width in WIDTHS:
             last = int(np.searchsorted(sizes[order], width, side="right"))
             some, first = order[first:last], last
             if len(some):
                 known[some] = self._encode(letters[some, : width + 1], sizes[some], ids, number, some)
+        if self._unknown_id is not None:
+            spelled = (ids == self._unknown_id).any(axis=1)  # the name of the unknown token, as text
+            ids[spelled], number[spelled], known[spelled] = -1, 0, False
         fused = (ids[:, 1:] == self._unknown) & (ids[:, :-1] == self._unknown)
         ids[:, 1:][fused] = -1
         number -= np.count_nonzero(fused, axis=1)
@@ -83,6 +88,16 @@ class Unigrams:
         if self._unknown_id is not None:
             tokens[tokens == self._unknown] = self._unknown_id
         return Ragged(tokens.astype(np.uint32), offsets_of(number)), known
+
+    def _matrix(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Letters of words, uint8 `[W, LONGEST + 1]`: 0 after the last one, and for words with others."""
+        places = np.minimum(starts[:, None] + np.arange(LONGEST + 1), len(data) - 1)
+        raw = data[places]
+        found = self._letters[raw]
+        found[:, 0] = self._firsts[raw[:, 0]]
+        found[np.arange(LONGEST + 1) >= sizes[:, None]] = 0
+        found[(sizes > LONGEST) | (np.count_nonzero(found, axis=1) != sizes)] = 0
+        return found
 
     def _encode(
         self, letters: np.ndarray, sizes: np.ndarray, ids: np.ndarray, number: np.ndarray, rows: np.ndarray
@@ -99,10 +114,9 @@ class Unigrams:
             some = slice(int(np.searchsorted(sizes, end)), None)
             sums = self._scores[parts[end, some, :end]]
             sums += best[some, :end]
-            start = sums.argmax(axis=1)
-            most = np.take_along_axis(sums, start[:, None], axis=1)
-            best[some, end], back[some, end] = most[:, 0], start
-            known[some] &= np.count_nonzero(sums > most - ALIKE, axis=1) == 1
+            most = sums.max(axis=1)
+            best[some, end], back[some, end] = most, sums.argmax(axis=1)
+            known[some] &= np.count_nonzero(sums > most[:, None] - ALIKE, axis=1) == 1
         at = np.where(known, sizes, 0)
         left = np.flatnonzero(at)
         while len(left):
@@ -123,11 +137,13 @@ class Trie:
     """
 
     def __init__(self, pieces: dict[str, int]) -> None:
-        some = [(piece.encode(), id) for piece, id in pieces.items() if PRINTABLE.fullmatch(piece)]
-        width = max((len(piece) for piece, _ in some), default=0)
-        joined = b"".join(piece.ljust(width, b"\0") for piece, _ in some)
-        letters = ASCII[np.frombuffer(joined, np.uint8)].reshape(-1, width)
-        at, steps = np.zeros(len(some), np.int64), [np.zeros((1, LETTERS), np.int32)]
+        some = {piece: id for piece, id in pieces.items() if piece.isascii() and len(piece) <= LONGEST}
+        sizes = np.fromiter(map(len, some), np.int64, len(some))
+        letters = np.zeros((len(some), LONGEST), np.uint8)
+        letters[np.arange(LONGEST) < sizes[:, None]] = ASCII[np.frombuffer("".join(some).encode(), np.uint8)]
+        ours = (np.count_nonzero(letters, axis=1) == sizes) & (sizes > 0)
+        letters, ids = letters[ours], np.fromiter(some.values(), np.int32, len(some))[ours]
+        at, steps = np.zeros(len(ids), np.int64), [np.zeros((1, LETTERS), np.int32)]
         nodes = 1
         for column in letters.T:
             longer = np.flatnonzero(column)
@@ -139,7 +155,7 @@ class Trie:
             nodes += len(taken)
         self._steps = np.concatenate(steps).reshape(-1)
         self._ids = np.full(nodes, -1, np.int32)
-        self._ids[at] = [id for _, id in some]
+        self._ids[at] = ids
 
     def parts(self, letters: np.ndarray) -> np.ndarray:
         """Ids of all pieces in words, int32 `[L+1, W, L]` by end, word and start; -1 for none."""
@@ -174,20 +190,4 @@ def _letters(normalize: Callable[[str], str], kept: Callable[[str], bool]) -> np
         normal = normalize(chr(number))
         if PRINTABLE.fullmatch(normal) and len(normal) == 1 and kept(normal):
             found[number] = ASCII[ord(normal)]
-    return found
-
-
-def _matrix(words: list[bytes], letters: np.ndarray, first: np.ndarray | None = None) -> np.ndarray:
-    """Letters of words, uint8 `[W, LONGEST + 1]`: 0 after the last one, and for words that have others.
-
-    Args:
-        letters, first: letter for each byte, and for the first byte of a word.
-    """
-    joined = b"".join(word[: LONGEST + 1].ljust(LONGEST + 1, b"\0") for word in words)
-    raw = np.frombuffer(joined, np.uint8).reshape(-1, LONGEST + 1)
-    found = letters[raw]
-    if first is not None:
-        found[:, 0] = first[raw[:, 0]]
-    sizes = np.fromiter(map(len, words), np.int64, len(words))
-    found[(sizes > LONGEST) | (np.count_nonzero(found, axis=1) != sizes)] = 0
     return found

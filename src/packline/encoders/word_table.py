@@ -49,6 +49,20 @@ class Keys:
         }
         """Words longer than `SHORT`, by their place."""
 
+    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
+        """Number the distinct words: number of each, int64 `[W]`, and a place of each number, int64 `[U]`."""
+        low, high = self.low.copy(), self.high.copy()
+        numbers: dict[bytes, int] = {}
+        for place, word in self.long.items():
+            low[place], high[place] = numbers.setdefault(word, len(numbers)), _BYTES_KEPT[-1]
+        mixed = _mixed(low, high)
+        order = np.argsort(mixed)  # words of one value side by side would be numbered twice, and not be wrong
+        new = np.ones(len(order), bool)
+        new[1:] = (low[order[1:]] != low[order[:-1]]) | (high[order[1:]] != high[order[:-1]])
+        which = np.empty(len(order), np.int64)
+        which[order] = np.cumsum(new) - 1
+        return which, order[new]
+
 
 class WordTable:
     """Tokens of words, by their bytes.
@@ -56,7 +70,7 @@ class WordTable:
     >>> text = np.frombuffer(b"onetwo" + bytes(PADDING), np.uint8)
     >>> keys = Keys(text, np.array([0, 3]), np.array([3, 3]))
     >>> table = WordTable()
-    >>> table.add(keys, Ragged(np.array([5, 6, 7], np.uint32), np.array([0, 1, 3])))
+    >>> table.add(keys, Ragged(np.array([5, 6, 7], np.uint32), np.array([0, 1, 3])), np.ones(2, bool))
     >>> slots = table.find(keys)
     >>> slots.tolist(), table.words.take(slots[1:]).tokens.tolist()
     ([0, 1], [6, 7])
@@ -65,6 +79,8 @@ class WordTable:
     def __init__(self) -> None:
         self.words = Ragged(np.empty(0, np.uint32), np.zeros(1, np.int64))
         """Tokens of each slot."""
+        self.known = np.empty(0, bool)
+        """Whether the tokens of each slot are known; if not, there are none."""
         self._long: dict[bytes, int] = {}
         self._allocate(LEAST)
 
@@ -78,10 +94,11 @@ class WordTable:
             slots[place] = self._long.get(word, -1)
         return slots
 
-    def add(self, keys: Keys, tokens: Ragged) -> None:
-        """Add words that are not in the table, each once."""
+    def add(self, keys: Keys, tokens: Ragged, known: np.ndarray) -> None:
+        """Add words that are not in the table, each once, and whether their tokens are known, bool `[W]`."""
         first = len(self.words)
         self.words = concatenate([self.words, tokens])
+        self.known = np.append(self.known, known)
         slots = np.arange(first, len(self.words))
         self._long.update({word: first + place for place, word in keys.long.items()})
         if 2 * len(self.words) > len(self._slots):
@@ -101,8 +118,7 @@ class WordTable:
         self._shift = np.uint64(64 - (places.bit_length() - 1))
 
     def _places(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        mixed = (low * _FACTORS[0]) ^ (high * _FACTORS[1])
-        return ((mixed ^ (mixed >> np.uint64(29))) * _FACTORS[0] >> self._shift).astype(np.int64)
+        return (_mixed(low, high) >> self._shift).astype(np.int64)
 
     def _slots_at(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         places = self._places(low, high)
@@ -128,3 +144,9 @@ class WordTable:
             waiting[won] = False
             left = left[waiting[left]]
             places[left] = (places[left] + 1) % len(self._slots)
+
+
+def _mixed(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Hash of keys, uint64 `[W]`, whose upper bits are the best."""
+    mixed = (low * _FACTORS[0]) ^ (high * _FACTORS[1])
+    return (mixed ^ (mixed >> np.uint64(29))) * _FACTORS[0]

@@ -12,9 +12,13 @@ Every cut is one at which normalizer, pre-tokenizer and model begin anew:
                                                       and after ASCII punctuation
     Metaspace                                         before ASCII white space between plain characters: those
                                                       that form no grapheme with a space, and that the
-                                                      normalizer makes neither white space nor nothing;
-                                                      before punctuation at the end of a word, if no piece
-                                                      has both it and the character before it
+                                                      normalizer makes neither white space nor nothing
+    Metaspace, Unigram                                between two ASCII characters that no piece has side by
+                                                      side, such as a letter and most punctuation: the best
+                                                      path of pieces goes through that place
+
+What follows a cut of the last kind is called a part. Rounding may decide between divisions of almost the same
+score, and it depends on what comes before; words with such a part are looked up as a whole.
 
 `engines.SUPPORTED` lists the normalizers and pre-tokenizers of which this is true. Text with added tokens is
 encoded by the reference as a whole.
@@ -27,7 +31,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
 OTHER, WHITE_SPACE, PUNCTUATION = 0, 1, 2
 AT_ONCE = 4096
 """New words that are encoded together."""
+LONG = 1 << 16
+"""Bytes of the longest words with parts: sums of more scores are too inexact."""
 WHITE = b" \n\r\t"
 MARKS = b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 REMOVING = ("BertPreTokenizer", "Whitespace", "WhitespaceSplit")
@@ -110,47 +115,69 @@ class WordsEngine:
         if self._cutter is None:
             self._reference = self._load()
             self._cutter, self._model = methods_of(self._json, self._reference.tokenizer)
-            self._table = self._cutter.new_table()
+            self._table = WordTable()
         if len(self._table) > MOST:
-            self._table = self._cutter.new_table()
+            self._table = WordTable()
         offsets = texts.offsets
         data = np.zeros(int(offsets[-1]) + PADDING, np.uint8)
         data[:-PADDING] = np.frombuffer(texts.data, np.uint8)
         starts, sizes, first = self._cutter.cut(data, offsets)
+        slots = self._find(data, starts, sizes)
+        if not (lacking := ~self._table.known[slots]).any():
+            words = self._table.words.take(slots)
+            return Ragged(words.tokens, words.offsets[first])
+        follows = are_parts(data, starts, sizes)
+        number = np.cumsum(~follows) - 1
+        whole = np.zeros(int(number[-1]) + 1, bool)
+        whole[number[lacking]] = True
+        kept = ~(follows & whole[number])
+        data[starts[~kept]] &= 0x7F
+        ends = (starts + sizes)[np.append(np.flatnonzero(kept)[1:], len(kept)) - 1]
+        starts, slots, first = starts[kept], slots[kept], np.append([0], np.cumsum(kept))[first]
+        changed = np.flatnonzero(whole[number[kept]])
+        slots[changed] = self._find(data, starts[changed], ends[changed] - starts[changed])
+        words = self._table.words.take(slots)
+        return Ragged(words.tokens, words.offsets[first])
+
+    def _find(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Slot of each word, int64 `[W]`; words that the table lacks are added."""
         keys = Keys(data, starts, sizes)
         slots = self._table.find(keys)
         missing = np.flatnonzero(slots < 0)
         if len(missing):
-            slots[missing] = self._learn(data, starts[missing], sizes[missing])
-        words = self._table.words.take(slots)
-        return Ragged(words.tokens, words.offsets[first])
+            keys = Keys(data, starts[missing], sizes[missing])
+            which, once = keys.distinct()
+            slots[missing] = len(self._table) + which
+            once = missing[once]
+            for some in range(0, len(once), AT_ONCE):
+                place = once[some : some + AT_ONCE]
+                keys = Keys(data, starts[place], sizes[place])
+                self._table.add(keys, *self._encode(data, starts[place], sizes[place]))
+        return slots
 
-    def _learn(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Add words that the table lacks, and return the slot of each, int64 `[W]`."""
-        text, first = data.tobytes(), len(self._table)
-        words = [
-            text[start:end] for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)
-        ]
-        numbers = {word: number for number, word in enumerate(dict.fromkeys(words))}
-        which = np.fromiter(map(numbers.__getitem__, words), np.int64, len(words))
-        _, once = np.unique(which, return_index=True)
-        for some in range(0, len(once), AT_ONCE):
-            part = once[some : some + AT_ONCE]
-            self._table.add(Keys(data, starts[part], sizes[part]), self._encode([words[one] for one in part]))
-        return first + which
-
-    def _encode(self, words: list[bytes]) -> Ragged:
-        """Encode distinct words."""
+    def _encode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> tuple[Ragged, np.ndarray]:
+        """Encode distinct words; return their tokens and whether they are known, bool `[W]`."""
         if self._model is None:
-            return self._reference.encode(Texts.of([word.decode() for word in words]))
-        tokens, known = self._model.encode(words)
-        if known.all():
-            return tokens
-        left = np.flatnonzero(~known)
-        rest = self._reference.encode(Texts.of([words[one].decode() for one in left]))
-        places = np.arange(len(words))
-        places[left] = len(words) + np.arange(len(left))
-        return concatenate([tokens, rest]).take(places)
+            return self._by_reference(data, starts, sizes), np.ones(len(starts), bool)
+        tokens, known = self._model.encode(data, starts, sizes)
+        left = np.flatnonzero(~known & ~are_parts(data, starts, sizes))
+        if not len(left):
+            return tokens, known
+        rest = self._by_reference(data, starts[left], sizes[left])
+        places = np.arange(len(starts))
+        places[left] = len(starts) + np.arange(len(left))
+        known[left] = True
+        return concatenate([tokens, rest]).take(places), known
+
+    def _by_reference(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> Ragged:
+        ends = (starts + sizes).tolist()
+        pairs = zip(starts.tolist(), ends, strict=True)
+        return self._reference.encode(Texts.of([data[start:end].tobytes().decode() for start, end in pairs]))
+
+
+def are_parts(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Whether words are parts, bool `[W]`: with bit 7 in a first byte that is no beginning of UTF-8."""
+    return (data[starts] >= 0x80) & ((sizes == 1) | (data[starts + 1] < 0x80))
 
 
 class Cutter:
@@ -186,20 +213,16 @@ class Cutter:
         ends = np.flatnonzero(edges & (kinds[:-1] != WHITE_SPACE)) + 1
         return places, ends - places, np.searchsorted(places, offsets)
 
-    def new_table(self) -> WordTable:
-        """Table with all words that are not to be encoded by themselves."""
-        return WordTable()
-
 
 class SpacedCutter(Cutter):
     """Cuts before white space between plain characters, which becomes part of the next word.
 
     Args:
         normalize: normalizes a string.
-        pieces: pieces of a Unigram model and their ids; for other models none.
+        pieces: pieces of a Unigram model; for other models none.
     """
 
-    def __init__(self, normalize: Callable[[str], str], pieces: dict[str, int]) -> None:
+    def __init__(self, normalize: Callable[[str], str], pieces: set[str]) -> None:
         super().__init__()
         self._plain = plain_characters(normalize)
         self.spaces = bytes(byte for byte in WHITE if normalize(f"x{chr(byte)}x") == "x x")
@@ -209,14 +232,14 @@ class SpacedCutter(Cutter):
         """True if any run of white space is one space."""
         self._kinds[:] = OTHER
         self._kinds[list(self.spaces)] = WHITE_SPACE
-        self._ends, self._parted = final_marks(normalize, pieces)
+        self._parted = parted(normalize, pieces).reshape(-1)
 
     def cut(self, data: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cut texts into words (see `Cutter.cut`); punctuation that ends a word gets bit 7."""
+        """Cut texts into words (see `Cutter.cut`); the first byte of a part gets bit 7."""
         length = len(data) - PADDING
         begins = np.zeros(length + 1, bool)
         begins[offsets] = True
-        white = self._kinds[data[: length + 1]] == WHITE_SPACE  # the padding is not
+        white = self._kinds.take(data[: length + 1]) == WHITE_SPACE  # the padding is not
         edges = begins[1:] | ~white[1:]
         lasts = np.flatnonzero(white[:-1] & edges)
         firsts = np.flatnonzero(white[:-1] & np.append([True], (begins[1:] | ~white[:-1])[:-1]))
@@ -225,29 +248,22 @@ class SpacedCutter(Cutter):
         firsts, lasts = firsts[cut], lasts[cut]
         cuts = begins[:-1].copy()
         cuts[firsts] = True
-        ends = np.concatenate([firsts, offsets[1:][np.diff(offsets) > 1]])
-        ends = ends[ends > 1]
-        marks = ends[self._parted[data[ends - 2], data[ends - 1]]] - 1
-        marks = marks[~begins[marks]]
-        cuts[marks] = True
-        data[marks] |= 0x80
+        pairs = np.ndarray((length,), "<u2", data, strides=(1,))
+        parts = np.flatnonzero(self._parted.take(pairs[:-1])) + 1 if length > 1 else np.empty(0, np.int64)
+        parts = parts[~begins[parts] & ((data[parts + 1] < 0x80) | begins[parts + 1])]
+        words = np.flatnonzero(cuts)
+        if len(long := np.flatnonzero(np.diff(words, append=length) > LONG)):
+            parts = parts[~np.isin(np.searchsorted(words, parts, side="right") - 1, long)]
+        cuts[parts] = True
+        data[parts] |= 0x80
         starts = np.flatnonzero(cuts)
         sizes, numbers = np.diff(starts, append=length), np.searchsorted(starts, offsets)
         if self._runs:
-            skipped = np.zeros(length, np.int64)
-            skipped[firsts] = lasts - firsts
             data[lasts] = ord(" ")
-            starts, sizes = starts + skipped[starts], sizes - skipped[starts]
+            longer = np.flatnonzero(lasts > firsts)
+            places = np.searchsorted(starts, firsts[longer])
+            starts[places], sizes[places] = lasts[longer], sizes[places] - (lasts - firsts)[longer]
         return starts, sizes, numbers
-
-    def new_table(self) -> WordTable:
-        """Table with punctuation that ends a word, as no text has it: with bit 7."""
-        table = WordTable()
-        data = np.array([mark | 0x80 for mark in self._ends] + [0] * PADDING, np.uint8)
-        every = np.arange(len(self._ends))
-        ids = np.array(list(self._ends.values()), np.uint32)
-        table.add(Keys(data, every, np.ones_like(every)), Ragged(ids, np.arange(len(ids) + 1)))
-        return table
 
 
 def methods_of(json: str, reference: tokenizers.Tokenizer) -> tuple[Cutter, Unigrams | None]:
@@ -260,9 +276,10 @@ def methods_of(json: str, reference: tokenizers.Tokenizer) -> tuple[Cutter, Unig
     if kind in REMOVING and (whole["normalizer"] or {}).get("type") in (None, "BertNormalizer"):
         return Cutter(punctuation=kind == "BertPreTokenizer"), None
     unigram = model["type"] == "Unigram"
-    ids = {piece: number for number, (piece, _) in enumerate(model["vocab"])} if unigram else {}
-    cutter = SpacedCutter(normalize, ids)
-    return cutter, Unigrams(model, normalize, cutter.spaces) if unigram and kind == "Metaspace" else None
+    if not (unigram and kind == "Metaspace"):
+        return SpacedCutter(normalize, set()), None
+    cutter = SpacedCutter(normalize, {piece for piece, _ in model["vocab"]})
+    return cutter, Unigrams(model, normalize, cutter.spaces)
 
 
 def plain_characters(normalize: Callable[[str], str]) -> np.ndarray:
@@ -280,24 +297,30 @@ def plain_characters(normalize: Callable[[str], str]) -> np.ndarray:
     return plain
 
 
-def final_marks(normalize: Callable[[str], str], pieces: dict[str, int]) -> tuple[dict[int, int], np.ndarray]:
-    """Ids of ASCII punctuation as pieces, and after which characters it is a token at the end of any word.
+def parted(normalize: Callable[[str], str], pieces: set[str]) -> np.ndarray:
+    """Pairs of ASCII characters between which every best path of pieces has an edge, bool `[256, 256]`.
 
-    A best path of pieces goes through every place that no piece covers, and one character has one path.
+    These are two that no piece has side by side. Each of them is a piece, so neither is unknown: unknown
+    characters side by side become one token.
 
     Returns:
-        Ids by byte, and whether the second of two bytes is always a token, bool `[256, 256]`.
+        By the second character and the first.
+
+    >>> [f"{x:c}{y:c}" for y, x in np.argwhere(parted(str, {"a", ".", "aa"}))]
+    ['..', 'a.', '.a']
     """
-    parted = np.zeros((256, 256), bool)
-    pairs = {pair for piece in pieces for pair in map("".join, pairwise(piece))}
-    single = {mark: normalize(chr(mark)) for mark in range(0x21, 0x7F)}
-    ends = {mark: pieces[single[mark]] for mark in MARKS if len(single[mark]) == 1 and single[mark] in pieces}
-    for mark in ends:
-        for before, normal in single.items():
-            both = normal + single[mark]
-            alone = bool(normal) and both[-2:] not in pairs
-            parted[before, mark] = alone and normalize(chr(before) + chr(mark)) == both
-    return ends, parted
+    found = np.zeros((256, 256), bool)
+    spelled = np.frombuffer("\0".join(pieces).encode() + b"\0", np.uint8)
+    together = np.zeros((256, 256), bool)
+    together[spelled[:-1], spelled[1:]] = True
+    marks = [chr(number) for number in range(0x21, 0x7F) if normalize(chr(number)) in pieces]
+    single = [(mark, normal) for mark in marks if "!" <= (normal := normalize(mark)) <= "~"]
+    pairs = [(x + y, a + b) for x, a in single for y, b in single if not together[ord(a), ord(b)]]
+    normals = normalize(" ".join(pair for pair, _ in pairs)).split(" ")
+    if len(normals) == len(pairs):
+        for (pair, normal), other in zip(pairs, normals, strict=True):
+            found[ord(pair[1]), ord(pair[0])] = normal == other
+    return found
 
 
 def _character_before(data: np.ndarray, places: np.ndarray) -> np.ndarray:

@@ -196,7 +196,7 @@ def put_together(
     special[[one for one in vocabulary.special if one < tally.vocab_size]] = True
     plain = np.where(special, 0, used)
     most = np.lexsort((np.arange(len(plain)), -plain))[:top]
-    never = [one for one in np.flatnonzero((used == 0) & ~special).tolist() if vocabulary.data[one]]
+    never = np.flatnonzero((used == 0) & ~special & vocabulary.filled()).tolist()
     rates = measure_rates(np.array(tally.rates))
     return Analysis(
         tokenizer=vocabulary.name,

@@ -54,6 +54,7 @@ LIMITS = {"repetition": 0.3, "one token": 0.5, "long run": float(LONG_RUN), "no 
 
 _JITTER = np.random.default_rng(64).random(PLACES)
 _MORE_JITTER = np.random.default_rng(64).random(MORE_PLACES)
+_MORE_STEPS = np.arange(MORE_PLACES) + _MORE_JITTER
 
 
 def screen(
@@ -77,8 +78,8 @@ def screen(
         "no text": np.concatenate([np.flatnonzero(lengths <= 0), filled[control]])
     }
     if len(starts):
-        runs = np.searchsorted(starts, _run_places(tokens), side="right") - 1
-        found["long run"] = np.unique(np.maximum(runs, 0))
+        runs = np.maximum(np.searchsorted(starts, _run_places(tokens), side="right") - 1, 0)
+        found["long run"] = runs[np.diff(runs, prepend=-1) > 0]  # each once: they are in order
     long = np.flatnonzero(lengths >= SHORTEST)
     if len(long):
         begins, sizes = starts[long], np.minimum(lengths[long], LONGEST)
@@ -129,8 +130,7 @@ def longest_run(values: np.ndarray) -> int:
     """
     if not len(values):
         return 0
-    changes = np.flatnonzero(values[1:] != values[:-1]) + 1
-    return int(np.diff(np.concatenate([[0], changes, [len(values)]])).max())
+    return int(_runs(values)[1].max())
 
 
 def grams_at(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -172,13 +172,19 @@ def _share(values: np.ndarray, least: int) -> float:
     then 0.0.
     """
     if len(values) < MANY:
-        ordered = np.sort(values)
-        changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-        return int(np.diff(np.concatenate([[0], changes, [len(ordered)]])).max()) / len(values)
-    sample = values[((np.arange(MORE_PLACES) + _MORE_JITTER) * (len(values) / MORE_PLACES)).astype(np.int64)]
-    found, counts = np.unique(sample, return_counts=True)
-    common = found[counts >= least // 2] if counts.max() >= least else ()
-    return max((int(np.count_nonzero(values == one)) for one in common), default=0) / len(values)
+        return int(_runs(np.sort(values))[1].max()) / len(values)
+    sample = np.sort(values[(_MORE_STEPS * (len(values) / MORE_PLACES)).astype(np.int64)])
+    if not (sample[least - 1 :] == sample[: 1 - least]).any():
+        return 0.0
+    starts, counts = _runs(sample)
+    common = sample[starts[counts >= least // 2]]
+    return max(int(np.count_nonzero(values == one)) for one in common) / len(values)
+
+
+def _runs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Starts and lengths of the runs of equal values, int64 each."""
+    starts = np.concatenate([[0], np.flatnonzero(values[1:] != values[:-1]) + 1])
+    return starts, np.diff(starts, append=len(values))
 
 
 def _run_places(tokens: np.ndarray) -> np.ndarray:

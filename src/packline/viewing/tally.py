@@ -33,6 +33,8 @@ from packline.viewing.duplicates import HashFiles
 from packline.viewing.suspicious import REASONS, SHORTEST, judge_document, screen
 
 BLOCK_TOKENS = 1 << 20
+COUNTED_TOKENS = 1 << 18
+"""Tokens counted at a time: `bincount` makes 64-bit numbers of them, which stay in the cache."""
 KEPT = 100
 """Documents of each kind kept by number."""
 CLASSES_AN_OCTAVE = 32
@@ -152,8 +154,8 @@ class Counter:
             CorruptStore: an id is outside the vocabulary.
         """
         ids = np.ascontiguousarray(tokens).view(f"<u{tokens.itemsize}")
-        for start in range(0, len(ids), BLOCK_TOKENS):
-            self._count(ids[start : start + BLOCK_TOKENS], first, start, offsets, where)
+        for start in range(0, len(ids), COUNTED_TOKENS):
+            self._count(ids[start : start + COUNTED_TOKENS], first, start, offsets, where)
         starts, ends = offsets[:-1] + self._before, offsets[1:] - 1
         if (starts > ends).any():
             document = first + int(np.argmax(starts > ends))

@@ -64,7 +64,7 @@ class Vocabulary:
     """Tokens of a tokenizer."""
 
     name: str
-    data: Sequence[bytes]
+    data: TokenBytes | Sequence[bytes]
     """Bytes of each token by id; empty for special tokens and for ids without a token."""
     special: dict[int, str]
     """Names of special tokens by id, including those that begin and end documents."""
@@ -103,6 +103,12 @@ class Vocabulary:
         entry = store.manifest.tokenizer
         files = store.tokenizer_file, store.manifest.tokenizer_files
         return _of_folder(store.place, *files, msgspec.json.encode(entry))
+
+    def filled(self) -> np.ndarray:
+        """True for each token with bytes, bool `[V]`."""
+        return (
+            self.data.filled() if isinstance(self.data, TokenBytes) else np.array(list(map(bool, self.data)))
+        )
 
     def text(self, number: int) -> str:
         """Text of a token, or its name if it is special.
