@@ -36,7 +36,7 @@ HELD_SHARE = 8
 """A process holds maps of up to this part of the cache."""
 LEAST_HELD = 64 << 20
 SOON = 1.0
-"""Seconds until what is fetched for the next step of a pass is used; no use is recorded for an earlier time."""
+"""Seconds until what is fetched for the next step of a pass is used. No earlier use is recorded."""
 DUES = 1 << 16
 """Times of use that are remembered before those that have passed are forgotten."""
 
