@@ -20,12 +20,12 @@ from packline.encoders.engines import (
     MARKS,
     load_engine,
     load_engines,
-    unsupported,
 )
 from packline.encoders.features import SPLITS, tokenizer_features
 from packline.encoders.parity import try_engines
 from packline.encoders.reference import Reference
 from packline.encoders.special_tokens import without_special_tokens
+from packline.encoders.supported import unsupported
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError
 from packline.sources.batch import Texts

@@ -20,8 +20,9 @@ from tests.encoders.test_sentencepiece import trained
 
 from packline.encoders import EngineName
 from packline.encoders import words as words_module
-from packline.encoders.engines import TokenizersEngine, load_engine, unsupported
+from packline.encoders.engines import TokenizersEngine, load_engine
 from packline.encoders.sentencepiece import read_model
+from packline.encoders.supported import unsupported
 from packline.encoders.unigrams import Unigrams
 from packline.encoders.word_table import PADDING, Keys, WordTable
 from packline.ragged import Ragged, offsets_of

@@ -25,11 +25,10 @@ import msgspec
 import numpy as np
 
 from packline.encoders.remembered import remember
-from packline.encoders.tiktoken import ALPHABET, UNUSED
+from packline.encoders.tiktoken import LETTERS, UNUSED
 from packline.encoders.tokenizer import Tokenizer
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
 LETTERS_ONLY = re.compile(f"[{re.escape(''.join(LETTERS))}]*")
 BYTE_OF_LETTER = {ord(letter): byte for letter, byte in LETTERS.items()}
 NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")

@@ -20,8 +20,8 @@ Every cut is one at which normalizer, pre-tokenizer and model begin anew:
 What follows a cut of the last kind is called a part. Rounding may decide between divisions of almost the same
 score, and it depends on what comes before; words with such a part are looked up as a whole.
 
-`engines.SUPPORTED` lists the normalizers and pre-tokenizers of which this is true. Text with added tokens is
-encoded by the reference as a whole.
+`supported.SUPPORTED` lists the normalizers and pre-tokenizers of which this is true. Text with added tokens
+is encoded by the reference as a whole.
 
 Cost: 15 to 30 ms per MB of text where all words are known; 2 us for a new word (`unigrams`), 10 us for one
 that only the reference can encode.
@@ -41,10 +41,11 @@ from packline.encoders.features import steps_of
 from packline.encoders.unigrams import Unigrams
 from packline.encoders.word_table import MOST, PADDING, Keys, WordTable
 from packline.ragged import Ragged, concatenate
-from packline.sources.batch import Texts
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported where it is used: a process that loads another engine does without Arrow
     import tokenizers
+
+    from packline.sources.batch import Texts
 
 OTHER, WHITE_SPACE, PUNCTUATION = 0, 1, 2
 AT_ONCE = 4096
@@ -170,6 +171,8 @@ class WordsEngine:
         return concatenate([tokens, rest]).take(places), known
 
     def _by_reference(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> Ragged:
+        from packline.sources.batch import Texts
+
         ends = (starts + sizes).tolist()
         pairs = zip(starts.tolist(), ends, strict=True)
         return self._reference.encode(Texts.of([data[start:end].tobytes().decode() for start, end in pairs]))
@@ -267,7 +270,7 @@ class SpacedCutter(Cutter):
 
 
 def methods_of(json: str, reference: tokenizers.Tokenizer) -> tuple[Cutter, Unigrams | None]:
-    """Cuts and model for a tokenizer.json, all of whose features are in `engines.SUPPORTED`."""
+    """Cuts and model for a tokenizer.json, all of whose features are in `supported.SUPPORTED`."""
     whole = msgspec.json.decode(json)
     model, steps = whole["model"], [*steps_of(whole["pre_tokenizer"], "pretokenizers")]
     normalizer = reference.normalizer

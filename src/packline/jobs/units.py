@@ -31,8 +31,9 @@ import msgspec
 import numpy as np
 
 from packline.encoders import LITTLE_TEXT, EngineName
-from packline.encoders.encoder import BY_LOADING, Encoder, encodes_apart
-from packline.encoders.special_tokens import Boundary, resolve_boundary, without_special_tokens
+from packline.encoders.encoder import Encoder
+from packline.encoders.special_tokens import Boundary, json_to_encode, resolve_boundary
+from packline.encoders.supported import engine_apart
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher, hash_bytes
@@ -351,9 +352,8 @@ def _is_little(work: Work) -> bool:
     """True for text that one process has encoded before others would have started."""
     if work.text_bytes < target_bytes(0):
         return True
-    recipe, engine = work.recipe, work.options.engine
-    text = work.tokenizer.json if recipe.special_tokens == "parse" else without_special_tokens(work.tokenizer)
-    return work.text_bytes < LITTLE_TEXT and encodes_apart(BY_LOADING if engine == "auto" else [engine], text)
+    text = json_to_encode(work.tokenizer, parse=work.recipe.special_tokens == "parse")
+    return work.text_bytes < LITTLE_TEXT and engine_apart(work.options.engine, text) is not None
 
 
 def load_encoder(work: Work, *, alone: bool) -> Encoder:
