@@ -133,6 +133,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments in (["--version"], ["-V"]):  # without the modules that parse a command line
+        output.line(packline.__version__)
+        return DONE
     from cyclopts import CycloptsError
 
     try:

@@ -354,6 +354,10 @@ class TokenText:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    def of(self, token: int) -> bytes:
+        """Bytes of one token."""
+        return self.data[self.starts[token] : self.starts[token + 1]].tobytes()
+
     def gather(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bytes of tokens back to back, uint8 `[N]`, and the start of each token, int32 `[T+1]`.
 
