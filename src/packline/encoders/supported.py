@@ -42,6 +42,18 @@ _PRECOMPILED = (
     "normalizer Precompiled + Replace {'Regex': ' {2,}'} by '▁'",
     "normalizer Precompiled + Strip strip_left=False strip_right=True + Replace {'Regex': ' {2,}'} by '▁'",
 )
+_RUNS = "Replace {'Regex': ' {2,}'} by ' '"
+_QUOTES = "Replace '``' by '\"' + Replace \"''\" by '\"'"
+_ALBERT = [
+    f"normalizer {_QUOTES}{accents}{lower} + Precompiled{runs}"
+    for accents, lower, runs in product(
+        ("", " + NFKD + StripAccents"), ("", " + Lowercase"), ("", f" + {_RUNS}")
+    )
+]
+_DEBERTA = [
+    f"normalizer {lower}Strip strip_left=True strip_right=True + Precompiled + {_RUNS}"
+    for lower in ("", "Lowercase + ")
+]
 _BERT = [
     f"normalizer BertNormalizer clean_text={clean} handle_chinese_chars={chinese} lowercase={lower}"
     f" strip_accents={strip}"
@@ -85,7 +97,7 @@ SUPPORTED: dict[EngineName, frozenset[str]] = {
     "words": frozenset(
         {
             *("model WordLevel", "model Unigram"),
-            *("normalizer none", "normalizer Precompiled", *_PRECOMPILED, *_BERT),
+            *("normalizer none", "normalizer Precompiled", *_PRECOMPILED, *_ALBERT, *_DEBERTA, *_BERT),
             *("pre-tokenizer BertPreTokenizer", "pre-tokenizer Whitespace", "pre-tokenizer WhitespaceSplit"),
             *(f"pre-tokenizer Metaspace {prepend} split" for prepend in ("always", "first", "never")),
             "pre-tokenizer WhitespaceSplit + Metaspace always split",

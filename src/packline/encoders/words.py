@@ -223,16 +223,25 @@ class SpacedCutter(Cutter):
     Args:
         normalize: normalizes a string.
         pieces: pieces of a Unigram model; for other models none.
+        strips: whether the normalizer removes white space at the beginning of a text, as it would of a word.
+        alike: characters that the pre-tokenizer treats like a space.
     """
 
-    def __init__(self, normalize: Callable[[str], str], pieces: set[str]) -> None:
+    def __init__(
+        self, normalize: Callable[[str], str], pieces: set[str], strips: bool = False, alike: str = " "
+    ) -> None:
         super().__init__()
         self._plain = plain_characters(normalize)
         self.spaces = bytes(byte for byte in WHITE if normalize(f"x{chr(byte)}x") == "x x")
         """White space that becomes a space."""
         both = [f"x{chr(one)}{chr(other)}x" for one in self.spaces for other in self.spaces]
-        self._runs = all(normalize(text) in ("x x", "x▁x") for text in both)
+        self._runs = all(normalize(text) in [f"x{space}x" for space in alike] for text in both)
         """True if any run of white space is one space."""
+        if strips and not self._runs:
+            self._plain[:] = False
+        self._after = self._plain.copy()
+        """Characters that may follow a cut and its white space; if it strips, none that are removed."""
+        self._after[:0x80] |= not strips
         self._kinds[:] = OTHER
         self._kinds[list(self.spaces)] = WHITE_SPACE
         self._parted = parted(normalize, pieces).reshape(-1)
@@ -247,7 +256,7 @@ class SpacedCutter(Cutter):
         lasts = np.flatnonzero(white[:-1] & edges)
         firsts = np.flatnonzero(white[:-1] & np.append([True], (begins[1:] | ~white[:-1])[:-1]))
         before, after = _character_before(data, firsts), _character_at(data, lasts + 1)
-        cut = ~begins[firsts] & self._plain[before] & ((after < 0x80) | self._plain[after])
+        cut = ~begins[firsts] & self._plain[before] & self._after[after]
         firsts, lasts = firsts[cut], lasts[cut]
         cuts = begins[:-1].copy()
         cuts[firsts] = True
@@ -274,14 +283,23 @@ def methods_of(json: str, reference: tokenizers.Tokenizer) -> tuple[Cutter, Unig
     whole = msgspec.json.decode(json)
     model, steps = whole["model"], [*steps_of(whole["pre_tokenizer"], "pretokenizers")]
     normalizer = reference.normalizer
-    normalize = str if normalizer is None else normalizer.normalize_str
+    normalize_all = str if normalizer is None else normalizer.normalize_str
+    first_steps = [*steps_of(whole["normalizer"], "normalizers")]
+    replaced = {letter for step in first_steps for letter in (step.get("pattern") or {}).get("String", "")}
+
+    def normalize(text: str) -> str:
+        """Normalize; nothing for a character whose result depends on its neighbors."""
+        return "" if text in replaced else normalize_all(text)
+
     kind = steps[-1]["type"] if steps else None
     if kind in REMOVING and (whole["normalizer"] or {}).get("type") in (None, "BertNormalizer"):
         return Cutter(punctuation=kind == "BertPreTokenizer"), None
     unigram = model["type"] == "Unigram"
+    strips = any(step.get("strip_left") for step in first_steps)
     if not (unigram and kind == "Metaspace"):
-        return SpacedCutter(normalize, set()), None
-    cutter = SpacedCutter(normalize, {piece for piece, _ in model["vocab"]})
+        return SpacedCutter(normalize, set(), strips), None
+    alike = " ▁" if len(steps) == 1 else " "  # WhitespaceSplit removes a space at the end, but no ▁
+    cutter = SpacedCutter(normalize, {piece for piece, _ in model["vocab"]}, strips, alike)
     return cutter, Unigrams(model, normalize, cutter.spaces)
 
 
