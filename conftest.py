@@ -25,9 +25,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first where several processes share the tests, so that all end at about the same time."""
+    """Files with slow tests first where several processes share the tests, so that all end at the same time.
+
+    The tests of a file stay together, because a process makes what they share only once.
+    """
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.hookimpl(optionalhook=True)

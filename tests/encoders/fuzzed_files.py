@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from packline.encoders.features import SPLITS
-from packline.encoders.token_bytes import LETTERS
+from packline.encoders.tiktoken import LETTERS
 from packline.vocabulary.passages import LANGUAGES, PASSAGES
 
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}

@@ -77,6 +77,7 @@ def test_a_remembered_tokenizer_is_the_computed_one(
 ) -> None:
     def facts() -> list[object]:
         tokenizer_features.cache_clear()
+        without_special_tokens.cache_clear()
         tokenizer = load_tokenizer(str(tokenizer_json))
         without = without_special_tokens(tokenizer)
         return [tokenizer, tokenizer.fingerprint, without, tokenizer_features(without)]

@@ -14,7 +14,7 @@ from tests.encoders.fuzzed_files import GPT2
 import packline
 from packline.encoders.reference import Reference
 from packline.encoders.special_tokens import SpecialTokenCounter, without_special_tokens
-from packline.encoders.token_bytes import LETTERS
+from packline.encoders.tiktoken import LETTERS
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
 from packline.sources.batch import Texts

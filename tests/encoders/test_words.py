@@ -20,8 +20,9 @@ from tests.encoders.test_sentencepiece import trained
 
 from packline.encoders import EngineName
 from packline.encoders import words as words_module
-from packline.encoders.engines import TokenizersEngine, load_engine, unsupported
+from packline.encoders.engines import TokenizersEngine, load_engine
 from packline.encoders.sentencepiece import read_model
+from packline.encoders.supported import unsupported
 from packline.encoders.unigrams import Unigrams
 from packline.encoders.word_table import PADDING, Keys, WordTable
 from packline.ragged import Ragged, offsets_of
@@ -33,6 +34,8 @@ METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first
 RUNS = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
 STRIP = {"type": "Strip", "strip_left": False, "strip_right": True}
 SPLIT = {"type": "WhitespaceSplit"}
+QUOTES = [{"type": "Replace", "pattern": {"String": quotes}, "content": '"'} for quotes in ("``", "''")]
+PLAINER = [{"type": "NFKD"}, {"type": "StripAccents"}]
 
 
 def _precompiled(*more: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +47,14 @@ def _precompiled(*more: dict[str, Any]) -> dict[str, Any]:
 def _contents(name: str) -> dict[str, Any]:
     """Tokenizers whose parts are those of published ones."""
     sequence = {"type": "Sequence", "pretokenizers": [SPLIT, {**METASPACE, "prepend_scheme": "always"}]}
+    after = _precompiled()
+    spaces = {**RUNS, "content": " "}
+    albert = {"type": "Sequence", "normalizers": [*QUOTES, *PLAINER, {"type": "Lowercase"}, after]}
+    deberta = {"type": "Sequence", "normalizers": [{**STRIP, "strip_left": True}, after, spaces]}
     kinds: dict[str, tuple[str, Any, Any]] = {
+        "albert": ("Unigram", albert, sequence),
+        "xlnet": ("Unigram", {"type": "Sequence", "normalizers": [*QUOTES, after, spaces]}, sequence),
+        "deberta": ("Unigram", deberta, {**METASPACE, "prepend_scheme": "always"}),
         "bert": ("WordPiece", BERT, {"type": "BertPreTokenizer"}),
         "bert cased": ("WordPiece", {**BERT, "lowercase": False}, {"type": "BertPreTokenizer"}),
         "bert plain": ("WordPiece", None, {"type": "BertPreTokenizer"}),
@@ -52,6 +62,7 @@ def _contents(name: str) -> dict[str, Any]:
         "t5": ("Unigram", _precompiled(STRIP, RUNS), METASPACE),
         "runs": ("Unigram", _precompiled(RUNS), {**METASPACE, "prepend_scheme": "always"}),
         "xlm": ("Unigram", _precompiled(), sequence),
+        "xlm runs": ("Unigram", _precompiled(RUNS), sequence),
         "unigram": ("Unigram", None, {**METASPACE, "prepend_scheme": "never"}),
         "both": ("Unigram", _precompiled(), {"type": "BertPreTokenizer"}),
     }
@@ -62,7 +73,21 @@ def _contents(name: str) -> dict[str, Any]:
     return contents_of(kind, normalizer=normalizer, pre_tokenizer=pre_tokenizer, tokens=tokens)
 
 
-NAMES = ("bert", "bert cased", "bert plain", "word level", "t5", "runs", "xlm", "unigram", "both")
+NAMES = (
+    "bert",
+    "bert cased",
+    "bert plain",
+    "word level",
+    "t5",
+    "runs",
+    "xlm",
+    "xlm runs",
+    "unigram",
+    "both",
+    "albert",
+    "xlnet",
+    "deberta",
+)
 
 
 @cache
@@ -149,6 +174,10 @@ ODD = [
     "x\u0600",
     "a)",
     "!!",
+    "``",
+    "'",
+    "x''",
+    "'x",
 ]
 
 

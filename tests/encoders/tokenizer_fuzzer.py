@@ -30,8 +30,9 @@ from tests.encoders.fuzzed_files import make_contents
 from tests.encoders.hostile_texts import hostile_texts
 
 from packline.encoders import EngineName
-from packline.encoders.engines import ENGINES, SUPPORTED, load_engine, unsupported
+from packline.encoders.engines import ENGINES, load_engine
 from packline.encoders.features import tokenizer_features
+from packline.encoders.supported import SUPPORTED, unsupported
 from packline.encoders.tokenizer import _convert, refusals
 from packline.errors import TokenizerError
 from packline.sources.batch import Texts

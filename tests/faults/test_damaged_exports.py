@@ -1,8 +1,9 @@
 """Random damage to exports, baked rows and pack plans: never silent, never a library's error, never a hang.
 
-The default run does a few damages of every layout, the slow tests many; `PACKLINE_DAMAGES=N` sets how many:
+A few damages of every layout, with other seeds for each, so that all kinds are among them;
+`PACKLINE_DAMAGES=N` sets how many:
 
-    PACKLINE_DAMAGES=60 python -m pytest tests/faults/test_damaged_exports.py -m slow -rP
+    PACKLINE_DAMAGES=60 python -m pytest tests/faults/test_damaged_exports.py -rP
 """
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ from packline.formats.check import check_dataset
 from packline.formats.export_record import RECORD
 from packline.formats.format import ROW_FORMATS
 
-FEW = int(os.environ.get("PACKLINE_DAMAGES", "3"))
-MANY = int(os.environ.get("PACKLINE_DAMAGES", "12"))
+DAMAGES = int(os.environ.get("PACKLINE_DAMAGES", "5"))
 SECONDS = 20
 """After which something hangs that should take milliseconds."""
 
@@ -183,16 +183,8 @@ def trial(name: str, seed: int, tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_no_damage_is_silent_and_none_is_a_library_s_error(name: str, tmp_path: Path) -> None:
-    for seed in seeds(name, FEW):
-        trial(name, seed, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_many_damages_of_exports(name: str, tmp_path: Path) -> None:
-    outcomes = Counter(trial(name, seed, tmp_path) for seed in seeds(name, MANY))
+    outcomes = Counter(trial(name, seed, tmp_path) for seed in seeds(name, DAMAGES))
     print(f"{name}: {outcomes.total()} damages, {dict(outcomes)}")
-    assert outcomes.total() == MANY
 
 
 def foreign_trial(name: str, seed: int, tmp_path: Path) -> str:
@@ -240,16 +232,8 @@ def test_an_export_without_a_record_is_read(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_damage_without_a_record_is_never_a_library_s_error(name: str, tmp_path: Path) -> None:
-    for seed in seeds(name, FEW):
-        foreign_trial(name, seed, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FOREIGN)
-def test_many_damages_without_a_record(name: str, tmp_path: Path) -> None:
-    outcomes = Counter(foreign_trial(name, seed, tmp_path) for seed in seeds(name, MANY))
+    outcomes = Counter(foreign_trial(name, seed, tmp_path) for seed in seeds(name, DAMAGES))
     print(f"{name} without a record: {outcomes.total()} damages, {dict(outcomes)}")
-    assert outcomes.total() == MANY
 
 
 @cache
@@ -289,12 +273,6 @@ def plan_trial(seed: int, tmp_path: Path) -> str:
 def test_no_damage_to_a_plan_is_silent(tmp_path: Path) -> None:
     plan, _, rows = planned()
     assert len(files_of(plan)) > 2 and rows(plan.parent)
-    for seed in range(10 * FEW):
-        plan_trial(seed, tmp_path)
-
-
-@pytest.mark.slow
-def test_many_damages_of_plans(tmp_path: Path) -> None:
-    outcomes = Counter(plan_trial(seed, tmp_path) for seed in range(1000, 1000 + 4 * MANY))
+    outcomes = Counter(plan_trial(seed, tmp_path) for seed in range(10 * DAMAGES))
     print(f"plans: {outcomes.total()} damages, {dict(outcomes)}")
     assert outcomes["refused"]

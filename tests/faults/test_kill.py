@@ -79,10 +79,11 @@ def receipts(out: Path) -> int:
 
 
 @pytest.mark.slow
-def test_killed_at_fifty_random_instants_a_build_comes_to_the_same_bytes(
+def test_killed_at_random_instants_a_build_comes_to_the_same_bytes(
     tmp_path: Path, start: Start, whole: dict[str, str]
 ) -> None:
-    chooser = random.Random(20)
+    """`PACKLINE_KILLS=50` kills more often than the default run."""
+    chooser, wanted = random.Random(20), int(os.environ.get("PACKLINE_KILLS", "20"))
     process = start(tmp_path / "timed")
     wait_for(lambda: len(workers_of(process.pid)) >= 2, process)
     began = time.monotonic()
@@ -90,7 +91,7 @@ def test_killed_at_fifty_random_instants_a_build_comes_to_the_same_bytes(
     seconds = time.monotonic() - began
     kills, builds, spooling, writing = 0, 0, 0, 0
     out = tmp_path / "out"
-    while kills < 50:
+    while kills < wanted:
         process = start(out)
         if chooser.random() < 0.85:  # while units run; else while all is being prepared
             while process.poll() is None and len(workers_of(process.pid)) < 2:
@@ -113,7 +114,7 @@ def test_killed_at_fifty_random_instants_a_build_comes_to_the_same_bytes(
     assert start(out).wait() == 0
     assert digests(out) == whole
     # Kills came while slices were laid aside and while units were written, not before or after it all.
-    assert spooling >= 5 and writing >= 20, (spooling, writing, builds)
+    assert spooling >= wanted / 10 and writing >= wanted / 3, (spooling, writing, builds)
 
 
 def test_killed_in_the_midst_of_a_stream_it_goes_on(

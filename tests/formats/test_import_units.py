@@ -6,8 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
+import xxhash
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.formats.stores import write_tokenizer
@@ -126,6 +128,10 @@ def test_units_and_blocks_of_any_size_give_the_same_documents_and_loss(
             assert shard.loss is not None
             losses[shard.entry.split] += shard.loss.tolist()
         final = mask[-1] if edges == "eod" else loss[-1] if bodies[-1] else 0
+        for receipt in Path(name, "store", "receipts").glob("*.json"):
+            for piece in msgspec.json.decode(receipt.read_bytes())["inputs"]:
+                read = (folder / piece["file"]).read_bytes()[piece["start"] : piece["stop"]]
+                assert piece["checksum"] == xxhash.xxh3_128_hexdigest(read)
         for found in losses.values():
             assert found == [*mask[:-1].tolist(), final]
         report = store.verify(deep=True)

@@ -66,7 +66,7 @@ def loaded_by(statements: str) -> set[str]:
     """The top-level packages in memory after `statements` in a fresh Python."""
     code = f"{statements}\nimport json, sys\nsys.stdout.write(json.dumps(list(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in json.loads(done.stdout)}
+    return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
 
 
 def test_importing_packline_loads_nothing_heavy() -> None:
@@ -91,6 +91,18 @@ def test_the_process_that_asks_for_a_build_loads_nothing_that_encodes() -> None:
     loaded = loaded_by("import packline.cli.build, packline.jobs.build")
     assert {"packline", "cyclopts"} <= loaded
     assert not loaded & {"numpy", "pyarrow", "tokenizers", "gigatoken", "fastokens"}
+
+
+def test_a_process_that_loads_an_engine_loads_what_engines_need() -> None:
+    # It is started before anything else, since its engine takes longest to load.
+    light = "packline.encoders.separate_engine", "packline.encoders.supported"
+    assert not loaded_by("import " + ", ".join(light)) & {"numpy", "pyarrow", "tokenizers", "cyclopts"}
+    assert not loaded_by("import packline.encoders.engines") & {"pyarrow", "tokenizers", "cyclopts"}
+
+
+def test_the_version_is_shown_without_a_parser() -> None:
+    loaded = loaded_by("from packline.cli.main import main; main(['--version'])")
+    assert not loaded & {"cyclopts", "msgspec", "rich"}
 
 
 def test_the_exports_are_the_promised_ones() -> None:

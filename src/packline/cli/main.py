@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from cyclopts import App
 
 DONE, FAILED, USAGE, TOO_MANY_BAD, UNCHECKED = 0, 1, 2, 3, 4
+ENCODING = ("build", "plan", "sft")
+"""Commands that encode text."""
 
 
 def make_app(*, with_completion: bool = True) -> App:
@@ -88,6 +90,10 @@ def main(arguments: list[str] | None = None) -> int:
     command = next(iter(arguments), "")
     output.configure(as_json="--json" in arguments, quiet=quiet, mute=quiet and command in WRITING)
     interrupt_on_signals()
+    if command in ENCODING:  # before anything else, as loading an engine takes longest
+        from packline.encoders.separate_engine import start_for
+
+        start_for(arguments)
     if debug := "--debug" in arguments:
         os.environ["PACKLINE_DEBUG"] = "1"
     try:
@@ -127,6 +133,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if arguments in (["--version"], ["-V"]):  # without the modules that parse a command line
+        output.line(packline.__version__)
+        return DONE
     from cyclopts import CycloptsError
 
     try:

@@ -22,10 +22,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from packline.encoders import LITTLE_TEXT, EngineName, EngineReport
-from packline.encoders.engines import Engine, TokenizersEngine, load_engine, load_engines, unsupported
+from packline.encoders.engines import Engine, TokenizersEngine, load_engine, load_engines
 from packline.encoders.parity import audit_document, audited, try_engines
-from packline.encoders.reference import Reference, SeparateReference
-from packline.encoders.special_tokens import Boundary, without_special_tokens
+from packline.encoders.reference import Reference
+from packline.encoders.separate_engine import LARGE
+from packline.encoders.special_tokens import Boundary, json_to_encode
+from packline.encoders.supported import BY_LOADING, engine_apart, unsupported
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import EncoderMismatch, TokenizerError
 from packline.ragged import Ragged, concatenate, dtype_for
@@ -36,7 +38,9 @@ TRIED_TEXTS = 32
 """Maximum number of texts on which engines are tried if the caller does not try them."""
 
 TURNS = 2
-"""Number of groups that each engine gets before one is chosen; the first includes one-time costs."""
+"""Number of groups after which the rate of an engine is known; the first includes one-time costs."""
+TRIED_BYTES = 128 << 10
+"""Bytes of a group that another engine encodes to be tried; documents larger than that are not tried on."""
 TRYING = 0.01
 """Share of the time spent on trying engines that are not chosen."""
 CLEARLY = 1.4
@@ -47,13 +51,6 @@ MEMORY = 0.5
 TOO_LITTLE = 32 << 10
 """Size in bytes below which a group is too small to measure an engine."""
 NEARLY_ALL = 0.9
-
-BY_LOADING: tuple[EngineName, ...] = ("gigatoken", "fastokens", "nanotoken", "words")
-"""The fast engines, the one that loads in less time first: 0.4 and 1.2 s for 150,000 tokens."""
-LARGE = 2 << 20
-"""Characters of a tokenizer.json whose reference takes longer to load than a process to start."""
-APART: tuple[EngineName, ...] = ("gigatoken", "fastokens", "nanotoken")
-"""Engines that need the reference for few texts or none."""
 
 SCRIPTS = ("ascii", "latin", "wide")
 """One byte per character; mostly one; two or three (Greek, Cyrillic, Arabic, Indic, East Asian)."""
@@ -82,8 +79,8 @@ class Encoder:
         cache_bytes: bytes of text after which the engines are loaded anew, to bound their caches of words;
             None for never.
         text_bytes: bytes of text to be encoded, as far as known; for little text, `auto` loads one engine.
-        alone: True if this process is not forked with the encoder; the reference of a large vocabulary is
-            then loaded by a separate process, while this one loads a fast engine.
+        alone: True if this process is not forked with the encoder; the engine of a large vocabulary is then
+            loaded by a separate process (`separate_engine`), while this one loads the reference.
 
     Raises:
         TokenizerError: the requested engine does not support this tokenizer.
@@ -110,7 +107,7 @@ class Encoder:
         started = time.monotonic()
         self.tokenizer, self.boundary = tokenizer, boundary
         self.dtype = dtype_for(tokenizer.vocab_size)
-        self.json = tokenizer.json if parse_special_tokens else without_special_tokens(tokenizer)
+        self.json = json_to_encode(tokenizer, parse=parse_special_tokens)
         """The tokenizer.json of engines and reference."""
         self.undecoded = 0
         """Number of audited texts that are not recovered by decoding, with ids equal to the reference's."""
@@ -120,14 +117,11 @@ class Encoder:
         if engine == "auto" and text_bytes is not None and text_bytes < LITTLE_TEXT:
             able = [name for name in names if unsupported(name, self.json) is None]
             names, self._not_loaded = tuple(able[:1]) or names, tuple(able[1:])
-        if alone and len(self.json) >= LARGE and encodes_apart(names, self.json):
-            self.reference: Reference = SeparateReference(self.json)
-            self._loaded = load_engines(names, self.json, self._as_engine)
-        else:
-            with ThreadPoolExecutor(1) as pool:
-                waiting = pool.submit(Reference, self.json)
-                self._loaded = load_engines(names, self.json, self._as_engine)
-                self.reference = waiting.result()
+        apart = alone and len(self.json) >= LARGE and names == (engine_apart(engine, self.json),)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(Reference, self.json)
+            self._loaded = load_engines(names, self.json, self._as_engine, apart=apart)
+            self.reference = waiting.result()
         if engine != "auto" and isinstance(failed := self._loaded[engine], str):
             raise TokenizerError(failed, hint="--engine auto takes an engine that can")
         if self._has_none():
@@ -249,15 +243,6 @@ class Encoder:
         return self._as_engine() if loaded is None or isinstance(loaded, str) else loaded
 
 
-def encodes_apart(names: Sequence[EngineName], json: str) -> bool:
-    """True if an engine is among these that encodes a tokenizer.json without the reference.
-
-    >>> encodes_apart(["gigatoken"], '{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
-    False
-    """
-    return any(name in APART and unsupported(name, json) is None for name in names)
-
-
 def choose_engines(
     reports: list[EngineReport], requested: RequestedEngine, others: Sequence[EngineName] = ()
 ) -> ChosenEngines:
@@ -297,15 +282,14 @@ class _Engine:
     groups: int = 0
     seconds: float = 0.0
     bytes_per_second: float = 0.0
-    """Moving average of the rate."""
+    """Moving average of the rate; 0 before the second group, since the first includes one-time costs."""
 
     def add(self, size: int, seconds: float) -> None:
         rate = size / max(seconds, 1e-9)
-        # The first group includes what is loaded at first use, so it is a poor measurement.
-        memory = MEMORY if self.groups > 1 else 0.0
-        self.bytes_per_second = memory * self.bytes_per_second + (1 - memory) * rate
-        self.seconds += seconds
         self.groups += 1
+        if self.groups >= TURNS:
+            memory = MEMORY if self.groups > TURNS else 0.0
+            self.bytes_per_second = memory * self.bytes_per_second + (1 - memory) * rate
 
 
 @dataclass
@@ -313,40 +297,47 @@ class _Script:
     """Choice of an engine for one script."""
 
     engines: dict[EngineName, _Engine]
-    chosen: EngineName | None = None
+    chosen: EngineName
 
-    def pick(self, usual: EngineName | None) -> EngineName:
-        """Engine for the next group; `usual` is the engine that gets most of the text."""
-        least = min(self.engines, key=lambda name: self.engines[name].groups)
-        if self.engines[least].groups < TURNS:
-            return least
+    def choose(self) -> EngineName:
+        """Engine for the next group."""
         best = max(self.engines, key=lambda name: self.engines[name].bytes_per_second)
-        chosen = self.chosen or usual or best
-        if self.engines[best].bytes_per_second > CLEARLY * self.engines[chosen].bytes_per_second:
-            chosen = best
-        self.chosen = chosen
-        others = {name: engine.seconds for name, engine in self.engines.items() if name != chosen}
-        if others and sum(others.values()) < TRYING * self.engines[chosen].seconds:
-            return min(others, key=lambda name: others[name])
-        return chosen
+        if self.is_measured and self._rate(best) > CLEARLY * self._rate(self.chosen):
+            self.chosen = best
+        return self.chosen
+
+    @property
+    def is_measured(self) -> bool:
+        """True if the rate of the chosen engine is known."""
+        return self._rate(self.chosen) > 0
+
+    def to_try(self) -> EngineName | None:
+        """Another engine, if the time for trying has room for it."""
+        others = {name: engine.seconds for name, engine in self.engines.items() if name != self.chosen}
+        if not self.is_measured or sum(others.values()) >= TRYING * self.engines[self.chosen].seconds:
+            return None
+        return min(others, key=others.__getitem__)
+
+    def _rate(self, name: EngineName) -> float:
+        return self.engines[name].bytes_per_second
 
 
 @dataclass
 class Chooser:
     """Several engines behind the interface of one, chosen by script while they encode.
 
-    No engine is fastest everywhere: one with a cache of words wins on prose and code once the cache is warm,
-    another on Chinese, Japanese and Korean, in each case by factors. So each batch is sorted by script
-    (estimated from the bytes per character), each group goes to the engine that is fastest on that script,
-    and the results are put back in order:
+    No engine is fastest everywhere: which one wins depends on the script, the tokenizer and the processor, on
+    Chinese, Japanese and Korean by factors. So each batch is sorted by script (estimated from the bytes per
+    character), each group goes to the engine that is fastest on that script, and the results are put back in
+    order:
 
         batch      en zh en en zh          en en en ──> gigatoken ─┐
                    sorted by script        zh zh    ──> fastokens ─┴─> en zh en en zh
 
-    The choice is revised continuously: a small, bounded share of the text goes to the engines that are not
-    chosen, and the choice changes when one of them turns out to be clearly faster. "Clearly", since an engine
-    that sees half of the text is only half as warm: between two engines of about equal speed, keeping the
-    current one is faster.
+    All text goes to one engine at first, the one that needs no warm-up. A small, bounded share of the time is
+    spent on parts of groups that the other engines encode, and the choice changes when one of them turns out
+    to be clearly faster. "Clearly", since an engine that sees half of the text is only half as warm: between
+    two engines of about equal speed, keeping the current one is faster.
 
     Rates are of processor time, since the time of other programs does not depend on the engine.
 
@@ -364,54 +355,59 @@ class Chooser:
             name, engine = next(iter(self.engines.items()))
             self._count(name, len(texts.data))
             return engine.encode(texts), [name] * len(texts)
-        scripts = script_of(texts)
-        sizes = np.bincount(scripts, weights=texts.sizes, minlength=len(SCRIPTS)).astype(np.int64)
-        calls = self._plan_calls(sizes)
+        scripts, sizes = script_of(texts), texts.sizes
+        calls = self._plan_calls(scripts, sizes)
         if len(calls) == 1:
-            name, members = calls[0]
-            return self._encode(name, members, texts, sizes), [name] * len(texts)
-        parts, places, encoded_by = [], [], [calls[0][0]] * len(texts)
-        for name, members in calls:
-            place = np.flatnonzero(np.isin(scripts, members))
-            parts.append(self._encode(name, members, texts.take(place), sizes))
-            places.append(place)
-            for index in place:
+            name, _ = calls[0]
+            return self._encode(name, texts, scripts, sizes), [name] * len(texts)
+        parts, encoded_by = [], [calls[0][0]] * len(texts)
+        for name, places in calls:
+            parts.append(self._encode(name, texts.take(places), scripts[places], sizes[places]))
+            for index in places:
                 encoded_by[index] = name
         back = np.empty(len(texts), np.int64)
-        back[np.concatenate(places)] = np.arange(len(texts))
+        back[np.concatenate([places for _, places in calls])] = np.arange(len(texts))
         return concatenate(parts).take(back), encoded_by
 
-    def _plan_calls(self, sizes: np.ndarray) -> list[tuple[EngineName, list[int]]]:
-        """Assign scripts to engines: together where the choice is settled, alone where they are measured."""
-        settled: dict[EngineName, list[int]] = {}
-        calls: list[tuple[EngineName, list[int]]] = []
-        main = self._scripts.get(int(sizes.argmax()))
-        usual = main.chosen if main else None
-        for script in np.flatnonzero(sizes).tolist():
-            known = self._scripts.setdefault(script, _Script({name: _Engine() for name in self.engines}))
-            if sizes[script] < TOO_LITTLE:
-                settled.setdefault(known.chosen or usual or self._default(), []).append(script)
-                continue
-            name = known.pick(usual)
-            if name == known.chosen:
-                settled.setdefault(name, []).append(script)
-            else:
-                calls.append((name, [script]))
-        return calls + list(settled.items())
+    def _plan_calls(self, scripts: np.ndarray, sizes: np.ndarray) -> list[tuple[EngineName, np.ndarray]]:
+        """Places of the texts for each engine: scripts together if settled, alone while they are measured."""
+        totals = np.bincount(scripts, sizes, minlength=len(SCRIPTS))
+        main = self._scripts.get(int(totals.argmax()))
+        usual = main.chosen if main else self._default()
+        calls: list[tuple[EngineName, np.ndarray]] = []
+        settled: dict[EngineName, list[np.ndarray]] = {}
+        for script in np.flatnonzero(totals).tolist():
+            measures = {name: _Engine() for name in self.engines}
+            known = self._scripts.setdefault(script, _Script(measures, usual))
+            places, name = np.flatnonzero(scripts == script), known.choose()
+            if totals[script] >= TOO_LITTLE:
+                if not known.is_measured:
+                    calls.append((name, places))
+                    continue
+                tried = _some(places, sizes)
+                if sizes[tried].sum() >= TOO_LITTLE and (other := known.to_try()) is not None:
+                    calls.append((other, tried))
+                    places = np.setdiff1d(places, tried)
+            settled.setdefault(name, []).append(places)
+        joined = {name: np.concatenate(groups) for name, groups in settled.items()}
+        return calls + [(name, np.sort(places)) for name, places in joined.items() if len(places)]
 
     def _default(self) -> EngineName:
-        """Engine for the first few small texts of a script: the one that needs no warm-up."""
+        """Engine of the first texts: the one that needs no warm-up."""
         return "fastokens" if "fastokens" in self.engines else next(iter(self.engines))
 
-    def _encode(self, name: EngineName, members: list[int], texts: Texts, sizes: np.ndarray) -> Ragged:
+    def _encode(self, name: EngineName, texts: Texts, scripts: np.ndarray, sizes: np.ndarray) -> Ragged:
         """Call an engine once; it counts as a measurement if nearly all of the text is of one script."""
         started = time.process_time()
         ragged = self.engines[name].encode(texts)
         seconds = time.process_time() - started
-        main = max(members, key=sizes.__getitem__)
-        total = int(sizes[members].sum())
-        if total >= TOO_LITTLE and sizes[main] > NEARLY_ALL * total:
-            self._scripts[main].engines[name].add(total, seconds)
+        totals = np.bincount(scripts, sizes)
+        total = int(totals.sum())
+        for script in np.flatnonzero(totals).tolist():
+            measured = self._scripts[script].engines[name]
+            measured.seconds += seconds * totals[script] / total
+            if total >= TOO_LITTLE and totals[script] > NEARLY_ALL * total:
+                measured.add(total, seconds)
         self._count(name, total)
         return ragged
 
@@ -426,6 +422,12 @@ class Chooser:
             }
             for script, known in self._scripts.items()
         }
+
+
+def _some(places: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The first of these texts that amount to at most `TRIED_BYTES`, larger ones left out."""
+    small = places[sizes[places] <= TRIED_BYTES]
+    return small[np.cumsum(sizes[small]) <= TRIED_BYTES]
 
 
 def script_of(texts: Texts) -> np.ndarray:

@@ -4,8 +4,8 @@ An engine encodes texts to ids, as one `Ragged` of uint32 without boundary token
 the same tokenizer.json, so the choice of engine affects the duration of a build but never its output;
 `parity` checks that.
 
-    gigatoken    BPE, byte-level or with byte fallback; fastest where words repeat (its cache grows)
-    fastokens    BPE, byte-level; fastest cold and on Chinese, Japanese, Korean
+    gigatoken    BPE, byte-level or with byte fallback; fast where words repeat (its cache grows)
+    fastokens    BPE, byte-level; fast cold, and fastest on Chinese, Japanese, Korean
     nanotoken    WordPiece
     words        Unigram, WordLevel: the reference, each distinct word once (`words`)
     tokenizers   all tokenizers; the reference, about 100 times slower
@@ -13,15 +13,8 @@ the same tokenizer.json, so the choice of engine affects the duration of a build
 Texts with characters that one of them is known to handle differently are encoded by the reference instead. An
 engine is not thread-safe and runs in one thread: processes scale, threads do not.
 
-All but the last are loaded only for tokenizers whose features have all been shown to match the reference:
-
-    tokenizer.json ── `features` ──> {"model BPE of bytes", "normalizer NFC", ...}
-                                                  │
-                      SUPPORTED[engine] ──────────┴──> used, or not used and for which feature
-
-A fast engine ignores what it does not know in a tokenizer.json, which changes the ids of only a few texts; a
-sample need not contain them. A feature is in the table if `tests/encoders/tokenizer_fuzzer.py` found equal
-ids for it on hostile text, alone and combined with others of the table.
+All but the last are loaded only for tokenizers whose features have all been shown to match the reference
+(`supported`).
 """
 
 from __future__ import annotations
@@ -29,20 +22,23 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from itertools import product
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from packline.encoders import EngineName
 from packline.encoders.features import tokenizer_features
 from packline.encoders.reference import load_reference
+from packline.encoders.separate_engine import SeparateEngine
 from packline.encoders.special_tokens import MARK, BytesCounter
+from packline.encoders.supported import unsupported
 from packline.encoders.tokenizer import read_added_tokens, refusals
 from packline.encoders.words import PREPENDED, WordsEngine
 from packline.errors import TokenizerError
 from packline.ragged import Ragged, concatenate, offsets_of
-from packline.sources.batch import Texts
+
+if TYPE_CHECKING:  # Arrow would delay the process of `separate_engine`
+    from packline.sources.batch import Texts
 
 FEW = 512
 """Number of single-text calls of gigatoken that cost as much as the fixed cost of one batch call."""
@@ -90,13 +86,11 @@ class FastokensEngine:
         from fastokens._native import Tokenizer
 
         self._tokenizer = Tokenizer.from_json_str(json)
-        self._single_threaded = False
+        # Its tables are made at the first use, in 0.2 s: here, since every forked process would make its own.
+        # On one thread, since the pool of threads that it would start there does not survive a fork.
+        _with_one_thread(lambda: self._tokenizer.encode_batch_flat(["a", "b"]))
 
     def encode(self, texts: Texts) -> Ragged:
-        if not self._single_threaded:
-            # Not before the first use: a pool of threads does not survive the fork of its process.
-            _with_one_thread(lambda: self._tokenizer.encode_batch_flat(["a", "b"]))
-            self._single_threaded = True
         tokens, offsets = self._tokenizer.encode_batch_flat(texts.to_list())
         return Ragged(np.frombuffer(tokens, np.uint32), np.frombuffer(offsets, np.int64))
 
@@ -174,11 +168,16 @@ ENGINES: dict[EngineName, Callable[[str], Engine]] = {
 
 
 def load_engine(
-    name: EngineName, json: str, reference: Callable[[], TokenizersEngine] | None = None
+    name: EngineName,
+    json: str,
+    reference: Callable[[], TokenizersEngine] | None = None,
+    *,
+    apart: bool = False,
 ) -> Engine:
     """Build an engine from a tokenizer.json.
 
     Args:
+        apart: load it in a separate process.
         reference: returns the reference, for texts that the engine would read differently; called when it is
             first needed. By default it is loaded then.
 
@@ -193,17 +192,25 @@ def load_engine(
         )
     with refusals(f"{name} cannot do this tokenizer"):
         load = reference or (lambda: TokenizersEngine(json))
-        engine = WordsEngine(json, load) if name == "words" else ENGINES[name](json)
+        engine: Engine
+        if apart:
+            engine = SeparateEngine(name, json, lambda: ENGINES[name](json))
+        else:
+            engine = WordsEngine(json, load) if name == "words" else ENGINES[name](json)
     characters = read_otherwise(name, json)
     return GuardedEngine(engine, characters, load) if characters else engine
 
 
 def load_engines(
-    names: tuple[EngineName, ...], json: str, reference: Callable[[], TokenizersEngine] | None = None
+    names: tuple[EngineName, ...],
+    json: str,
+    reference: Callable[[], TokenizersEngine] | None = None,
+    *,
+    apart: bool = False,
 ) -> dict[EngineName, Engine | str]:
     """Build several engines in parallel; one that does not support the tokenizer is replaced by the reason.
 
-    See `load_engine` for `reference`.
+    See `load_engine` for `reference` and `apart`.
 
     fastokens loads without the interpreter's lock, so the others are loaded meanwhile.
     """
@@ -211,7 +218,7 @@ def load_engines(
 
     def load(name: EngineName) -> Engine | str:
         try:
-            return load_engine(name, json, reference)
+            return load_engine(name, json, reference, apart=apart)
         except TokenizerError as error:
             return str(error)
 
@@ -256,81 +263,6 @@ def _with_one_thread(first_use: Callable[[], object]) -> None:
             os.sched_setaffinity(int(thread), allowed)
 
 
-WITH_SPLIT = ("gpt2", "llama3", "qwen2", "qwen3.5", "o200k", "tekken")
-COMMON = frozenset(
-    {
-        "model BPE",
-        "model of bytes",
-        "model ignore_merges",
-        "token spelled with a space",
-        "merges not in the order of ids",
-        "several merges of one token",
-        "normalizer none",
-        "pre-tokenizer ByteLevel",
-        "pre-tokenizer ByteLevel add_prefix_space",
-        *(f"pre-tokenizer Split {name} + ByteLevel without words" for name in WITH_SPLIT),
-        *("added token", "added token lstrip", "added token rstrip"),
-    }
-)
-_PRECOMPILED = (
-    "normalizer Precompiled + Replace {'Regex': ' {2,}'} by ' '",
-    "normalizer Precompiled + Replace {'Regex': ' {2,}'} by '▁'",
-    "normalizer Precompiled + Strip strip_left=False strip_right=True + Replace {'Regex': ' {2,}'} by '▁'",
-)
-_BERT = [
-    f"normalizer BertNormalizer clean_text={clean} handle_chinese_chars={chinese} lowercase={lower}"
-    f" strip_accents={strip}"
-    for clean, chinese, lower, strip in product(*3 * [(True, False)], (True, False, None))
-]
-SUPPORTED: dict[EngineName, frozenset[str]] = {
-    "gigatoken": COMMON
-    | {
-        "ids with gaps",
-        "normalizer NFC",
-        "model byte_fallback",
-        "model unk_token",
-        "model fuse_unk",
-        "normalizer Prepend '▁' + Replace ' ' by '▁'",
-        "normalizer Replace ' ' by '▁'",
-        "pre-tokenizer none",
-        *(f"pre-tokenizer Metaspace {prepend}" for prepend in ("always", "first", "never")),
-        *(f"pre-tokenizer Metaspace {prepend} split" for prepend in ("always", "first", "never")),
-        "pre-tokenizer Split ' ' MergedWithPrevious",
-        "added token normalized, with Prepend '▁' + Replace ' ' by '▁'",
-        "added token normalized, with Replace ' ' by '▁'",
-    },
-    "fastokens": COMMON
-    | {
-        "normalizer NFC",
-        "pre-tokenizer Split cl100k + ByteLevel without words",
-        "pre-tokenizer Split 3 digits + Split deepseek cjk + Split deepseek words + ByteLevel without words",
-        "pre-tokenizer Split nanochat + ByteLevel without words",
-        *(f"pre-tokenizer Digits individual_digits={single} + ByteLevel" for single in (True, False)),
-        "added token single_word",
-        "added token normalized, of characters that NFC makes or changes",
-        "added token that is not ASCII, with NFC",
-    },
-    "nanotoken": frozenset(
-        {
-            *("model WordPiece", "normalizer none", *_BERT),
-            *("pre-tokenizer BertPreTokenizer", "pre-tokenizer Whitespace", "pre-tokenizer WhitespaceSplit"),
-            *("added token", "added token lstrip", "added token rstrip"),
-        }
-    ),
-    "words": frozenset(
-        {
-            *("model WordLevel", "model Unigram"),
-            *("normalizer none", "normalizer Precompiled", *_PRECOMPILED, *_BERT),
-            *("pre-tokenizer BertPreTokenizer", "pre-tokenizer Whitespace", "pre-tokenizer WhitespaceSplit"),
-            *(f"pre-tokenizer Metaspace {prepend} split" for prepend in ("always", "first", "never")),
-            "pre-tokenizer WhitespaceSplit + Metaspace always split",
-            *("added token", "added token lstrip", "added token rstrip", "added token single_word"),
-            "added token that strips beside one with white space at an end",
-        }
-    ),
-}
-"""Features on which each fast engine has been shown to match the reference."""
-
 _MARKS = (
     "dfbd e0a2 e0a3 e0a7be e0b0bc e0b4bb e0b4bc e0baba e19c95 e1aabf e1ab e1b7b6 e1b7b7 e1b7b8 e1b7b9 e1b7ba"
     " eaa0ac f09097 f090b4 f090b5 f090ba f090bb f090bd f090be f09181 f0918cbb f0918e f0918f f09191 f091a0"
@@ -364,19 +296,3 @@ def read_otherwise(name: EngineName, json: str) -> tuple[bytes, ...]:
     if name == "fastokens" and any(" Split " in feature for feature in features):
         return MONGOLIAN_SEPARATOR
     return ()
-
-
-def unsupported(name: EngineName, json: str) -> str | None:
-    """First feature of a tokenizer that rules out an engine; None if there is none.
-
-    Args:
-        name: an engine; the reference, `tokenizers`, supports everything.
-        json: a tokenizer.json.
-
-    >>> unsupported("gigatoken", '{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
-    'model WordPiece'
-    >>> unsupported("tokenizers", '{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
-    """
-    if name not in SUPPORTED:
-        return None
-    return next((feature for feature in tokenizer_features(json) if feature not in SUPPORTED[name]), None)

@@ -1,7 +1,7 @@
 """Features of a tokenizer.json: all that may make an engine's ids differ from the reference's.
 
 Normalizer and pre-tokenizer are one feature each, with all their steps and settings, so an unknown setting
-makes a feature that is in no table of `engines.SUPPORTED`.
+makes a feature that is in no table of `supported.SUPPORTED`.
 
 >>> tokenizer_features('{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
 ('model WordPiece', 'normalizer none', 'pre-tokenizer none')
@@ -10,15 +10,13 @@ makes a feature that is in no table of `engines.SUPPORTED`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from packline.encoders.remembered import remember
+from packline.encoders.remembered import keep_last, remember
 from packline.encoders.special_tokens import KEPT_MARK, MARK, added_token_features
-from packline.encoders.tiktoken import PATTERNS, SPLIT_50K
-from packline.encoders.token_bytes import LETTERS
+from packline.encoders.tiktoken import LETTERS, PATTERNS, SPLIT_50K
 from packline.encoders.tokenizer import merge_pairs
 
 LETTERS_OF_TEXT = frozenset(
@@ -46,7 +44,7 @@ SPLITS: dict[str, str] = {
 """Names of published regular expressions; any other expression is a separate feature."""
 
 
-@lru_cache(maxsize=4)
+@keep_last
 def tokenizer_features(json: str) -> tuple[str, ...]:
     """Features of a tokenizer.json that affect ids, each once, in processing order.
 

@@ -1,35 +1,16 @@
 """The reference: HF `tokenizers`, whose ids are correct by definition.
 
-    Reference            in this process
-    SeparateReference    in a separate process, which loads it while this one loads an engine
-
-Both HF tokenizers and gigatoken hold the interpreter's lock while they load, so threads do not load them side
-by side: 0.35 and 0.45 s for 150,000 tokens, which is most of a build of a few megabytes.
-
-    this process ──tokenizer.json, (method, arguments)──> python -m packline.encoders.reference
-                 <──result────────────────────────────────
-
 Added tokens are cut out of a text before anything else. The reference ignores the id that the file gives to
 an added token: a token that is also in the vocabulary keeps its vocabulary id, and the others are numbered
 consecutively after it. Other engines use the id in the file. Where the two differ there is no way to know
 which ids a model was trained with, so the tokenizer is refused.
-
-Loading this module loads neither NumPy nor Arrow, which would delay the separate process.
 """
 
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
-import tempfile
-import weakref
 from functools import cached_property
-from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Literal
 
 from packline.encoders.tokenizer import read_added_tokens, refusals
 from packline.errors import TokenizerError
@@ -118,105 +99,6 @@ class Reference:
         return text if normalizer is None else str(normalizer.normalize_str(text))
 
 
-class SeparateReference(Reference):
-    """The reference in a separate process, which ends with this object or this process.
-
-    It is loaded here instead if that process cannot be started or has ended, for whatever reason: so errors
-    are the same. A fork of this process must not use it.
-    """
-
-    def __init__(self, json: str) -> None:
-        self.json = json
-        self._here: Reference | None = None
-        self._connection: Connection | None = None
-        self.process: subprocess.Popen[bytes] | None = None
-        """The other process; None if it cannot be started."""
-        try:
-            self._connection, self.process = _start(json)
-        except OSError:
-            return
-        weakref.finalize(self, _end, self._connection, self.process)
-
-    def tokenizer(self) -> tokenizers.Tokenizer:
-        return self._load().tokenizer()
-
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._ask("encode", text)
-        return ids
-
-    def decode(self, ids: list[int]) -> str:
-        return str(self._ask("decode", ids))
-
-    def gives_back(self, text: str, ids: list[int]) -> bool:
-        return bool(self._ask("gives_back", text, ids))
-
-    @cached_property
-    def round_trip(self) -> RoundTrip:
-        found: RoundTrip = self._ask("round_trip")
-        return found
-
-    def _ask(self, method: str, *arguments: Any) -> Any:
-        if self._here is None and self._connection is not None:
-            try:
-                self._connection.send_bytes(msgspec.msgpack.encode((method, arguments)))
-                return msgspec.msgpack.decode(self._connection.recv_bytes())
-            except (OSError, EOFError):
-                pass
-        return _call(self._load(), method, arguments)
-
-    def _load(self) -> Reference:
-        if self._here is None:
-            self._here = Reference(self.json)
-        return self._here
-
-
-def _call(reference: Reference, method: str, arguments: tuple[Any, ...]) -> Any:
-    found = getattr(reference, method)
-    return found(*arguments) if callable(found) else found
-
-
-def _start(json: str) -> tuple[Connection, subprocess.Popen[bytes]]:
-    """A process that loads the reference, and the connection to it.
-
-    The tokenizer is sent as a file, since a pipe would hold up this process until the other one reads.
-    """
-    ours, theirs = socket.socketpair()
-    with ours, theirs, tempfile.TemporaryFile() as file:
-        file.write(json.encode())
-        file.seek(0)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "packline.encoders.reference"],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},  # the same packline
-            stdin=theirs.fileno(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in a terminal is for this process, which ends the other
-        )
-        socket.send_fds(ours, [b"+"], [file.fileno()])
-        return Connection(os.dup(ours.fileno())), process
-
-
-def _end(connection: Connection, process: subprocess.Popen[bytes]) -> None:
-    connection.close()
-    process.kill()
-    process.wait()
-
-
-def answer_requests(descriptor: int) -> None:
-    """Load the reference of the tokenizer.json that arrives at a socket, and answer until it is closed."""
-    with socket.socket(fileno=os.dup(descriptor)) as channel:
-        _, (file, *_), *_ = socket.recv_fds(channel, 1, 1)
-    with open(file, "rb") as opened:
-        reference = Reference(opened.read().decode())
-    connection = Connection(descriptor)
-    while True:
-        try:
-            method, arguments = msgspec.msgpack.decode(connection.recv_bytes())
-        except (EOFError, OSError):
-            return
-        connection.send_bytes(msgspec.msgpack.encode(_call(reference, method, arguments)))
-
-
 def check_ids(json: str, reference: tokenizers.Tokenizer) -> None:
     """Refuse a tokenizer whose file gives an added token a different id than the reference does.
 
@@ -239,8 +121,3 @@ def check_ids(json: str, reference: tokenizers.Tokenizer) -> None:
             hint="HF tokenizers numbers added tokens itself; to take its ids, load the file with"
             " tokenizers.Tokenizer.from_file and save it again",
         )
-
-
-if __name__ == "__main__":
-    answer_requests(sys.stdin.fileno())
-    os._exit(0)  # the operating system frees the tokenizer faster than its destructor

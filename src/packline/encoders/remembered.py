@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, update_wrapper
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
@@ -27,6 +27,30 @@ MOST = 60
 """Number of facts that are kept."""
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class keep_last(Generic[P, T]):
+    """Cache of one call, for arguments of megabytes: they are compared, which takes less than hashing them.
+
+    >>> keep_last(len)([1, 2])
+    2
+    """
+
+    def __init__(self, compute: Callable[P, T]) -> None:
+        update_wrapper(self, compute)
+        self._compute = compute
+        self._last: tuple[object, T] | None = None
+
+    def __call__(self, *args: P.args, **named: P.kwargs) -> T:
+        last = self._last
+        if last is None or last[0] != (args, named):
+            self._last = last = (args, named), self._compute(*args, **named)
+        return last[1]
+
+    def cache_clear(self) -> None:
+        """Forget the call."""
+        self._last = None
 
 
 def remember(what: str, text: bytes | str, kind: type[T], compute: Callable[[], T]) -> T:
@@ -43,8 +67,7 @@ def remember(what: str, text: bytes | str, kind: type[T], compute: Callable[[], 
     """
     if len(text) < SMALL:
         return compute()
-    data = text.encode() if isinstance(text, str) else text
-    key = _digest(data, what.encode(), _code()).hex()
+    key = _digest(_digest_of(text), what.encode(), _code()).hex()
     with suppress(OSError, RuntimeError, msgspec.MsgspecError):
         kept = (user_cache() / "tokenizers" / key).read_bytes()
         if kept[:16] == _digest(memoryview(kept)[16:]):
@@ -74,6 +97,11 @@ def _digest(*parts: Any) -> bytes:
         hasher.update(len(part).to_bytes(8, "little"))
         hasher.update(part)
     return bytes(hasher.digest())
+
+
+@keep_last
+def _digest_of(text: bytes | str) -> bytes:
+    return _digest(text.encode() if isinstance(text, str) else text)
 
 
 @lru_cache(maxsize=1)

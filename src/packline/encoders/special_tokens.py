@@ -21,17 +21,19 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
-from packline.encoders.remembered import remember
-from packline.encoders.tiktoken import UNUSED
-from packline.encoders.token_bytes import LETTERS
+from packline.encoders.remembered import keep_last, remember
+from packline.encoders.tiktoken import LETTERS, UNUSED
 from packline.encoders.tokenizer import Tokenizer, merge_pairs
 from packline.errors import TokenizerError
-from packline.sources.batch import Texts
+
+if TYPE_CHECKING:  # imported where they are used: a process that loads an engine does without
+    import numpy as np
+
+    from packline.sources.batch import Texts
 
 END_OF_TEXT = (
     "<|endoftext|>",
@@ -78,6 +80,7 @@ KEPT_MARK = "\uffffspecial."
 class BytesCounter:
     """Counter of byte strings in texts.
 
+    >>> from packline.sources.batch import Texts
     >>> BytesCounter([b"ab"]).count(Texts.of(["ab abab", "a", "b"])).tolist()
     [3, 0, 0]
     """
@@ -93,6 +96,8 @@ class BytesCounter:
 
     def count(self, texts: Texts) -> np.ndarray:
         """Number of matches in each text, int64 `[D]`."""
+        import numpy as np
+
         counts = np.zeros(len(texts), np.int64)
         if self._search is None:
             return counts
@@ -113,6 +118,7 @@ class BytesCounter:
 class SpecialTokenCounter(BytesCounter):
     """Counter of special-token strings in texts.
 
+    >>> from packline.sources.batch import Texts
     >>> SpecialTokenCounter({"<s>": 1, "</s>": 2}).count(Texts.of(["a <s> b </s><s>", "<", "s>"])).tolist()
     [3, 0, 0]
     """
@@ -121,6 +127,16 @@ class SpecialTokenCounter(BytesCounter):
         super().__init__(token.encode("utf-8") for token in special_tokens if token)
 
 
+def json_to_encode(tokenizer: Tokenizer, *, parse: bool) -> str:
+    """The tokenizer.json of engines and reference.
+
+    Args:
+        parse: encode strings of special tokens in texts as these tokens; otherwise as text.
+    """
+    return tokenizer.json if parse else without_special_tokens(tokenizer)
+
+
+@keep_last
 def without_special_tokens(tokenizer: Tokenizer) -> str:
     """Build a tokenizer.json in which no text can become a special token.
 
@@ -385,6 +401,8 @@ def _overlap(some: list[str], others: list[str]) -> bool:
     """True if a string of one list contains one of the other, or ends with the beginning of one."""
     if not some or not others:
         return False
+    from packline.sources.batch import Texts
+
     for ones, twos in ((some, others), (others, some)):
         beginnings = {two[:end] for two in twos for end in range(1, len(two) + 1)}
         if any(one[start:] in beginnings for one in ones for start in range(len(one))):

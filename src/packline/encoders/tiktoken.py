@@ -332,6 +332,7 @@ def _alphabet() -> dict[int, int]:
 
 
 ALPHABET = _alphabet()
+LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
 
 
 def special_entries(special_tokens: dict[str, int]) -> list[dict[str, Any]]:

@@ -25,11 +25,10 @@ import msgspec
 import numpy as np
 
 from packline.encoders.remembered import remember
-from packline.encoders.tiktoken import ALPHABET, UNUSED
+from packline.encoders.tiktoken import LETTERS, UNUSED
 from packline.encoders.tokenizer import Tokenizer
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
 LETTERS_ONLY = re.compile(f"[{re.escape(''.join(LETTERS))}]*")
 BYTE_OF_LETTER = {ord(letter): byte for letter, byte in LETTERS.items()}
 NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
@@ -198,6 +197,8 @@ class TextBytes:
         self.sizes = np.frombuffer(known.sizes, "<i4")
         """Bytes of each token, int32 `[V]`."""
         self._largest = int(self.sizes.max(initial=0))
+        # Of single bytes where they suffice: sums of these take half the time.
+        self._narrow = self.sizes.astype(np.min_scalar_type(self._largest))
         spaced = known.spaced
         self._first: np.ndarray | None = None if spaced is None else np.frombuffer(spaced, "<i4")
 
@@ -228,17 +229,17 @@ class TextBytes:
         return counts
 
     def _sizes_of(self, tokens: np.ndarray) -> np.ndarray:
-        """Bytes of each token, int32 `[T]`, by Arrow, which takes half the time of NumPy."""
+        """Bytes of each token, unsigned integers `[T]`, by Arrow, which takes half the time of NumPy."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         if not len(tokens):
-            return np.empty(0, np.int32)
+            return np.empty(0, self._narrow.dtype)
         ids = tokens.view(f"u{tokens.itemsize}")
         if int(ids.max()) >= len(self.sizes):
-            return self.sizes.take(tokens, mode="clip")
-        found = pc.take(pa.array(self.sizes), pa.array(ids), boundscheck=False)
-        return np.frombuffer(found.buffers()[1], np.int32, len(tokens))
+            return self._narrow.take(tokens, mode="clip")
+        found = pc.take(pa.array(self._narrow), pa.array(ids), boundscheck=False)
+        return np.frombuffer(found.buffers()[1], self._narrow.dtype, len(tokens))
 
 
 class _Model(msgspec.Struct):
@@ -352,6 +353,10 @@ class TokenText:
 
     def __len__(self) -> int:
         return len(self.starts) - 1
+
+    def of(self, token: int) -> bytes:
+        """Bytes of one token."""
+        return self.data[self.starts[token] : self.starts[token + 1]].tobytes()
 
     def gather(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Bytes of tokens back to back, uint8 `[N]`, and the start of each token, int32 `[T+1]`.

@@ -20,8 +20,8 @@ Every cut is one at which normalizer, pre-tokenizer and model begin anew:
 What follows a cut of the last kind is called a part. Rounding may decide between divisions of almost the same
 score, and it depends on what comes before; words with such a part are looked up as a whole.
 
-`engines.SUPPORTED` lists the normalizers and pre-tokenizers of which this is true. Text with added tokens is
-encoded by the reference as a whole.
+`supported.SUPPORTED` lists the normalizers and pre-tokenizers of which this is true. Text with added tokens
+is encoded by the reference as a whole.
 
 Cost: 15 to 30 ms per MB of text where all words are known; 2 us for a new word (`unigrams`), 10 us for one
 that only the reference can encode.
@@ -41,10 +41,11 @@ from packline.encoders.features import steps_of
 from packline.encoders.unigrams import Unigrams
 from packline.encoders.word_table import MOST, PADDING, Keys, WordTable
 from packline.ragged import Ragged, concatenate
-from packline.sources.batch import Texts
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported where it is used: a process that loads another engine does without Arrow
     import tokenizers
+
+    from packline.sources.batch import Texts
 
 OTHER, WHITE_SPACE, PUNCTUATION = 0, 1, 2
 AT_ONCE = 4096
@@ -170,6 +171,8 @@ class WordsEngine:
         return concatenate([tokens, rest]).take(places), known
 
     def _by_reference(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> Ragged:
+        from packline.sources.batch import Texts
+
         ends = (starts + sizes).tolist()
         pairs = zip(starts.tolist(), ends, strict=True)
         return self._reference.encode(Texts.of([data[start:end].tobytes().decode() for start, end in pairs]))
@@ -220,16 +223,25 @@ class SpacedCutter(Cutter):
     Args:
         normalize: normalizes a string.
         pieces: pieces of a Unigram model; for other models none.
+        strips: whether the normalizer removes white space at the beginning of a text, as it would of a word.
+        alike: characters that the pre-tokenizer treats like a space.
     """
 
-    def __init__(self, normalize: Callable[[str], str], pieces: set[str]) -> None:
+    def __init__(
+        self, normalize: Callable[[str], str], pieces: set[str], strips: bool = False, alike: str = " "
+    ) -> None:
         super().__init__()
         self._plain = plain_characters(normalize)
         self.spaces = bytes(byte for byte in WHITE if normalize(f"x{chr(byte)}x") == "x x")
         """White space that becomes a space."""
         both = [f"x{chr(one)}{chr(other)}x" for one in self.spaces for other in self.spaces]
-        self._runs = all(normalize(text) in ("x x", "x▁x") for text in both)
+        self._runs = all(normalize(text) in [f"x{space}x" for space in alike] for text in both)
         """True if any run of white space is one space."""
+        if strips and not self._runs:
+            self._plain[:] = False
+        self._after = self._plain.copy()
+        """Characters that may follow a cut and its white space; if it strips, none that are removed."""
+        self._after[:0x80] |= not strips
         self._kinds[:] = OTHER
         self._kinds[list(self.spaces)] = WHITE_SPACE
         self._parted = parted(normalize, pieces).reshape(-1)
@@ -244,7 +256,7 @@ class SpacedCutter(Cutter):
         lasts = np.flatnonzero(white[:-1] & edges)
         firsts = np.flatnonzero(white[:-1] & np.append([True], (begins[1:] | ~white[:-1])[:-1]))
         before, after = _character_before(data, firsts), _character_at(data, lasts + 1)
-        cut = ~begins[firsts] & self._plain[before] & ((after < 0x80) | self._plain[after])
+        cut = ~begins[firsts] & self._plain[before] & self._after[after]
         firsts, lasts = firsts[cut], lasts[cut]
         cuts = begins[:-1].copy()
         cuts[firsts] = True
@@ -267,18 +279,27 @@ class SpacedCutter(Cutter):
 
 
 def methods_of(json: str, reference: tokenizers.Tokenizer) -> tuple[Cutter, Unigrams | None]:
-    """Cuts and model for a tokenizer.json, all of whose features are in `engines.SUPPORTED`."""
+    """Cuts and model for a tokenizer.json, all of whose features are in `supported.SUPPORTED`."""
     whole = msgspec.json.decode(json)
     model, steps = whole["model"], [*steps_of(whole["pre_tokenizer"], "pretokenizers")]
     normalizer = reference.normalizer
-    normalize = str if normalizer is None else normalizer.normalize_str
+    normalize_all = str if normalizer is None else normalizer.normalize_str
+    first_steps = [*steps_of(whole["normalizer"], "normalizers")]
+    replaced = {letter for step in first_steps for letter in (step.get("pattern") or {}).get("String", "")}
+
+    def normalize(text: str) -> str:
+        """Normalize; nothing for a character whose result depends on its neighbors."""
+        return "" if text in replaced else normalize_all(text)
+
     kind = steps[-1]["type"] if steps else None
     if kind in REMOVING and (whole["normalizer"] or {}).get("type") in (None, "BertNormalizer"):
         return Cutter(punctuation=kind == "BertPreTokenizer"), None
     unigram = model["type"] == "Unigram"
+    strips = any(step.get("strip_left") for step in first_steps)
     if not (unigram and kind == "Metaspace"):
-        return SpacedCutter(normalize, set()), None
-    cutter = SpacedCutter(normalize, {piece for piece, _ in model["vocab"]})
+        return SpacedCutter(normalize, set(), strips), None
+    alike = " ▁" if len(steps) == 1 else " "  # WhitespaceSplit removes a space at the end, but no ▁
+    cutter = SpacedCutter(normalize, {piece for piece, _ in model["vocab"]}, strips, alike)
     return cutter, Unigrams(model, normalize, cutter.spaces)
 
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from packline.encoders.token_bytes import TokenText, keeps_text, token_bytes
 from packline.errors import RecipeError
-from packline.evals.candidates import save_letters
 from packline.evals.evaluation_texts import read_evaluations
+from packline.evals.letters import entries_of
 from packline.evals.ngram_index import (
     GramOf,
     QuestionGrams,
@@ -189,7 +189,7 @@ def _prepare(
             found[boundary] = b" "
     vocabulary = TokenText.of_tokens(found)
     vocabulary.save(folder)
-    save_letters(folder, found)
+    entries_of(found).save(folder)
     if keeps_text(tokenizer):
         return write_questions(folder, texts, n, most_texts)
     encoder = text_encoder(tokenizer)

@@ -7,8 +7,8 @@ A gram is n values in a row; its hash is `sum(value[i] * BASE**(n-1-i))` modulo 
 
 The index holds the sorted hashes of all grams with the text and the position of each, 16 bytes per gram, and
 two bit tables that reject nearly all other hashes in one or two lookups. Cost: about 10 ns per position.
-Equal hashes are only candidates: the caller compares the grams themselves. A second set has the sums of the
-grams' letters, in which `candidates` looks first.
+Equal hashes are only candidates: the caller compares the grams themselves. A second set has the blocks of
+(n + 1) // 2 words or ids that grams consist of, in which `candidates` looks first.
 
     questions ──> words with hashes, or ids ──> grams, sorted by hash ──> FOLDER/*.npy ──> QuestionGrams
 
@@ -16,7 +16,7 @@ grams' letters, in which `candidates` looks first.
     starts                        int64 `[W+1]`: start of each word in `values`; absent for ids
     firsts                        int64 `[Q+1]`: first word or id of each question
     hashes, texts, positions      one per gram; see `GramIndex`
-    sums                          uint64, sorted: `letter_sums` of each gram, or sum of the values of its ids
+    blocks                        uint64, sorted: `block_of_sums` of each block of a gram, or `block_hashes`
 
 The files are written once and memory-mapped by every process that searches. Grams shared by more than
 `most_texts` questions are common phrasing; those with fewer than n / 2 different words are rules and rows of
@@ -59,13 +59,33 @@ def mix(values: np.ndarray) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-FLAG_BITS = 5
-"""Lowest bits of a sum that are zero, for flags (see `candidates`)."""
+def block_size(n: int) -> int:
+    """Words in a block: n words in a row include a whole block, if a text is divided into blocks.
+
+    >>> [block_size(n) for n in (1, 2, 3, 13)]
+    [1, 1, 2, 7]
+    """
+    return (n + 1) // 2
 
 
-def value_of_ids(ids: np.ndarray) -> np.ndarray:
-    """Value of each id in the sum of a gram of ids, uint64."""
-    return mix(ids) >> np.uint64(FLAG_BITS) << np.uint64(FLAG_BITS)
+def block_hashes(ids: np.ndarray, size: int, step: int) -> np.ndarray:
+    """Hash of the block of ids that begins at every `step`-th position, uint64.
+
+    >>> ids = np.array([5, 1, 2, 5, 1], np.uint16)
+    >>> block_hashes(ids, 2, 3)[0] == block_hashes(ids, 2, 1)[3]
+    np.True_
+    """
+    count = max(len(ids) - size + step, 0) // step
+    found = np.zeros(count, np.uint64)
+    for place in range(size if count else 0):
+        column = ids[place : place + (count - 1) * step + 1 : step]
+        found += column.astype(np.uint64) * np.uint64(pow(BASE, place + 1, MASK + 1))
+    return found
+
+
+def block_of_sums(sums: np.ndarray) -> np.ndarray:
+    """Value to look up for each sum of the letters of a block: its highest byte is not part of the sum."""
+    return sums << np.uint64(8)
 
 
 def letter_sums(text: np.ndarray) -> np.ndarray:
@@ -75,16 +95,12 @@ def letter_sums(text: np.ndarray) -> np.ndarray:
     >>> (sums[5:6] - sums[3:4] == sums[2]).item()
     True
     """
-    return _summed(_LETTERS[text])
-
-
-def _summed(values: np.ndarray) -> np.ndarray:
-    sums = np.zeros(len(values) + 1, np.uint64)
-    np.cumsum(values, out=sums[1:])
+    sums = np.zeros(len(text) + 1, np.uint64)
+    np.cumsum(_LETTERS[text], out=sums[1:])
     return sums
 
 
-_LETTERS = value_of_ids(np.arange(256))
+_LETTERS = mix(np.arange(256))
 _LETTERS[SPACE] = 0
 
 
@@ -295,8 +311,8 @@ class QuestionGrams:
         # Plain arrays that own the maps: slicing `np.memmap` itself costs five times as much.
         arrays = {file.stem: np.asarray(np.load(file, mmap_mode="r")) for file in Path(folder).glob("*.npy")}
         self.index = GramIndex(arrays["hashes"], arrays["texts"], arrays["positions"])
-        self.sums = HashSet(arrays["sums"])
-        """Sums of the letters of all grams, or of their ids."""
+        self.blocks = HashSet(arrays["blocks"])
+        """Blocks of all grams."""
         self._values, self._firsts = arrays["values"], arrays["firsts"]
         self._starts = arrays.get("starts")
 
@@ -391,14 +407,19 @@ def write_questions(
     whole_values, firsts = np.concatenate(values), np.cumsum(np.concatenate([[0], *counts]))
     _save(folder, "values", whole_values)
     _save(folder, "firsts", firsts)
+    # First word of each block of a gram: those from the first word of the gram on, up to n - size behind.
+    at, size = firsts[arrays[1]] + arrays[2], block_size(n)
+    inside = np.bincount(at, minlength=firsts[-1] + 1)
+    inside -= np.bincount(at + n - size + 1, minlength=firsts[-1] + 1)
+    begins = np.flatnonzero(np.cumsum(inside))
     if encode is None:
         starts = np.cumsum(np.concatenate([[0], *lengths]))
         _save(folder, "starts", starts)
-        sums = letter_sums(whole_values)[starts]
+        sums = letter_sums(whole_values)
+        blocks = block_of_sums(sums[starts[begins + size]] - sums[starts[begins]])
     else:
-        sums = _summed(value_of_ids(whole_values))
-    at = firsts[arrays[1]] + arrays[2]
-    _save(folder, "sums", np.unique(sums[at + n] - sums[at]))
+        blocks = block_hashes(whole_values, size, 1)[begins]
+    _save(folder, "blocks", np.unique(blocks))
     for name, array in zip(("hashes", "texts", "positions"), arrays, strict=True):
         _save(folder, name, array)
     return Questions(sets, names, numbers, len(arrays[0]), common, repetitive)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packline.encoders import LITTLE_TEXT
+from packline.encoders.separate_engine import start_ahead, stop_ahead
 from packline.jobs.on import On, Slice
 from packline.recipe import Recipe, RunOptions, check_options
 from packline.storage.inputs import refuse_name
@@ -49,11 +50,13 @@ def run_build(
     refuse_name(str(out))
     check_options(options)
     began = time.monotonic() if started is None else started
+    here = on == "local"
+    may_stay = here and options.workers is None and _looks_little(recipe)
+    if may_stay:
+        start_ahead(recipe.tokenizer, options.engine, parse=recipe.special_tokens == "parse")
     from packline.jobs.executor import LocalProcesses
 
-    here = on == "local"
     processes = LocalProcesses(preload="packline.jobs.build_runner")
-    may_stay = here and options.workers is None and _looks_little(recipe)
     if (here or isinstance(on, Slice)) and options.workers != 0 and not may_stay:
         processes.start()
     try:
@@ -64,6 +67,7 @@ def run_build(
         job = BuildJob(recipe, str(out), options, began, earlier, here=here)
         return run_job(job, on_event, processes if job.work.options.workers != 0 else None, on)
     finally:
+        stop_ahead()
         processes.close()
 
 

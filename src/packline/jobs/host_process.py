@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from packline.encoders.separate_engine import stop_ahead
 from packline.errors import WorkerDied
 from packline.jobs.events import Failed, Progress
 
@@ -100,6 +101,7 @@ class HostProcess:
     """
 
     def __init__(self, preload: str) -> None:
+        stop_ahead()  # it is the workers that encode
         self._if_died = ""
         self._socket, theirs = map(_above_standard, socket.socketpair())
         self._pipe = Connection(os.dup(self._socket.fileno()))

@@ -31,8 +31,9 @@ import msgspec
 import numpy as np
 
 from packline.encoders import LITTLE_TEXT, EngineName
-from packline.encoders.encoder import BY_LOADING, Encoder, encodes_apart
-from packline.encoders.special_tokens import Boundary, resolve_boundary, without_special_tokens
+from packline.encoders.encoder import Encoder
+from packline.encoders.special_tokens import Boundary, json_to_encode, resolve_boundary
+from packline.encoders.supported import engine_apart
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher, hash_bytes
@@ -68,7 +69,10 @@ def target_bytes(before: int) -> int:
     >>> target_bytes(0) >> 20, target_bytes(1 << 30) >> 20, target_bytes(1 << 40) >> 20
     (4, 16, 256)
     """
-    return next((size for below, size in UNIT_BYTES if before < below), LARGEST_UNIT)
+    for below, size in UNIT_BYTES:
+        if before < below:
+            return size
+    return LARGEST_UNIT
 
 
 def plan_units(recipe: Recipe, files: Sequence[InputFile]) -> UnitTable:
@@ -187,7 +191,7 @@ def _end_of_group(small: Sequence[_SmallFile], start: int) -> int:
         if held > target:
             return best or max(place - 1, start + 1)
         if 4 * held >= target and place < len(small):
-            best = min(best or place, place, key=lambda one: small[one].hashed)
+            best = place if not best or small[place].hashed < small[best].hashed else best
     return len(small)
 
 
@@ -348,9 +352,8 @@ def _is_little(work: Work) -> bool:
     """True for text that one process has encoded before others would have started."""
     if work.text_bytes < target_bytes(0):
         return True
-    recipe, engine = work.recipe, work.options.engine
-    text = work.tokenizer.json if recipe.special_tokens == "parse" else without_special_tokens(work.tokenizer)
-    return work.text_bytes < LITTLE_TEXT and encodes_apart(BY_LOADING if engine == "auto" else [engine], text)
+    text = json_to_encode(work.tokenizer, parse=work.recipe.special_tokens == "parse")
+    return work.text_bytes < LITTLE_TEXT and engine_apart(work.options.engine, text) is not None
 
 
 def load_encoder(work: Work, *, alone: bool) -> Encoder:

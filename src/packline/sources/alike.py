@@ -43,7 +43,9 @@ def describe_alike(
         name_of: name of a file by its path.
         kind_of: what files of a kind share, by a description; None for an error.
     """
-    kinds = _kinds(listed, describe, kind_of)
+    if not (kinds := _kinds(listed, describe, kind_of)):
+        yield from map_files(describe, listed)
+        return
     unknown = [file for file in listed if _ending(file) not in kinds]
     looked = map_files(describe, unknown)
     for file in listed:
@@ -63,7 +65,7 @@ def _kinds(
     """A file of each ending whose files agree, as far as they were looked at."""
     groups: dict[str, list[ListedFile]] = {}
     for file in listed:
-        if ending := _ending(file):
+        if file.state is not None and (ending := _ending(file)):
             groups.setdefault(ending, []).append(file)
     found: dict[str, Any] = {}
     for ending, files in groups.items():

@@ -193,7 +193,9 @@ def describe_head(file: InputFile, raw: bytes, reopen: Callable[[], BinaryIO], s
         with reopen() as packed:
             head = DecompressedStream(packed, compression).read(HEAD_BYTES)
     kind = _format_of(path, file.name, head, source)
-    found = msgspec.structs.replace(file, format=kind, compression=compression)
+    found = file
+    if kind != file.format or compression != file.compression:
+        found = msgspec.structs.replace(file, format=kind, compression=compression)
     if kind == "parquet":
         if compression:
             raise InputError(
@@ -206,7 +208,7 @@ def describe_head(file: InputFile, raw: bytes, reopen: Callable[[], BinaryIO], s
     else:
         wrong = "" if source.charset or _is_utf8(head) else likely_charset(head)
         dos = source.documents == "file" and not (source.newlines or wrong) and b"\r\n" in head
-        return msgspec.structs.replace(found, not_utf8=wrong, dos_lines=dos)
+        return msgspec.structs.replace(found, not_utf8=wrong, dos_lines=dos) if wrong or dos else found
     return msgspec.structs.replace(found, text=text, id=id)
 
 
@@ -255,6 +257,8 @@ def plain_name(name: str) -> str:
     'a/b.json'
     """
     plain = name.lower()
+    if not plain.endswith(COMPRESSED_NAMES):
+        return plain
     for ending in COMPRESSED_NAMES:
         plain = plain.removesuffix(ending)
     return plain

@@ -36,7 +36,7 @@ HELD_SHARE = 8
 """A process holds maps of up to this part of the cache."""
 LEAST_HELD = 64 << 20
 SOON = 1.0
-"""Seconds until what is fetched for the next step of a pass is used."""
+"""Seconds until what is fetched for the next step of a pass is used. No earlier use is recorded."""
 DUES = 1 << 16
 """Times of use that are remembered before those that have passed are forgotten."""
 
@@ -79,6 +79,8 @@ class RemotePieces:
         self._files: list[FilePieces] = []
         self._ends: list[int] = []
         """One past the last piece of each file."""
+        self._short: dict[int, int] = {}
+        """Bytes that the last piece of a file lacks of a MiB."""
         self.held: Held = {}
         """Pieces that this process has mapped and compared with their checksums."""
         self._held_bytes = 0
@@ -104,6 +106,8 @@ class RemotePieces:
             first = self._ends[-1] if self._ends else 0
             self._files.append(FilePieces(file, dtype, first))
             self._ends.append(first + count_blocks(file.entry.bytes))
+            if missing := -file.entry.bytes % BLOCK_BYTES:
+                self._short[self._ends[-1] - 1] = missing
         return first
 
     def _place_of(self, number: int) -> FilePieces:
@@ -148,7 +152,7 @@ class RemotePieces:
     def _bring(self, numbers: Collection[int], found: Held) -> Held:
         self._own()
         files = {number: self._place_of(number) for number in numbers}
-        self._check_room(sum(one.file.piece_bytes(number - one.first) for number, one in files.items()))
+        self._check_room(self.bytes_of(files))
         self._bring_sums(one.file for number, one in files.items() if number not in found)
         damage: PacklineError | None = None
         for _ in range(ATTEMPTS):
@@ -169,20 +173,20 @@ class RemotePieces:
         """Fetch pieces that will be used at a time, in seconds since the epoch, without waiting."""
         self._own()
         now, known, todo = time.time(), self._due, []
+        recorded = max(due, now + SOON)  # a step of a fast loader costs less than recording each of its uses
         if len(known) > DUES:
             known = self._due = {number: when for number, when in known.items() if when > now}
         for number in numbers:
             if known.get(number, 0.0) <= now:  # else it is there, or coming, for an earlier use
-                known[number] = due
+                known[number] = recorded
                 file, _, first = self._place_of(number)
-                if not self._cache.expect(file.piece_key(number - first), due):
+                if not self._cache.expect(file.piece_key(number - first), recorded):
                     todo.append(number)
         self._request(todo, due, {})
 
-    def bytes_of(self, numbers: Iterable[int]) -> int:
-        """Bytes of pieces."""
-        files = ((number, self._place_of(number)) for number in numbers)
-        return sum(one.file.piece_bytes(number - one.first) for number, one in files)
+    def bytes_of(self, numbers: Collection[int]) -> int:
+        """Bytes of pieces, each named once."""
+        return len(numbers) * BLOCK_BYTES - sum(self._short[last] for last in self._short.keys() & numbers)
 
     def waiting(self) -> int:
         """Number of pieces that are being fetched."""

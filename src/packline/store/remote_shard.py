@@ -236,26 +236,30 @@ def cut_ranges(shards: Sequence[Shard], starts: Sequence[int], lengths: Sequence
     Raises:
         CorruptStore: a range is outside of its shard.
     """
-    ranges = [_of_remote(shard).token_ranges for shard in shards]
+    distinct = {shard: number for number, shard in enumerate(dict.fromkeys(shards))}
+    of_ranges = np.array([distinct[shard] for shard in shards], np.int64)
+    ranges = [_of_remote(shard).token_ranges for shard in distinct]
     per_piece = ranges[0].per_piece if ranges else 1
-    begins, sizes = np.array(starts, np.int64), np.array([len(one) for one in ranges], np.int64)
+    begins = np.array(starts, np.int64)
+    sizes = np.array([len(one) for one in ranges], np.int64)[of_ranges]
     ends = begins + np.array(lengths, np.int64)
     if (wrong := np.flatnonzero((begins < 0) | (ends > sizes))).size:
         place = int(wrong[0])
         raise wrong_place(shards[place], int(begins[place]), int(ends[place]))
     first = begins // per_piece
     counts = (ends - 1) // per_piece - first + 1
-    which = np.arange(len(ranges)).repeat(counts)
+    which = np.arange(len(counts)).repeat(counts)
+    of_cuts = of_ranges[which]
     piece = first[which] + np.arange(len(which)) - (counts.cumsum() - counts)[which]
     begins = np.maximum(begins[which], piece * per_piece)
     ends = np.minimum(ends[which], (piece + 1) * per_piece)
     after = np.minimum(ends, sizes[which] - 1)
-    files = np.array([one.first for one in ranges], np.int64)[which]
+    files = np.array([one.first for one in ranges], np.int64)[of_cuts]
     needed = [files + piece, files + after // per_piece]
-    losses = [_of_remote(shard).loss_ranges for shard in shards]
+    losses = [_of_remote(shard).loss_ranges for shard in distinct]
     if any(one is not None for one in losses):
         # A shard without a mask needs no other pieces than its tokens'.
-        masks = np.array([-1 if one is None else one.first for one in losses], np.int64)[which]
+        masks = np.array([-1 if one is None else one.first for one in losses], np.int64)[of_cuts]
         for place in (begins, after):
             needed.append(np.where(masks < 0, needed[0], masks + place // BLOCK_BYTES))
     numbers, inner = needed[0].tolist(), (begins - piece * per_piece).tolist()

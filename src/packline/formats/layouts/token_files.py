@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -39,6 +39,7 @@ from packline.errors import CorruptStore
 from packline.formats.format import DatasetReader
 from packline.formats.types import DatasetFile, DocumentBlock, Edges, ReadTask
 from packline.ragged import offsets_of
+from packline.storage.inputs import RangeHash
 from packline.store.report import Findings
 
 Pieces = tuple[tuple[int, int, int], ...]
@@ -86,6 +87,8 @@ class TokenFile:
         self.tokens = room if tokens is None else tokens
         self.loss, self.has_loss = loss, loss is not None
         self._files, self._beside = files, companions
+        self.hashes: Mapping[int, RangeHash] = {}
+        """Checksums, by the number of the file, that receive what is read."""
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Tokens from `start` up to `stop`, and uint8 0 or 1 per token, if there is a loss mask.
@@ -93,10 +96,10 @@ class TokenFile:
         Raises:
             CorruptStore: the tokens are missing, or the mask has other values.
         """
-        tokens = read_numbers(self.path, self.dtype, self.header, start, stop)
+        tokens = self._read(self.file, self.path, self.dtype, self.header, start, stop)
         if self.loss is None:
             return tokens, None
-        loss = read_numbers(self.loss.path, self.loss.dtype, self.loss.header, start, stop)
+        loss = self._read(self.loss.file, self.loss.path, self.loss.dtype, self.loss.header, start, stop)
         if len(wrong := np.flatnonzero((loss != 0) & (loss != 1))):
             at = int(wrong[0])
             raise CorruptStore(
@@ -104,6 +107,12 @@ class TokenFile:
                 hint="it is not the loss mask of these tokens, or damaged",
             )
         return tokens, loss.astype(np.uint8)
+
+    def _read(self, file: int, path: str, dtype: np.dtype, header: int, start: int, stop: int) -> np.ndarray:
+        found = read_numbers(path, dtype, header, start, stop)
+        if file in self.hashes:
+            self.hashes[file].feed(header + start * dtype.itemsize, found.view(np.uint8).data)
+        return found
 
     def positions(self, places: np.ndarray) -> np.ndarray:
         """Positions, for provenance, of the documents that begin at these tokens, int64 `[n]`."""
@@ -191,6 +200,10 @@ class _TokenFilesReader(DatasetReader):
             findings.compare(
                 source.name, "loss mask, where other files have one", self.has_loss, source.has_loss
             )
+
+    def hash_with(self, hashes: Mapping[int, RangeHash]) -> None:
+        for source in self._sources.values():
+            source.hashes = hashes
 
 
 class IndexedReader(_TokenFilesReader):
@@ -419,7 +432,7 @@ def _cut(
         cuts = cuts[: last + 1]
         if not finished and place + len(tokens) == stream.tokens:
             cuts, finished = np.append(cuts, stream.tokens), True
-        if len(cuts) and size > BLOCK_TOKENS:  # a long document gets its own block
+        if len(cuts) and held:  # a document from several reads gets its own block, so that no other is copied
             part = int(cuts[0]) - place
             held.append((tokens[:part], None if loss is None else loss[:part]))
             yield np.array([opened, cuts[0]], np.int64), *_joined(held)
@@ -428,9 +441,9 @@ def _cut(
             place, cuts = opened, cuts[1:]
         if len(cuts):
             part = int(cuts[-1]) - place
-            held.append((tokens[:part], None if loss is None else loss[:part]))
-            yield np.concatenate([[opened], cuts]).astype(np.int64), *_joined(held)
-            opened, held, size = int(cuts[-1]), [], 0
+            places = np.concatenate([[opened], cuts]).astype(np.int64)
+            yield places, tokens[:part], None if loss is None else loss[:part]
+            opened = int(cuts[-1])
             tokens, loss = _from(tokens, loss, part)
         if finished:
             return
