@@ -88,6 +88,7 @@ def run_peer(code: str, *arguments: object, modules: tuple[str, ...], with_packl
         # Where a peer keeps a cache, it is in this folder and goes with it.
         home = dict.fromkeys(("HOME", "HF_HOME", "TMPDIR"), folder)
         home |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": ""}
+        home |= {"OMP_NUM_THREADS": "1"}  # tiny models: a second thread only waits
         done = subprocess.run(
             [python, str(script), str(answer), *map(str, arguments)],
             capture_output=True,

@@ -7,7 +7,7 @@
         └── agrees with ──── tokenizer: fingerprint, vocabulary, EOD, BOS, dtype
 
 All problems are collected; none of them hides the others. `deep` continues with the inputs and the reference
-tokenizer (`reencode_audit`). Cost: every byte is read once, 1 GB/s or more per core, by a thread per core;
+tokenizer (`reencode_audit`). Cost: every byte is read once, about 2 GB/s per core, by a thread per core;
 memory is bounded.
 
 Limits: does not repair anything. A store that was built wrong throughout, with matching checksums, can be

@@ -183,8 +183,9 @@ def _share(values: np.ndarray, least: int) -> float:
 
 def _runs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Starts and lengths of the runs of equal values, int64 each."""
-    starts = np.concatenate([[0], np.flatnonzero(values[1:] != values[:-1]) + 1])
-    return starts, np.diff(starts, append=len(values))
+    changes = (values[1:] != values[:-1]).nonzero()[0] + 1
+    edges = np.concatenate([[0], changes, [len(values)]])
+    return edges[:-1], edges[1:] - edges[:-1]
 
 
 def _run_places(tokens: np.ndarray) -> np.ndarray:
