@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from packline.encoders import ENGINE_NAMES, EngineName, engines
-from packline.encoders.engines import FEW, Engine, load_engine
+from packline.encoders import ENGINE_NAMES, Engine, EngineName, engines
+from packline.encoders.engines import FEW, load_engine
 from packline.sources.batch import Texts
 
 TEXTS = ["plain words", "", "naïve – “quotes”", "漢字とかな", " ", "a\x00b", "\n\nx\ty", "🧑‍🚀"]

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.encoders import EngineName, separate_engine
+from packline.encoders import Engine, EngineName, separate_engine
 from packline.encoders import encoder as encoder_module
 from packline.encoders.encoder import Encoder
-from packline.encoders.engines import ENGINES, Engine, load_engine
+from packline.encoders.engines import ENGINES, load_engine
 from packline.encoders.separate_engine import SeparateEngine, start_ahead, start_for, stop_ahead
 from packline.encoders.special_tokens import json_to_encode
 from packline.encoders.tokenizer import load_tokenizer

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from packline.encoders import LITTLE_TEXT, EngineName, EngineReport
-from packline.encoders.engines import Engine, TokenizersEngine, load_engine, load_engines
+from packline.encoders import LITTLE_TEXT, Engine, EngineName, EngineReport
+from packline.encoders.engines import TokenizersEngine, load_engine, load_engines
 from packline.encoders.parity import audit_document, audited, try_engines
 from packline.encoders.reference import Reference
 from packline.encoders.separate_engine import LARGE

@@ -22,11 +22,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packline.encoders import EngineName
+from packline.encoders import Engine, EngineName
 from packline.encoders.features import tokenizer_features
 from packline.encoders.reference import load_reference
 from packline.encoders.separate_engine import SeparateEngine
@@ -45,15 +45,6 @@ FEW = 512
 MANY = 1 << 16
 """Number of single-text calls that cost about as much as loading awkward, which batch calls need: 0.2 s."""
 THREADS = "/proc/self/task"
-
-
-class Engine(Protocol):
-    """Interface of an encoding engine."""
-
-    name: EngineName
-
-    def encode(self, texts: Texts) -> Ragged:
-        """Encode each text: `tokens` uint32 `[T]`, `offsets` int64 `[D+1]`."""
 
 
 class GigatokenEngine:

@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from packline.encoders import EngineName, EngineReport
-from packline.encoders.engines import Engine
+from packline.encoders import Engine, EngineName, EngineReport
 from packline.encoders.reference import ODD_PROBES, PROBES, Reference, RoundTrip
 from packline.encoders.remembered import remember
 from packline.encoders.special_tokens import MARK, without_special_tokens

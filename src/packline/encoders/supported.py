@@ -1,4 +1,4 @@
-"""Which fast engine supports which tokenizer.
+"""Features of tokenizers that each fast engine supports.
 
 A fast engine is loaded only for tokenizers whose features have all been shown to match the reference:
 

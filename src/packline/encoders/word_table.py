@@ -80,7 +80,7 @@ class WordTable:
         self.words = Ragged(np.empty(0, np.uint32), np.zeros(1, np.int64))
         """Tokens of each slot."""
         self.known = np.empty(0, bool)
-        """Whether the tokens of each slot are known; if not, there are none."""
+        """True for slots whose tokens are known; the others have none."""
         self._long: dict[bytes, int] = {}
         self._allocate(LEAST)
 

@@ -179,7 +179,7 @@ class WordsEngine:
 
 
 def are_parts(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Whether words are parts, bool `[W]`: with bit 7 in a first byte that is no beginning of UTF-8."""
+    """Find the words that are parts, bool `[W]`: with bit 7 in a first byte that is no beginning of UTF-8."""
     return (data[starts] >= 0x80) & ((sizes == 1) | (data[starts + 1] < 0x80))
 
 

@@ -33,7 +33,7 @@ class _Place(NamedTuple):
     """Bytes of the token before the word."""
 
 
-class Pieces(Protocol):
+class Elements(Protocol):
     """Words or ids of a sequence of tokens."""
 
     hashes: np.ndarray
@@ -77,7 +77,7 @@ class SplitWords:
     def __init__(self, vocabulary: TokenText) -> None:
         self._vocabulary = vocabulary
 
-    def __call__(self, tokens: np.ndarray) -> Pieces:
+    def __call__(self, tokens: np.ndarray) -> Elements:
         text, begins = self._vocabulary.gather(tokens)
         return _SomeWords(split_words(text), begins)
 
@@ -106,7 +106,7 @@ class SplitIds:
     def __init__(self, vocab_size: int) -> None:
         self._hashes = mix(np.arange(vocab_size))
 
-    def __call__(self, tokens: np.ndarray) -> Pieces:
+    def __call__(self, tokens: np.ndarray) -> Elements:
         return _SomeIds(tokens, self._hashes[tokens])
 
 
