@@ -77,6 +77,7 @@ def test_the_printed_command_resumes_to_the_same_bytes(
         env=environment(),
         cwd=tmp_path,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # a parent such as nohup ignores SIGHUP
     )
     # The reference engine is slow: once a unit is committed there are seconds left of the others.
     wait_for(lambda: any((out / "receipts").glob("*.json")), process)

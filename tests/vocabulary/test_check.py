@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.command import run
+from tests.cli.command import run_alone
 from tests.conftest import python_sources
 
 from packline.encoders.tokenizer import load_tokenizer
@@ -141,7 +141,7 @@ def test_what_the_hub_declares_is_looked_at(sound: Path, tmp_path: Path) -> None
     (place / "refs" / "main").write_text(commit)
     edited(sound, place / "snapshots" / commit, "tokenizer_config.json", lambda c: c.update(pad_token="[P]"))
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = run("tokenizer", "check", "some/repository", cwd=tmp_path, **offline)
+    done = run_alone("tokenizer", "check", "some/repository", cwd=tmp_path, **offline)
     assert done.returncode == 1, done.stderr
     assert "'[P]' is declared, but is no token" in done.stdout
 
