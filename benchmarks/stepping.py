@@ -1,4 +1,4 @@
-"""What a step of training waits for its batch, on the accelerator of this machine or on its processor.
+"""Waits of training steps for their batches, on the accelerator of this machine or on its processor.
 
 The store is synthetic, since the ids do not matter: lengths of documents are lognormal, so that best_fit
 packs several into most rows. Each model trains in a fresh process (`contenders/training_steps.py`).

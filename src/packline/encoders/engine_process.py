@@ -1,6 +1,6 @@
 """The process of an engine that is loaded apart: answers what `separate_engine` sends.
 
-NumPy is loaded after the engine, Arrow not at all.
+Neither Arrow nor HF tokenizers is loaded here, since both would delay the engine.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class TextBytes:
         self.sizes = np.frombuffer(known.sizes, "<i4")
         """Bytes of each token, int32 `[V]`."""
         self._largest = int(self.sizes.max(initial=0))
-        # Of single bytes where they suffice: sums of these take half the time.
+        # Numbers of one byte suffice for most vocabularies; their sums take half the time.
         self._narrow = self.sizes.astype(np.min_scalar_type(self._largest))
         spaced = known.spaced
         self._first: np.ndarray | None = None if spaced is None else np.frombuffer(spaced, "<i4")

@@ -20,6 +20,8 @@ of a chunk, and the ranges that are not finished.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 
 from packline.evals.letters import AFTER, COUNT, JOINS, Letters
@@ -31,7 +33,7 @@ KEPT = 4
 """Blocks whose beginning is needed again: two before each that may hold a gram, and two behind."""
 
 
-class Candidates:
+class Candidates(ABC):
     """Ranges of a shard that may hold a known gram; base of those for words and for ids."""
 
     def __init__(self, known: HashSet, n: int) -> None:
@@ -39,6 +41,7 @@ class Candidates:
         self._read = 0
         self._held: list[tuple[int, int]] = []
 
+    @abstractmethod
     def find(self, tokens: np.ndarray, last: bool) -> list[tuple[int, int]]:
         """Find the ranges that are finished with the next chunk of a shard.
 
@@ -49,7 +52,6 @@ class Candidates:
         Returns:
             Disjoint ranges of tokens of the shard, ascending, that follow those returned before.
         """
-        raise NotImplementedError
 
     def _finished(
         self, starts: np.ndarray, stops: np.ndarray, open_from: int, last: bool

@@ -194,9 +194,7 @@ def entries_of(pieces: Sequence[bytes]) -> Entries:
     unclear, first, last = (np.zeros(len(pieces), np.bool_) for _ in range(3))
     for number, piece in enumerate(pieces):
         if not piece.isascii():
-            text = piece.decode(
-                "utf-8", "replace"
-            )  # U+FFFD is a sign between words, but never in a vocabulary
+            text = piece.decode("utf-8", "replace")  # U+FFFD separates words, but no vocabulary has it
             unclear[number] = text.encode() != piece or not all(map(_is_clear, text))
             first[number], last[number] = _is_single(text[0]), _is_single(text[-1])
     counts = np.bincount(owners, minlength=len(pieces))
