@@ -184,6 +184,7 @@
     };
     const soon = () => { clearTimeout(waiting); waiting = setTimeout(renew, 150); };
     form.addEventListener("input", soon);
+    form.addEventListener("submit", () => { clearTimeout(waiting); asked += 1; });  // the page itself comes now
   }
 
   // On a narrow window, the navigation is behind a button.
