@@ -14,7 +14,7 @@ AZURITE := tests/storage/azurite
 PIP    := -m pip --disable-pip-version-check --no-input -qq install
 INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PEERS  := $(VENV)-peers/bin/python $(PIP)
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations=25 --durations-min=10
+PYTEST := tools/in-memory.sh $(BIN)/python -m pytest -n auto --dist worksteal --durations=25 --durations-min=10
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast check format docs bench bench-quick peers browser azurite slurm pictures screenshots package lowest lock clean
