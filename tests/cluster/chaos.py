@@ -107,7 +107,7 @@ class Chaos:
         )
 
     def _kill_one(self, process: subprocess.Popen[str]) -> bool:
-        """Kill a random process of the build, of the kind that was killed least; False if it has just ended."""
+        """Kill a random process of the build, of the kind killed least; False if it has just ended."""
         root = process.pid if self._raylets is None else self._raylets.pid
         hosts = processes_of("packline.jobs.host", root)
         actors = list(processes_of("ray::NodeShare", root))
