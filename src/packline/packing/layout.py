@@ -161,7 +161,7 @@ class Layout:
     def fill_segments(self, segments: np.ndarray) -> None:
         """Fill in the number of the span within its row, int32 `[B*L]`; -1 at padding."""
         numbers = np.arange(len(self.rows)) - self.offsets[self.rows]
-        few = len(numbers) == 0 or numbers.max() < 1 << 7
+        few = len(numbers) <= 1 << 7 or numbers.max() < 1 << 7
         segments[:] = self.spread(numbers, -1, np.int8 if few else _columns(self.seq_len).dtype)
 
 
@@ -223,17 +223,17 @@ class Outline:
         layout = self.layout
         assert self.after is not None
         targets[:-1] = tokens[1:]
-        ends = layout.begins + layout.lengths - 1
-        targets[-1:] = IGNORED
-        if self.linked is None:
-            targets[ends] = IGNORED
-        else:
-            targets[ends[~self.linked[layout.rows]]] = IGNORED
+        # The place before a span is the end of the span before it: before the first, the last place of all.
+        before = layout.begins - 1
+        targets[before if self.linked is None else before[~self.linked[layout.rows]]] = IGNORED
         if self.trained is not None:
             untrained = self.trained.reshape(-1)[1:] == 0
             targets[:-1][untrained] = IGNORED
-        rows = (layout.offsets[1:] > layout.offsets[:-1]).nonzero()[0]
-        targets[ends[layout.offsets[1:][rows] - 1]] = self.after[rows]
+        if layout.padded:
+            rows = (layout.padding < layout.seq_len).nonzero()[0]
+            targets[(rows + 1) * layout.seq_len - layout.padding[rows] - 1] = self.after[rows]
+        else:
+            targets[layout.seq_len - 1 :: layout.seq_len] = self.after
         for begin, end in layout.pads():
             targets[begin:end] = IGNORED
 
