@@ -18,7 +18,9 @@ standard error, `error:` and `hint:`; a traceback is shown only with --debug.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import keyword
 import os
 import shlex
@@ -85,13 +87,15 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: words after `packline`; default: those of this process.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:  # this process ends with the command, so collecting garbage then is of no use
+        atexit.register(gc.freeze)
+        arguments = sys.argv[1:]
     quiet = "-q" in arguments or "--quiet" in arguments
     command = next(iter(arguments), "")
     output.configure(as_json="--json" in arguments, quiet=quiet, mute=quiet and command in WRITING)
     interrupt_on_signals()
     if command in ENCODING:  # before anything else, as loading an engine takes longest
-        from packline.encoders.separate_engine import start_for
+        from packline.jobs.ahead import start_for
 
         start_for(arguments)
     if debug := "--debug" in arguments:
@@ -130,6 +134,11 @@ def main(arguments: list[str] | None = None) -> int:
         hint = "this should not happen: --debug shows where it did"
         output.error(type(error).__name__, f"{type(error).__name__}: {error}", hint)
         return FAILED
+    finally:
+        if command in ENCODING:
+            from packline.jobs.ahead import stop_ahead
+
+            stop_ahead()
 
 
 def _run(arguments: list[str]) -> int:
