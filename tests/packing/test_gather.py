@@ -95,7 +95,8 @@ def test_what_a_plan_needs_is_all_that_its_batch_reads(stores: tuple[Store, Stor
     assert stores[0].shards[0].entry.tokens > 3 * per_piece
     for last in range(per_piece // length - 1, 3 * per_piece // length, per_piece // length):
         rows = Store(PLACE, CacheSettings(str(tmp_path / str(last)))).rows(length)
-        planned, mirror = rows.plan(np.array([last])), rows.store.mirror  # its last target is in the next piece
+        planned = rows.plan(np.array([last]))  # its last target is in the next piece
+        mirror = rows.store.mirror
         assert mirror is not None
         planned.plan.bring()
         before = mirror.traffic.requests
