@@ -18,7 +18,9 @@ standard error, `error:` and `hint:`; a traceback is shown only with --debug.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import keyword
 import os
 import shlex
@@ -85,7 +87,9 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: words after `packline`; default: those of this process.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:  # this process ends with the command, so collecting garbage then is of no use
+        atexit.register(gc.freeze)
+        arguments = sys.argv[1:]
     quiet = "-q" in arguments or "--quiet" in arguments
     command = next(iter(arguments), "")
     output.configure(as_json="--json" in arguments, quiet=quiet, mute=quiet and command in WRITING)

@@ -205,6 +205,46 @@ def _rename_in_model(model: dict[str, Any], renamed: dict[str, str]) -> None:
         model["unk_token"] = renamed[model["unk_token"]]
 
 
+class _UnknownToken(msgspec.Struct, frozen=True):
+    unk_token: str | None = None
+    unk_id: int | None = None
+
+
+class _Unknown(msgspec.Struct, frozen=True):
+    """The parts of a tokenizer.json that name the token for unknown text, read without the vocabulary."""
+
+    model: _UnknownToken
+
+
+def control_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ids of special tokens that no text can become.
+
+    A model without an id for every byte encodes unknown text as <unk>, so that one is left out.
+    """
+    control = dict(tokenizer.special_tokens)
+    brief = msgspec.json.decode(tokenizer.json, type=_Unknown).model
+    if brief.unk_token is not None or brief.unk_id is not None:
+        model = msgspec.json.decode(tokenizer.json)["model"]
+        unknown = model.get("unk_token")
+        if model.get("type") == "Unigram" and model.get("unk_id") is not None:
+            unknown = model["vocab"][model["unk_id"]][0]
+        if unknown is not None and not _knows_all_bytes(model):
+            control.pop(unknown, None)
+    return tuple(sorted(set(control.values())))
+
+
+def _knows_all_bytes(model: dict[str, object]) -> bool:
+    """True if a BPE has tokens for single bytes: as `<0x0A>`, or by the usual letters for bytes."""
+    vocab = model.get("vocab")
+    if not isinstance(vocab, dict) or "merges" not in model:
+        return False
+    if model.get("byte_fallback") is True:
+        return True
+    from tokenizers import pre_tokenizers
+
+    return all(letter in vocab for letter in pre_tokenizers.ByteLevel.alphabet())
+
+
 class Boundary(msgspec.Struct, frozen=True):
     """Tokens at the beginning and end of a document, as ids and as strings."""
 

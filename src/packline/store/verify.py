@@ -24,13 +24,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.encoders.special_tokens import resolve_boundary
-from packline.encoders.tokenizer import Tokenizer
+from packline.encoders.remembered import remember
+from packline.encoders.special_tokens import Boundary, control_ids, resolve_boundary
 from packline.errors import CorruptStore, PacklineError, refuse_unknown_names
 from packline.ragged import dtype_for
 from packline.recipe import parse_columns
 from packline.storage.threads import in_threads
-from packline.store.files import list_folder
+from packline.store.files import list_folder, read_file
 from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.ledger import Ledger, source_names
 from packline.store.locating import fresh_path, store_path
@@ -43,74 +43,54 @@ from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, che
 from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, ShardEntry
 
 
-def check_kept_tokenizer(folder: StorePath, manifest: Manifest, findings: Findings) -> Tokenizer | None:
-    """Load the tokenizer kept with a store and check it; None if it cannot be read."""
+class _KeptTokenizer(msgspec.Struct, frozen=True):
+    """What is checked of the tokenizer kept with a store."""
+
+    fingerprint: str
+    vocab_size: int
+    boundary: Boundary
+    control_ids: tuple[int, ...]
+
+
+def check_kept_tokenizer(folder: StorePath, manifest: Manifest, findings: Findings) -> tuple[int, ...] | None:
+    """Check the tokenizer kept with a store; its control ids, or None if it cannot be read.
+
+    What follows from its files is computed once: they are read and compared with their checksums each time.
+    """
     entry = manifest.tokenizer
     whole = [check_file(folder, file, findings) for file in manifest.tokenizer_files]
     name = f"{TOKENIZER}/tokenizer.json"
-    if name not in [file.name for file in manifest.tokenizer_files]:
+    files = {file.name: file for file in manifest.tokenizer_files}
+    if name not in files:
         findings.add(MANIFEST, "tokenizer_files", name, "not among them")
         return None
     if not all(whole):
         return None
-    try:
+
+    def look() -> _KeptTokenizer:
         tokenizer = load_kept_tokenizer(folder, manifest.tokenizer_files)
         boundary = resolve_boundary(tokenizer, entry.eod, entry.bos)
+        return _KeptTokenizer(tokenizer.fingerprint, tokenizer.vocab_size, boundary, control_ids(tokenizer))
+
+    others = [(file.name, file.checksum) for file in manifest.tokenizer_files if file.name != name]
+    what = f"kept tokenizer {entry.eod!r} {entry.bos!r} {others}"
+    try:
+        kept = remember(what, read_file(folder, files[name]), _KeptTokenizer, look)
     except PacklineError as error:
         findings.add(name, str(error))
         return None
-    findings.compare(name, "fingerprint", entry.fingerprint, tokenizer.fingerprint)
-    findings.compare(name, "vocabulary", entry.vocab_size, tokenizer.vocab_size)
-    findings.compare(name, f"id of EOD {entry.eod}", entry.eod_id, boundary.eod_id)
-    findings.compare(name, f"id of BOS {entry.bos}", entry.bos_id, boundary.bos_id)
-    findings.compare(MANIFEST, "dtype", dtype_for(tokenizer.vocab_size).name, manifest.dtype)
+    findings.compare(name, "fingerprint", entry.fingerprint, kept.fingerprint)
+    findings.compare(name, "vocabulary", entry.vocab_size, kept.vocab_size)
+    findings.compare(name, f"id of EOD {entry.eod}", entry.eod_id, kept.boundary.eod_id)
+    findings.compare(name, f"id of BOS {entry.bos}", entry.bos_id, kept.boundary.bos_id)
+    findings.compare(MANIFEST, "dtype", dtype_for(kept.vocab_size).name, manifest.dtype)
     for role, asked, token, number in (
         ("eod", manifest.recipe.eod, entry.eod, entry.eod_id),
         ("bos", manifest.recipe.bos, entry.bos, entry.bos_id),
     ):
         if asked is not None and asked not in (token, number):
             findings.add(MANIFEST, f"{role} of the recipe and of the tokenizer", asked, token)
-    return tokenizer
-
-
-class _UnknownToken(msgspec.Struct, frozen=True):
-    unk_token: str | None = None
-    unk_id: int | None = None
-
-
-class _Unknown(msgspec.Struct, frozen=True):
-    """The parts of a tokenizer.json that name the token for unknown text, read without the vocabulary."""
-
-    model: _UnknownToken
-
-
-def control_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids of special tokens that no text can become.
-
-    A model without an id for every byte encodes unknown text as <unk>, so that one is left out.
-    """
-    control = dict(tokenizer.special_tokens)
-    brief = msgspec.json.decode(tokenizer.json, type=_Unknown).model
-    if brief.unk_token is not None or brief.unk_id is not None:
-        model = msgspec.json.decode(tokenizer.json)["model"]
-        unknown = model.get("unk_token")
-        if model.get("type") == "Unigram" and model.get("unk_id") is not None:
-            unknown = model["vocab"][model["unk_id"]][0]
-        if unknown is not None and not _knows_all_bytes(model):
-            control.pop(unknown, None)
-    return tuple(sorted(set(control.values())))
-
-
-def _knows_all_bytes(model: dict[str, object]) -> bool:
-    """True if a BPE has tokens for single bytes: as `<0x0A>`, or by the usual letters for bytes."""
-    vocab = model.get("vocab")
-    if not isinstance(vocab, dict) or "merges" not in model:
-        return False
-    if model.get("byte_fallback") is True:
-        return True
-    from tokenizers import pre_tokenizers
-
-    return all(letter in vocab for letter in pre_tokenizers.ByteLevel.alphabet())
+    return kept.control_ids
 
 
 SHARD_FILE = re.compile(r"(train|val|test)-.*|.*\.(bin|idx|docs\.parquet|loss|sums)")
@@ -150,13 +130,13 @@ def verify(path: str | StorePath, *, deep: bool = False, on_progress: OnProgress
     verification = _Verification(folder, manifest, findings)
     verification.run()
     deep_report = None
-    if deep and verification.tokenizer is not None:
+    if deep and verification.control_ids is not None:
         from packline.store.reencode_audit import reencode_audit
 
         deep_report = reencode_audit(
             folder,
             manifest,
-            verification.tokenizer,
+            load_kept_tokenizer(folder, manifest.tokenizer_files),
             verification.readable,
             verification.receipts.pieces(),
             findings,
@@ -186,7 +166,8 @@ class _Verification:
     """State of one verification."""
 
     def __init__(self, folder: StorePath, manifest: Manifest, findings: Findings) -> None:
-        self.tokenizer: Tokenizer | None = None
+        self.control_ids: tuple[int, ...] | None = None
+        """Ids that no text can become; None if the tokenizer cannot be read."""
         self.readable: set[str] = set()
         """Shards whose documents can be read."""
         self._folder, self._manifest, self._findings = folder, manifest, findings
@@ -195,7 +176,7 @@ class _Verification:
 
     def run(self) -> None:
         """Run all checks."""
-        self.tokenizer = check_kept_tokenizer(self._folder, self._manifest, self._findings)
+        self.control_ids = check_kept_tokenizer(self._folder, self._manifest, self._findings)
         self.receipts.run()
         self._check_units()
         self._check_strays()
@@ -204,7 +185,7 @@ class _Verification:
         """Check every unit's shards and rejects, and the ledger of its receipt."""
         manifest, findings = self._manifest, self._findings
         entry = manifest.tokenizer
-        control = control_ids(self.tokenizer) if self.tokenizer is not None else ()
+        control = self.control_ids or ()
         if manifest.recipe.special_tokens == "parse":
             control = ()
         rules = TokenRules(
