@@ -3,8 +3,8 @@
     LocalThreads      driver ──> thread: runner, unit, unit, ...      its own runner each
                              <── progress, results ──
 
-A process that is started needs a third of a second for its imports; a thread needs none. So this is faster
-wherever nearly all of the time is spent in NumPy, Arrow and the kernel, which let other threads run meanwhile.
+A process that is started needs a third of a second for its imports; a thread needs none. So this is faster if
+nearly all of the time is spent in NumPy, Arrow and the kernel, which let other threads run meanwhile.
 Units are as those of processes: each is committed while the next one of its thread runs, and none counts
 without its commit.
 """
