@@ -175,7 +175,7 @@ for number in range(20):
     process.wait()
     from tests.faults.processes import wait_until_gone
 
-    assert wait_until_gone(process.pid, 10) == {}
+    assert wait_until_gone(process.pid) == {}
     if (tmp_path / "work" / "out0").exists():
         pytest.skip("it was done before it could be killed")
     choice = ExportChoice(seq_len=16, epochs=2)
