@@ -14,10 +14,10 @@ AZURITE := tests/storage/azurite
 PIP    := -m pip --disable-pip-version-check --no-input -qq install
 INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PEERS  := $(VENV)-peers/bin/python $(PIP)
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal --durations=25 --durations-min=10
+PYTEST := tools/in-memory.sh $(BIN)/python -m pytest -n auto --dist worksteal --durations=25 --durations-min=10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format docs bench bench-quick peers browser azurite slurm pictures screenshots package lowest lock clean
+.PHONY: help setup demo test test-fast check lint format docs bench bench-quick peers browser azurite slurm pictures screenshots package lowest lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | awk '{ printf "  make %-11s", $$2; $$1 = $$2 = ""; print }'
@@ -34,12 +34,14 @@ test: $(VENV)/.dev ## run all tests
 test-fast: $(VENV)/.dev ## run the tests that take seconds
 	@$(PYTEST) -m "not slow"
 
-check: $(VENV)/.dev ## format, lint, types, layers, docs
+check: lint ## format, lint, types, layers, docs
+	@$(BIN)/python -m pytest -q -m "not slow" tests/project
+
+lint: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -q -m "not slow" tests/project
 
 format: $(VENV)/.dev ## rewrite the files the way `make check` wants them
 	@$(BIN)/ruff format .

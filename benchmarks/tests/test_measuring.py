@@ -70,7 +70,7 @@ def test_nothing_of_a_contender_lives_on(tmp_path: Path) -> None:
         "print(json.dumps({'session': os.getsid(0)}))"
     )
     outcome = run_fresh([sys.executable, "-c", code], cwd=tmp_path, env=dict(os.environ))
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while processes_of(outcome.report["session"]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert processes_of(outcome.report["session"]) == []
@@ -80,7 +80,7 @@ def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(BenchmarkError, match="not done after"):
         fresh("import time; time.sleep(60)", tmp_path, timeout_seconds=0.5)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
 
 
 FACTS = {"english": Facts(10, 1000, {}, {}), "slice": Facts(5, 500, {}, {})}

@@ -19,6 +19,7 @@ from packline.chat.chat_template import ChatTemplate
 from packline.chat.conversations import Conversation, Message, Part, read_conversation
 from packline.chat.pieces import TOKENS, Piece, check_pieces, mute, render_nanochat, trained_runs
 from packline.errors import RecipeError
+from packline.sources import sandbox
 from packline.sources.batch import RecordProblem
 
 TALK = Conversation((Message("user", "hi"), Message("assistant", "hello")))
@@ -239,17 +240,9 @@ def test_templates_that_train_on_what_a_model_has_to_say_pass(text: str) -> None
         ("{% set x = 'y' * 9999 %}" + "{% set x = x + x %}" * 60, "makes more than"),
         ("{% set x = 'y' * 9999 %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 60, "makes more than"),
         ("{% macro m(n) %}{{ m(n + 1) }}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}", "RecursionError"),
-        (
-            "{% macro m(n) %}{% if n < 40 %}{{ m(n + 1) }}{{ m(n + 1) }}{% endif %}{% endmacro %}{{ m(0) }}",
-            "more than 1,000,000 steps",
-        ),
         ("{% set x = [1] %}" + "{% set x = [x, x] %}" * 60 + "{{ x }}", "more than 1,000,000 steps"),
         ("{% set x = [1] %}" + "{% set x = dict(a=x, b=x) %}" * 60, "more than 1,000,000 steps"),
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "steps"),
-        (
-            "{% for i in range(99999) recursive %}{{ loop(range(99999)) if loop.depth < 9 }}{% endfor %}",
-            "steps",
-        ),
         ("{{ 'a' | center(1000000000) }}", "is more than 9,999"),
         ("{{ 'a'.ljust(1000000000) }}", "is more than 9,999"),
         ("{{ '%1000000000d' % 5 }}", "a format with a width"),
@@ -270,6 +263,20 @@ def test_templates_that_train_on_what_a_model_has_to_say_pass(text: str) -> None
 )
 def test_a_template_that_reaches_out_or_never_ends_is_refused(text: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
+        ChatTemplate(text, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% macro m(n) %}{% if n < 40 %}{{ m(n + 1) }}{{ m(n + 1) }}{% endif %}{% endmacro %}{{ m(0) }}",
+        "{% for i in range(99) recursive %}{{ loop(range(99)) if loop.depth < 9 }}{% endfor %}",
+    ],
+)
+def test_calls_that_call_again_and_again_are_counted(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call takes 13 microseconds, and every probe is rendered twice, so that fewer steps show as much."""
+    monkeypatch.setattr(sandbox, "MOST_STEPS", 10_500)
+    with pytest.raises(RecipeError, match="more than 10,500 steps"):
         ChatTemplate(text, {})
 
 

@@ -22,7 +22,7 @@ from tests.conftest import python_sources
 
 import packline
 
-UNITS = 12
+UNITS = 8
 
 
 def published(store: Path) -> dict[str, str]:
@@ -33,14 +33,22 @@ def published(store: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture
-def corpus(tmp_path: Path, write_jsonl: Callable[..., Path]) -> Path:
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, write_jsonl: Callable[..., Path]) -> Path:
     """About 4 MB a unit, so that a build has several and takes a moment."""
     texts = [text for _, text in python_sources(1_500_000)]
-    path = write_jsonl(tmp_path / "corpus" / "a b.jsonl", texts)
+    path = write_jsonl(tmp_path_factory.mktemp("corpus") / "a b.jsonl", texts)
     data = path.read_bytes()
     path.write_bytes(data * (UNITS * (4 << 20) // len(data)))
     return path
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_json: Path) -> dict[str, str]:
+    """The files of a store that is built without an interruption."""
+    out = tmp_path_factory.mktemp("straight") / "store"
+    packline.build(corpus, tokenizer_json, out=out, workers=0)
+    return published(out)
 
 
 def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -55,7 +63,12 @@ def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str]) -> No
     [(False, signal.SIGINT), (True, signal.SIGINT), (False, signal.SIGTERM), (True, signal.SIGHUP)],
 )
 def test_the_printed_command_resumes_to_the_same_bytes(
-    tmp_path: Path, corpus: Path, tokenizer_json: Path, as_json: bool, number: signal.Signals
+    tmp_path: Path,
+    corpus: Path,
+    tokenizer_json: Path,
+    straight: dict[str, str],
+    as_json: bool,
+    number: signal.Signals,
 ) -> None:
     out = tmp_path / "an out"
     words = [
@@ -103,8 +116,7 @@ def test_the_printed_command_resumes_to_the_same_bytes(
         assert json.loads(done.stdout)["units_done_before"] >= 1
     else:
         assert "done by an earlier run" in done.stderr
-    packline.build(corpus, tokenizer_json, out=tmp_path / "straight", workers=0)
-    assert published(out) == published(tmp_path / "straight")
+    assert published(out) == straight
 
 
 def on_a_terminal(command: list[str], cwd: Path, interrupt: bool) -> tuple[str, int]:

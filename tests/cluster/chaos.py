@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -107,22 +107,24 @@ class Chaos:
         )
 
     def _kill_one(self, process: subprocess.Popen[str]) -> bool:
-        """Kill a random process of the build; False if the one chosen does not exist yet."""
+        """Kill a random process of the build, of the kind killed least; False if it has just ended."""
         root = process.pid if self._raylets is None else self._raylets.pid
         hosts = processes_of("packline.jobs.host", root)
         actors = list(processes_of("ray::NodeShare", root))
         first = [pid for pid, parent in hosts.items() if parent in (process.pid, *actors)]
         workers = [pid for pid, parent in hosts.items() if parent in first]
         choices = {"driver": [process.pid], "host": first, "worker": workers, "actor": actors}
-        victims = ["driver", "host", "worker"] + (["actor", "node"] if self._raylets else [])
-        victim = self._random.choice(victims)
+        choices["node"] = self._nodes
+        there = [kind for kind, victims in choices.items() if victims]
+        least = min(self.kills.get(kind, 0) for kind in there)
+        victim = self._random.choice([kind for kind in there if self.kills.get(kind, 0) == least])
         if victim == "node" and self._raylets is not None:
             self._raylets.kill(self._nodes.pop(self._random.randrange(len(self._nodes))))
             self._nodes.append(self._raylets.add())
-        elif pids := choices.get(victim, []):
-            with suppress(ProcessLookupError):
-                os.kill(self._random.choice(pids), signal.SIGKILL)
         else:
-            return False
+            try:
+                os.kill(self._random.choice(choices[victim]), signal.SIGKILL)
+            except ProcessLookupError:
+                return False
         self.kills[victim] = self.kills.get(victim, 0) + 1
         return True

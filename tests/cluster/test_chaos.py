@@ -49,7 +49,7 @@ def compare(tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_js
 
 
 def test_on_this_machine(corpus: Path, tokenizer_json: Path, compare: Compare, tmp_path: Path) -> None:
-    Chaos(corpus, tokenizer_json, compare, SEED).run(lambda number: str(tmp_path / f"{number}"), kills(8))
+    Chaos(corpus, tokenizer_json, compare, SEED).run(lambda number: str(tmp_path / f"{number}"), kills(4))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
@@ -74,4 +74,4 @@ def test_into_an_object_store(
 
     environment = {"PACKLINE_SCRATCH": str(tmp_path / "scratch")}
     chaos = Chaos(corpus, tokenizer_json, fetch_and_compare, SEED, environment=environment)
-    chaos.run(lambda number: bucket.place(f"store-{number}"), kills(8))
+    chaos.run(lambda number: bucket.place(f"store-{number}"), kills(4))

@@ -24,7 +24,7 @@ from packline.encoders.engines import (
 from packline.encoders.features import SPLITS, tokenizer_features
 from packline.encoders.parity import try_engines
 from packline.encoders.reference import Reference
-from packline.encoders.special_tokens import without_special_tokens
+from packline.encoders.special_tokens import json_to_encode, without_special_tokens
 from packline.encoders.supported import unsupported
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError
@@ -96,7 +96,7 @@ def test_published_kinds_keep_their_fast_engines_and_the_references_ids(
     name: str, special: str, tmp_path: Path
 ) -> None:
     tokenizer = load_tokenizer(str(save(PUBLISHED[name], tmp_path / "tokenizer.json")))
-    whole = tokenizer.json if special == "parse" else without_special_tokens(tokenizer)
+    whole = json_to_encode(tokenizer, parse=special == "parse")
     engines = usable(whole)
     assert set(engines) == EXPECTED[name]
     words = [token["content"] for token in PUBLISHED[name]["added_tokens"]]

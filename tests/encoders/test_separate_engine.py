@@ -16,7 +16,7 @@ from packline.encoders import Engine, EngineName, separate_engine
 from packline.encoders import encoder as encoder_module
 from packline.encoders.encoder import Encoder
 from packline.encoders.engines import ENGINES, load_engine
-from packline.encoders.separate_engine import SeparateEngine, start_ahead, start_for, stop_ahead
+from packline.encoders.separate_engine import SeparateEngine, start_ahead, stop_ahead
 from packline.encoders.special_tokens import json_to_encode
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import EncoderMismatch
@@ -113,29 +113,6 @@ def test_a_tokenizer_that_cannot_be_read_ahead_delays_nothing(
     start_ahead(str(tmp_path))
     apart = SeparateEngine("gigatoken", tokenizer_json.read_text(), refuse)
     assert len(apart.encode(Texts.of(["some text"])))
-
-
-@pytest.mark.parametrize(
-    "words, started",
-    [
-        (["build", "a.jsonl", "--tokenizer", "{}"], True),
-        (["build", "--tokenizer={}", "a.jsonl"], True),
-        (["build", "a.jsonl", "--tokenizer", "{}", "--engine", "fastokens"], False),
-        (["build", "a.jsonl", "--tokenizer", "{}", "--workers=2"], False),
-        (["build", "a.jsonl", "--tokenizer"], False),
-        (["build", "a.jsonl", "--tokenizer", "{}.none"], False),
-        (["build", "recipe.toml"], False),
-    ],
-)
-def test_a_process_is_started_for_a_command_line_that_decides_the_engine(
-    tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], started: bool
-) -> None:
-    given = [word.format(tokenizer_json) for word in words]
-    start_for(given)
-    assert not separate_engine._AHEAD, "a small tokenizer"
-    monkeypatch.setattr(separate_engine, "LARGE", 0)
-    start_for(given)
-    assert bool(separate_engine._AHEAD) == started
 
 
 def test_an_encoder_holds_a_separate_engine_to_the_reference(

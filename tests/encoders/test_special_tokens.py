@@ -13,7 +13,7 @@ from tests.encoders.fuzzed_files import GPT2
 
 import packline
 from packline.encoders.reference import Reference
-from packline.encoders.special_tokens import SpecialTokenCounter, without_special_tokens
+from packline.encoders.special_tokens import SpecialTokenCounter, json_to_encode, without_special_tokens
 from packline.encoders.tiktoken import LETTERS
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
@@ -112,3 +112,31 @@ def test_no_text_is_a_renamed_special_token(tokenizer_json: Path) -> None:
     special = set(tokenizer.special_tokens.values())
     for number in range(4):
         assert not special & set(reference.encode(f"a\uffff{number}\uffffb"))
+
+
+@pytest.mark.parametrize(
+    ("merges", "spelled"),
+    [
+        ([["f", "o"], ["fo", "o"]], str),
+        (["f o", "fo o"], str),
+        ([["f", "o"], ["fo", " o"]], list),  # a string of this merge would be of three words
+        ([["#", "v"], ["#v", "e"]], str),
+        ([["#version", "o"]], list),  # the reference would skip this string
+    ],
+)
+@pytest.mark.parametrize("parse", [True, False])
+def test_the_spelling_that_engines_load_is_the_same_tokenizer(
+    merges: list[Any], spelled: type, parse: bool
+) -> None:
+    pairs = [merge.split() if isinstance(merge, str) else merge for merge in merges]
+    pieces = [*sorted(LETTERS), *(piece for pair in pairs for piece in (*pair, "".join(pair)))]
+    vocab = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
+    model = {"type": "BPE", "vocab": vocab, "merges": merges}
+    text = msgspec.json.encode({"model": model, "pre_tokenizer": GPT2, "added_tokens": []}).decode()
+    plain = Tokenizer(name="a", kind="huggingface", json=text, vocab_size=len(vocab), special_tokens={})
+    json = json_to_encode(plain, parse=parse)
+    assert {type(merge) for merge in msgspec.json.decode(json)["model"]["merges"]} == {spelled}
+    assert msgspec.structs.replace(plain, json=json).fingerprint == plain.fingerprint
+    if spelled is str:
+        words = "foo fo of #version #v e food"
+        assert Reference(json).encode(words) == Reference(plain.json).encode(words)

@@ -57,8 +57,8 @@ def processes_of(word: str, below: int) -> dict[int, int]:
     return {pid: parents[pid] for pid in found if descends(parents[pid])}
 
 
-def wait_until_gone(session: int, seconds: float) -> dict[int, int]:
-    """Who is left of a session after so long at the most."""
+def wait_until_gone(session: int, seconds: float = 30) -> dict[int, int]:
+    """Who is left of a session after so long at the most, which a busy machine may take."""
     end = time.monotonic() + seconds
     while (left := members(session)) and time.monotonic() < end:
         time.sleep(0.02)

@@ -31,9 +31,9 @@ def text_of(process: subprocess.Popen[str]) -> str:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Iterator[Path]:
-    """About 14 MB: one plain file of ranges, one stream of slices, one columnar file."""
+    """About 9 MB: one plain file of ranges, one stream of slices, one columnar file."""
     folder = tmp_path_factory.mktemp("killed")
-    many = [f"{number} {text}" for number in range(10) for text in documents]
+    many = [f"{number} {text}" for number in range(6) for text in documents]
     third = len(many) // 3
     write_corpus(
         folder / "in",
@@ -83,7 +83,7 @@ def test_killed_at_random_instants_a_build_comes_to_the_same_bytes(
     tmp_path: Path, start: Start, whole: dict[str, str]
 ) -> None:
     """`PACKLINE_KILLS=50` kills more often than the default run."""
-    chooser, wanted = random.Random(20), int(os.environ.get("PACKLINE_KILLS", "20"))
+    chooser, wanted = random.Random(20), int(os.environ.get("PACKLINE_KILLS", "12"))
     process = start(tmp_path / "timed")
     wait_for(lambda: len(workers_of(process.pid)) >= 2, process)
     began = time.monotonic()
@@ -106,7 +106,7 @@ def test_killed_at_random_instants_a_build_comes_to_the_same_bytes(
             spooling += any((out / ".packline/spool").glob("*"))
             writing += any((out / ".packline/tmp").glob("*"))
         assert code in (None, 0), text_of(process)
-        assert not wait_until_gone(process.pid, 2)
+        assert not wait_until_gone(process.pid)
         if code == 0:
             assert digests(out) == whole, f"after {kills} kills"
             shutil.rmtree(out)
@@ -178,7 +178,7 @@ def test_nobody_outlives_the_process_that_is_killed(
     coordinator = coordinator_of(process.pid)
     assert coordinator is not None and len(members(process.pid)) >= 4
     os.kill(process.pid if who == "asking" else coordinator, signal.SIGKILL)
-    left = wait_until_gone(process.pid, 2)
+    left = wait_until_gone(process.pid)
     assert not left
     process.wait()
     if who == "coordinator":
@@ -198,12 +198,12 @@ def test_a_worker_that_is_killed_is_told_with_its_unit_and_costs_only_that(
     process = start(out)
     wait_for(lambda: receipts(out) >= 1 and len(workers_of(process.pid)) >= 2, process)
     os.kill(workers_of(process.pid)[0], signal.SIGKILL)
-    assert process.wait(10) == 3
+    assert process.wait(60) == 3
     message = text_of(process)
     died = r"WorkerDied \| a worker process ended unexpectedly \(SIGKILL\) during "
     assert re.search(died, message), message
     assert "lower --workers" in message and "Traceback" not in message
-    assert not wait_until_gone(process.pid, 2)
+    assert not wait_until_gone(process.pid)
     done = receipts(out)
     assert start(out).wait() == 0
     assert digests(out) == whole and done >= 1
@@ -216,9 +216,9 @@ def test_an_interruption_ends_all_and_the_build_goes_on_later(
     process = start(out)
     wait_for(lambda: receipts(out) >= 1, process)
     os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C on a terminal does
-    assert process.wait(10) != 0
+    assert process.wait(60) != 0
     assert "KeyboardInterrupt" in text_of(process)
-    assert not wait_until_gone(process.pid, 2)
+    assert not wait_until_gone(process.pid)
     assert start(out).wait() == 0
     assert digests(out) == whole
 
@@ -232,7 +232,7 @@ def test_a_second_build_into_the_same_folder_is_refused_and_harms_nothing(
     os.kill(first.pid, signal.SIGSTOP)
     os.kill(coordinator_of(first.pid) or 0, signal.SIGSTOP)
     second = start(out)
-    assert second.wait(30) == 3
+    assert second.wait(60) == 3
     message = text_of(second)
     assert f"StoreBusy | another build is writing into {out}" in message and "wait for it to end" in message
     os.killpg(first.pid, signal.SIGCONT)

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from tests.jobs.builds import build, digests
 
-from packline.jobs import build as build_module
 from packline.jobs import units
-from packline.jobs.build import _looks_little
 from packline.jobs.events import BuildPlanned
 from packline.jobs.host_process import HostProcess
 from packline.recipe import Engine, Recipe, RunOptions, Source
@@ -59,21 +57,3 @@ def test_text_of_slow_engines_is_little_up_to_one_unit(
     monkeypatch.setattr(units, "LITTLE_TEXT", 100)
     assert (workers("auto"), workers("tokenizers")) == (None, None)
     assert units.prepare(recipe, RunOptions(workers=3), here=True).options.workers == 3
-
-
-def test_only_a_few_local_files_are_looked_at(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def looks_little(*inputs: str | Path) -> bool:
-        return _looks_little(Recipe(sources=(Source(inputs=tuple(map(str, inputs))),), tokenizer="a"))
-
-    folder = corpus.parent
-    assert looks_little(corpus) and looks_little(folder) and looks_little(corpus, folder)
-    assert not looks_little(corpus, folder.parent)  # a folder in a folder
-    assert not looks_little(f"{folder}/*.jsonl") and not looks_little("hf://datasets/a/b")
-    size = corpus.stat().st_size
-    monkeypatch.setattr(build_module, "LITTLE_TEXT", 2 * size)
-    assert looks_little(corpus) and not looks_little(corpus, corpus)
-    monkeypatch.setattr(build_module, "MOST_FILES", 1)
-    (folder / "b.jsonl").write_bytes(b"")
-    assert looks_little(corpus) and not looks_little(folder)

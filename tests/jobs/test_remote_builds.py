@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -125,7 +124,6 @@ def test_a_second_driver_is_told_who_drives_and_takes_over_from_a_dead_one(
 ) -> None:
     storage = LocalFolder(tmp_path / "place")
     monkeypatch.setattr(driver_module, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(driver_module, "WATCH_SECONDS", 0.5)
     monkeypatch.setattr(driver_module, "LOOK_SECONDS", 0.1)
     one, two = Driver(storage, tmp_path / "one"), Driver(storage, tmp_path / "two")
     one.take()
@@ -133,8 +131,11 @@ def test_a_second_driver_is_told_who_drives_and_takes_over_from_a_dead_one(
     with pytest.raises(StoreBusy, match="is being built by process") as caught:
         two.take()
     assert "--join" in caught.value.hint
+    assert one._thread is not None
+    one._end.set()  # no sign any more, as of a process that was killed
+    one._thread.join()
     monkeypatch.setattr(driver_module, "BEAT_SECONDS", 99.0)
-    time.sleep(0.2)  # the last short beat is over
+    monkeypatch.setattr(driver_module, "WATCH_SECONDS", 0.5)
     two.take()
     record = read_driver(storage)
     assert record is not None and record.id == two.record.id

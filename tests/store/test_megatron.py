@@ -13,6 +13,7 @@ import pytest
 from tests.formats.peers import run_peer
 from tests.store.stores import build_store
 
+from packline.facade import Store
 from packline.fingerprint import hash_bytes
 
 READ = """
@@ -44,24 +45,32 @@ def large_tokenizer(small: Path, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("dtype", ["uint16", "int32"])
-def test_megatron_reads_the_same_documents(
-    tmp_path: Path, tokenizer_json: Path, documents: list[str], write_jsonl: Callable[..., Path], dtype: str
-) -> None:
+@pytest.fixture
+def stores(
+    tmp_path: Path, tokenizer_json: Path, documents: list[str], write_jsonl: Callable[..., Path]
+) -> dict[str, Store]:
+    """Stores of 16 bits a token and of 32, each with two shards."""
     source = write_jsonl(tmp_path / "a.jsonl", documents)
-    large = dtype == "int32"
-    tokenizer = large_tokenizer(tokenizer_json, tmp_path) if large else tokenizer_json
-    eod = "<|65999|>" if large else "<|endoftext|>"
-    store = build_store(source, tokenizer, tmp_path / "store", val_fraction=0.2, eod=eod, engine="gigatoken")
-    assert store.manifest.dtype == dtype
-    assert len(store.shards) == 2
-    prefixes = [str(store.path / shard.name) for shard in store.manifest.shards]
-    found = run_peer(READ, *prefixes, modules=("megatron", "torch", "xxhash"))
-    first = 0
-    for prefix, shard in zip(prefixes, store.shards, strict=True):
-        own = store.documents[first : first + len(shard)]
-        first += len(shard)
-        assert found[prefix]["dtype"] == dtype
-        assert found[prefix]["document_indices"] == list(range(len(shard) + 1))
-        assert found[prefix]["hashes"] == [hash_bytes(one.tobytes()) for one in own]
-    assert first == len(documents)
+    large = large_tokenizer(tokenizer_json, tmp_path)
+    kinds = {"uint16": (tokenizer_json, "<|endoftext|>"), "int32": (large, "<|65999|>")}
+    return {
+        dtype: build_store(source, tokenizer, tmp_path / dtype, val_fraction=0.2, eod=eod, engine="gigatoken")
+        for dtype, (tokenizer, eod) in kinds.items()
+    }
+
+
+def test_megatron_reads_the_same_documents(stores: dict[str, Store], documents: list[str]) -> None:
+    places = [str(store.path / shard.name) for store in stores.values() for shard in store.manifest.shards]
+    found = run_peer(READ, *places, modules=("megatron", "torch", "xxhash"))
+    for dtype, store in stores.items():
+        assert store.manifest.dtype == dtype
+        assert len(store.shards) == 2
+        first = 0
+        for shard, one in zip(store.manifest.shards, store.shards, strict=True):
+            own = store.documents[first : first + len(one)]
+            first += len(one)
+            read = found[str(store.path / shard.name)]
+            assert read["dtype"] == dtype
+            assert read["document_indices"] == list(range(len(one) + 1))
+            assert read["hashes"] == [hash_bytes(document.tobytes()) for document in own]
+        assert first == len(documents)

@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     output.configure(as_json="--json" in arguments, quiet=quiet, mute=quiet and command in WRITING)
     interrupt_on_signals()
     if command in ENCODING:  # before anything else, as loading an engine takes longest
-        from packline.encoders.separate_engine import start_for
+        from packline.jobs.ahead import start_for
 
         start_for(arguments)
     if debug := "--debug" in arguments:
@@ -134,6 +134,11 @@ def main(arguments: list[str] | None = None) -> int:
         hint = "this should not happen: --debug shows where it did"
         output.error(type(error).__name__, f"{type(error).__name__}: {error}", hint)
         return FAILED
+    finally:
+        if command in ENCODING:
+            from packline.jobs.ahead import stop_ahead
+
+            stop_ahead()
 
 
 def _run(arguments: list[str]) -> int:

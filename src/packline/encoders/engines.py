@@ -22,6 +22,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,14 +31,16 @@ from packline.encoders import Engine, EngineName
 from packline.encoders.features import tokenizer_features
 from packline.encoders.reference import load_reference
 from packline.encoders.separate_engine import SeparateEngine
-from packline.encoders.special_tokens import MARK, BytesCounter
+from packline.encoders.special_tokens import MARK, BytesCounter, json_to_encode
 from packline.encoders.supported import unsupported
-from packline.encoders.tokenizer import read_added_tokens, refusals
+from packline.encoders.tokenizer import load_tokenizer, read_added_tokens, refusals
 from packline.encoders.words import PREPENDED, WordsEngine
-from packline.errors import TokenizerError
+from packline.errors import PacklineError, TokenizerError
 from packline.ragged import Ragged, concatenate, offsets_of
 
 if TYPE_CHECKING:  # Arrow would delay the process of `separate_engine`
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from packline.sources.batch import Texts
 
 FEW = 512
@@ -187,9 +190,43 @@ def load_engine(
         if apart:
             engine = SeparateEngine(name, json, lambda: ENGINES[name](json))
         else:
-            engine = WordsEngine(json, load) if name == "words" else ENGINES[name](json)
+            engine = WordsEngine(json, load) if name == "words" else _load(name, json)
     characters = read_otherwise(name, json)
     return GuardedEngine(engine, characters, load) if characters else engine
+
+
+_LOADING: dict[tuple[EngineName, str], tuple[ThreadPoolExecutor, Future[Engine]]] = {}
+"""The engine that is loaded ahead, by its name and tokenizer.json."""
+
+
+def load_ahead(tokenizer: str) -> None:
+    """Begin to load the engine that takes longest, in a thread that does without the interpreter's lock.
+
+    Args:
+        tokenizer: argument of `load_tokenizer`; one that is not on this machine is left alone.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    name: EngineName = "fastokens"
+    with suppress(PacklineError):
+        if os.path.exists(os.path.expanduser(tokenizer)):
+            json = json_to_encode(load_tokenizer(tokenizer), parse=False)
+            if unsupported(name, json) is None:
+                pool = ThreadPoolExecutor(1)
+                _LOADING[name, json] = pool, pool.submit(ENGINES[name], json)
+
+
+def stop_loading() -> None:
+    """Wait for an engine that is loaded ahead and was not needed; no thread is left, so a fork is safe."""
+    while _LOADING:
+        _LOADING.popitem()[1][0].shutdown()
+
+
+def _load(name: EngineName, json: str) -> Engine:
+    if (loading := _LOADING.pop((name, json), None)) is None:
+        return ENGINES[name](json)
+    with loading[0]:
+        return loading[1].result()
 
 
 def load_engines(

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
@@ -95,18 +95,6 @@ def engine_processes() -> list[int]:
 
 _AHEAD: list[EngineProcess] = []
 """The process that was started ahead, until an engine takes it."""
-
-
-def start_for(words: Sequence[str]) -> None:
-    """Start a process ahead for a command line that names a tokenizer.
-
-    Args:
-        words: words of the command line; with settings of how text is encoded, nothing is started.
-    """
-    names = [word.partition("=")[0] for word in words]
-    if "--tokenizer" in names and not {"--engine", "--special-tokens", "--workers"}.intersection(names):
-        place = names.index("--tokenizer")
-        start_ahead(words[place].partition("=")[2] or "".join(words[place + 1 : place + 2]))
 
 
 def start_ahead(tokenizer: str, engine: Requested = "auto", *, parse: bool = False) -> None:

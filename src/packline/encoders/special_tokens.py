@@ -127,13 +127,35 @@ class SpecialTokenCounter(BytesCounter):
         super().__init__(token.encode("utf-8") for token in special_tokens if token)
 
 
+@keep_last
 def json_to_encode(tokenizer: Tokenizer, *, parse: bool) -> str:
     """The tokenizer.json of engines and reference.
 
     Args:
         parse: encode strings of special tokens in texts as these tokens; otherwise as text.
     """
-    return tokenizer.json if parse else without_special_tokens(tokenizer)
+    if not parse:
+        return without_special_tokens(tokenizer)
+    json = tokenizer.json
+    return remember("with special tokens", json, str, lambda: _quick_to_load(msgspec.json.decode(json)))
+
+
+def _quick_to_load(whole: dict[str, Any]) -> str:
+    """The same tokenizer, spelled so that the reference and fastokens load it in a quarter less time.
+
+    They keep objects in sorted trees, and read a merge as one string faster than as two. Of such strings the
+    reference skips those that begin as the first line of a file of merges does.
+    """
+    model = whole["model"]
+    if model.get("merges"):
+        pairs = merge_pairs(model["merges"])
+        words = [" ".join(pair) for pair in pairs]
+        if not any(
+            word.split() != pair or word.startswith("#version")
+            for word, pair in zip(words, pairs, strict=True)
+        ):
+            model["merges"] = words
+    return msgspec.json.encode(whole, order="sorted").decode()
 
 
 @keep_last
@@ -144,15 +166,12 @@ def without_special_tokens(tokenizer: Tokenizer) -> str:
         TokenizerError: a special token is also used for ordinary text: a byte, or an input or result of a
             merge. Text would either become it, or lose its tokens.
     """
-    changed = remember("without special tokens", tokenizer.json, _MAYBE, lambda: _rename_special(tokenizer))
-    return tokenizer.json if changed is None else changed.replace(KEPT_MARK, MARK)
+    changed = remember("without special tokens", tokenizer.json, str, lambda: _rename_special(tokenizer))
+    return changed.replace(KEPT_MARK, MARK)
 
 
-_MAYBE: Any = str | None
-
-
-def _rename_special(tokenizer: Tokenizer) -> str | None:
-    """The tokenizer.json with other strings for its special tokens; None if it has none."""
+def _rename_special(tokenizer: Tokenizer) -> str:
+    """The tokenizer.json with other strings for its special tokens."""
     whole = msgspec.json.decode(tokenizer.json)
     renamed = {
         token["content"]: f"{KEPT_MARK}{number}\uffff"
@@ -160,7 +179,7 @@ def _rename_special(tokenizer: Tokenizer) -> str | None:
         if token.get("special")
     }
     if not renamed:
-        return None
+        return _quick_to_load(whole)
     model = whole["model"]
     if model.get("type") == "Unigram" and model.get("unk_id") is not None:
         # A Unigram model encodes any unknown text as <unk>, including this string; that remains.
@@ -173,7 +192,7 @@ def _rename_special(tokenizer: Tokenizer) -> str | None:
     _rename_in_model(model, renamed)
     # It names special tokens too, and is not applied to documents.
     whole["post_processor"] = None
-    return msgspec.json.encode(whole).decode()
+    return _quick_to_load(whole)
 
 
 def _refuse_words(tokenizer: Tokenizer, whole: dict[str, Any], special: dict[str, str]) -> None:

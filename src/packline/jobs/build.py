@@ -6,25 +6,19 @@ build is prepared here; little text is encoded in this process instead. This mod
 
 from __future__ import annotations
 
-import os
-import stat
 import time
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packline.encoders import LITTLE_TEXT
-from packline.encoders.separate_engine import start_ahead, stop_ahead
+from packline.encoders.separate_engine import start_ahead
+from packline.jobs.ahead import BUILD, looks_little, stop_ahead
 from packline.jobs.on import On, Slice
 from packline.recipe import Recipe, RunOptions, check_options
 from packline.storage.inputs import refuse_name
 
 if TYPE_CHECKING:
     from packline.jobs.events import Event, Finished
-
-MOST_FILES = 1000
-"""Number of files that are looked at before the processes are started."""
 
 
 def run_build(
@@ -51,12 +45,13 @@ def run_build(
     check_options(options)
     began = time.monotonic() if started is None else started
     here = on == "local"
-    may_stay = here and options.workers is None and _looks_little(recipe)
+    inputs = [given for source in recipe.sources for given in source.inputs]
+    may_stay = here and options.workers is None and looks_little(inputs)
     if may_stay:
         start_ahead(recipe.tokenizer, options.engine, parse=recipe.special_tokens == "parse")
     from packline.jobs.executor import LocalProcesses
 
-    processes = LocalProcesses(preload="packline.jobs.build_runner")
+    processes = LocalProcesses(preload=BUILD)
     if (here or isinstance(on, Slice)) and options.workers != 0 and not may_stay:
         processes.start()
     try:
@@ -69,25 +64,3 @@ def run_build(
     finally:
         stop_ahead()
         processes.close()
-
-
-def _looks_little(recipe: Recipe) -> bool:
-    """True if the inputs are a few local files, and folders of them, with little text together.
-
-    Others may be found to have little text later: the processes have then been started for nothing.
-    """
-    left, text = MOST_FILES, 0
-    for given in (given for source in recipe.sources for given in source.inputs):
-        paths: list[str | os.DirEntry[str]] = [given]
-        try:
-            if os.path.isdir(given):
-                with os.scandir(given) as entries:
-                    paths = list(islice(entries, left + 1))
-            states = [os.stat(path) for path in paths]
-        except OSError:
-            return False
-        left -= len(states)
-        text += sum(state.st_size for state in states)
-        if left < 0 or text >= LITTLE_TEXT or not all(stat.S_ISREG(state.st_mode) for state in states):
-            return False
-    return True

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from packline.jobs.ahead import take_host
 from packline.jobs.events import Event, Failed, Progress, revive
 from packline.jobs.host_process import (
     REPLIES,
@@ -212,7 +213,7 @@ class LocalProcesses:
 
     def start(self) -> None:
         """Start the host, so that it loads its modules while the job is prepared."""
-        self._host = HostProcess(self._preload)
+        self._host = take_host() or HostProcess(self._preload)
 
     def count(self, job: Job[Any, Any, Any], units: int) -> int:
         """See `Executor.count`."""

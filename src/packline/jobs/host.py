@@ -3,11 +3,11 @@
     driver ──socket──> host ──fork──> worker 0, worker 1, ...   run units, commit them
                             └─fork──> feeder                    cuts streams into units
 
-It is started fresh (`python -m packline.jobs.host`) and starts no threads, so forking is safe at any time.
-It runs nothing itself; what it has opened, such as a tokenizer, all forked processes share. Each worker has
-up to two units queued, so that it never waits for an answer; a unit counts only when its result is committed,
-which happens while the next one runs. The feeder may be ahead by a few units only. All processes end with
-the driver.
+It is started fresh (`python -m packline.jobs.host`), and the threads that load a job have ended when it is
+open, so forking is safe at any time. It runs nothing itself; what it has opened, such as a tokenizer, all
+forked processes share. Each worker has up to two units queued, so that it never waits for an answer; a unit
+counts only when its result is committed, which happens while the next one runs. The feeder may be ahead by a
+few units only. All processes end with the driver.
 
 Memory: a worker that has grown beyond its share ends after a unit and is replaced by a fresh one.
 """
@@ -32,6 +32,7 @@ from typing import Any
 
 import msgspec
 
+from packline.encoders.engines import load_ahead, stop_loading
 from packline.errors import WorkerDied
 from packline.jobs.events import Failed, Progress, as_failed
 from packline.jobs.executor import Committer
@@ -360,6 +361,7 @@ def open_runner(start: Start) -> Runner[Any, Any]:
     kind = getattr(importlib.import_module(start.module), start.name)
     gc.disable()  # it would scan the tokenizer's 300,000 strings again and again, and find nothing
     runner: Runner[Any, Any] = msgspec.msgpack.decode(start.opening, type=kind).open()
+    stop_loading()
     runner.is_shared = start.is_shared
     gc.collect()
     gc.freeze()  # else each worker's garbage collector would touch, and so copy, shared pages
@@ -367,13 +369,15 @@ def open_runner(start: Start) -> Runner[Any, Any]:
     return runner
 
 
-def run_host(descriptor: int, parent: int, preload: str) -> int:
-    """Open the job that the driver sends, and serve it."""
+def run_host(descriptor: int, parent: int, preload: str, tokenizer: str) -> int:
+    """Open the job that the driver sends, and serve it; see `HostProcess` for what is loaded before."""
     die_with_parent()
     ignore_signals()
     if os.getppid() != parent:
         return 1  # the driver ended before this process was set to end with it
     os.dup2(2, 1)  # no output but on standard error
+    if tokenizer:
+        load_ahead(tokenizer)
     with contextlib.suppress(ImportError):  # reported, if it matters, when the job is opened
         importlib.import_module(preload)
     driver = Connection(descriptor)
@@ -401,4 +405,4 @@ def run_host(descriptor: int, parent: int, preload: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_host(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+    sys.exit(run_host(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

@@ -98,15 +98,16 @@ class HostProcess:
 
     Args:
         preload: module that the host imports at once.
+        tokenizer: argument of `load_tokenizer` for which it begins to load an engine at once, if given.
     """
 
-    def __init__(self, preload: str) -> None:
+    def __init__(self, preload: str, tokenizer: str = "") -> None:
         stop_ahead()  # it is the workers that encode
         self._if_died = ""
         self._socket, theirs = map(_above_standard, socket.socketpair())
         self._pipe = Connection(os.dup(self._socket.fileno()))
         with theirs:
-            words = [str(theirs.fileno()), str(os.getpid()), preload]
+            words = [str(theirs.fileno()), str(os.getpid()), preload, tokenizer]
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "packline.jobs.host", *words],
                 stdin=subprocess.DEVNULL,

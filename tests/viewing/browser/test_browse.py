@@ -270,7 +270,8 @@ def test_tokenizers_live(chrome: Chrome, site: str, store: Store) -> None:
     cells = page.locator(".strip").first.locator(".tokens .t")
     shown = "all => all.map(one => one.dataset.ids).join(' ')"
     until(page, lambda: cells.evaluate_all(shown) == " ".join(map(str, ids)))
-    assert area.input_value() == "import 漢字" and "text=import" in page.url
+    until(page, lambda: "text=import" in page.url)
+    assert area.input_value() == "import 漢字"
     assert page.evaluate("document.activeElement.tagName") == "TEXTAREA"
     page.locator("details.copy summary").first.click()
     assert page.locator("details.copy pre").first.inner_text() == " ".join(map(str, ids))

@@ -98,6 +98,7 @@ def test_the_contents_lead_to_the_sections(chrome: Chrome, report: Path) -> None
     for link in links.all():
         name = link.inner_text()
         link.click()
+        page.locator(":target", has_text=name).wait_for()
         assert page.locator(":target").inner_text() == name
         assert page.locator(":target").evaluate("one => one.getBoundingClientRect().top") < 600
 
