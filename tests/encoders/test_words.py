@@ -19,12 +19,13 @@ from tests.encoders.hostile_texts import hostile_texts
 from tests.encoders.test_sentencepiece import trained
 
 from packline.encoders import EngineName
+from packline.encoders import word_table as table_module
 from packline.encoders import words as words_module
 from packline.encoders.engines import TokenizersEngine, load_engine
 from packline.encoders.sentencepiece import read_model
 from packline.encoders.supported import unsupported
 from packline.encoders.unigrams import Unigrams
-from packline.encoders.word_table import PADDING, Keys, WordTable
+from packline.encoders.word_table import PADDING, WordTable
 from packline.ragged import Ragged, offsets_of
 from packline.sources.batch import Texts
 
@@ -189,7 +190,7 @@ def test_whatever_is_beside_white_space_and_at_the_ends(name: str) -> None:
 
 def test_a_full_table_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words_module, "MOST", 50)
-    monkeypatch.setattr(words_module, "AT_ONCE", 7)
+    monkeypatch.setattr(table_module, "AT_ONCE", 7)
     ours, theirs = load_engine("words", json.dumps(_contents("t5"))), engines("t5")[1]
     for seed in range(4):
         some = Texts.of(hostile_texts(Random(seed), [], 5_000))
@@ -207,29 +208,24 @@ def test_other_tokenizers_are_not_given_to_it() -> None:
 
 @given(st.lists(st.lists(st.binary(max_size=20), max_size=30), max_size=4), st.integers(0, 3))
 def test_a_table_is_a_dict(batches: list[list[bytes]], bits: int) -> None:
-    table, known = WordTable(), dict[bytes, int]()
-    table._shift = np.uint64(64 - 16)
+    encoded: list[bytes] = []
+
+    def encode(data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> tuple[Ragged, np.ndarray]:
+        """Number words as they come; those of odd size are known."""
+        words = [data[start : start + size].tobytes() for start, size in zip(starts, sizes, strict=True)]
+        ids = np.arange(len(encoded), len(encoded) + len(words), dtype=np.uint32)
+        encoded.extend(words)
+        return Ragged(ids, np.arange(len(ids) + 1)), sizes % 2 > 0
+
+    table = WordTable(encode)
     for batch in batches:
         words = [word[: 1 + bits * 6] for word in batch]
-        keys = _keys(words)
-        expected = [known.get(word, -1) for word in words]
-        assert table.find(keys).tolist() == expected
-        new = [word for word in dict.fromkeys(words) if word not in known]
-        known |= {word: len(known) + place for place, word in enumerate(new)}
-        ids = np.arange(len(new), dtype=np.uint32)
-        table.add(_keys(new), Ragged(ids, np.arange(len(new) + 1)), np.ones(len(new), bool))
-        assert table.find(keys).tolist() == [known[word] for word in words]
-
-
-def test_a_table_grows() -> None:
-    words = [str(number).encode() for number in range(100_000)]
-    table = WordTable()
-    for start in range(0, len(words), 9_999):
-        some = words[start : start + 9_999]
-        ids = np.zeros(len(some), np.uint32)
-        table.add(_keys(some), Ragged(ids, np.arange(len(some) + 1)), np.ones(len(some), bool))
-    assert table.find(_keys(words)).tolist() == list(range(len(words)))
-    assert table.find(_keys([b"x", b"100000"])).tolist() == [-1, -1]
+        data = np.frombuffer(b"-".join([*words, b""]) + bytes(PADDING), np.uint8)
+        sizes = np.array([*map(len, words)], np.int64)
+        slots = table.find(data, offsets_of(sizes + 1)[:-1], sizes)
+        assert [b"".join(encoded[id] for id in table.words[slot]) for slot in slots] == words
+        assert table.known[slots].tolist() == [len(word) % 2 > 0 or not word for word in words]
+    assert len(encoded) == len(set(encoded)) == len(table) - 1
 
 
 def test_divisions_of_one_score_are_left_to_the_reference() -> None:
@@ -239,13 +235,6 @@ def test_divisions_of_one_score_are_left_to_the_reference() -> None:
     tokens, known = model.encode(data, np.array([0, 3, 7]), np.array([3, 4, 2]))
     assert known.tolist() == [True, False, True]
     assert tokens.tokens.tolist() == [1, 3, 1, 2]
-
-
-@given(st.lists(st.binary(min_size=1, max_size=20), max_size=30))
-def test_distinct_words_are_numbered(words: list[bytes]) -> None:
-    which, once = _keys(words).distinct()
-    assert [words[once[number]] for number in which] == words
-    assert len(once) == len(set(words))
 
 
 TIED = [["<unk>", 0.0], ["▁", -1.0], ["a", -1.0], ["aa", -1.5], ["b", -1.0], ["-", -1.0], ["x{", -9.0]]
@@ -267,9 +256,3 @@ def test_parts_of_words_are_as_in_the_whole(long: int, parts: list[list[str]]) -
     expected = _reference(whole).encode(texts)
     assert found.tokens.tolist() == expected.tokens.tolist()
     assert found.offsets.tolist() == expected.offsets.tolist()
-
-
-def _keys(words: list[bytes]) -> Keys:
-    data = np.frombuffer(b"".join(words) + bytes(PADDING), np.uint8)
-    offsets = offsets_of([len(word) for word in words])
-    return Keys(data, offsets[:-1], np.diff(offsets))

@@ -24,7 +24,7 @@ UNKNOWN = 10.0
 LONGEST = 32
 """Bytes of the longest words that are encoded here."""
 WIDTHS = (8, 16, LONGEST)
-"""Bounds of the sizes of words that are encoded together: memory grows with the square."""
+"""Bounds of the sizes of words that are encoded together: memory grows with the product of size and piece."""
 PRINTABLE = re.compile("[ -~]+")
 LETTERS = 96
 SPACE = 1
@@ -51,9 +51,13 @@ class Unigrams:
 
     def __init__(self, model: dict[str, Any], normalize: Callable[[str], str], spaces: bytes) -> None:
         ids = {piece: number for number, (piece, _) in enumerate(model["vocab"])}
-        self._trie = Trie({piece.replace("▁", " "): id for piece, id in ids.items() if " " not in piece})
+        pieces = {piece.replace("▁", " "): id for piece, id in ids.items() if " " not in piece}
+        self._trie = Trie(pieces)
         scores = [score for _, score in model["vocab"]]
         self._unknown, self._unknown_id = len(scores), model.get("unk_id")
+        single = [pieces.get(chr(number), self._unknown) for number in range(0x1F, 0x7F)]
+        self._single = np.array(single, np.int32)
+        """Ids of letters."""
         self._scores = np.array([*scores, min(scores) - UNKNOWN, -np.inf])
         fuses = self._unknown_id is not None and not model.get("byte_fallback") and min(scores) < 0
         self._letters = _letters(normalize, lambda letter: "▁" in ids and (fuses or letter in ids))
@@ -66,74 +70,81 @@ class Unigrams:
         Returns:
             Tokens of each word, and whether they are known, bool `[W]`; if not, there are none.
         """
-        letters = self._matrix(data, starts, sizes)
-        sizes = np.count_nonzero(letters, axis=1)
         known = np.zeros(len(sizes), bool)
-        ids, number = np.full(letters.shape, -1), np.zeros(len(sizes), np.int64)
-        sizes[(sizes == 1) & (letters[:, 0] == SPACE)] = 0  # white space alone may be removed
+        ids = np.full((len(sizes), LONGEST if sizes.max(initial=0) > WIDTHS[0] else WIDTHS[0]), -1)
         order = np.argsort(sizes, kind="stable")
-        first = int(np.searchsorted(sizes[order], 1))
-        for width in WIDTHS:
-            last = int(np.searchsorted(sizes[order], width, side="right"))
-            some, first = order[first:last], last
-            if len(some):
-                known[some] = self._encode(letters[some, : width + 1], sizes[some], ids, number, some)
+        edges = np.searchsorted(sizes[order], WIDTHS, side="right").tolist()
+        for width, first, last in zip(WIDTHS, [0, *edges], edges, strict=False):
+            rows = order[first:last]
+            letters = self._matrix(data, starts[rows], sizes[rows], width)
+            fit = np.flatnonzero((letters != 0).sum(axis=0) == sizes[rows])
+            fit = fit[(sizes[rows[fit]] > 1) | (letters[0, fit] != SPACE)]  # white space alone may be removed
+            if len(fit):
+                rows = rows[fit]
+                known[rows] = self._encode(letters[:, fit], sizes[rows], ids, rows)
         if self._unknown_id is not None:
-            spelled = (ids == self._unknown_id).any(axis=1)  # the name of the unknown token, as text
-            ids[spelled], number[spelled], known[spelled] = -1, 0, False
-        fused = (ids[:, 1:] == self._unknown) & (ids[:, :-1] == self._unknown)
-        ids[:, 1:][fused] = -1
-        number -= np.count_nonzero(fused, axis=1)
-        tokens = ids[ids >= 0]
+            known &= ~(ids == self._unknown_id).any(axis=1)  # the name of the unknown token, as text
+        ids[~known] = -1
+        ids[:, 1:][(ids[:, 1:] == self._unknown) & (ids[:, :-1] == self._unknown)] = -1  # fused
+        there = ids >= 0
+        tokens = ids[there]
         if self._unknown_id is not None:
             tokens[tokens == self._unknown] = self._unknown_id
-        return Ragged(tokens.astype(np.uint32), offsets_of(number)), known
+        return Ragged(tokens.astype(np.uint32), offsets_of(there.sum(axis=1))), known
 
-    def _matrix(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Letters of words, uint8 `[W, LONGEST + 1]`: 0 after the last one, and for words with others."""
-        places = np.minimum(starts[:, None] + np.arange(LONGEST + 1), len(data) - 1)
-        raw = data[places]
+    def _matrix(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, width: int) -> np.ndarray:
+        """Letters of words, uint8 `[width + 1, W]`: 0 after the last one, and for others."""
+        steps = np.arange(width + 1)[:, None]
+        raw = data[np.minimum(starts + steps, len(data) - 1)]
         found = self._letters[raw]
-        found[:, 0] = self._firsts[raw[:, 0]]
-        found[np.arange(LONGEST + 1) >= sizes[:, None]] = 0
-        found[(sizes > LONGEST) | (np.count_nonzero(found, axis=1) != sizes)] = 0
+        found[0] = self._firsts[raw[0]]
+        found[steps >= sizes] = 0
         return found
 
     def _encode(
-        self, letters: np.ndarray, sizes: np.ndarray, ids: np.ndarray, number: np.ndarray, rows: np.ndarray
+        self, letters: np.ndarray, sizes: np.ndarray, ids: np.ndarray, rows: np.ndarray
     ) -> np.ndarray:
-        """Set ids and their number for some rows, in order of their sizes; return whether they are known."""
-        parts = self._trie.parts(letters)
-        words, starts = np.nonzero(letters)
-        single = parts[starts + 1, words, starts]
-        parts[starts + 1, words, starts] = np.where(single < 0, self._unknown, single)
-        known = np.ones(len(sizes), bool)
-        best, back = np.full(letters.shape, -np.inf), np.zeros(letters.shape, np.int64)
-        best[:, 0] = 0.0
-        for end in range(1, letters.shape[1]):
+        """Set ids of some rows, in order of their sizes; return whether they are known."""
+        width, words = letters.shape[0] - 1, letters.shape[1]
+        longest = min(width, self._trie.longest)
+        pieces = np.empty((longest * width, words), np.int32)  # by size - 1 and start
+        scores = np.full((longest * width, words), -np.inf)
+        pieces[:width] = self._single[letters[:-1]]
+        scores[:width] = self._scores[pieces[:width]]
+        for places, found in self._trie.walk(letters):
+            pieces.reshape(-1)[places] = found
+            scores.reshape(-1)[places] = self._scores[found]
+        best, back = np.zeros((width + 1, words)), np.zeros((width + 1, words), np.uint8)
+        tied = np.zeros((width + 1, words), bool)
+        lengths = np.arange(1, longest + 1, dtype=np.uint8)[:, None]
+        for end in range(1, width + 1):
             some = slice(int(np.searchsorted(sizes, end)), None)
-            sums = self._scores[parts[end, some, :end]]
-            sums += best[some, :end]
-            most = sums.max(axis=1)
-            best[some, end], back[some, end] = most, sums.argmax(axis=1)
-            known[some] &= np.count_nonzero(sums > most[:, None] - ALIKE, axis=1) == 1
-        at = np.where(known, sizes, 0)
-        left = np.flatnonzero(at)
-        while len(left):
-            start = back[left, at[left]]
-            number[rows[left]] += 1
-            ids[rows[left], -number[rows[left]]] = parts[at[left], left, start]
-            at[left] = start
-            left = left[start > 0]
+            sums = scores[end - 1 :: width - 1, some][: min(end, longest)]
+            sums += best[end - 1 :: -1, some][: len(sums)]
+            best[end, some] = sums.max(axis=0)
+            near = (sums > best[end, some] - ALIKE).view(np.uint8)
+            back[end, some] = (near * lengths[: len(near)]).max(axis=0)
+            tied[end, some] = near.sum(axis=0, dtype=np.uint8) > 1
+        known = np.ones(words, bool)
+        at, left = sizes.copy(), np.arange(words)
+        for column in range(ids.shape[1]):
+            known[left] &= ~tied[at, left]
+            size = back[at, left].astype(np.int64)
+            at -= size
+            ids[rows[left], -1 - column] = pieces[(size - 1) * width + at, left]
+            going = np.flatnonzero(at)
+            if not len(going):
+                break
+            at, left = at[going], left[going]
         return known
 
 
 class Trie:
-    """Pieces of ASCII letters, as a table of steps from node to node; letter 0 ends a word.
+    """Pieces of ASCII letters: children of a node are numbered one after the other; letter 0 ends a word.
 
     >>> trie = Trie({"a": 5, "ab": 6})
-    >>> trie.parts(ASCII[[*b"ab", 0]][None])[:, 0].tolist()
-    [[-1, -1], [5, -1], [6, -1]]
+    >>> [(places.tolist(), ids.tolist()) for places, ids in trie.walk(ASCII[[[*b"ab"], [*b"ba"], [0, 0]]])]
+    [([4], [6])]
     """
 
     def __init__(self, pieces: dict[str, int]) -> None:
@@ -141,46 +152,47 @@ class Trie:
         sizes = np.fromiter(map(len, some), np.int64, len(some))
         letters = np.zeros((len(some), LONGEST), np.uint8)
         letters[np.arange(LONGEST) < sizes[:, None]] = ASCII[np.frombuffer("".join(some).encode(), np.uint8)]
-        ours = (np.count_nonzero(letters, axis=1) == sizes) & (sizes > 0)
-        letters, ids = letters[ours], np.fromiter(some.values(), np.int32, len(some))[ours]
-        at, steps = np.zeros(len(ids), np.int64), [np.zeros((1, LETTERS), np.int32)]
-        nodes = 1
-        for column in letters.T:
-            longer = np.flatnonzero(column)
-            taken, number = np.unique(at[longer] * LETTERS + column[longer], return_inverse=True)
-            steps.append(np.zeros((len(taken), LETTERS), np.int32))
-            before = nodes - len(steps[-2])
-            steps[-2].reshape(-1)[taken - before * LETTERS] = nodes + np.arange(len(taken))
-            at[longer] = nodes + number
-            nodes += len(taken)
-        self._steps = np.concatenate(steps).reshape(-1)
+        ours = np.flatnonzero((np.count_nonzero(letters, axis=1) == sizes) & (sizes > 0))
+        ours = ours[np.argsort(letters[ours].view(f"S{LONGEST}").reshape(-1))]
+        letters, sizes = letters[ours], sizes[ours]
+        self.longest = int(sizes.max(initial=1))
+        """Letters of the longest piece."""
+        new = np.append([True], np.zeros(len(ours), bool))[: len(ours)]
+        at, nodes, steps = np.zeros(len(ours), np.int64), 1, []
+        for column in letters[:, : self.longest].T:
+            new[1:] |= column[1:] != column[:-1]
+            begins = new & (column > 0)
+            steps.append(at[begins] * LETTERS + column[begins])
+            at = np.where(column > 0, nodes - 1 + np.cumsum(begins), at)
+            nodes += len(steps[-1])
+        taken, number = np.concatenate(steps), np.arange(1, nodes)
+        parents = taken // LETTERS
+        self._before, self._ranks = np.zeros(nodes, np.int64), np.zeros(nodes * LETTERS, np.uint8)
+        self._before[parents[::-1]] = number[::-1] - 1  # of several for one place, the last remains
+        self._ranks[taken] = number - self._before[parents]
         self._ids = np.full(nodes, -1, np.int32)
-        self._ids[at] = ids
+        self._ids[at] = np.fromiter(some.values(), np.int32, len(some))[ours]
 
-    def parts(self, letters: np.ndarray) -> np.ndarray:
-        """Ids of all pieces in words, int32 `[L+1, W, L]` by end, word and start; -1 for none."""
-        words, width = letters.shape
-        parts = np.full((width, words, width - 1), -1, np.int32)
-        rows, starts = np.nonzero(letters)
-        for step, walking, ids in self._walk(letters, rows, starts):
-            hits = walking[ids >= 0]
-            parts[starts[hits] + step, rows[hits], starts[hits]] = ids[ids >= 0]
-        return parts
+    def walk(self, letters: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Find all pieces of two letters or more in words.
 
-    def _walk(
-        self, letters: np.ndarray, rows: np.ndarray, starts: np.ndarray
-    ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Follow letters from places on: length, the places where pieces go that far, and their ids."""
-        buffer = letters.reshape(-1)
-        places = rows * letters.shape[1] + starts
-        walking, nodes = np.arange(len(rows)), np.zeros(len(rows), np.int64)
-        for step in range(letters.shape[1]):
-            nodes = self._steps[nodes * LETTERS + buffer[places]]
-            going = np.flatnonzero(nodes)
-            if not len(going):
-                return
-            walking, nodes, places = walking[going], nodes[going].astype(np.int64), places[going] + 1
-            yield step + 1, walking, self._ids[nodes]
+        Args:
+            letters: uint8 `[L+1, W]`, words as columns.
+
+        Returns:
+            For each size: places in an array `[size - 1, L, W]` by the start of the piece, and ids.
+        """
+        buffer, (rows, words) = letters.reshape(-1), letters.shape
+        places = np.flatnonzero(letters[1:])
+        nodes = np.zeros(len(places), np.int64)
+        for step in range(self.longest):
+            ranks = self._ranks[nodes * LETTERS + buffer[places + step * words]]
+            going = np.flatnonzero(ranks)
+            nodes, places = self._before[nodes[going]] + ranks[going], places[going]
+            if step:
+                ids = self._ids[nodes]
+                hits = np.flatnonzero(ids >= 0)
+                yield step * (rows - 1) * words + places[hits], ids[hits]
 
 
 def _letters(normalize: Callable[[str], str], kept: Callable[[str], bool]) -> np.ndarray:

@@ -1,152 +1,103 @@
 """Word table: the tokens of words that have been encoded before.
 
-A hash table in NumPy arrays: a million words are found in a few dozen array operations, without an object for
-each. A word of up to 15 bytes is its own key, two integers of 64 bits; longer ones, few in any text, are in a
-dict:
+Words of a batch are made distinct by Arrow, without an object for each; a dict has the distinct ones:
 
-    word "cat" ──> key (0x746163, 3 << 56) ──> slot 7 ──> tokens[offsets[7] : offsets[8]]
+    "the cat, the"  ──>  the | cat | ,  ──>  slots 7, 2, 3  ──>  7 2 3 7  ──>  tokens of the slots
 
-Equal keys are equal words, so a word never gets the tokens of another. A table that has become full is
-emptied: common words return with the next batch.
+A word of up to 7 bytes is its own key, an integer of 64 bits; a longer one is a key as it is. Equal keys are
+equal words, so a word never gets the tokens of another. A table that has become full is emptied: common words
+return with the next batch.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 
 from packline.ragged import Ragged, concatenate
 
-SHORT = 15
-"""Bytes of a word that is its own key; the last byte of the key is the length."""
+SHORT = 7
+"""Bytes of a word that is an integer; the last byte of the integer is the length."""
 MOST = 1 << 19
-"""Words at which a table is emptied: with their tokens, about 60 MB."""
-LEAST = 1 << 16
-"""Places of an empty table, a power of two; always at least twice as many as words."""
-PADDING = 16
+"""Words at which a table is emptied: with their tokens, about 100 MB."""
+AT_ONCE = 4096
+"""New words that are encoded together."""
+PADDING = 8
 """Bytes that must follow the last word in its buffer."""
 
-_BYTES_KEPT = np.array([(1 << 8 * size) - 1 for size in range(8)] + [(1 << 64) - 1] * 9, np.uint64)
-_FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+_BYTES_KEPT = np.array([*((1 << 8 * size) - 1 for size in range(SHORT + 1)), 0], np.uint64)
+_LENGTHS = np.array([*(size << 56 for size in range(SHORT + 1)), 0], np.uint64)
 
-
-class Keys:
-    """Keys of words in a buffer.
-
-    Args:
-        data: uint8 `[N + PADDING]`, the words and anything else.
-        starts, sizes: int64 `[W]`, where each word begins, and its number of bytes.
-    """
-
-    def __init__(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> None:
-        eights = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
-        short = np.minimum(sizes, SHORT)
-        self.low = eights[starts] & _BYTES_KEPT[short]
-        self.high = eights[starts + 8] & _BYTES_KEPT[np.maximum(short - 8, 0)]
-        self.high |= short.astype(np.uint64) << np.uint64(56)
-        self.long: dict[int, bytes] = {
-            place: data[starts[place] : starts[place] + sizes[place]].tobytes()
-            for place in np.flatnonzero(sizes > SHORT).tolist()
-        }
-        """Words longer than `SHORT`, by their place."""
-
-    def distinct(self) -> tuple[np.ndarray, np.ndarray]:
-        """Number the distinct words: number of each, int64 `[W]`, and a place of each number, int64 `[U]`."""
-        low, high = self.low.copy(), self.high.copy()
-        numbers: dict[bytes, int] = {}
-        for place, word in self.long.items():
-            low[place], high[place] = numbers.setdefault(word, len(numbers)), _BYTES_KEPT[-1]
-        mixed = _mixed(low, high)
-        order = np.argsort(mixed)  # words of one value side by side would be numbered twice, and not be wrong
-        new = np.ones(len(order), bool)
-        new[1:] = (low[order[1:]] != low[order[:-1]]) | (high[order[1:]] != high[order[:-1]])
-        which = np.empty(len(order), np.int64)
-        which[order] = np.cumsum(new) - 1
-        return which, order[new]
+Encode = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Ragged, np.ndarray]]
 
 
 class WordTable:
-    """Tokens of words, by their bytes.
+    """Tokens of words, by their bytes; slot 0 is that of the empty word.
 
-    >>> text = np.frombuffer(b"onetwo" + bytes(PADDING), np.uint8)
-    >>> keys = Keys(text, np.array([0, 3]), np.array([3, 3]))
-    >>> table = WordTable()
-    >>> table.add(keys, Ragged(np.array([5, 6, 7], np.uint32), np.array([0, 1, 3])), np.ones(2, bool))
-    >>> slots = table.find(keys)
-    >>> slots.tolist(), table.words.take(slots[1:]).tokens.tolist()
-    ([0, 1], [6, 7])
+    Args:
+        encode: encodes distinct words, those of `sizes` bytes at `starts`, int64 `[W]`, of `data`, uint8;
+            returns their tokens and whether they are known, bool `[W]`.
+
+    >>> table = WordTable(lambda data, starts, sizes: (Ragged(starts, np.arange(len(starts) + 1)), sizes > 0))
+    >>> text = np.frombuffer(b"onetwoone" + bytes(PADDING), np.uint8)
+    >>> table.find(text, np.array([0, 3, 6]), np.array([3, 3, 3])).tolist()
+    [1, 2, 1]
     """
 
-    def __init__(self) -> None:
-        self.words = Ragged(np.empty(0, np.uint32), np.zeros(1, np.int64))
+    def __init__(self, encode: Encode) -> None:
+        self.words = Ragged(np.empty(0, np.uint32), np.zeros(2, np.int64))
         """Tokens of each slot."""
-        self.known = np.empty(0, bool)
+        self.known = np.ones(1, bool)
         """True for slots whose tokens are known; the others have none."""
-        self._long: dict[bytes, int] = {}
-        self._allocate(LEAST)
+        self._encode = encode
+        self._slots: dict[int | bytes, int] = {0: 0}
 
     def __len__(self) -> int:
         return len(self.words)
 
-    def find(self, keys: Keys) -> np.ndarray:
-        """Slot of each word, int64 `[W]`; -1 for words that have not been added."""
-        slots = self._slots_at(keys.low, keys.high)
-        for place, word in keys.long.items():
-            slots[place] = self._long.get(word, -1)
+    def find(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Slot of each word, int64 `[W]`; words that the table lacks are encoded and added.
+
+        Args:
+            data: uint8 `[N + PADDING]`, the words and anything else.
+            starts, sizes: int64 `[W]`, where each word begins, and its number of bytes; in order.
+        """
+        import pyarrow as pa
+
+        short = np.minimum(sizes, SHORT + 1)
+        integers = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))[starts] & _BYTES_KEPT[short]
+        integers |= _LENGTHS[short]
+        encoded = pa.array(integers).dictionary_encode()
+        words = encoded.dictionary.to_numpy()
+        begins = 8 * np.arange(len(words))
+        found = self._find(
+            words.tolist(), words.view(np.uint8), begins, (words >> np.uint64(56)).astype(np.int64)
+        )
+        slots = found.take(encoded.indices.to_numpy())
+        if len(long := np.flatnonzero(short > SHORT)):
+            edges = np.column_stack([starts[long], starts[long] + sizes[long]]).reshape(-1)  # words and gaps
+            buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
+            both = pa.Array.from_buffers(pa.large_binary(), len(edges) - 1, buffers)
+            encoded = both.take(pa.array(np.arange(0, len(edges), 2))).dictionary_encode()
+            _, offsets, letters = encoded.dictionary.buffers()
+            edges = np.frombuffer(offsets, np.int64, len(encoded.dictionary) + 1)
+            found = self._find(
+                encoded.dictionary.to_pylist(), np.frombuffer(letters, np.uint8), edges[:-1], np.diff(edges)
+            )
+            slots[long] = found.take(encoded.indices.to_numpy())
         return slots
 
-    def add(self, keys: Keys, tokens: Ragged, known: np.ndarray) -> None:
-        """Add words that are not in the table, each once, and whether their tokens are known, bool `[W]`."""
-        first = len(self.words)
-        self.words = concatenate([self.words, tokens])
-        self.known = np.append(self.known, known)
-        slots = np.arange(first, len(self.words))
-        self._long.update({word: first + place for place, word in keys.long.items()})
-        if 2 * len(self.words) > len(self._slots):
-            known = np.flatnonzero(self._slots >= 0)
-            low, high, found = self._low[known], self._high[known], self._slots[known]
-            self._allocate(2 * len(self._slots))
-            while 2 * len(self.words) > len(self._slots):
-                self._allocate(2 * len(self._slots))
-            self._insert(low, high, found)
-        short = np.ones(len(slots), bool)
-        short[list(keys.long)] = False
-        self._insert(keys.low[short], keys.high[short], slots[short])
-
-    def _allocate(self, places: int) -> None:
-        self._low, self._high = np.zeros(places, np.uint64), np.zeros(places, np.uint64)
-        self._slots = np.full(places, -1, np.int64)
-        self._shift = np.uint64(64 - (places.bit_length() - 1))
-
-    def _places(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        return (_mixed(low, high) >> self._shift).astype(np.int64)
-
-    def _slots_at(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        places = self._places(low, high)
-        slots = self._slots[places]
-        left = np.flatnonzero(((self._low[places] != low) | (self._high[places] != high)) & (slots >= 0))
-        while len(left):
-            places[left] = (places[left] + 1) % len(self._slots)
-            at = places[left]
-            slots[left] = self._slots[at]
-            other = (self._low[at] != low[left]) | (self._high[at] != high[left])
-            left = left[other & (slots[left] >= 0)]
+    def _find(self, keys: list[Any], data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Slots of distinct words with these keys."""
+        slots = np.fromiter(map(self._slots.get, keys, repeat(-1)), np.int64, len(keys))
+        if len(new := np.flatnonzero(slots < 0)):
+            some = [new[first : first + AT_ONCE] for first in range(0, len(new), AT_ONCE)]
+            tokens, known = zip(*(self._encode(data, starts[at], sizes[at]) for at in some), strict=True)
+            slots[new] = len(self) + np.arange(len(new))
+            self._slots.update(zip([keys[at] for at in new.tolist()], slots[new].tolist(), strict=True))
+            self.words = concatenate([self.words, *tokens])
+            self.known = np.concatenate([self.known, *known])
         return slots
-
-    def _insert(self, low: np.ndarray, high: np.ndarray, slots: np.ndarray) -> None:
-        places = self._places(low, high)
-        left = np.arange(len(slots))
-        while len(left):
-            free = left[self._slots[places[left]] < 0]
-            self._slots[places[free]] = slots[free]  # of several for one place, the last remains
-            won = free[self._slots[places[free]] == slots[free]]
-            self._low[places[won]], self._high[places[won]] = low[won], high[won]
-            waiting = np.ones(len(slots), bool)
-            waiting[won] = False
-            left = left[waiting[left]]
-            places[left] = (places[left] + 1) % len(self._slots)
-
-
-def _mixed(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Hash of keys, uint64 `[W]`, whose upper bits are the best."""
-    mixed = (low * _FACTORS[0]) ^ (high * _FACTORS[1])
-    return (mixed ^ (mixed >> np.uint64(29))) * _FACTORS[0]

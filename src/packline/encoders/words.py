@@ -23,8 +23,8 @@ score, and it depends on what comes before; words with such a part are looked up
 `supported.SUPPORTED` lists the normalizers and pre-tokenizers of which this is true. Text with added tokens
 is encoded by the reference as a whole.
 
-Cost: 15 to 30 ms per MB of text where all words are known; 2 us for a new word (`unigrams`), 10 us for one
-that only the reference can encode.
+Cost: 15 to 25 ms per MB of text where all words are known; 1 to 2 us for a new word (`unigrams`), 10 us for
+one that only the reference can encode.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import numpy as np
 from packline.encoders import EngineName
 from packline.encoders.features import steps_of
 from packline.encoders.unigrams import Unigrams
-from packline.encoders.word_table import MOST, PADDING, Keys, WordTable
+from packline.encoders.word_table import MOST, PADDING, WordTable
 from packline.ragged import Ragged, concatenate
 
 if TYPE_CHECKING:  # imported where it is used: a process that loads another engine does without Arrow
@@ -48,8 +48,8 @@ if TYPE_CHECKING:  # imported where it is used: a process that loads another eng
     from packline.sources.batch import Texts
 
 OTHER, WHITE_SPACE, PUNCTUATION = 0, 1, 2
-AT_ONCE = 4096
-"""New words that are encoded together."""
+PART, FIRST, LAST, KEPT, WIDE = 1, 2, 4, 8, 16
+"""Flags of a place: a part begins, white space begins, has ended, stays in its word, is beside no ASCII."""
 LONG = 1 << 16
 """Bytes of the longest words with parts: sums of more scores are too inexact."""
 WHITE = b" \n\r\t"
@@ -116,45 +116,33 @@ class WordsEngine:
         if self._cutter is None:
             self._reference = self._load()
             self._cutter, self._model = methods_of(self._json, self._reference.tokenizer)
-            self._table = WordTable()
+            self._table = WordTable(self._encode)
         if len(self._table) > MOST:
-            self._table = WordTable()
+            self._table = WordTable(self._encode)
         offsets = texts.offsets
         data = np.zeros(int(offsets[-1]) + PADDING, np.uint8)
         data[:-PADDING] = np.frombuffer(texts.data, np.uint8)
         starts, sizes, first = self._cutter.cut(data, offsets)
-        slots = self._find(data, starts, sizes)
-        if not (lacking := ~self._table.known[slots]).any():
-            words = self._table.words.take(slots)
-            return Ragged(words.tokens, words.offsets[first])
-        follows = are_parts(data, starts, sizes)
-        number = np.cumsum(~follows) - 1
-        whole = np.zeros(int(number[-1]) + 1, bool)
-        whole[number[lacking]] = True
-        kept = ~(follows & whole[number])
-        data[starts[~kept]] &= 0x7F
-        ends = (starts + sizes)[np.append(np.flatnonzero(kept)[1:], len(kept)) - 1]
-        starts, slots, first = starts[kept], slots[kept], np.append([0], np.cumsum(kept))[first]
-        changed = np.flatnonzero(whole[number[kept]])
-        slots[changed] = self._find(data, starts[changed], ends[changed] - starts[changed])
+        slots = self._table.find(data, starts, sizes)
+        if len(lacking := np.flatnonzero(~self._table.known[slots])):
+            self._find_whole(data, starts, sizes, slots, lacking)
         words = self._table.words.take(slots)
         return Ragged(words.tokens, words.offsets[first])
 
-    def _find(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Slot of each word, int64 `[W]`; words that the table lacks are added."""
-        keys = Keys(data, starts, sizes)
-        slots = self._table.find(keys)
-        missing = np.flatnonzero(slots < 0)
-        if len(missing):
-            keys = Keys(data, starts[missing], sizes[missing])
-            which, once = keys.distinct()
-            slots[missing] = len(self._table) + which
-            once = missing[once]
-            for some in range(0, len(once), AT_ONCE):
-                place = once[some : some + AT_ONCE]
-                keys = Keys(data, starts[place], sizes[place])
-                self._table.add(keys, *self._encode(data, starts[place], sizes[place]))
-        return slots
+    def _find_whole(
+        self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray, slots: np.ndarray, lacking: np.ndarray
+    ) -> None:
+        """Set the slots of the words of which some parts are not known: of the word, and none."""
+        heads = np.flatnonzero(~are_parts(data, starts, sizes))
+        whole = np.zeros(len(heads), bool)
+        whole[np.searchsorted(heads, lacking, side="right") - 1] = True
+        nexts = np.append(heads[1:], len(starts))
+        inside = np.repeat(whole, nexts - heads)
+        inside[heads] = False
+        data[starts[inside]] &= 0x7F
+        slots[inside] = 0
+        heads, lasts = heads[whole], nexts[whole] - 1
+        slots[heads] = self._table.find(data, starts[heads], starts[lasts] + sizes[lasts] - starts[heads])
 
     def _encode(self, data: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> tuple[Ragged, np.ndarray]:
         """Encode distinct words; return their tokens and whether they are known, bool `[W]`."""
@@ -242,40 +230,54 @@ class SpacedCutter(Cutter):
         self._after = self._plain.copy()
         """Characters that may follow a cut and its white space; if it strips, none that are removed."""
         self._after[:0x80] |= not strips
-        self._kinds[:] = OTHER
-        self._kinds[list(self.spaces)] = WHITE_SPACE
-        self._parted = parted(normalize, pieces).reshape(-1)
+        self._white = np.isin(np.arange(256), list(self.spaces))
+        self._at_end = LAST if self._after[0] else LAST | KEPT
+        before, after = (np.where(allowed[:256], 0, KEPT) for allowed in (self._plain, self._after))
+        before[0x80:] = after[0x80:] = WIDE
+        flags = np.where(parted(normalize, pieces), PART, 0)
+        flags[self._white[:, None] & ~self._white] = np.tile(FIRST | before[~self._white], len(self.spaces))
+        flags[~self._white[:, None] & self._white] = np.repeat(LAST | after[~self._white], len(self.spaces))
+        self._pairs = flags.astype(np.uint8).reshape(-1)
+        """Flags of the place between two bytes, by the second and the first."""
 
     def cut(self, data: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Cut texts into words (see `Cutter.cut`); the first byte of a part gets bit 7."""
+        """Cut texts into words (see `Cutter.cut`); the first byte of a part gets bit 7.
+
+        Where a run of white space becomes one space, all but its last byte are a word of size 0.
+        """
         length = len(data) - PADDING
-        begins = np.zeros(length + 1, bool)
-        begins[offsets] = True
-        white = self._kinds.take(data[: length + 1]) == WHITE_SPACE  # the padding is not
-        edges = begins[1:] | ~white[1:]
-        lasts = np.flatnonzero(white[:-1] & edges)
-        firsts = np.flatnonzero(white[:-1] & np.append([True], (begins[1:] | ~white[:-1])[:-1]))
-        before, after = _character_before(data, firsts), _character_at(data, lasts + 1)
-        cut = ~begins[firsts] & self._plain[before] & self._after[after]
-        firsts, lasts = firsts[cut], lasts[cut]
-        cuts = begins[:-1].copy()
-        cuts[firsts] = True
-        pairs = np.ndarray((length,), "<u2", data, strides=(1,))
-        parts = np.flatnonzero(self._parted.take(pairs[:-1])) + 1 if length > 1 else np.empty(0, np.int64)
-        parts = parts[~begins[parts] & ((data[parts + 1] < 0x80) | begins[parts + 1])]
-        words = np.flatnonzero(cuts)
-        if len(long := np.flatnonzero(np.diff(words, append=length) > LONG)):
+        flags = np.empty(length + 1, np.uint8)
+        flags[1:] = self._pairs.take(np.ndarray((length,), "<u2", data, strides=(1,)))
+        begins, after = self._white[data[offsets]], self._white[data[offsets - 1]]  # the padding is not
+        flags[offsets] = np.where(begins, FIRST | KEPT, 0) | np.where(after, self._at_end, 0)
+        firsts, ends = np.flatnonzero(flags & FIRST != 0), np.flatnonzero(flags & LAST != 0)
+        before, after = flags[firsts], flags[ends]
+        kept = ((before | after) & KEPT) > 0
+        if len(wide := np.flatnonzero(before & WIDE != 0)):
+            kept[wide] |= ~self._plain[_character_before(data, firsts[wide])]
+        if len(wide := np.flatnonzero(after & WIDE != 0)):
+            kept[wide] |= ~self._after[_character_at(data, ends[wide])]
+        firsts, lasts = firsts[~kept], ends[~kept] - 1
+        cuts = np.zeros(length + 1, np.uint8)
+        cuts[offsets] = 1
+        cuts[firsts] = 1
+        parts = np.flatnonzero(flags & PART != 0)
+        parts = parts[data[parts + 1] < 0x80]
+        words = np.flatnonzero(cuts != 0)
+        if len(long := np.flatnonzero(np.diff(words) > LONG)):
             parts = parts[~np.isin(np.searchsorted(words, parts, side="right") - 1, long)]
-        cuts[parts] = True
+        cuts[parts] = 1
         data[parts] |= 0x80
-        starts = np.flatnonzero(cuts)
-        sizes, numbers = np.diff(starts, append=length), np.searchsorted(starts, offsets)
         if self._runs:
             data[lasts] = ord(" ")
-            longer = np.flatnonzero(lasts > firsts)
-            places = np.searchsorted(starts, firsts[longer])
-            starts[places], sizes[places] = lasts[longer], sizes[places] - (lasts - firsts)[longer]
-        return starts, sizes, numbers
+            longer = lasts > firsts
+            cuts[lasts] = 1
+            cuts[firsts[longer]] = 2
+        starts = np.flatnonzero(cuts[:-1] != 0)
+        sizes = np.diff(starts, append=length)
+        if self._runs:
+            sizes[cuts[starts] == 2] = 0
+        return starts, sizes, np.searchsorted(starts, offsets)
 
 
 def methods_of(json: str, reference: tokenizers.Tokenizer) -> tuple[Cutter, Unigrams | None]:
