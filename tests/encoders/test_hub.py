@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -45,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load_elsewhere(name: str, endpoint: str, home: Path, cwd: Path | None = None) -> tuple[str, float]:
-    """A fingerprint or an error, and the seconds of it alone; in a process, since the client reads its settings once."""
+    """A fingerprint or an error, and its seconds; in a process, since the client reads its settings once."""
     kept = {
         key: value
         for key, value in os.environ.items()
