@@ -29,6 +29,7 @@ from packline.errors import (
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.formats import export as exporting
+from packline.formats.baked import Baked
 from packline.formats.choice import ExportChoice
 from packline.formats.export import ExportPlanned, run_export
 from packline.formats.export_record import read_record
@@ -209,6 +210,7 @@ def test_a_worker_that_ends_by_itself_is_an_error_and_what_is_finished_is_kept(
     store: Store, expected: dict[str, str], tmp_path: Path, everywhere: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "work" / "out"
+    monkeypatch.setattr(Baked, "in_threads", False)
     with monkeypatch.context():
         everywhere(
             "import os, signal\n"

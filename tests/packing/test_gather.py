@@ -87,3 +87,20 @@ def test_steps_are_planned_once_and_no_byte_is_fetched_twice(
                 planning.join()
     assert len(drawn) == len(set(drawn)) >= 300 * 8
     assert sum(fetched) <= sum(shard.entry.tokens for shard in local.shards) * local.dtype.itemsize
+
+
+def test_what_a_plan_needs_is_all_that_its_batch_reads(stores: tuple[Store, Store], tmp_path: Path) -> None:
+    length, per_piece = 2048, (1 << 20) // 4
+    local = stores[0].rows(length)
+    assert stores[0].shards[0].entry.tokens > 3 * per_piece
+    for last in range(per_piece // length - 1, 3 * per_piece // length, per_piece // length):
+        rows = Store(PLACE, CacheSettings(str(tmp_path / str(last)))).rows(length)
+        planned = rows.plan(np.array([last]))  # its last target is in the next piece
+        mirror = rows.store.mirror
+        assert mirror is not None
+        planned.plan.bring()
+        before = mirror.traffic.requests
+        found = read_batch([BatchPart(rows, np.array([last]), None, planned)], ALL_FIELDS)
+        assert mirror.traffic.requests == before
+        for name, values in local.read(last, ALL_FIELDS).items():
+            assert np.array_equal(found[name], values), name

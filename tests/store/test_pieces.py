@@ -40,7 +40,7 @@ def pieces_in(folder: Path) -> list[Path]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(
-    most=st.integers(MIB, 8 * MIB),
+    most=st.integers(2 * MIB, 8 * MIB),  # a document may be in two pieces
     reads=st.lists(st.tuples(st.booleans(), st.integers(0, 10**6)), min_size=1, max_size=30),
     folder=st.booleans(),
     long=st.booleans(),

@@ -30,7 +30,7 @@ def bake(
     rows: RowArguments = _ROWS,
     documents: DocumentArguments = _DOCUMENTS,
     workers: Annotated[
-        int | None, option("Number of processes. Default: one per usable core.", RUNNING)
+        int | None, option("Number of threads or processes. Default: one per usable core.", RUNNING)
     ] = None,
     place: PlaceArguments = _PLACE,
     flags: Flags = _FLAGS,

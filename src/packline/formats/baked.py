@@ -64,6 +64,7 @@ class Baked(RowFormat):
     name = "baked"
     title = "packline's own: rows-000000.bin/.idx/.loss in training order, rows of seq_len + 1 tokens"
     options = BakedOptions
+    in_threads = True
 
     def trainer_lines(self, out: str, record: ExportRecord, options: BakedOptions) -> tuple[str, ...]:
         return (
@@ -89,11 +90,18 @@ class Baked(RowFormat):
         width, count = view.seq_len + 1, part.stop - part.start
         block = max(BLOCK_TOKENS // width, 1)
         with target.create(f"{part.name}.bin") as tokens, target.create(f"{part.name}.loss") as losses:
+            # One memory for all blocks: fresh memory costs a copy.
+            longer = np.empty((min(block, count), width), view.store.dtype)
+            trained = np.empty((len(longer), view.seq_len), np.uint8)
+            loss = np.zeros(longer.shape, np.uint8)
             for start in range(part.start, part.stop, block):
-                rows, loss = _rows(view, start, min(start + block, part.stop))
-                tokens.write(rows.reshape(-1))
-                losses.write(loss.reshape(-1))
-                target.progress(len(rows) * view.seq_len)
+                rows = slice(part.stop - start)
+                outline = view.read_longer(start, longer[rows])
+                outline.fill_loss_mask(trained[rows].reshape(-1))
+                loss[rows, 1:] = trained[rows]
+                tokens.write(longer[rows].reshape(-1))
+                losses.write(loss[rows].reshape(-1))
+                target.progress(len(longer[rows]) * view.seq_len)
         with target.create(f"{part.name}.idx") as index:
             lengths = np.full(count, width, np.int32)
             write_index(index, lengths, view.store.dtype)  # type: ignore[arg-type]
@@ -129,18 +137,6 @@ class Baked(RowFormat):
         names = [BAKED, *(f"{file.name}{ending}" for file in facts.files for ending in ENDINGS)]
         metadata = {"vocab_size": facts.vocab_size, "eod_id": facts.eod_id, "bos_id": facts.bos_id}
         return RowFiles([DatasetFile.of(path / name, path) for name in names], metadata)
-
-
-def _rows(view: RowView, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with the target of the last token at the end, and the loss bytes; `[n, L+1]` each."""
-    read = view.read(start, stop, ("tokens", "targets"))
-    targets = read["targets"]
-    rows = np.empty((stop - start, view.seq_len + 1), view.store.dtype)
-    rows[:, :-1] = read["tokens"]
-    rows[:, -1] = np.where(targets[:, -1] == IGNORED, view.pad_id, targets[:, -1])
-    loss = np.zeros(rows.shape, np.uint8)
-    np.not_equal(targets, IGNORED, out=loss[:, 1:].view(np.bool_))
-    return rows, loss
 
 
 def _write_spans(view: RowView, part: ExportPart, target: Target, block: int) -> None:

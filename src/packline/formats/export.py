@@ -1,15 +1,16 @@
 """Export: a store, or the rows of a run, in the layout of another project.
 
     view ── plan ──> what is lost, and whether the disk has room, before anything is written
-      parts ──> written by separate processes, each with a receipt         .OUT.packline/ or URI
+      parts ──> written by threads or processes, each with a receipt       .OUT.packline/ or URI
       finish ──> files that summarise the parts
       tokenizer.json, tokenizer_config.json, packline.json ──> renamed to OUT, or put last
 
 Run again after an interruption, the same export resumes: finished parts are kept, and the bytes are the
 same. Formats need not know about this (see `format`).
 
-Cost: what the format writes, at the speed of the disk; files whose bytes equal the store's are linked. A
-process takes a third of a second to start, so small exports are written in this one.
+Cost: what the format writes, at the speed of the disk; files whose bytes equal the store's are linked. Parts
+are written by threads where that is the work of NumPy, Arrow and the kernel, else by processes. A process
+takes a third of a second to start, so small exports are written in this thread.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def run_export(
         options: options of the format, by name.
         choice: documents or rows to export.
         link: how bytes of the store are shared where the layout keeps them unchanged.
-        workers: number of processes; None: one per core, 0: this process only.
+        workers: number of threads or processes, by the format; None: one per core, 0: this thread only.
         with_tokenizer: write the tokenizer next to the files.
         on: where the parts are written.
         on_event: called with every event, in this thread.
@@ -252,6 +253,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         self._settings, self._identity = settings, identity
         self._format, self._options, self._view = format, options, view
         self._processes, self._with_tokenizer, self._began = processes, with_tokenizer, began
+        self.in_threads = format.in_threads
         if isinstance(view, RowSplits):
             self._plan = plan = view.plan(format, options)
             self._warnings = plan.warnings
@@ -303,7 +305,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         return self._processes
 
     def workers(self, units: int) -> int:
-        """Number of processes; small exports, and those of open rows, are written in this one."""
+        """Number of workers; small exports, and those of open rows, are written in this thread."""
         count = usable_cores() if self._processes is None else self._processes
         small = self._processes is None and self._plan.bytes < SMALL
         return 0 if not self._settings.source or small or units < 2 else min(count, units)

@@ -81,6 +81,7 @@ class Litdata(RowFormat):
     name = "litdata"
     title = "litdata for TokensLoader: chunk-0-N.bin and index.json, rows of seq_len + 1 tokens"
     options = LitdataOptions
+    in_threads = True
 
     def trainer_lines(self, out: str, record: ExportRecord, options: LitdataOptions) -> tuple[str, ...]:
         width = (record.seq_len or 0) + 1

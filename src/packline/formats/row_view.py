@@ -28,7 +28,7 @@ from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
 from packline.loading.schedule import Schedule, ScheduledStage
 from packline.packing.batch import FIELDS, BatchPart, CompactBatch, read_batch
-from packline.packing.layout import IGNORED
+from packline.packing.layout import IGNORED, Outline
 from packline.packing.packer import RowOptions, Spans
 from packline.packing.rows import Rows
 from packline.recipe import SPLITS
@@ -178,11 +178,14 @@ class RowView(TokenizerProperties):
             return self._sources[0].read(np.empty(0, np.int64), fields)
         return read_batch(self._batch_parts(start, stop), fields)
 
-    def read_longer(self, start: int, into: np.ndarray) -> None:
+    def read_longer(self, start: int, into: np.ndarray) -> Outline:
         """Read rows from `start` on, each with one more token: the target of its last one, or padding.
 
         Args:
             into: integers of a dtype that holds the vocabulary, `[N, L + 1]`, to be filled.
+
+        Returns:
+            The rows' outline, from which their loss mask follows.
 
         Raises:
             IndexError: no such rows.
@@ -193,6 +196,7 @@ class RowView(TokenizerProperties):
         assert compact.tokens is not None and after is not None
         into[:, :-1] = compact.tokens
         into[:, -1] = np.where((after == IGNORED) | (layout.padding > 0), self.pad_id, after)
+        return compact.outline
 
     def _batch_parts(self, start: int, stop: int) -> list[BatchPart]:
         """Parts of the batch of these rows, of which there is at least one."""

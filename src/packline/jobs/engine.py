@@ -22,6 +22,7 @@ from packline.jobs.executor import Executor, LocalProcesses, Serial
 from packline.jobs.job import Job, Opening, Session, WorkUnit
 from packline.jobs.on import On, Slice, check_on, cluster_executor
 from packline.jobs.slices import run_slice
+from packline.jobs.thread_executor import LocalThreads
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -71,7 +72,7 @@ def run_job(
         todo = job.begin()
         if job.is_shared and job.folder is not None:
             job.folder.share_lock()
-        executor = executor or (LocalProcesses() if job.workers(len(todo)) else Serial())
+        executor = executor or _local_executor(job, len(todo))
         workers = executor.count(job, len(todo))
         job.announce(todo, workers)
         job.check()
@@ -87,6 +88,13 @@ def run_job(
             executor.close()
             job.clean()
         return summary
+
+
+def _local_executor(job: Job[Any, Any, Any], units: int) -> Executor:
+    """Executor for this number of units on this machine."""
+    if not job.workers(units):
+        return Serial()
+    return LocalThreads() if job.in_threads and not job.is_shared else LocalProcesses()
 
 
 def run_units(

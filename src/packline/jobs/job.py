@@ -152,6 +152,8 @@ class Job(ABC, Generic[U, R, S]):
     """Set by `run_job`: called with the job's own events."""
     is_shared = False
     """True if other processes may run units of the same job at the same time."""
+    in_threads = False
+    """True if units spend their time outside of the interpreter: workers are threads, which start at once."""
     if_died = (
         "memory may have run out: lower --workers; what is committed is kept, run the same command again"
     )
@@ -192,7 +194,7 @@ class Job(ABC, Generic[U, R, S]):
         """
 
     def workers(self, units: int) -> int:
-        """Number of processes for this number of units; 0: this one."""
+        """Number of processes (threads if `in_threads`) for this number of units; 0: this one."""
         return 0
 
     def announce(self, todo: Sequence[U], workers: int) -> None:

@@ -178,7 +178,7 @@ class FetchAhead:
     def _requests(self, loader: Any) -> int:
         return sum(one.traffic.requests for one in self.mirrors(loader.schedule.stages))
 
-    def _plan_steps(self, loader: Any, steps: range) -> list[tuple[Mirror, list[int]]]:
+    def _plan_steps(self, loader: Any, steps: range) -> list[tuple[Mirror, set[int]]]:
         """Plan steps together; pieces that they read, by store."""
         from packline.loading.schedule import parts_of
         from packline.packing.gather import PlannedRows
@@ -189,7 +189,7 @@ class FetchAhead:
         for step, parts in plans.items():
             for number, part in enumerate(parts):
                 uses.setdefault(id(part.source), []).append((step, number, part))
-        pieces: list[tuple[Mirror, list[int]]] = []
+        pieces: list[tuple[Mirror, set[int]]] = []
         for parts_of_source in uses.values():
             source = parts_of_source[0][2].source
             rows = np.concatenate([part.rows for _, _, part in parts_of_source])

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from packline.errors import RecipeError
 from packline.packing.blocks import take
 from packline.packing.gather import PlannedRows
-from packline.packing.layout import IGNORED, Layout, Outline
+from packline.packing.layout import Layout, Outline
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
 
@@ -200,7 +200,7 @@ def _finished(
     if "targets" in flat:
         outline.fill_targets(flat["targets"], flat["tokens"])
     if "loss_mask" in flat:
-        np.not_equal(flat["targets"], IGNORED, out=flat["loss_mask"].view(np.bool_))
+        outline.fill_loss_mask(flat["loss_mask"])
     if "position_ids" in flat:
         outline.layout.fill_positions(flat["position_ids"])
     if "segment_ids" in flat:

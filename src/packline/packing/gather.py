@@ -43,6 +43,10 @@ class Behind(NamedTuple):
     shards: list[Shard]
     places: list[int]
     """Place of the token in its shard."""
+    pieces: list[int] | None = None
+    """Piece of a remote store that holds the token, once they are known."""
+    begins: list[int] | None = None
+    """Place of the token in its piece."""
 
     @classmethod
     def of(
@@ -80,7 +84,10 @@ class Behind(NamedTuple):
     def part(self, first: int, last: int) -> Behind:
         """Keep rows `first` to `last` alone."""
         start, stop = self.rows.searchsorted([first, last]).tolist()
-        return Behind(self.rows[start:stop] - first, self.shards[start:stop], self.places[start:stop])
+        rows, shards, places = self.rows[start:stop] - first, self.shards[start:stop], self.places[start:stop]
+        if self.pieces is None or self.begins is None:
+            return Behind(rows, shards, places)
+        return Behind(rows, shards, places, self.pieces[start:stop], self.begins[start:stop])
 
     @classmethod
     def join(cls, parts: Sequence[Behind], places: Sequence[np.ndarray]) -> Behind:
@@ -92,23 +99,33 @@ class Behind(NamedTuple):
         numbers = order.tolist()
         return cls(rows[order], [shards[one] for one in numbers], [tokens[one] for one in numbers])
 
-    def targets(self, count: int, vocabulary: int, *, has_loss: bool) -> np.ndarray:
+    def targets(self, count: int, vocabulary: int, held: Held | None = None, *, has_loss: bool) -> np.ndarray:
         """Token after the last one of each row, int64 `[count]`; -100 for none, or one without a loss.
+
+        Args:
+            count: number of rows.
+            vocabulary: upper bound of ids, exclusive.
+            held: the pieces that hold them, where they are known.
+            has_loss: True if any shard may have a `NAME.loss`.
 
         Raises:
             CorruptStore: a token is outside of the file or of the vocabulary.
         """
-        found = []
-        for shard, place in zip(self.shards, self.places, strict=True):
-            tokens = shard.token_ranges
-            if not 0 <= place < len(tokens):
+        copied = list(zip(self.shards, self.places, strict=True))
+        if held is not None and self.pieces is not None and self.begins is not None:
+            found = [held[piece].item(begin) for piece, begin in zip(self.pieces, self.begins, strict=True)]
+        else:
+            ranges = [(shard.token_ranges, place) for shard, place in copied]
+            found = [tokens.item(place) if 0 <= place < len(tokens) else -1 for tokens, place in ranges]
+        if found and not (min(found) >= 0 and max(found) < vocabulary):
+            wrong = next(number for number, token in enumerate(found) if not 0 <= token < vocabulary)
+            shard, place = copied[wrong]
+            if not 0 <= place < len(shard.token_ranges):
                 raise wrong_place(shard, place, place + 1)
-            token = tokens.item(place)
-            if not 0 <= token < vocabulary:
-                raise wrong_id(shard, vocabulary, place)
-            if has_loss and shard.loss_ranges is not None and not shard.loss_ranges.item(place):
-                token = IGNORED
-            found.append(token)
+            raise wrong_id(shard, vocabulary, place)
+        if has_loss:
+            trained = [(loss := shard.loss_ranges) is None or loss.item(place) for shard, place in copied]
+            found = [token if one else IGNORED for token, one in zip(found, trained, strict=True)]
         after = np.full(count, IGNORED, np.int64)
         after[self.rows] = found
         return after
@@ -178,12 +195,14 @@ class GatherPlan:
         Raises:
             CorruptStore: an index points outside of its shard.
         """
-        from packline.store.remote_shard import cut_ranges
+        from packline.store.remote_shard import cut_ranges, find_pieces
 
         cut = cut_ranges(self.shards, self.sources, self.lengths)
+        pieces, begins = find_pieces(self.behind.shards, self.behind.places)
+        behind = self.behind._replace(pieces=pieces, begins=begins)
         copies = cut.ranges.tolist()
         if len(copies) == len(self.shards):
-            return replace(self, pieces=cut.pieces)
+            return replace(self, behind=behind, pieces=cut.pieces)
         moved = np.array(self.targets, np.int64) - np.array(self.sources, np.int64)
         return GatherPlan(
             self.store,
@@ -192,7 +211,7 @@ class GatherPlan:
             (moved[cut.ranges] + cut.starts).tolist(),
             cut.lengths.tolist(),
             self.rows[cut.ranges],
-            self.behind,
+            behind,
             cut.pieces,
         )
 
@@ -244,9 +263,14 @@ class GatherPlan:
         shards, sources, targets, lengths = map(joined, ("shards", "sources", "targets", "lengths"))
         return cls(plans[0].store, shards, sources, targets, lengths, rows[order], behind)
 
-    def needed(self) -> list[int]:
-        """Pieces of copies that are cut, and of the token after each, ascending."""
-        return [] if self.pieces is None else np.unique(self.pieces.needed).tolist()
+    def needed(self) -> set[int]:
+        """Pieces of copies that are cut, and of the tokens after rows."""
+        if self.pieces is None:
+            return set()
+        found = {*self.pieces.numbers, *(self.behind.pieces or ())}
+        if self.pieces.masks is not None:
+            found.update(self.pieces.masks.reshape(-1).tolist())
+        return found
 
     def bring(self) -> Held:
         """Bring what will be copied of a remote store, all at once, by copies that are cut.
@@ -394,7 +418,7 @@ class PlannedRows(NamedTuple):
             whole = np.ones(tokens.shape, np.uint8)
             plan.copy_loss(whole.reshape(-1))
             trained = whole if places is None else whole[places]
-        after = plan.behind.targets(len(layout), vocabulary, has_loss=self.has_loss)
+        after = plan.behind.targets(len(layout), vocabulary, held, has_loss=self.has_loss)
         outline = Outline(layout, after, linked, trained)
         del held
         return outline

@@ -161,7 +161,7 @@ class Layout:
     def fill_segments(self, segments: np.ndarray) -> None:
         """Fill in the number of the span within its row, int32 `[B*L]`; -1 at padding."""
         numbers = np.arange(len(self.rows)) - self.offsets[self.rows]
-        few = len(numbers) == 0 or numbers.max() < 1 << 7
+        few = len(numbers) <= 1 << 7 or numbers.max() < 1 << 7
         segments[:] = self.spread(numbers, -1, np.int8 if few else _columns(self.seq_len).dtype)
 
 
@@ -220,22 +220,41 @@ class Outline:
             targets: targets to fill, `[B*L]`.
             tokens: tokens of the batch, `[B*L]`.
         """
-        layout = self.layout
-        assert self.after is not None
         targets[:-1] = tokens[1:]
-        ends = layout.begins + layout.lengths - 1
-        targets[-1:] = IGNORED
-        if self.linked is None:
-            targets[ends] = IGNORED
-        else:
-            targets[ends[~self.linked[layout.rows]]] = IGNORED
+        self._leave_out(targets, IGNORED, self.after)
+
+    def fill_loss_mask(self, mask: np.ndarray) -> None:
+        """Fill in where targets are not -100, without the targets.
+
+        Args:
+            mask: uint8 to fill, `[B*L]`.
+        """
+        assert self.after is not None
+        mask[:-1] = 1
+        self._leave_out(mask, 0, self.after != IGNORED)
+
+    def _leave_out(self, values: np.ndarray, ignored: int, after: np.ndarray | None) -> None:
+        """Enter one value per token, `[B*L]`, where it does not follow from the next token of the row.
+
+        Args:
+            ignored: value where there is no target.
+            after: value of the last token of each row, `[B]`.
+        """
+        layout = self.layout
+        assert after is not None
+        # The place before a span is the end of the span before it: before the first, the last place of all.
+        before = layout.begins - 1
+        values[before if self.linked is None else before[~self.linked[layout.rows]]] = ignored
         if self.trained is not None:
             untrained = self.trained.reshape(-1)[1:] == 0
-            targets[:-1][untrained] = IGNORED
-        rows = (layout.offsets[1:] > layout.offsets[:-1]).nonzero()[0]
-        targets[ends[layout.offsets[1:][rows] - 1]] = self.after[rows]
+            values[:-1][untrained] = ignored
+        if layout.padded:
+            rows = (layout.padding < layout.seq_len).nonzero()[0]
+            values[(rows + 1) * layout.seq_len - layout.padding[rows] - 1] = after[rows]
+        else:
+            values[layout.seq_len - 1 :: layout.seq_len] = after
         for begin, end in layout.pads():
-            targets[begin:end] = IGNORED
+            values[begin:end] = ignored
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         layout = self.layout

@@ -146,8 +146,11 @@ class RemotePieces:
             StoreError: they do not fit into the cache together, or the object store cannot be reached.
         """
         held = self.held
-        found = {number: piece for number in numbers if (piece := held.get(number)) is not None}
-        return found if len(found) == len(numbers) else self._bring(numbers, found)
+        try:
+            return {number: held[number] for number in numbers}
+        except KeyError:
+            found = {number: piece for number in numbers if (piece := held.get(number)) is not None}
+            return self._bring(numbers, found)
 
     def _bring(self, numbers: Collection[int], found: Held) -> Held:
         self._own()
@@ -303,12 +306,13 @@ class PieceRanges(NamedTuple):
     """Piece of each."""
     begins: list[int]
     """First number of each within its piece."""
-    needed: np.ndarray
-    """int64 `[N, K]`: pieces of each range, and of the number after it."""
+    masks: np.ndarray | None
+    """int64 `[N, 2]`: pieces of the masks of each range, and of the number after it; None without masks."""
 
     def part(self, start: int, stop: int) -> PieceRanges:
         """Some of them."""
-        return PieceRanges(self.numbers[start:stop], self.begins[start:stop], self.needed[start:stop])
+        masks = None if self.masks is None else self.masks[start:stop]
+        return PieceRanges(self.numbers[start:stop], self.begins[start:stop], masks)
 
 
 class Ranges:

@@ -236,16 +236,13 @@ def cut_ranges(shards: Sequence[Shard], starts: Sequence[int], lengths: Sequence
     Raises:
         CorruptStore: a range is outside of its shard.
     """
-    distinct = {shard: number for number, shard in enumerate(dict.fromkeys(shards))}
-    of_ranges = np.array([distinct[shard] for shard in shards], np.int64)
+    distinct, of_ranges = _numbered(shards)
     ranges = [_of_remote(shard).token_ranges for shard in distinct]
     per_piece = ranges[0].per_piece if ranges else 1
     begins = np.array(starts, np.int64)
     sizes = np.array([len(one) for one in ranges], np.int64)[of_ranges]
     ends = begins + np.array(lengths, np.int64)
-    if (wrong := np.flatnonzero((begins < 0) | (ends > sizes))).size:
-        place = int(wrong[0])
-        raise wrong_place(shards[place], int(begins[place]), int(ends[place]))
+    _check_places(shards, begins, ends, sizes)
     first = begins // per_piece
     counts = (ends - 1) // per_piece - first + 1
     which = np.arange(len(counts)).repeat(counts)
@@ -253,18 +250,48 @@ def cut_ranges(shards: Sequence[Shard], starts: Sequence[int], lengths: Sequence
     piece = first[which] + np.arange(len(which)) - (counts.cumsum() - counts)[which]
     begins = np.maximum(begins[which], piece * per_piece)
     ends = np.minimum(ends[which], (piece + 1) * per_piece)
-    after = np.minimum(ends, sizes[which] - 1)
-    files = np.array([one.first for one in ranges], np.int64)[of_cuts]
-    needed = [files + piece, files + after // per_piece]
+    numbers = np.array([one.first for one in ranges], np.int64)[of_cuts] + piece
+    masks = None
     losses = [_of_remote(shard).loss_ranges for shard in distinct]
     if any(one is not None for one in losses):
         # A shard without a mask needs no other pieces than its tokens'.
-        masks = np.array([-1 if one is None else one.first for one in losses], np.int64)[of_cuts]
-        for place in (begins, after):
-            needed.append(np.where(masks < 0, needed[0], masks + place // BLOCK_BYTES))
-    numbers, inner = needed[0].tolist(), (begins - piece * per_piece).tolist()
-    found = PieceRanges(numbers, inner, np.stack(needed, axis=1))
+        firsts = np.array([-1 if one is None else one.first for one in losses], np.int64)[of_cuts]
+        places = np.stack([begins, np.minimum(ends, sizes[which] - 1)], axis=1)
+        masks = np.where(firsts < 0, numbers, firsts + places.T // BLOCK_BYTES).T
+    found = PieceRanges(numbers.tolist(), (begins - piece * per_piece).tolist(), masks)
     return CutRanges(which, begins, ends - begins, found)
+
+
+def find_pieces(shards: Sequence[Shard], places: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Pieces that hold single tokens, and the places of the tokens in their pieces.
+
+    Raises:
+        CorruptStore: a place is outside of its shard.
+    """
+    distinct, of_places = _numbered(shards)
+    ranges = [_of_remote(shard).token_ranges for shard in distinct]
+    per_piece = ranges[0].per_piece if ranges else 1
+    begins = np.array(places, np.int64)
+    _check_places(shards, begins, begins + 1, np.array([len(one) for one in ranges], np.int64)[of_places])
+    pieces = np.array([one.first for one in ranges], np.int64)[of_places] + begins // per_piece
+    return pieces.tolist(), (begins % per_piece).tolist()
+
+
+def _numbered(shards: Sequence[Shard]) -> tuple[list[Shard], np.ndarray]:
+    """Shards, each once, and the number of each given one among them, int64 `[N]`."""
+    numbers = {shard: number for number, shard in enumerate(dict.fromkeys(shards))}
+    return list(numbers), np.array([numbers[shard] for shard in shards], np.int64)
+
+
+def _check_places(shards: Sequence[Shard], begins: np.ndarray, ends: np.ndarray, sizes: np.ndarray) -> None:
+    """Refuse ranges outside of their shards.
+
+    Raises:
+        CorruptStore: there is one.
+    """
+    if (wrong := np.flatnonzero((begins < 0) | (ends > sizes))).size:
+        place = int(wrong[0])
+        raise wrong_place(shards[place], int(begins[place]), int(ends[place]))
 
 
 def _of_remote(shard: Shard) -> RemoteShard:

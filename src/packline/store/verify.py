@@ -44,7 +44,7 @@ from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, ShardEntry
 
 
 class _KeptTokenizer(msgspec.Struct, frozen=True):
-    """What is checked of the tokenizer kept with a store."""
+    """Facts about a tokenizer that are compared with the manifest."""
 
     fingerprint: str
     vocab_size: int

@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -328,6 +328,15 @@ def follow(page: Page, way: Locator) -> None:
     """
     with page.expect_event("load"):
         way.click()
+
+
+def until(page: Page, holds: Callable[[], bool]) -> None:
+    """Wait for what a script does."""
+    for _ in range(WAIT // 50):
+        if holds():
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError("it did not happen")
 
 
 def picture(page: Page, name: str, *, whole: bool = True) -> Path:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.viewing.browser.harness import PAGES, WAIT, Chrome, fits, follow, picture
+from tests.viewing.browser.harness import PAGES, Chrome, fits, follow, picture, until
 
 from packline.facade import Store
 
@@ -249,15 +248,6 @@ def test_tokenizers_side_by_side(chrome: Chrome, site: str, store: Store, other:
     left, right = (strip.bounding_box() for strip in strips.all())
     assert left and right and abs(left["y"] - right["y"]) < 2 and right["x"] >= left["x"] + left["width"]
     assert page.get_by_role("textbox").last.input_value() == text
-
-
-def until(page: Page, holds: Callable[[], bool]) -> None:
-    """Wait for what a script does."""
-    for _ in range(WAIT // 50):
-        if holds():
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError("it did not happen")
 
 
 def test_tokenizers_live(chrome: Chrome, site: str, store: Store) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from tests.viewing.browser.harness import VIEWER_OWN, Chrome, Watch, assert_inert, fits, picture
+from tests.viewing.browser.harness import VIEWER_OWN, Chrome, Watch, assert_inert, fits, picture, until
 from tests.viewing.browser.hostile import NAME, RUN, TEXTS
 
 from packline.facade import Store
@@ -86,8 +86,7 @@ def test_the_texts_would_act_as_markup(chrome: Chrome, text: str) -> None:
     watch = Watch(page)
     watch.start()
     page.set_content(f"<!doctype html><title>x</title><textarea></textarea>{text}")
-    page.wait_for_timeout(50)
-    assert watch.problems() != []
+    until(page, lambda: watch.problems() != [])
 
 
 @pytest.mark.slow
