@@ -113,10 +113,10 @@ def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
     return offsets
 
 
-def distinct(values: np.ndarray) -> np.ndarray:
+def distinct_values(values: np.ndarray) -> np.ndarray:
     """Distinct numbers, ascending, of `values [N]`: many of them, in a tenth of the time of `np.unique`.
 
-    >>> distinct(np.array([3, 1, 3])).tolist(), distinct(np.array([], np.int64)).tolist()
+    >>> distinct_values(np.array([3, 1, 3])).tolist(), distinct_values(np.array([], np.int64)).tolist()
     ([1, 3], [])
     """
     found = np.sort(values)

@@ -16,7 +16,7 @@ from packline.encoders.engines import ENGINES, load_ahead, load_engine, stop_loa
 from packline.encoders.special_tokens import json_to_encode
 from packline.encoders.tokenizer import load_tokenizer
 from packline.jobs import ahead
-from packline.jobs.ahead import looks_little, start_for, stop_ahead, take_host
+from packline.jobs.ahead import end_ahead, looks_little, start_for, take_host
 from packline.jobs.host_process import HostProcess
 from packline.sources.batch import Texts
 
@@ -24,7 +24,7 @@ from packline.sources.batch import Texts
 @pytest.fixture(autouse=True)
 def nothing_ahead() -> Iterator[None]:
     yield
-    stop_ahead()
+    end_ahead()
     stop_loading()
 
 

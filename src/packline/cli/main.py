@@ -136,9 +136,9 @@ def main(arguments: list[str] | None = None) -> int:
         return FAILED
     finally:
         if command in ENCODING:
-            from packline.jobs.ahead import stop_ahead
+            from packline.jobs.ahead import end_ahead
 
-            stop_ahead()
+            end_ahead()
 
 
 def _run(arguments: list[str]) -> int:

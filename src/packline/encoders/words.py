@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # imported where it is used: a process that loads another eng
 
 OTHER, WHITE_SPACE, PUNCTUATION = 0, 1, 2
 PART, FIRST, LAST, KEPT, WIDE = 1, 2, 4, 8, 16
-"""Flags of a place: a part begins, white space begins, has ended, stays in its word, is beside no ASCII."""
+"""Flags of a place: a part begins, white space begins, has ended, stays in its word, no ASCII next to it."""
 LONG = 1 << 16
 """Bytes of the longest words with parts: sums of more scores are too inexact."""
 WHITE = b" \n\r\t"

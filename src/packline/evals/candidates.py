@@ -26,7 +26,7 @@ import numpy as np
 
 from packline.evals.letters import AFTER, COUNT, JOINS, Letters
 from packline.evals.ngram_index import HashSet, block_hashes, block_of_sums, block_size
-from packline.ragged import distinct
+from packline.ragged import distinct_values
 
 CONTEXT = 2
 """Ids on each side of a gram of ids that a range includes."""
@@ -98,7 +98,7 @@ class WordCandidates(Candidates):
         marked = np.concatenate([self._marked, hits])
         if len(unclear):
             within = np.searchsorted(places, unclear, side="right") - 1 + self._first
-            marked = distinct(np.concatenate([marked, within, within + 1]))
+            marked = distinct_values(np.concatenate([marked, within, within + 1]))
         starts = stops = self._marked = marked
         if len(marked):
             ready = (marked + 2 < self._first + len(places)) | last

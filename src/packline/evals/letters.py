@@ -26,7 +26,7 @@ import numpy as np
 
 from packline.evals.ngram_index import letter_sums
 from packline.evals.words import BETWEEN, KIND, MARK, REORDERED, SINGLE, UNSTABLE, classes, split_words
-from packline.ragged import distinct
+from packline.ragged import distinct_values
 
 SUM_BITS = 56
 SUM_MASK = (1 << SUM_BITS) - 1
@@ -142,10 +142,10 @@ class Letters:
     def _entries(self, keys: np.ndarray) -> np.ndarray:
         """Entries of sequences of up to three tokens each, uint64 `[S, 3]`; `UNCLEAR` where not known."""
         at = np.searchsorted(self._keys, keys)
-        missing = distinct(keys[self._keys.take(at, mode="clip") != keys])
+        missing = distinct_values(keys[self._keys.take(at, mode="clip") != keys])
         if len(missing):
             if len(self._keys) + len(missing) > MOST_KNOWN:
-                missing, self._keys, self._found = distinct(keys), self._keys[-1:], self._found[-1:]
+                missing, self._keys, self._found = distinct_values(keys), self._keys[-1:], self._found[-1:]
             steps = [ID_BITS * step for step in range(MOST_TOGETHER)]
             numbers = [[key >> step & (1 << ID_BITS) - 1 for step in steps] for key in missing.tolist()]
             entries = self._divided(numbers)

@@ -38,7 +38,7 @@ import numpy as np
 from packline.errors import InputError
 from packline.evals.task import EvaluationText
 from packline.evals.words import BASE, LOWER, SPACE, split_words
-from packline.ragged import Ragged, distinct
+from packline.ragged import Ragged, distinct_values
 
 MASK = 2**64 - 1
 FILTER_BITS = 24, 27
@@ -419,7 +419,7 @@ def write_questions(
         blocks = block_of_sums(sums[starts[begins + size]] - sums[starts[begins]])
     else:
         blocks = block_hashes(whole_values, size, 1)[begins]
-    _save(folder, "blocks", distinct(blocks))
+    _save(folder, "blocks", distinct_values(blocks))
     for name, array in zip(("hashes", "texts", "positions"), arrays, strict=True):
         _save(folder, name, array)
     return Questions(sets, names, numbers, len(arrays[0]), common, repetitive)

@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from packline.ragged import distinct
+from packline.ragged import distinct_values
 
 BASE = 0x9E3779B97F4A7C15
 """Odd multiplier of hashes, of words and of grams."""
@@ -151,7 +151,7 @@ def split_words(text: np.ndarray) -> Words:
     hashes = _hashes(padded, starts, ends)
     changed: dict[int, bytes] = {}
     if len(suspects):
-        numbers = distinct(np.searchsorted(starts, suspects, side="right") - 1)
+        numbers = distinct_values(np.searchsorted(starts, suspects, side="right") - 1)
         for number in numbers.tolist():
             word = data[starts[number] : ends[number]].tobytes()
             if (form := _normal(word)) != word:

@@ -56,7 +56,7 @@ def take_host() -> HostProcess | None:
     return _HOSTS.pop() if _HOSTS else None
 
 
-def stop_ahead() -> None:
+def end_ahead() -> None:
     """End the processes that were started ahead and are not used."""
     separate_engine.stop_ahead()
     while (host := take_host()) is not None:

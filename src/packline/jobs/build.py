@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packline.encoders.separate_engine import start_ahead
-from packline.jobs.ahead import BUILD, looks_little, stop_ahead
+from packline.jobs.ahead import BUILD, end_ahead, looks_little
 from packline.jobs.on import On, Slice
 from packline.recipe import Recipe, RunOptions, check_options
 from packline.storage.inputs import refuse_name
@@ -62,5 +62,5 @@ def run_build(
         job = BuildJob(recipe, str(out), options, began, earlier, here=here)
         return run_job(job, on_event, processes if job.work.options.workers != 0 else None, on)
     finally:
-        stop_ahead()
+        end_ahead()
         processes.close()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast, overload
 import numpy as np
 
 from packline.errors import CorruptStore, StoreError
-from packline.ragged import distinct, offsets_of
+from packline.ragged import distinct_values, offsets_of
 from packline.store.files import HINT, FileEntry, check_size, read_file, reading, stat_file
 from packline.store.ledger import source_names
 from packline.store.locating import store_path
@@ -407,7 +407,7 @@ def provenance_of(store: StoreReader, documents: np.ndarray) -> list[Provenance]
     numbers = np.asarray(documents, np.int64)
     found: dict[int, Provenance] = {}
     shards: dict[int, list[int]] = {}
-    unique = distinct(numbers)
+    unique = distinct_values(numbers)
     for shard, number in zip(
         (store.firsts.searchsorted(unique, "right") - 1).tolist(), unique.tolist(), strict=True
     ):
