@@ -17,7 +17,7 @@ class Broken(Exception):
 
 
 class Noted:
-    """What all runners of a job have run and committed."""
+    """Units that the runners of a job have run and committed."""
 
     def __init__(self, fail_run: str = "", fail_commit: str = "") -> None:
         self.fail_run, self.fail_commit = fail_run, fail_commit
