@@ -365,8 +365,8 @@ def make_inputs() -> None:
         json.dumps({"score": number % 97, **record, "kind": record["source"]})
         for number, record in enumerate(order)
     ]
-    for name, some in {"a": scored[:900], "b": scored[600:1200], "c": scored[1200:]}.items():
-        (WORK / f"week-{name}.jsonl").write_text("\n".join(some) + "\n", "utf-8", newline="")
+    for week, part in {"a": scored[:900], "b": scored[600:1200], "c": scored[1200:]}.items():
+        (WORK / f"week-{week}.jsonl").write_text("\n".join(part) + "\n", "utf-8", newline="")
     monday, tuesday = '"week-a.jsonl", "week-b.jsonl"', '"week-b.jsonl", "week-c.jsonl"'
     (WORK / "monday.toml").write_text(WEEK.replace("INPUTS", monday), "utf-8")
     (WORK / "tuesday.toml").write_text(WEEK.replace("INPUTS", tuesday), "utf-8")
