@@ -24,16 +24,35 @@
     └── WorkerDied         (RuntimeError)       a worker process ended unexpectedly
 
 A message names, in this order: the failure; its location (file, unit, row or byte); the expected value
-and the value found. `hint` suggests a remedy; Python shows it below the message. Both are one line each.
+and the value found. `hint` suggests a remedy; Python shows it below the message. Both are one line each, and
+neither repeats the credentials of an address.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_NAMES = "signature|sig|token|key|apikey|credential|password|secret|authorization"
+CREDENTIAL = re.compile(
+    rf"([?&#](?:[^\s=&]*[-_.])?(?:{_NAMES})(?:[-_.][^\s=&]*)?=)[^\s&#'\"]+", re.ASCII | re.IGNORECASE
+)
+"""A parameter of an address that must not be published; the first group is its name."""
+USER = re.compile(r"(\b[a-z][a-z0-9+.-]*:/{1,2})([^/\s]+)@", re.ASCII | re.IGNORECASE)
+"""Beginning of an address with a user; its slashes may have become one in a path."""
+
+
+def hide_credentials(text: str) -> str:
+    """Text without the users, passwords and keys of the addresses in it.
+
+    >>> hide_credentials("zip://a::ftp://me:word@host/x or https://host/x?page=2&api_key=word")
+    'zip://a::ftp://host/x or https://host/x?page=2&api_key=...'
+    """
+    return CREDENTIAL.sub(r"\1...", USER.sub(r"\1", text))
 
 
 class PacklineError(Exception):
@@ -48,11 +67,11 @@ class PacklineError(Exception):
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = hide_credentials(message)
+        super().__init__(self.message)
+        self.hint = hide_credentials(hint)
         if hint:
-            self.add_note(f"hint: {hint}")
+            self.add_note(f"hint: {self.hint}")
 
     def __str__(self) -> str:
         return self.message

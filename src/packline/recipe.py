@@ -37,7 +37,7 @@ Format = Literal["auto", "jsonl", "parquet", "text"]
 Documents = Literal["file", "line", "separator"]
 SpecialTokens = Literal["text", "parse", "reject"]
 ColumnType = Literal["string", "integer", "float", "boolean", "timestamp"]
-Engine = Literal["auto", "gigatoken", "fastokens", "nanotoken", "words", "tokenizers"]
+Engine = Literal["auto", "gigatoken", "fastokens", "nanotoken", "tokenizers"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 """All splits, in the order in which they are shown and written."""

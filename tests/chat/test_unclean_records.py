@@ -71,6 +71,7 @@ def test_what_nobody_asks_for_costs_no_conversation(
     raw = (store.path / "rejects" / "chat-000000.raw").read_text("utf-8")
     assert [raw[one["offset"] : one["offset"] + one["bytes"]] for one in kept] == [text for text, _ in BAD]
     assert store.manifest.ledger.imbalance() == []
+    assert store.manifest.ledger.lost_ids == 2
     assert store.verify().ok
 
 

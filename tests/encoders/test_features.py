@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from functools import cache
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 from tests.encoders.fuzzed_files import GPT2, LEVEL, _sequence, _split, contents_of, published
 from tests.encoders.hostile_texts import forms, hostile_texts
+from tests.encoders.test_sentencepiece import trained
 from tests.encoders.tokenizer_fuzzer import FAST, Report, reference_of, try_variant
 
 from packline.encoders import EngineName
+from packline.encoders.encoder import Encoder
 from packline.encoders.engines import (
     ENGINES,
     MARKS,
@@ -24,6 +27,7 @@ from packline.encoders.engines import (
 from packline.encoders.features import SPLITS, tokenizer_features
 from packline.encoders.parity import try_engines
 from packline.encoders.reference import Reference
+from packline.encoders.sentencepiece import read_model
 from packline.encoders.special_tokens import json_to_encode, without_special_tokens
 from packline.encoders.supported import unsupported
 from packline.encoders.tokenizer import load_tokenizer
@@ -31,7 +35,8 @@ from packline.errors import TokenizerError
 from packline.sources.batch import Texts
 
 BOTH, GIGATOKEN, FASTOKENS = {"gigatoken", "fastokens"}, {"gigatoken"}, {"fastokens"}
-NANOTOKEN, WORDS = {"nanotoken"}, {"words"}
+NANOTOKEN: set[str] = {"nanotoken"}
+NONE: set[str] = set()
 EXPECTED = {
     "gpt2": BOTH,
     "gpt_neox": BOTH,
@@ -48,9 +53,9 @@ EXPECTED = {
     "llama2": GIGATOKEN,
     "mistral": GIGATOKEN,
     "gemma": GIGATOKEN,
-    "t5": WORDS,
+    "t5": NONE,
     "bert": NANOTOKEN,
-    "words": WORDS,
+    "words": NONE,
 }
 PUBLISHED = published()
 NFC = {"type": "NFC"}
@@ -108,7 +113,7 @@ SHARED = {
     "gpt_neox": BOTH,
     "qwen3": BOTH,
     "mistral": GIGATOKEN,
-    "t5": WORDS,
+    "t5": NONE,
     "bert": NANOTOKEN,
     "tiktoken/cl100k_base.tiktoken": BOTH,
     "tiktoken/r50k_base.tiktoken": BOTH,
@@ -236,12 +241,28 @@ def test_every_character_is_read_as_the_reference_reads_it(name: str) -> None:
 
 def test_an_unknown_setting_is_a_feature_that_no_engine_has() -> None:
     plain = contents_of("bytes", pre_tokenizer=GPT2)
-    assert [unsupported(name, json.dumps(plain)) for name in FAST] == [None, None, "model BPE", "model BPE"]
+    assert [unsupported(name, json.dumps(plain)) for name in FAST] == [None, None, "model BPE"]
     for part in ("normalizer", "pre_tokenizer"):
         odd = {**plain, part: {"type": "ByteLevel", "a_new_setting": 3}}
         assert all(unsupported(name, json.dumps(odd)) for name in FAST)
     odd = {**plain, "model": {**plain["model"], "type": "New"}}
     assert all(unsupported(name, json.dumps(odd)) == "model New" for name in FAST)
+
+
+def test_pieces_reach_across_runs_of_spaces_that_became_one_letter(tmp_path: Path) -> None:
+    charsmap = base64.b64encode(read_model(trained("unigram", "nmt_nfkc", False, False), "").charsmap)
+    steps = [
+        {"type": "Precompiled", "precompiled_charsmap": charsmap.decode()},
+        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"},
+    ]
+    normalizer = {"type": "Sequence", "normalizers": steps}
+    pieces = [["<unk>", 0.0], ["▁", -2.0], ["a", -2.0], ["b", -2.0], ["▁a▁", -1.0]]
+    split = {"type": "WhitespaceSplit"}
+    parts = {"normalizer": normalizer, "pre_tokenizer": split, "model_vocab": pieces, "tokens": []}
+    contents = contents_of("Unigram", **parts)
+    encoder = Encoder(load_tokenizer(str(save(contents, tmp_path / "tokenizer.json"))))
+    assert encoder.choose(["a b"]).names == ["tokenizers"]
+    assert encoder.encode(["a  a  b"], audit=[])[0].tolist() == [2, 4, 3]
 
 
 def test_beginnings_of_characters_are_of_whole_characters_or_of_blocks() -> None:

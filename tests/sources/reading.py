@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from packline.fingerprint import Hasher
@@ -34,6 +35,12 @@ class Read:
 
 def source_of(*paths: Path | str, **fields: Any) -> Source:
     return Source(inputs=tuple(map(str, paths)), **fields)
+
+
+def bytes_as_strings(values: list[bytes | None]) -> pa.Array:
+    """A string column whose bytes nobody checked, as many writers leave them."""
+    binary = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(values), binary.buffers())
 
 
 def files_of(source: Source) -> list[InputFile]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.sources.reading import Read, collect, read_file, read_sliced, source_of
+from tests.cli.command import run
+from tests.jobs.builds import build
+from tests.sources.reading import Read, bytes_as_strings, collect, read_file, read_sliced, source_of
 
 from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source
@@ -80,6 +85,49 @@ def test_an_odd_id_never_loses_its_text(value: bytes, records: bool) -> None:
     read = decode(data, records)
     assert read.texts == ["a", "good", "b"] and not read.rejects
     assert read.ids == ["1", ODD_IDS[value], "2"]
+
+
+RECORDS = [
+    rb'{"text": "a", "id": "1"}',
+    rb'{"text": "b", "id": "\ud800"}',
+    b'{"text": "c", "id": "\xff"}',
+    rb'{"text": "d", "id": null}',
+    rb'{"text": "", "id": "\ud800"}',
+    rb'{"text": "e", "id": ["\udc00"]}',
+]
+
+
+@pytest.mark.parametrize("template", [None, "{{ text }}"], ids=["field", "template"])
+@pytest.mark.parametrize("kind", ["jsonl", "json", "parquet"])
+def test_documents_whose_id_cannot_be_kept_are_counted(
+    kind: str, template: str | None, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    path, texts = tmp_path / f"in.{kind}", ["a", "b", "c", "d", "", "e"]
+    if kind == "parquet":
+        ids = bytes_as_strings([b"1", b"\xed\xa0\x80", b"\xff", None, b"\xff", b"\xfe"])
+        pq.write_table(pa.table({"text": texts, "id": ids}), path)
+    else:
+        joined = b"[" + b", ".join(RECORDS) + b"]" if kind == "json" else b"\n".join(RECORDS)
+        path.write_bytes(joined)
+    more: dict[str, Any] = {} if template is None else {"template": template}
+    store = build(tmp_path / "store", path, tokenizer_json, **more)
+    assert [store.provenance(place).id for place in range(5)] == ["1", None, None, None, None]
+    assert store.manifest.ledger.lost_ids == 3 and store.verify().ok
+    first = build(tmp_path / "first", path, tokenizer_json, limit_documents=2, **more)
+    assert first.manifest.ledger.lost_ids == 1
+    assert (
+        b"lost_ids"
+        not in (
+            build(tmp_path / "one", path, tokenizer_json, limit_documents=1, **more).path / "manifest.json"
+        ).read_bytes()
+    )
+
+
+def test_lost_ids_are_told_at_the_end_of_a_build_and_by_info(tokenizer_json: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"\n".join(RECORDS))
+    done = run("build", "in.jsonl", "--tokenizer", tokenizer_json, "--out", "store", cwd=tmp_path)
+    told = re.compile(r"without their id +3 .*no valid Unicode")
+    assert told.search(done.stdout) and told.search(run("info", "store", cwd=tmp_path).stdout)
 
 
 BAD: dict[bytes, tuple[str, str]] = {

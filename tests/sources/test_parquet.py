@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.sources.reading import files_of, read_file, read_sliced, source_of
+from tests.sources.reading import bytes_as_strings, files_of, read_file, read_sliced, source_of
 
 from packline.errors import InputError
 from packline.jobs.unit_table import Stream
@@ -69,12 +69,6 @@ def test_ids_of_any_type_stay_with_their_rows(tmp_path: Path, ids: Any, expected
     read = read_file(source)
     assert read.texts == ["a", "c"] and read.ids == [expected[0], expected[2]]
     assert read_sliced(source, tmp_path / "slices", 1)[0] == read
-
-
-def bytes_as_strings(values: list[bytes | None]) -> pa.Array:
-    """A string column whose bytes nobody checked, as many writers leave them."""
-    binary = pa.array(values, pa.binary())
-    return pa.Array.from_buffers(pa.string(), len(values), binary.buffers())
 
 
 def test_nulls_bad_utf8_and_texts_beyond_the_limit_cost_their_rows(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.command import run_alone
+from tests.cli.command import run, run_alone
 from tests.conftest import python_sources
 from tests.storage.fault_proxy import PASSING, Schedule, fault_proxy
 from tests.storage.servers import Bucket
@@ -61,6 +61,71 @@ def stored(bucket: Bucket) -> Iterator[tuple[str, bytes]]:
         for meta in page:
             found = obstore().get(store, meta["path"])
             yield meta["path"], bytes(found.bytes()) + repr(found.attributes).encode()
+
+
+SIGNED = [
+    f"ftp://me:{IN_URI}@127.0.0.1:9/x.jsonl",
+    f"sftp://me:{IN_URI}@127.0.0.1:9/x.jsonl",
+    f"https://me:{IN_URI}@127.0.0.1:9/x.jsonl",
+    f"https://{IN_URI}@127.0.0.1:9/x.jsonl",
+    f"http://127.0.0.1:9/x.jsonl?page=2&access_token={IN_QUERY}",
+    f"hf://datasets/org/name/x.jsonl?token={IN_QUERY}",
+    f"hf://me:{IN_URI}@datasets/org/name",
+    f"s3://me:{IN_URI}@bucket/x.jsonl",
+    f"zip://x.jsonl::ftp://me:{IN_URI}@127.0.0.1:9/x.zip",
+]
+
+
+@pytest.mark.parametrize("uri", SIGNED)
+def test_inputs_with_credentials_are_refused_before_anything_is_listed(
+    uri: str, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "lines.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "build.toml").write_text(
+        f"tokenizer = '{tokenizer_json}'\n[[sources]]\ninputs = ['lines.jsonl']\n"
+        f"[[sources]]\ninputs = ['{uri}']\n"
+    )
+    build = ["--tokenizer", str(tokenizer_json), "--out", "store"]
+    for words in (
+        ["build", "lines.jsonl", uri, *build],
+        ["build", "build.toml", "--out", "store"],
+        ["init", uri],
+    ):
+        done = run(*words, cwd=tmp_path)
+        assert done.returncode and "which the manifest would publish" in done.stderr, done.stderr
+        assert IN_URI not in done.stdout + done.stderr and IN_QUERY not in done.stdout + done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["build.toml", "lines.jsonl"]
+
+
+@pytest.mark.parametrize("uri", SIGNED[::4])
+def test_no_error_repeats_the_credentials_of_an_address(
+    uri: str, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    make_store(tmp_path / "store", [[5, 2, 900], [4]])
+    (tmp_path / "lines.jsonl").write_text('{"text": "a"}\n')
+    named = ["--tokenizer", str(tokenizer_json)]
+    for words in (
+        ["build", "lines.jsonl", "--tokenizer", uri, "--out", "new"],
+        ["build", "lines.jsonl", *named, "--out", uri],
+        ["build", "lines.jsonl", *named, "--out", "new", "--reuse", uri],
+        ["pack", "store", "--seq-len", "4", "--exclude", uri],
+        ["pack", "store", "--seq-len", "4", "--unique", uri],
+        ["verify", "store", "--against", uri],
+        ["tokenizer", "check", uri],
+        ["evals", uri],
+        ["push", "store", uri],
+        ["no-such-command", uri],
+    ):
+        done = run(*words, cwd=tmp_path)
+        assert done.returncode, words
+        assert IN_URI not in done.stdout + done.stderr and IN_QUERY not in done.stdout + done.stderr, words
+        assert "should not happen" not in done.stderr
+
+
+def test_a_server_that_cannot_be_reached_is_a_plain_error(tokenizer_json: Path, tmp_path: Path) -> None:
+    for words in (["build", "ftp://127.0.0.1:9/x"], ["build", "ftp://127.0.0.1:9/*.jsonl"]):
+        done = run(*words, "--tokenizer", tokenizer_json, "--out", "store", cwd=tmp_path)
+        assert done.returncode == 1 and f"cannot read {words[1]}: Connection refused" in done.stderr
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ import pytest
 from tests.storage.web import Web, serve
 
 from packline.errors import InputChanged, InputError
+from packline.sources.listing import expand
 from packline.storage import object_inputs
-from packline.storage.inputs import expand_remote, input_state, open_input, read_fully, read_start
+from packline.storage.inputs import input_state, open_input, read_fully, read_start
 
 pytest.importorskip("obstore", reason="object stores need packline[remote]")
 DATA = bytes(number * number % 251 for number in range(500_000))
@@ -127,5 +128,5 @@ def test_no_server_is_an_error(web: Web) -> None:
 )
 def test_credentials_in_an_address_are_refused_and_not_shown(uri: str) -> None:
     with pytest.raises(InputError) as caught:
-        list(expand_remote(uri))
+        list(expand(uri))
     assert "word@" not in str(caught.value) and "123" not in str(caught.value)

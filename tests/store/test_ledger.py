@@ -12,7 +12,7 @@ from packline.store.ledger import Ledger, MaskCounts, losses, source_names, tota
 COUNT = st.integers(0, 1000)
 COUNTS = st.builds(MaskCounts, trained_tokens=COUNT, truncated=COUNT, truncated_tokens=COUNT)
 REJECTED = st.dictionaries(st.sampled_from(["too_large", "invalid_utf8", "malformed_json"]), COUNT)
-NUMBERS = [name for name in Ledger.__struct_fields__ if name not in ("rejected", "mask")]
+NUMBERS = [name for name in Ledger.__struct_fields__ if name not in ("rejected", "lost_ids", "mask")]
 LEDGERS = st.builds(
     Ledger, rejected=REJECTED, mask=COUNTS | st.just(msgspec.UNSET), **dict.fromkeys(NUMBERS, COUNT)
 )
@@ -77,6 +77,14 @@ def test_what_no_source_filters_is_no_part_of_a_ledger() -> None:
     assert b"filtered" not in msgspec.json.encode(total([plain, plain]))
     assert total([plain, filtered]).filtered == 0
     assert total([filtered, Ledger(filtered=3), plain]).filtered == 3
+
+
+def test_ids_that_were_lost_are_no_part_of_a_ledger_without_any() -> None:
+    plain, lossy = Ledger(documents_in=1, documents=1), Ledger(documents_in=1, documents=1)
+    lossy.add_lost_ids(1)
+    plain.add_lost_ids(0)
+    assert b"lost_ids" not in msgspec.json.encode(total([plain, plain]))
+    assert total([plain, lossy, lossy]).lost_ids == 2
 
 
 # ------------------------------------------------------------------------- names of sources

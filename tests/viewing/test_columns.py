@@ -162,11 +162,27 @@ def test_the_viewer_lists_and_finds_by_columns(built: Store) -> None:
     assert wrong.status_code == 400 and "no column &#x27;nope&#x27;" in wrong.text.replace("&#39;", "&#x27;")
 
 
-def test_counts_of_a_large_store_are_a_sample(built: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_a_large_store_are_a_sample(
+    built: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tokenizer_json: Path
+) -> None:
     monkeypatch.setattr(columns_module, "MOST_DOCUMENTS", 1)
-    counts = count_columns(built)
-    (table,) = columns_module.column_table(built, counts)
+    (table,) = columns_module.column_table(built, count_columns(built))
     assert table.caption == "Columns"  # one shard of each source is always counted
+    for name, count in (("large", 60), ("small", 50)):
+        lines = [json.dumps({"text": f"{name} {number}", name: number}) for number in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    large = Source(inputs=(str(tmp_path / "large.jsonl"),), name="large", columns=("large",), split="train")
+    small = Source(inputs=(str(tmp_path / "small.jsonl"),), name="small", columns=("small",))
+    recipe = Recipe(sources=(large, small), tokenizer=str(tokenizer_json), val_fraction=0.5)
+    store = packline.build(recipe, out=tmp_path / "store", workers=0, eod="<|endoftext|>")
+    counts = count_columns(store)
+    assert [(one.name, one.documents == 60, one.sampled) for one in counts] == [
+        ("large", True, False),
+        ("small", False, True),
+    ]
+    (table,) = columns_module.column_table(store, counts)
+    assert table.caption == "Columns, of a sample of the documents"
+    assert [one.as_json()["sampled"] for one in counts] == [False, True]
 
 
 def test_a_choice_of_documents_is_listed(built: Store, capsys: pytest.CaptureFixture[str]) -> None:

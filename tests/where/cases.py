@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 TEXTS = st.text("abé", max_size=3)
 COLUMNS: dict[str, st.SearchStrategy[Any]] = {
-    "n": st.integers(-3, 3) | st.sampled_from([2**53, 2**53 + 1, -(2**63), 2**63 - 1]),
+    "n": st.integers(-3, 3) | st.sampled_from([2**53, 2**53 + 1, 2**62, -(2**63), 2**63 - 1]),
     "x": st.sampled_from([-1.5, 0.0, 0.5, 1.0, 2.0, 1e300, float(2**53)]),
     "s": TEXTS,
     "flag": st.booleans(),
@@ -19,6 +19,7 @@ COLUMNS: dict[str, st.SearchStrategy[Any]] = {
 NUMBERS = (
     st.integers(-3, 3)
     | st.sampled_from([0.5, 1.0, -1.5, 2.5, 2**53 + 1, 2**63, 2**64 + 1, -(2**70), 10**400, 1e300])
+    | st.sampled_from([2.0**53, 2.0**62, 2.0**63, -(2.0**63), 2.0**64])
     | st.floats(-4, 4).map(lambda value: round(value, 2))
 )
 ORDERED = st.sampled_from(["<", "<=", ">", ">="])

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import operator
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.jobs.builds import build
 from tests.where.cases import COLUMNS, conditions, python_says, rows
 
 from packline.errors import RecipeError
+from packline.packing.documents import Selection
+from packline.packing.packer import DocumentFilter
 from packline.where.columns import check_columns, column_mask, known_answer
 from packline.where.conditions import conjunction, expected_fields, fields_of
 from packline.where.grammar import canonical_where, parse_where
-from packline.where.records import Incomparable, record_test
+from packline.where.records import ORDERS, Incomparable, record_test
 
 TYPES = {
     "n": pa.int64(),
@@ -53,6 +63,70 @@ def test_columns_and_records_agree(text: str, records: list[dict[str, Any]], cut
     test = record_test(condition)
     mask = column_mask(condition, columns_of(records, cuts))
     assert mask.dtype == bool and mask.tolist() == [test(nested(one)) for one in records]
+
+
+def numbers_near(bits: int, signed: bool) -> st.SearchStrategy[int]:
+    """Integers of so many bits, most of them next to powers of two."""
+    least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+    near = st.builds(
+        lambda sign, power, step: sign * 2**power + step,
+        st.sampled_from([-1, 1]),
+        st.integers(0, bits - 1),
+        st.integers(-2, 2),
+    )
+    return (near | st.integers(least, most)).filter(lambda one: least <= one <= most)
+
+
+LITERALS = st.one_of(
+    numbers_near(70, True).flatmap(lambda one: st.sampled_from([str(one), f"{one}.0", repr(float(one))])),
+    st.floats(-1e20, 1e20).map(repr),
+    st.integers(10**17, 10**19).map(lambda one: f"{one / 10**18:.17f}e18"),
+)
+EXACT: dict[str, Callable[[Any, Any], bool]] = {"==": operator.eq, "!=": operator.ne, **ORDERS}
+
+
+@given(st.data())
+def test_integers_compare_exactly_with_numbers_of_any_spelling(data: st.DataObject) -> None:
+    bits, signed = data.draw(st.sampled_from([(64, True), (64, False), (32, True), (8, False)]))
+    values = data.draw(st.lists(numbers_near(bits, signed), min_size=1, max_size=6))
+    literals = data.draw(st.lists(LITERALS, min_size=1, max_size=3))
+    literals.append(repr(float(data.draw(st.sampled_from(values)))))
+    column = pa.array(values, pa.type_for_alias(f"{'' if signed else 'u'}int{bits}"))
+    numbers = [Fraction(float(one)) if re.search("[.e]", one) else Fraction(int(one)) for one in literals]
+
+    def check(text: str, expected: list[bool]) -> None:
+        condition = parse_where(text)
+        assert column_mask(condition, {"n": column}).tolist() == expected, text
+        assert [record_test(condition)({"n": one}) for one in values] == expected, text
+        answer = known_answer(condition, pa.array([min(values), max(values)], column.type), 0)
+        assert answer is None or expected == [answer] * len(values), text
+
+    for literal, number in zip(literals, numbers, strict=True):
+        for op, compare in EXACT.items():
+            check(f"n {op} {literal}", [compare(Fraction(one), number) for one in values])
+    check(f"n in [{', '.join(literals)}]", [one in numbers for one in values])
+
+
+TIMES = [1_699_999_999_999_999_999, 17 * 10**17, 1_700_000_000_000_000_001, 18 * 10**17]
+
+
+@pytest.mark.parametrize("op", ["==", "!=", "<", "<=", ">", ">=", "in"])
+def test_a_selection_of_a_store_is_what_a_build_with_the_same_condition_has(
+    op: Any, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    records = [{"text": "a" * place, "t": time} for place, time in enumerate(TIMES, 1)]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, records)))
+    where = "t in [1.7e18, 0]" if op == "in" else f"t {op} 1.7e18"
+    inputs = tmp_path / "in.jsonl"
+    whole = build(tmp_path / "whole", inputs, tokenizer_json, columns=["t"])
+    built = build(tmp_path / "built", inputs, tokenizer_json, columns=["t"], where=where)
+    holds = EXACT["==" if op == "in" else op]
+    expected = [one for one in TIMES if holds(one, 17 * 10**17)]
+    assert [one.tolist() for one in built.documents] == [
+        whole.documents[TIMES.index(one)].tolist() for one in expected
+    ]
+    selection = Selection(whole, DocumentFilter(where=where))
+    assert selection.documents(np.arange(len(selection))).tolist() == [TIMES.index(one) for one in expected]
 
 
 @given(conditions(), rows())

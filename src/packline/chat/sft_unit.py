@@ -34,7 +34,7 @@ from packline.ragged import Ragged, offsets_of
 from packline.sources.batch import RecordProblem, Reject, TemplateTimeout, Texts
 from packline.sources.carried import fit_field, fitted_batch, pairs_of
 from packline.sources.files import InputFile
-from packline.sources.jsonl import has_raw, id_text
+from packline.sources.jsonl import has_raw, id_text, is_lost_id
 from packline.sources.records import MAX_RECORD_BYTES, Record, read_records, read_whole
 from packline.storage.inputs import hash_range
 from packline.storage.local import disk_errors
@@ -345,7 +345,11 @@ class _Unit:
         with_bos = int(job.boundary.bos_id is not None)
         text_bytes = self._runner.text_bytes.of(tokens, offsets, with_bos, 1)
         positions = np.array([one.record.position for one in documents], np.int64)
-        ids = [_id_of(one.record.value) for one in documents]
+        own = [_id_of(one.record.value) for one in documents]
+        ids = list(map(id_text, own))
+        ledger.add_lost_ids(
+            sum(is_lost_id(id) or one.record.lost_id for id, one in zip(own, documents, strict=True))
+        )
         hashes = np.array([one.hash for one in documents], np.uint64)
         writer = self._writers.get(split)
         if writer is None:
@@ -412,9 +416,9 @@ class _Scan(_Unit):
         pass
 
 
-def _id_of(value: Any) -> str | None:
+def _id_of(value: Any) -> Any:
     """Own id of a record, if it has one."""
-    return id_text(value.get("id") if isinstance(value, dict) else None)
+    return value.get("id") if isinstance(value, dict) else None
 
 
 def _check_odd(conversation: Conversation) -> None:

@@ -101,7 +101,7 @@ class Settings:
         ),
     ] = None
     engine: Annotated[
-        Literal["auto", "gigatoken", "fastokens", "nanotoken", "words", "tokenizers"] | None,
+        Literal["auto", "gigatoken", "fastokens", "nanotoken", "tokenizers"] | None,
         option("Engine of the encoder. Default: auto. The store does not depend on it.", RUNNING),
     ] = None
     text: Annotated[

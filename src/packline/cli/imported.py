@@ -30,6 +30,8 @@ def finished_lines(imported: Imported, out: str) -> list[Line]:
     ]
     if trained := _mask_line(manifest.ledger):
         rows.insert(2, [("trained on", "quiet"), trained])
+    if lost := manifest.ledger.lost_ids:
+        rows.insert(2, [("without id", "quiet"), f"{plural(lost, 'document')}, whose id is no valid Unicode"])
     return table(rows, "ll", width=output.wrap)
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from packline.errors import OutputError
+from packline.errors import OutputError, hide_credentials
 from packline.viewing.text import Line as Line
 from packline.viewing.text import Piece as Piece
 from packline.viewing.text import plain as plain
@@ -169,6 +169,7 @@ class Output:
 
     def error(self, kind: str, message: str, hint: str = "", **more: Any) -> None:
         """Report an error and its remedy on standard error; in json mode on standard output too."""
+        message, hint = hide_credentials(message), hide_credentials(hint)
         self._say("error", message)
         self._say("hint", hint)
         self.result({"error": {"kind": kind, "message": message, "hint": hint, **more}})

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from packline.ragged import Ragged
     from packline.sources.batch import Texts
 
-EngineName = Literal["gigatoken", "fastokens", "nanotoken", "words", "tokenizers"]
-ENGINE_NAMES: tuple[EngineName, ...] = ("gigatoken", "fastokens", "nanotoken", "words", "tokenizers")
+EngineName = Literal["gigatoken", "fastokens", "nanotoken", "tokenizers"]
+ENGINE_NAMES: tuple[EngineName, ...] = ("gigatoken", "fastokens", "nanotoken", "tokenizers")
 LITTLE_TEXT = 16 << 20
 """Bytes of text below which loading a second engine, or starting processes, takes longer than it saves."""
 

@@ -1,4 +1,4 @@
-"""Engines: four libraries and a table of words, one protocol, one result.
+"""Engines: four libraries, one protocol, one result.
 
 An engine encodes texts to ids, as one `Ragged` of uint32 without boundary tokens. All engines are built from
 the same tokenizer.json, so the choice of engine affects the duration of a build but never its output;
@@ -7,7 +7,6 @@ the same tokenizer.json, so the choice of engine affects the duration of a build
     gigatoken    BPE, byte-level or with byte fallback; fast where words repeat (its cache grows)
     fastokens    BPE, byte-level; fast cold, and fastest on Chinese, Japanese, Korean
     nanotoken    WordPiece
-    words        Unigram, WordLevel: the reference, each distinct word once (`words`)
     tokenizers   all tokenizers; the reference, about 100 times slower
 
 Texts with characters that one of them is known to handle differently are encoded by the reference instead. An
@@ -31,10 +30,9 @@ from packline.encoders import Engine, EngineName
 from packline.encoders.features import tokenizer_features
 from packline.encoders.reference import load_reference
 from packline.encoders.separate_engine import SeparateEngine
-from packline.encoders.special_tokens import MARK, BytesCounter, json_to_encode
+from packline.encoders.special_tokens import BytesCounter, json_to_encode
 from packline.encoders.supported import unsupported
-from packline.encoders.tokenizer import load_tokenizer, read_added_tokens, refusals
-from packline.encoders.words import PREPENDED, WordsEngine
+from packline.encoders.tokenizer import load_tokenizer, refusals
 from packline.errors import PacklineError, TokenizerError
 from packline.ragged import Ragged, concatenate, offsets_of
 
@@ -156,7 +154,6 @@ ENGINES: dict[EngineName, Callable[[str], Engine]] = {
     "gigatoken": GigatokenEngine,
     "fastokens": FastokensEngine,
     "nanotoken": NanotokenEngine,
-    "words": lambda json: WordsEngine(json, lambda: TokenizersEngine(json)),
     "tokenizers": TokenizersEngine,
 }
 
@@ -190,7 +187,7 @@ def load_engine(
         if apart:
             engine = SeparateEngine(name, json, lambda: ENGINES[name](json))
         else:
-            engine = WordsEngine(json, load) if name == "words" else _load(name, json)
+            engine = _load(name, json)
     characters = read_otherwise(name, json)
     return GuardedEngine(engine, characters, load) if characters else engine
 
@@ -317,10 +314,6 @@ def read_otherwise(name: EngineName, json: str) -> tuple[bytes, ...]:
     features = tokenizer_features(json)
     if name == "gigatoken" and "normalizer NFC" in features:
         return MARKS
-    if name == "words":
-        contents = {token.content for token in read_added_tokens(json) if MARK not in token.content}
-        found = tuple(sorted(content.encode() for content in contents))
-        return found + PREPENDED if any(" Precompiled" in feature for feature in features) else found
     if name == "fastokens" and any(" Split " in feature for feature in features):
         return MONGOLIAN_SEPARATOR
     return ()

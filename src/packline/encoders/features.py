@@ -71,16 +71,16 @@ def _find_features(json: str) -> tuple[str, ...]:
 
 def _chain(step: dict[str, Any] | None, inner: str) -> str:
     """Description of a normalizer or pre-tokenizer with all its steps."""
-    return " + ".join(_spelled(one) for one in steps_of(step, inner)) or "none"
+    return " + ".join(_spelled(one) for one in _steps_of(step, inner)) or "none"
 
 
-def steps_of(step: dict[str, Any] | None, inner: str) -> Iterator[dict[str, Any]]:
+def _steps_of(step: dict[str, Any] | None, inner: str) -> Iterator[dict[str, Any]]:
     """Steps of a normalizer or pre-tokenizer: itself, or those of a sequence under the name `inner`."""
     if step is None:
         return
     if step.get("type") == "Sequence":
         for one in step.get(inner) or []:
-            yield from steps_of(one, inner)
+            yield from _steps_of(one, inner)
     else:
         yield step
 

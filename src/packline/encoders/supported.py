@@ -37,23 +37,6 @@ COMMON = frozenset(
         *("added token", "added token lstrip", "added token rstrip"),
     }
 )
-_PRECOMPILED = (
-    "normalizer Precompiled + Replace {'Regex': ' {2,}'} by ' '",
-    "normalizer Precompiled + Replace {'Regex': ' {2,}'} by '▁'",
-    "normalizer Precompiled + Strip strip_left=False strip_right=True + Replace {'Regex': ' {2,}'} by '▁'",
-)
-_RUNS = "Replace {'Regex': ' {2,}'} by ' '"
-_QUOTES = "Replace '``' by '\"' + Replace \"''\" by '\"'"
-_ALBERT = [
-    f"normalizer {_QUOTES}{accents}{lower} + Precompiled{runs}"
-    for accents, lower, runs in product(
-        ("", " + NFKD + StripAccents"), ("", " + Lowercase"), ("", f" + {_RUNS}")
-    )
-]
-_DEBERTA = [
-    f"normalizer {lower}Strip strip_left=True strip_right=True + Precompiled + {_RUNS}"
-    for lower in ("", "Lowercase + ")
-]
 _BERT = [
     f"normalizer BertNormalizer clean_text={clean} handle_chinese_chars={chinese} lowercase={lower}"
     f" strip_accents={strip}"
@@ -94,24 +77,11 @@ SUPPORTED: dict[EngineName, frozenset[str]] = {
             *("added token", "added token lstrip", "added token rstrip"),
         }
     ),
-    "words": frozenset(
-        {
-            *("model WordLevel", "model Unigram"),
-            *("normalizer none", "normalizer Precompiled", *_PRECOMPILED, *_ALBERT, *_DEBERTA, *_BERT),
-            *("pre-tokenizer BertPreTokenizer", "pre-tokenizer Whitespace", "pre-tokenizer WhitespaceSplit"),
-            *(f"pre-tokenizer Metaspace {prepend} split" for prepend in ("always", "first", "never")),
-            "pre-tokenizer WhitespaceSplit + Metaspace always split",
-            *("added token", "added token lstrip", "added token rstrip", "added token single_word"),
-            "added token that strips beside one with white space at an end",
-        }
-    ),
 }
 """Features on which each fast engine has been shown to match the reference."""
 
-BY_LOADING: tuple[EngineName, ...] = ("gigatoken", "fastokens", "nanotoken", "words")
+BY_LOADING: tuple[EngineName, ...] = ("gigatoken", "fastokens", "nanotoken")
 """The fast engines, the one that loads in less time first: 0.4 and 1.2 s for 150,000 tokens."""
-APART: tuple[EngineName, ...] = ("gigatoken", "fastokens", "nanotoken")
-"""Engines that need the reference for few texts or none."""
 
 
 def engine_apart(requested: Engine, json: str) -> EngineName | None:
@@ -120,7 +90,7 @@ def engine_apart(requested: Engine, json: str) -> EngineName | None:
     >>> engine_apart("gigatoken", '{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
     """
     names = BY_LOADING if requested == "auto" else (requested,)
-    return next((name for name in names if name in APART and unsupported(name, json) is None), None)
+    return next((name for name in names if name in SUPPORTED and unsupported(name, json) is None), None)
 
 
 def unsupported(name: EngineName, json: str) -> str | None:

@@ -26,6 +26,7 @@ from packline.evals.task import CONFIG, QUESTIONS
 from packline.formats.export_record import RECORD, ExportRecord, files_below, read_record
 from packline.hub.layout import refuse_many, repository_paths
 from packline.hub.places import RepositoryKind
+from packline.storage.places import without_secrets
 from packline.store.files import FileEntry, stat_file
 from packline.store.manifest import MANIFEST, Manifest
 from packline.store.manifest_reader import read_manifest
@@ -149,8 +150,7 @@ def without_credentials(place: str) -> str:
             return place
         names = place.rstrip("/").split("/")
         return "/".join(names[-2:] if names[-1] == TOKENIZER_JSON else names[-1:])
-    parts = urlsplit(place)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return without_secrets(place)
 
 
 def machine_paths(manifest: Manifest) -> list[str]:

@@ -170,7 +170,6 @@ ENCODING: dict[EngineName, int] = {
     "gigatoken": 16,
     "fastokens": 18,
     "nanotoken": 16,
-    "words": 176,
     "tokenizers": 160,
 }
 """Bytes of memory per byte of text, reading included. Measured on documents of 11 to 80 MB of real text:

@@ -220,6 +220,8 @@ class UnitRun:
                 ragged = Ragged(ragged.tokens[: ragged.offsets[fitting]], ragged.offsets[: fitting + 1])
             self._write(kept, ragged)
             self.ledger.special_token_strings += int(facts.specials[chosen].sum())
+            if kept.lost_ids:
+                self.ledger.add_lost_ids(int(np.isin(kept.positions, kept.lost_ids).sum()))
         end = len(batch)
         if len(chosen) < len(wanted):
             # A limit ends the unit at the first document left out, however documents were batched.

@@ -235,6 +235,8 @@ class Batch:
     """Positions of records removed by a filter."""
     columns: pa.RecordBatch | None = None
     """`[D]` rows of the columns that the source carries; None if it carries none."""
+    lost_ids: list[int] = field(default_factory=list)
+    """Positions of records whose id is no valid Unicode, and None here; not all need be documents."""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -248,6 +250,7 @@ class Batch:
             self.positions[kept],
             None if ids is None else [ids[index] for index in kept],
             columns=None if self.columns is None else self.columns.take(pa.array(kept, pa.int64())),
+            lost_ids=self.lost_ids,
         )
 
 

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from packline.errors import InputError
 from packline.storage.globs import MAGIC
 from packline.storage.inputs import HUB, expand_remote, refuse_irregular, refuse_name
-from packline.storage.places import is_remote
+from packline.storage.places import is_remote, refuse_secrets
 from packline.storage.ranged_file import PLANNING_REQUESTS
 from packline.storage.remote_files import ListedFile
 from packline.storage.threads import map_in_threads
@@ -96,10 +96,12 @@ def pin_inputs(inputs: Sequence[str]) -> tuple[str, ...]:
     """Inputs with the commit of each dataset of the hub; others as they are.
 
     Raises:
-        InputError: no such dataset or revision, or the hub cannot be reached.
+        InputError: an input has credentials, no such dataset or revision, or the hub cannot be reached.
     """
     from packline.storage.hub_inputs import pin
 
+    for given in inputs:
+        refuse_secrets(given)
     return tuple(pin(given) if given.startswith(HUB) else given for given in inputs)
 
 
@@ -109,7 +111,11 @@ def expand(given: str) -> Iterator[ListedFile]:
     Raises:
         InputError: nothing found, or not a valid input.
     """
-    yield from expand_remote(given) if is_remote(given) else map(ListedFile, _expand_local(given))
+    if not is_remote(given):
+        yield from map(ListedFile, _expand_local(given))
+        return
+    refuse_secrets(given)
+    yield from expand_remote(given)
 
 
 def _expand_local(given: str) -> Iterator[str]:

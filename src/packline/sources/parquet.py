@@ -191,6 +191,9 @@ def arrow_batch(input: InputFile, columns: TextColumns, row: int, max_bytes: int
     names = None if columns.ids is None else id_texts(columns.ids)
     positions = np.arange(row, row + len(column), dtype=np.int64)
     whole = Batch(file, texts, positions, names, consumed_bytes=consumed)
+    if names is not None and columns.ids is not None and names.count(None) > columns.ids.null_count:
+        there = columns.ids.is_valid().to_pylist()
+        whole.lost_ids = [row + at for at, one in enumerate(names) if one is None and there[at]]
     too_large = consumed > max_bytes and int(texts.sizes.max()) > max_bytes
     if not column.null_count and not too_large and _is_utf8(column):
         return _carried(whole, input, columns.carried)

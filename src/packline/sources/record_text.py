@@ -37,6 +37,7 @@ from packline.sources.jsonl import (
     fits_a_type,
     has_raw,
     id_text,
+    is_lost_id,
     is_utf8,
     not_utf8,
     one_object_a_line,
@@ -166,6 +167,7 @@ class Collected:
         self._ids: list[str | None] = []
         self._rejects: list[Reject] = []
         self._filtered: list[int] = []
+        self.lost_ids: list[int] = []
 
     def take(
         self, record: dict[str, Any], position: int, misfit: RecordProblem | None = None
@@ -200,6 +202,8 @@ class Collected:
         if self._id is not None:
             value = value_at(record, self._id)
             self._ids.append(None if value is ABSENT else id_text(value))
+            if self._ids[-1] is None and is_lost_id(value):
+                self.lost_ids.append(position)
         return None
 
     def reject(self, position: int, problem: RecordProblem, raw: bytes) -> None:
@@ -212,9 +216,9 @@ class Collected:
         positions = np.array(self._positions, np.int64)
         texts = Texts.of(self._texts)
         columns = fitted_batch(self._columns, self._values) if self._columns else None
-        return Batch(
-            self._file.index, texts, positions, ids, self._rejects, consumed_bytes, self._filtered, columns
-        )
+        made = Batch(self._file.index, texts, positions, ids, self._rejects, consumed_bytes)
+        made.filtered, made.columns, made.lost_ids = self._filtered, columns, self.lost_ids
+        return made
 
 
 class JsonlRecords:
@@ -331,10 +335,10 @@ def row_batch(
     carried = file.carried or ()
     arrays, misfits = convert_arrays(carried, carried_arrays(file, rows), len(rows))
     for number, record in enumerate(records):
-        position = row + number
-        problem = _problem(problems.get(number, {}), transform) or collected.take(
-            record, position, misfits.get(number)
-        )
+        position, odd = row + number, problems.get(number, {})
+        if file.id in odd and odd[file.id].text is None:
+            collected.lost_ids.append(position)
+        problem = _problem(odd, transform) or collected.take(record, position, misfits.get(number))
         if problem is not None:
             collected.reject(position, problem, msgspec.json.encode(record))
     batch = collected.batch(rows.nbytes)

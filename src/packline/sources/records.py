@@ -54,6 +54,8 @@ class Record(NamedTuple):
     """Prefix for messages if a position alone is hard to find: "element 3: "."""
     odd: bool = False
     """True if it may contain lone surrogates, or numbers out of Python's range as `msgspec.Raw`."""
+    lost_id: bool = False
+    """True if the row has an id that is no valid Unicode, and null in `value`."""
 
     def reject(self, file: int, reason: Reason, detail: str) -> Reject:
         """Turn it into a bad record, verbatim; a row as JSON."""
@@ -190,12 +192,14 @@ def _row(file: int, row: int, value: dict[str, Any], odd: set[str]) -> Record | 
     """Record of a row, without values that Python cannot represent; invalid text makes a bad row."""
     from packline.sources.parquet import Odd
 
+    lost_id = False
     for name in odd:
         if isinstance(one := value[name], Odd):
             value[name] = one.text
+            lost_id |= name == DEFAULT_ID and one.text is None
             if one.reason == "invalid_utf8" and name != DEFAULT_ID:
                 return Record(row, value, None).reject(file, one.reason, f"column {name}: {one.detail}")
-    return Record(row, _without_nulls(value), None)
+    return Record(row, _without_nulls(value), None, lost_id=lost_id)
 
 
 def _without_nulls(value: Any) -> Any:

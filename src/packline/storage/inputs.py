@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
 
 from packline.errors import InputChanged, InputError
@@ -59,13 +60,26 @@ def fsspec_files(path: str) -> tuple[Any, str]:
         ) from error
 
 
+@contextmanager
+def _plain_errors(path: str) -> Iterator[None]:
+    """Errors of opening and reading a file as `InputError`; those of fsspec's packages are of any type."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if not isinstance(error, OSError) and not is_remote(path):
+            raise
+        raise _input_error(path, error) from error
+
+
 def input_state(path: str) -> InputState:
     """Size and state of a file.
 
     Raises:
         InputError: the file is missing or unreachable.
     """
-    try:
+    with _plain_errors(path):
         if not is_remote(path):
             status = os.stat(path)
             refuse_irregular(path, status.st_mode)
@@ -76,10 +90,6 @@ def input_state(path: str) -> InputState:
         info = system.info(inner)
         modified = next((info[key] for key in ("ETag", "etag", "mtime", "LastModified") if info.get(key)), "")
         return InputState(int(info["size"] or 0), str(modified))
-    except InputError:
-        raise
-    except OSError as error:
-        raise _input_error(path, error) from error
 
 
 def is_compared(path: str) -> bool:
@@ -137,9 +147,9 @@ def read_start(path: str, size: int) -> tuple[InputState, bytes]:
         if (files := remote_files(path)) is not None:
             return files.read_start(path, size)
         state = input_state(path)
-        with open_input(path, state) as file:
+        with _plain_errors(path), open_input(path, state) as file:
             return state, read_fully(file, size)
-    try:
+    with _plain_errors(path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # do not wait on a pipe
         try:
             status = os.fstat(descriptor)
@@ -150,10 +160,6 @@ def read_start(path: str, size: int) -> tuple[InputState, bytes]:
                 data += more
         finally:
             os.close(descriptor)
-    except InputError:
-        raise
-    except OSError as error:
-        raise _input_error(path, error) from error
     return InputState(status.st_size, str(status.st_mtime_ns)), data
 
 
@@ -170,7 +176,7 @@ def open_input(
     Raises:
         InputError: the file is missing, or not readable by this user.
     """
-    try:
+    with _plain_errors(path):
         if not is_remote(path):
             return cast("BinaryIO", open(path, "rb", buffering=0))
         if (files := remote_files(path)) is not None:
@@ -181,10 +187,6 @@ def open_input(
             return cast("BinaryIO", file)
         system, inner = fsspec_files(path)
         return cast("BinaryIO", system.open(inner, "rb"))
-    except InputError:
-        raise
-    except OSError as error:
-        raise _input_error(path, error) from error
 
 
 def expand_remote(uri: str) -> Iterator[ListedFile]:
@@ -198,27 +200,30 @@ def expand_remote(uri: str) -> Iterator[ListedFile]:
         return
     import glob
 
-    system, inner = fsspec_files(uri)
     protocol = uri.partition("://")[0]
-    if glob.has_magic(inner):
-        found = [name for name, info in system.glob(inner, detail=True).items() if info["type"] == "file"]
-    elif system.isfile(inner):
-        yield ListedFile(uri)
-        return
-    elif system.isdir(inner):
-        found = [name for name, info in system.find(inner, detail=True).items() if info["type"] == "file"]
-    else:
-        raise InputError(f"cannot find {uri}", hint="check the URI and your credentials for it")
-    for name in sorted(found):
+    with _plain_errors(uri):
+        system, inner = fsspec_files(uri)
+        if glob.has_magic(inner):
+            found = system.glob(inner, detail=True)
+        elif system.isfile(inner):
+            yield ListedFile(uri)
+            return
+        elif system.isdir(inner):
+            found = system.find(inner, detail=True)
+        else:
+            raise InputError(f"cannot find {uri}", hint="check the URI and your credentials for it")
+    for name in sorted(name for name, info in found.items() if info["type"] == "file"):
         if not name.rpartition("/")[2].startswith("."):
             yield ListedFile(name if "://" in name else f"{protocol}://{name}")
 
 
-def _input_error(path: str, error: OSError) -> InputError:
+def _input_error(path: str, error: Exception) -> InputError:
     """Error for an input that cannot be opened or read."""
     if isinstance(error, FileNotFoundError):
         return InputError(f"cannot find {path}", hint="check the path")
-    return InputError(f"cannot read {path}: {error.strerror or error}", hint="check its permissions")
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    hint = "check the address and the network" if is_remote(path) else "check its permissions"
+    return InputError(f"cannot read {path}: {reason}", hint=hint)
 
 
 def read_fully(file: BinaryIO, size: int) -> bytes:

@@ -15,12 +15,11 @@ forked from a process of their own, read with it.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from packline.errors import InputChanged, InputError, StoreError
 from packline.storage.attempts import FIRST_SECONDS, PATIENCE_SECONDS, Attempts
@@ -34,8 +33,6 @@ LISTED = 1000
 FIRST_PAUSE = 0.2
 OTHER_RANGE = "Requested"
 """In the error of an answer that is whole in itself, and not the range that was requested."""
-SECRETS = {"signature", "sig", "token", "key", "apikey", "credential", "password", "secret", "authorization"}
-"""Words in names of query parameters that must not be published."""
 MISSING = "check the URI, and that your credentials may list and read it"
 
 T = TypeVar("T")
@@ -50,7 +47,6 @@ class ObjectInputs:
     def expand(self, uri: str) -> Iterator[ListedFile]:
         """See `RemoteFiles.expand`."""
         if is_web(uri):
-            refuse_secrets(uri)
             yield ListedFile(uri)
             return
         root, key = split_address(uri)
@@ -143,26 +139,6 @@ def is_web(uri: str) -> bool:
 def is_strong(modified: str) -> bool:
     """True for an ETag that a server compares byte by byte; False for a time, a weak ETag or none."""
     return bool(modified) and not modified.startswith(("W/", "modified "))
-
-
-def refuse_secrets(uri: str) -> None:
-    """Refuse an address with credentials, since recipe and manifest contain it.
-
-    >>> refuse_secrets("https://example.org/a.jsonl?X-Amz-Signature=abc")
-    Traceback (most recent call last):
-    packline.errors.InputError: https://example.org/a.jsonl: the parameter X-Amz-Signature is a credential, \
-which the manifest would publish
-    """
-    parts = urlsplit(uri)
-    plain = without_secrets(uri)
-    hint = "download the file, or read it by s3://, gs:// or az:// with credentials from the environment"
-    if parts.username or parts.password:
-        raise InputError(f"{plain}: the address has a user name, which the manifest would publish", hint=hint)
-    for name, _ in parse_qsl(parts.query, keep_blank_values=True):
-        if SECRETS & set(re.split("[-_.]", name.lower())):
-            raise InputError(
-                f"{plain}: the parameter {name} is a credential, which the manifest would publish", hint=hint
-            )
 
 
 def split_address(uri: str) -> tuple[str, str]:

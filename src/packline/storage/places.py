@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from pathlib import Path
 
-from packline.errors import StoreError, did_you_mean
+from packline.errors import CREDENTIAL, USER, InputError, StoreError, did_you_mean
 
 HUB = "hf://"
 """Scheme of the hub, whose repositories are only read."""
@@ -79,12 +80,35 @@ def without_secrets(place: str) -> str:
     >>> without_secrets("https://user:word@host/a?sig=x"), without_secrets("a?b@c")
     ('https://host/a', 'a?b@c')
     """
-    if not is_remote(place):
-        return place
-    scheme, _, rest = place.partition("://")
-    rest = rest.partition("?")[0].partition("#")[0]
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    return USER.sub(r"\1", re.split("[?#]", place)[0]) if is_remote(place) else place
+
+
+def refuse_secrets(uri: str) -> None:
+    """Refuse an input's address with credentials, since recipe and manifest contain it.
+
+    A user name alone is none where it may be a container (`abfs://CONTAINER@ACCOUNT...`).
+
+    Raises:
+        InputError: it has a password, for the web also a user name, or a parameter that is a credential.
+
+    >>> refuse_secrets("https://example.org/a.jsonl?X-Amz-Signature=abc")
+    Traceback (most recent call last):
+    packline.errors.InputError: https://example.org/a.jsonl: the parameter X-Amz-Signature is a credential, \
+which the manifest would publish
+    """
+    if not is_remote(uri):
+        return
+    user, parameter = USER.search(uri), CREDENTIAL.search(uri)
+    if user and (":" in user[2] or user[1].lower().startswith("http")):
+        found = "address has a user name or password"
+    elif parameter:
+        found = f"parameter {parameter[1][1:-1]} is a credential"
+    else:
+        return
+    raise InputError(
+        f"{without_secrets(uri)}: the {found}, which the manifest would publish",
+        hint="download the file, or read it by s3://, gs:// or az:// with credentials from the environment",
+    )
 
 
 def store_beside(out: str | os.PathLike[str]) -> str:

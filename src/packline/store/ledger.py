@@ -68,6 +68,8 @@ class Ledger(msgspec.Struct, kw_only=True):
     """Counts for a store of conversations; absent otherwise."""
     filtered: int | msgspec.UnsetType = msgspec.UNSET
     """Left out by a source's filters; absent if no source has any."""
+    lost_ids: int | msgspec.UnsetType = msgspec.UNSET
+    """Documents whose own id is no valid Unicode, and null in the store; absent if there are none."""
 
     def add_documents(self, count: int, text_bytes: int, tokens: int, *, with_bos: bool) -> None:
         """Count documents written to the store.
@@ -88,6 +90,11 @@ class Ledger(msgspec.Struct, kw_only=True):
         self.bos_tokens += count if with_bos else 0
         self.text_tokens += tokens - count * (2 if with_bos else 1)
 
+    def add_lost_ids(self, count: int) -> None:
+        """Count documents whose id cannot be kept."""
+        if count:
+            self.lost_ids = (self.lost_ids or 0) + count
+
     def add_rejected(self, reason: str, records: int) -> None:
         """Count bad records."""
         self.documents_in += records
@@ -97,10 +104,12 @@ class Ledger(msgspec.Struct, kw_only=True):
         total = Ledger(rejected=dict(self.rejected))
         if self.filtered is not msgspec.UNSET or other.filtered is not msgspec.UNSET:
             total.filtered = (self.filtered or 0) + (other.filtered or 0)
+        if self.lost_ids or other.lost_ids:
+            total.lost_ids = (self.lost_ids or 0) + (other.lost_ids or 0)
         if self.mask or other.mask:
             total.mask = (self.mask or MaskCounts()) + (other.mask or MaskCounts())
         for name in self.__struct_fields__:
-            if name not in ("rejected", "filtered", "mask"):
+            if name not in ("rejected", "filtered", "lost_ids", "mask"):
                 setattr(total, name, getattr(self, name) + getattr(other, name))
         for reason, count in sorted(other.rejected.items()):
             total.rejected[reason] = total.rejected.get(reason, 0) + count

@@ -6,19 +6,19 @@
     url         ▁▂█▃         lengths of texts, 18 to 301 characters
 
 Cost: one pass over at most `MOST_DOCUMENTS` documents, from shards spread evenly over each source; of a
-larger store that is a sample.
+larger store that is a sample, as its descriptions say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packline.store.reader import StoreReader
-from packline.viewing.columns import MOST_VALUES, chosen_shards, value_text
+from packline.viewing.columns import MOST_VALUES, chosen_shards, sampled_sources, value_text
 from packline.viewing.text import percent
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ SKEWED = 20
 TOP_VALUES = 3
 EACH_ONCE = "each value once"
 """Description of a column without repeated values."""
+OF_A_SAMPLE = ", of a sample"
+"""End of the description where documents were left out."""
 LONGEST_VALUE = 16
 
 
@@ -52,13 +54,15 @@ def measure_columns(store: StoreReader) -> dict[str, ColumnBars]:
     Raises:
         CorruptStore: provenance cannot be read.
     """
-
     found: dict[str, list[pa.Array]] = {}
-    for _, number in chosen_shards(store, MOST_DOCUMENTS):
+    chosen = list(chosen_shards(store, MOST_DOCUMENTS))
+    note = OF_A_SAMPLE if sampled_sources(store, chosen) else ""
+    for _, number in chosen:
         for _, table in store.shards[number].open_provenance().groups():
             for name in table.column_names:
                 found.setdefault(name, []).extend(table[name].chunks)
-    return {name: bars for name, chunks in found.items() if (bars := bars_of(chunks)) is not None}
+    measured = {name: bars for name, chunks in found.items() if (bars := bars_of(chunks)) is not None}
+    return {name: replace(bars, described=bars.described + note) for name, bars in measured.items()}
 
 
 def bars_of(chunks: Sequence[pa.Array]) -> ColumnBars | None:

@@ -6,11 +6,12 @@
     metadata.language   string        0   3 different: 'en' 60%, 'de' 20%, 'fr' 20%
 
 Cost: the carried columns of at most `MOST_DOCUMENTS` documents are decoded, in bulk, from shards spread
-evenly over each source; of a larger store they are a sample, as the caption reports.
+evenly over each source; of a larger store they are a sample, as caption and JSON report.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -82,6 +83,8 @@ class ColumnCounts:
     """Documents by value; None for more than `MOST_VALUES` different ones."""
     first: Any = None
     """The first value."""
+    sampled: bool = False
+    """True if some documents of its sources were left out."""
 
     def add(self, column: pa.ChunkedArray) -> None:
         """Count the values of some documents."""
@@ -150,6 +153,7 @@ class ColumnCounts:
             "type": self.type,
             "sources": self.sources,
             "documents": self.documents,
+            "sampled": self.sampled,
             "nulls": self.nulls,
             "lowest": edges[0],
             "highest": edges[1],
@@ -172,12 +176,15 @@ def count_columns(store: StoreReader) -> list[ColumnCounts]:
     if not has_columns(store):
         return []
     found: dict[tuple[str, str], ColumnCounts] = {}
-    for source, number in chosen_shards(store, MOST_DOCUMENTS):
+    chosen = list(chosen_shards(store, MOST_DOCUMENTS))
+    sampled = sampled_sources(store, chosen)
+    for source, number in chosen:
         file = store.shards[number].open_provenance()
         for name, type in file.carried:
             counts = found.setdefault((name, type), ColumnCounts(name, type))
             if source not in counts.sources:
                 counts.sources.append(source)
+                counts.sampled |= source in sampled
         for _, table in file.groups([name for name, _ in file.carried]) if file.carried else ():
             for name, type in file.carried:
                 found[name, type].add(table[name])
@@ -197,6 +204,13 @@ def chosen_shards(store: StoreReader, most_documents: int) -> Iterator[tuple[str
                 break
             documents += len(store.shards[numbers[place]])
             yield source, numbers[place]
+
+
+def sampled_sources(store: StoreReader, chosen: Sequence[tuple[str, int]]) -> set[str]:
+    """Sources of which some shards are not among the chosen ones."""
+    left = Counter(origin.source for origin in shard_labels(store))
+    left.subtract(source for source, _ in chosen)
+    return set(+left)
 
 
 def _some(sources: Sequence[str]) -> str:
@@ -229,13 +243,9 @@ def column_table(store: StoreReader, counts: Sequence[ColumnCounts]) -> list[Tab
     )
     head = ("column", "type", "sources", "documents", "null", "values")
     keep = [name != "sources" or several for name in head]
-    sampled = max(one.documents for one in counts) < max(
-        sum(ledger.documents for name, ledger in store.manifest.sources.items() if name in one.sources)
-        for one in counts
-    )
     return [
         Table(
-            "Columns, of a sample of the documents" if sampled else "Columns",
+            "Columns, of a sample of the documents" if any(one.sampled for one in counts) else "Columns",
             tuple(name for name, there in zip(head, keep, strict=True) if there),
             tuple(tuple(value for value, there in zip(row, keep, strict=True) if there) for row in rows),
             "".join(side for side, there in zip("lllrrl", keep, strict=True) if there),

@@ -48,6 +48,8 @@ def ledger_table(ledger: Ledger, prices: Sequence[PackingStats] = ()) -> Table:
         lose(f"bad: {reason.replace('_', ' ')}", count, records, "bad")
     rate = f"{ledger.text_bytes / ledger.text_tokens:.2f} {RATE}" if ledger.text_tokens else ""
     add("= documents", ledger.documents, records, "good")
+    if ledger.lost_ids:
+        add("without their id", ledger.lost_ids, ledger.documents, "warning", "no valid Unicode")
     add("tokens of text", ledger.text_tokens, ledger.tokens, note=rate)
     add("+ end of document", ledger.eod_tokens, ledger.tokens)
     if ledger.bos_tokens:

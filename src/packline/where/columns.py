@@ -261,6 +261,7 @@ def _compare_numbers(op: Comparison, column: pa.Array, value: Any) -> np.ndarray
     """Exact comparison of a column of numbers with a number of any size, as Python compares."""
     kind = column.type
     if pa.types.is_integer(kind):
+        value = int(value) if isinstance(value, float) and value.is_integer() else value  # from 2^53 on
         if isinstance(value, float):  # not a whole number: n < 3.5 is n <= 3
             if op == "==":
                 return np.zeros(len(column), bool)

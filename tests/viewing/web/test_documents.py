@@ -16,6 +16,7 @@ import packline
 from packline.facade import Store
 from packline.packing.exclusions import write_list
 from packline.store.lookup import find_where
+from packline.viewing import column_bars
 from packline.viewing.column_bars import bars_of
 from packline.viewing.web import choosing
 
@@ -174,6 +175,15 @@ def test_large_stores_are_neither_filtered_nor_sorted(store: Store, monkeypatch:
     assert "packline view" in get(client, {"where": "score > 3"}, status=400).of("main")
     assert "docs.parquet" in get(client, {"sort": "score"}, status=400).of("main")
     get(client, {})
+
+
+def test_heads_of_a_part_of_the_documents_say_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "of a sample" not in get(client_of([store]), {}).of("main")
+    monkeypatch.setattr(column_bars, "MOST_DOCUMENTS", 1)
+    heads = re.findall("<th .*?</th>", client_of([store]).get("/documents").text, re.DOTALL)
+    shown = [re.sub("<svg.*?</svg>|<[^>]*>", " ", head, flags=re.DOTALL) for head in heads]
+    for name in ("tokens", "score", "language", "text_bytes"):
+        assert [" of a sample" in head for head in shown if head.split()[0] == name] == [True]
 
 
 def test_nothing_is_written(store: Store) -> None:

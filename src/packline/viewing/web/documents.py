@@ -18,7 +18,7 @@ from packline.errors import RecipeError, StoreError
 from packline.packing.packer import DocumentFilter
 from packline.store.lookup import column_names
 from packline.store.provenance import Provenance, documents_schema
-from packline.viewing.column_bars import EACH_ONCE, ColumnBars
+from packline.viewing.column_bars import EACH_ONCE, OF_A_SAMPLE, ColumnBars
 from packline.viewing.describe import left_out_facts
 from packline.viewing.listing import SHOWN_CHARACTERS, beginning, shown_value
 from packline.viewing.page import (
@@ -206,7 +206,7 @@ def _head(view: View, name: str, params: Params) -> ColumnHead:
     bars = view.opened.bars.get(name)
     if bars is None or not bars.counts or name in ("position", "hash"):
         return head
-    if bars.described == EACH_ONCE:
+    if bars.described.startswith(EACH_ONCE):
         return replace(head, described=bars.described)
     # Square roots, so that classes of few documents can be seen.
     top = math.sqrt(max(bars.counts))
@@ -228,4 +228,6 @@ def _values(view: View, name: str, bars: ColumnBars, params: Params) -> tuple[Li
             continue
         text = f"{cut(str(value), 14)} {share}"
         links.append(Link(text, view.href("/documents", **(params | {"where": where}))))
+    if links and bars.described.endswith(OF_A_SAMPLE):
+        links.append(Link(OF_A_SAMPLE.lstrip(", "), ""))
     return tuple(links)
