@@ -111,3 +111,4 @@ def test_completion_knows_all_commands_and_options(shell: str) -> None:
     script = make_app().generate_completion(shell=shell)  # type: ignore[arg-type]
     assert all(name in script for name in PAGES)
     assert "val-fraction" in script and "seq-len" in script
+    assert "--empty-" not in script and "--no-" not in script

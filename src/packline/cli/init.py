@@ -96,6 +96,7 @@ def _recipe(
     found = find_preset(preset) if preset is not None else None
     surveys = []
     for given in inputs:
+        output.note(f"looking at the first records of {given}")
         found_here = survey(given)
         surveys += found_here
         if count := len(found_here[0].left_out):
