@@ -232,6 +232,21 @@ def test_a_folder_of_mixed_files_is_a_source_for_each_kind_and_builds(
     assert sorted(texts(store)) == KINDS_OF_TEXT
 
 
+def test_of_many_files_that_end_alike_some_are_looked_at_and_all_if_these_differ(tmp_path: Path) -> None:
+    for number in range(200):
+        (tmp_path / f"{number:03}.json").write_text('{"text": "a"}\n')
+        (tmp_path / f"{number:03}.jsonl").write_text('{"body": "a"}\n' if number % 3 else '{"text": "a"}\n')
+        (tmp_path / f"{number:03}.ndjson").write_text("nonsense\n")
+    (tmp_path / "100.json").write_text('[{"text": "a"}]')
+    text, body, array = survey(str(tmp_path))
+    numbers = {"json": set(range(200)) - {100}, "jsonl": set(range(0, 200, 3))}
+    assert set(text.inputs) == {f"{tmp_path}/{n:03}.{end}" for end, own in numbers.items() for n in own}
+    assert array.inputs == [f"{tmp_path}/100.json"] and len(body.inputs) == 200 - len(numbers["jsonl"])
+    assert len(text.left_out) == 200 and len({str(one) for one in text.left_out}) == 200
+    drafted = draft_recipe([text, array, body], tokenizer="t", eod=None, folder=tmp_path)
+    assert drafted.count("# left out: ") == 21 and "# left out: and 180 more" in drafted
+
+
 def test_the_error_of_mixed_files_names_init_which_leaves_out_what_is_no_text(
     tmp_path: Path, tokenizer_json: Path
 ) -> None:

@@ -101,7 +101,7 @@ def _recipe(
         surveys += found_here
         if count := len(found_here[0].left_out):
             which = f"{plural(count, 'file')} of {given} {'is' if count == 1 else 'are'} left out"
-            output.warning(which, "the recipe names each with the reason")
+            output.warning(which, "the recipe has the reasons")
     notes = [] if tokenizer else ["No tokenizer was named: this is only the best known one."]
     name = tokenizer or DEFAULT_TOKENIZER
     if tokenizer is not None and eod is None:

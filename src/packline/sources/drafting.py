@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from packline.errors import RecipeError
+from packline.errors import PacklineError, RecipeError
 from packline.recipe import OWN_COLUMNS, Split
 from packline.sources.files import DEFAULT_ID, TEXT_FIELDS
 from packline.sources.jsonl import fits_a_type
@@ -26,6 +26,7 @@ from packline.sources.survey import MOST_VALUES, Fields, Survey, quoted
 from packline.storage.places import is_remote
 from packline.where.conditions import Field as WhereField
 
+MOST_REASONS = 20
 PLAIN_KINDS = ({"string"}, {"number"}, {"boolean"})
 
 
@@ -129,7 +130,7 @@ def draft_recipe(
     lines = [*_head(tokenizer, eod, folder, notes), *_splits(0.0)]
     names = _names([one.name for one in surveys])
     for number, (one, name) in enumerate(zip(surveys, names, strict=True)):
-        lines += ["", *(f"# left out: {_in_comment(reason)}" for reason in one.left_out), "[[sources]]"]
+        lines += ["", *_left_out(one.left_out), "[[sources]]"]
         inputs = [quoted(placed(given, folder)) for given in one.inputs]
         shown = ["inputs = [", *(f"    {given}," for given in inputs), "]"]
         lines += [f"name = {quoted(name)}", *(shown if len(inputs) > 1 else [f"inputs = [{inputs[0]}]"])]
@@ -192,6 +193,12 @@ def _splits(val_fraction: float) -> Iterator[str]:
         yield "# val_fraction = 0.01            # documents for validation, by the hash of their text"
     yield "# test_fraction = 0.01           # share of documents for testing"
     yield "# limit_tokens = 1_000_000_000   # no more than the first so many"
+
+
+def _left_out(reasons: Sequence[PacklineError]) -> Iterator[str]:
+    yield from (f"# left out: {_in_comment(str(reason))}" for reason in reasons[:MOST_REASONS])
+    if len(reasons) > MOST_REASONS:
+        yield f"# left out: and {len(reasons) - MOST_REASONS:,} more"
 
 
 def _plain_source() -> Iterator[str]:

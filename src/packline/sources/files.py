@@ -373,7 +373,9 @@ def _json_fields(path: str, records: list[dict[str, object]], source: Source) ->
 
 def _or_draft(source: Source) -> str:
     """End of a hint for files that need settings of their own."""
-    return f"; for files of several kinds a recipe: packline init {shlex.join(source.inputs[:SHOWN_NAMES])}"
+    more = " ..." if len(source.inputs) > SHOWN_NAMES else ""
+    inputs = shlex.join(source.inputs[:SHOWN_NAMES]) + more
+    return f"; for files of several kinds, this writes a recipe: packline init {inputs}"
 
 
 def first_records(file: InputFile, head: bytes, most: int = 32) -> Iterator[dict[str, Any]]:

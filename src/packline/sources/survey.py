@@ -2,9 +2,9 @@
 
     input ──> files ──> first records of some of them ──> kinds: a format, and the fields of the text
 
-A survey reads the first megabyte of up to 64 files of a folder with the same ending, and of all of them if
-these differ; its results are guesses from these records. Each kind becomes a source whose globs match no file
-of another kind. Files without text are left out, with the reason.
+A survey reads the first megabyte of up to 64 files of a folder with the same ending (4 remote ones), and of
+all of them if these differ; its results are guesses from these records. Each kind becomes a source whose
+globs match no file of another kind. Files without text are left out, with the reason.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from typing import Any, NamedTuple
 from packline.errors import InputError, PacklineError
 from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source
+from packline.sources.alike import spread
 from packline.sources.files import COMPRESSED_NAMES, TEXT_FIELDS, InputFile, list_files, refuse_all
 from packline.sources.jsonl import fits_a_type
 from packline.sources.listing import map_files
 from packline.sources.reader import Span, read_span
+from packline.storage.places import is_remote
 from packline.where.records import field_value, kind_of
 
 MOST_FILES, MOST_ALIKE, MOST_RECORDS = 4, 64, 200
@@ -188,7 +190,7 @@ class Survey(NamedTuple):
     plain: bool
     """True for plain text, which has no fields."""
     seen: Fields
-    left_out: list[str]
+    left_out: list[PacklineError]
     """Files of the input that are of no kind, with the reasons; of its first survey only."""
 
 
@@ -229,7 +231,7 @@ def survey(given: str) -> list[Survey]:
     alone = len(kinds) == 1
     groups = [[file.path for file in files] for files, _ in kinds.values()]
     inputs = [[given]] if alone and not problems else _globs(given, [*groups, list(problems)])
-    left_out = [str(problem) for _, problem in sorted(problems.items())]
+    left_out = [problems[path] for path in sorted(problems)]
     found: list[Survey] = []
     for (kind, (_, looked)), globs in zip(kinds.items(), inputs, strict=False):
         name = given if alone else f"{given.rstrip('/')}-{kind[0]}"
@@ -248,16 +250,19 @@ def _kinds(
     no_records: list[InputFile] = []
     for file in files:
         if file.format != "text":
-            alike.setdefault((file.path.rpartition("/")[0], *_endings(file.path)), []).append(file)
+            key = (file.format, file.path.rpartition("/")[0], *_endings(file.path))
+            alike.setdefault(key, []).append(file)
         elif file.not_utf8:
             not_text.append(file)
         else:
             kinds.setdefault(("text",), ([], []))[0].append(file)
     look = partial(_look, source=source)
     for group in alike.values():
-        some = group[:: max(len(group) // MOST_ALIKE, 1)][:MOST_ALIKE]
+        most = MOST_FILES if is_remote(group[0].path) else MOST_ALIKE
+        some = spread(group, most)
         looked = list(map_files(look, some))
-        if len(some) < len(group) and len({isinstance(one, Looked) and one.kind for one in looked}) > 1:
+        found = {isinstance(one, Looked) and one.kind for one in looked}
+        if len(some) < len(group) and (len(found) > 1 or False in found):
             some, looked = group, list(map_files(look, group))
         known = {file.path: one for file, one in zip(some, looked, strict=True)}
         for file in group:
