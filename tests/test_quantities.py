@@ -71,6 +71,10 @@ def test_files_of_users_have_numbers_with_units(tmp_path: Path) -> None:
         ("limit_tokens = '2Q'", "limit_tokens: '2Q' is not a number", "for example"),
         ("limit_token = 2", "has no setting 'limit_token'", "did you mean 'limit_tokens'?"),
         ("[run]\nworker = 2", "run has no setting 'worker'", "did you mean 'workers'?"),
+        ("seq_len = 512", "'seq_len' is chosen when the store is read", ""),
+        ("workers = 2", "'workers' belongs to [run]", ""),
+        ("weight = 2", "'weight' belongs to [[sources]]", ""),
+        ("[run]\nval_fraction = 0.1", "run: 'val_fraction' belongs to the top of a recipe", ""),
         ("[run]\nmemory = '12 bananas'", "memory_bytes: '12 bananas' is not a size", "4GiB"),
     ],
 )

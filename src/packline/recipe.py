@@ -23,6 +23,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -61,8 +62,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     name: str = ""
     """Name in provenance and reports; by default derived from the file or folder shared by the inputs."""
     format: Format = "auto"
-    """`auto` detects the kind of each file: Parquet by its magic, JSONL by its name or first byte, else text.
-    """
+    """`auto` detects the kind of each file: Parquet by its first bytes, JSONL by its name, else text."""
     text: str | None = None
     """Field of the text (`a.b` for a nested one); else the first of text, content, article, document."""
     id: str | None = None
@@ -113,8 +113,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     encoding: str | None = None
     """Encoding of a `.tiktoken` file whose name does not reveal it."""
     eod: str | int | None = None
-    """End-of-document token, as a string or an id; else the tokenizer's own if there is just one candidate.
-    """
+    """End-of-document token, as a string or an id; else the tokenizer's own, if it has just one."""
     bos: str | int | None = None
     """Token put before every document, if given."""
     special_tokens: SpecialTokens = "text"
@@ -146,8 +145,7 @@ class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     strict: bool = False
     """Stop at the first bad record."""
     max_bad_fraction: float = 0.01
-    """Fraction of bad records above which the run ends with exit code 3; the store is complete all the same.
-    """
+    """Fraction of bad records above which the run, its store complete, ends with exit code 3."""
 
 
 def load_recipe(path: str | Path) -> tuple[Recipe, RunOptions]:
@@ -174,6 +172,15 @@ class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Maximum number of times a row may be read."""
 
 
+ELSEWHERE = {
+    "belongs to the top of a recipe, before all tables": (*Recipe.__struct_fields__, "run"),
+    "belongs to [run]": (*RunOptions.__struct_fields__, "memory"),
+    "belongs to [[sources]]": (*Source.__struct_fields__, *Share.__struct_fields__),
+    "is chosen when the store is read": ("seq_len", "batch_size", "packing", "shuffle", "epochs"),
+}
+"""Settings by their place, for those that stand elsewhere."""
+
+
 def load_shares(path: str | Path) -> list[Share]:
     """Read the shares of a recipe's sources, in their order.
 
@@ -186,22 +193,20 @@ def load_shares(path: str | Path) -> list[Share]:
 
 def _load(path: str | Path) -> tuple[Recipe, RunOptions, list[Share]]:
     path = Path(path)
-    table = read_toml(path, "recipe")
+    table, read = read_toml(path, "recipe"), partial(read_table, elsewhere=ELSEWHERE)
     run = table.pop("run", {})
     if isinstance(run, dict) and "memory" in run:
         run["memory_bytes"] = run.pop("memory")
     sources = table.get("sources")
     given = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
-    said = [
-        {name: source.pop(name) for name in Share.__struct_fields__ if name in source} for source in given
-    ]
+    said = [{name: one.pop(name) for name in Share.__struct_fields__ if name in one} for one in given]
     for number, source in enumerate(given):
         where = f"{path}: sources[{number}]"
-        source.update(read_table(source, Source, where, more=Share.__struct_fields__))
+        source.update(read(source, Source, where, more=Share.__struct_fields__))
         said[number] = read_quantities(said[number], Share, where)
     try:
-        recipe = msgspec.convert(read_table(table, Recipe, str(path), more=["run"]), Recipe)
-        options = msgspec.convert(read_table(run, RunOptions, f"{path}: run", more=["memory"]), RunOptions)
+        recipe = msgspec.convert(read(table, Recipe, str(path), more=["run"]), Recipe)
+        options = msgspec.convert(read(run, RunOptions, f"{path}: run", more=["memory"]), RunOptions)
         shares = msgspec.convert(said, list[Share])
     except msgspec.ValidationError as error:
         raise RecipeError(f"{path}: {error}", hint=FIELDS) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,14 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise RecipeError(f"{path} is not TOML: {error}") from error
 
 
-def read_table(table: Any, kind: type[msgspec.Struct], where: str, *, more: Sequence[str] = ()) -> Any:
+def read_table(
+    table: Any,
+    kind: type[msgspec.Struct],
+    where: str,
+    *,
+    more: Sequence[str] = (),
+    elsewhere: Mapping[str, Sequence[str]] | None = None,
+) -> Any:
     """Settings of a table: unknown ones are refused, and texts such as "4k" become numbers.
 
     Args:
@@ -43,6 +50,7 @@ def read_table(table: Any, kind: type[msgspec.Struct], where: str, *, more: Sequ
         kind: Struct with the settings.
         where: file and table, for messages.
         more: further known settings.
+        elsewhere: settings that belong to other tables, by what to say of them.
 
     Raises:
         RecipeError: an unknown setting, with the most similar known one; a text that is no number.
@@ -52,5 +60,8 @@ def read_table(table: Any, kind: type[msgspec.Struct], where: str, *, more: Sequ
     known = (*kind.__struct_fields__, *more)
     for word in table:
         if word not in known:
+            for place, words in (elsewhere or {}).items():
+                if word in words:
+                    raise RecipeError(f"{where}: {word!r} {place}")
             raise unknown_name(f"{where} has no setting {word!r}", word, known)
     return read_quantities(table, kind, where)

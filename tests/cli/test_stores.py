@@ -53,3 +53,14 @@ def test_differences_are_shown(stores: Path) -> None:
     assert same.returncode == 0 and "stores are  equal" in same.stdout
     missing = run("diff", "web", "nowhere", cwd=stores)
     assert missing.returncode == 1 and "nowhere does not exist" in missing.stderr
+
+
+@pytest.mark.parametrize("given", ["web", "./"])
+@pytest.mark.parametrize("command", ["build", "plan", "init"])
+def test_a_store_given_as_text_is_refused_as_what_it_is(stores: Path, command: str, given: str) -> None:
+    words = ["--out", "new"] if command != "plan" else []
+    done = run(command, given, "--tokenizer", "web/tokenizer/tokenizer.json", *words, cwd=stores)
+    store = "web" if given == "web" else "./books"
+    assert done.returncode == 1 and f"error: {store} is a store of packline: expected text" in done.stderr
+    assert "packline merge" in done.stderr and "column" not in done.stderr
+    assert not (stores / "new").exists()

@@ -93,6 +93,17 @@ def test_completion_is_installed_for_the_shell(tmp_path: Path) -> None:
         ["bash", "-c", asked, "-", script], check=True, env=environment(), capture_output=True, text=True
     )
     assert found.stdout.split() == ["verify"]
+    written = (tmp_path / ".bashrc").read_text()
+    again = run_alone("--install-completion", "--shell", "bash", HOME=str(tmp_path))
+    assert (again.returncode, again.stdout) == (0, done.stdout) and "Added" not in again.stdout
+    assert (tmp_path / ".bashrc").read_text() == written
+
+
+def test_completion_that_cannot_be_written_is_a_plain_error(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("no folder, as one that nobody can write to")
+    done = run_alone("--install-completion", "--shell", "bash", HOME=str(tmp_path / "home"))
+    assert done.returncode == 1 and "cannot install completion: " in done.stderr
+    assert "OSError" not in done.stderr and "should not happen" not in done.stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -100,3 +111,4 @@ def test_completion_knows_all_commands_and_options(shell: str) -> None:
     script = make_app().generate_completion(shell=shell)  # type: ignore[arg-type]
     assert all(name in script for name in PAGES)
     assert "val-fraction" in script and "seq-len" in script
+    assert "--empty-" not in script and "--no-" not in script

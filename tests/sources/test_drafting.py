@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import tomllib
@@ -11,13 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from tests.cli.command import result, run
 
 import packline
 from packline.errors import InputError, RecipeError
 from packline.facade import Store
 from packline.recipe import Share, load_recipe, load_shares
-from packline.sources.drafting import PRESETS, draft_recipe, find_preset, quoted, survey
+from packline.sources.drafting import PRESETS, draft_recipe, find_preset
+from packline.sources.listing import expand
+from packline.sources.survey import quoted, survey
 
 SHAPES: dict[str, tuple[dict[str, Any], str]] = {
     "text": ({"id": "a", "text": "some text", "title": "T", "score": 3}, "some text"),
@@ -54,9 +58,7 @@ def test_a_recipe_for_any_shape_of_records_builds_as_it_stands(
         pq.write_table(pa.Table.from_pylist([record] * 20), path)
     else:
         path.write_text((json.dumps(record) + "\n") * 20)
-    drafted = draft_recipe(
-        [(str(path), survey(str(path)))], tokenizer=str(tokenizer_json), eod=None, folder=tmp_path
-    )
+    drafted = draft_recipe(survey(str(path)), tokenizer=str(tokenizer_json), eod=None, folder=tmp_path)
     (tmp_path / "recipe.toml").write_text(drafted, encoding="utf-8")
     store = packline.build(tmp_path / "recipe.toml", out=tmp_path / "out", workers=0, engine="tokenizers")
     assert texts(store) == [text] * 20
@@ -73,9 +75,7 @@ def test_commented_choices_are_choices_that_work(tmp_path: Path, tokenizer_json:
         for n in range(1, 40)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    drafted = draft_recipe(
-        [(str(path), survey(str(path)))], tokenizer=str(tokenizer_json), eod=None, folder=tmp_path
-    )
+    drafted = draft_recipe(survey(str(path)), tokenizer=str(tokenizer_json), eod=None, folder=tmp_path)
     lines = drafted.splitlines()
     choices = [n for n, line in enumerate(lines) if re.match(r"# [a-z_]+ = ", line)]
     assert len(choices) >= 12
@@ -98,7 +98,7 @@ def test_what_it_saw_is_said(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     rows: list[dict[str, Any]] = [{"text": "abc", "n": n} for n in range(9)] + [{"text": None, "n": 5}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "nonsense\n")
-    drafted = draft_recipe([(str(path), survey(str(path)))], tokenizer="t", eod=None, folder=tmp_path)
+    drafted = draft_recipe(survey(str(path)), tokenizer="t", eod=None, folder=tmp_path)
     assert "# 10 records were looked at, 1 more were bad. Fields:" in drafted
     assert '#   text  string, in 9 of 10, "abc"' in drafted and "#   n     number, 0 to 8" in drafted
     assert "# 1 of the 10 records have no string there" in drafted
@@ -108,10 +108,10 @@ def test_data_without_a_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"n": 1}\n' * 5)
     with pytest.raises(InputError, match=r"no field is a string in most records: found n"):
-        draft_recipe([(str(path), survey(str(path)))], tokenizer="t", eod=None, folder=tmp_path)
+        draft_recipe(survey(str(path)), tokenizer="t", eod=None, folder=tmp_path)
     path.write_text('{"id": "a", "n": 1}\n' * 5)
     with pytest.raises(InputError, match=r"found id \(string"):  # an id is no text, even where it is all
-        draft_recipe([(str(path), survey(str(path)))], tokenizer="t", eod=None, folder=tmp_path)
+        draft_recipe(survey(str(path)), tokenizer="t", eod=None, folder=tmp_path)
     path.write_text("nonsense\n" * 5)
     with pytest.raises(InputError, match="no record could be read"):
         survey(str(path))
@@ -184,6 +184,98 @@ def test_init_and_build_as_commands(tmp_path: Path, tokenizer_json: Path) -> Non
     ):
         assert run("init", *wrong, "--out", "x.toml", cwd=tmp_path).returncode == 2, wrong
     assert not (tmp_path / "x.toml").exists()
+
+
+def write_kinds(folder: Path) -> None:
+    """A folder of six kinds of files, some of them compressed, none of which needs a recipe of its own."""
+
+    def lines(field: str) -> bytes:
+        return "".join(json.dumps({field: f"{field} {n}", "n": n}) + "\n" for n in range(3)).encode()
+
+    (folder / "sub/[deep]").mkdir(parents=True)
+    (folder / "en.jsonl").write_bytes(lines("text"))
+    (folder / "sub/de.jsonl.gz").write_bytes(gzip.compress(lines("text"), mtime=0))
+    (folder / "ru.jsonl").write_bytes(lines("body"))
+    (folder / "sub/[deep]/fr.jsonl.zst").write_bytes(zstandard.compress(lines("body")))
+    (folder / "none.jsonl").touch()
+    pq.write_table(pa.table({"content": ["content 0", "content 1"], "n": [0, 1]}), folder / "sub/a.parquet")
+    (folder / "array.json").write_text('[{"text": "array 0"}, {"text": "array 1"}]')
+    (folder / "talk.json").write_text(json.dumps(SHAPES["messages"][0]) + "\n")
+    (folder / "notes.txt").write_text("plain 0")
+    (folder / "sub/README").write_text("plain 1")
+
+
+KINDS_OF_TEXT = sorted(
+    [f"{field} {n}" for field in ("text", "body") for n in range(3) for _ in range(2)]
+    + [f"{kind} {n}" for kind in ("content", "array", "plain") for n in range(2)]
+    + ["user: Hi\n\nassistant: Ho"]
+)
+
+
+@pytest.mark.parametrize("given", ["data", "data/", "data/**/*", "{tmp}/data"])
+def test_a_folder_of_mixed_files_is_a_source_for_each_kind_and_builds(
+    tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    write_kinds(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    surveys = survey(given.format(tmp=tmp_path))
+    (tmp_path / "recipe.toml").write_text(
+        draft_recipe(surveys, tokenizer=str(tokenizer_json), eod=None, folder=Path())
+    )
+    recipe, _ = load_recipe("recipe.toml")
+    by_source = [{file.path for given in one.inputs for file in expand(given)} for one in recipe.sources]
+    everything = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+    found = sorted(str(Path(path).absolute()) for paths in by_source for path in paths)
+    assert found == sorted(map(str, everything))  # each file is in one source
+    assert len(by_source) == 6 and {one.text for one in recipe.sources} == {"text", "body", "content", None}
+    store = packline.build("recipe.toml", out="store", workers=0, engine="tokenizers", strict=True)
+    assert sorted(texts(store)) == KINDS_OF_TEXT
+
+
+def test_of_many_files_that_end_alike_some_are_looked_at_and_all_if_these_differ(tmp_path: Path) -> None:
+    for number in range(200):
+        (tmp_path / f"{number:03}.json").write_text('{"text": "a"}\n')
+        (tmp_path / f"{number:03}.jsonl").write_text('{"body": "a"}\n' if number % 3 else '{"text": "a"}\n')
+        (tmp_path / f"{number:03}.ndjson").write_text("nonsense\n")
+    (tmp_path / "100.json").write_text('[{"text": "a"}]')
+    text, body, array = survey(str(tmp_path))
+    numbers = {"json": set(range(200)) - {100}, "jsonl": set(range(0, 200, 3))}
+    assert set(text.inputs) == {f"{tmp_path}/{n:03}.{end}" for end, own in numbers.items() for n in own}
+    assert array.inputs == [f"{tmp_path}/100.json"] and len(body.inputs) == 200 - len(numbers["jsonl"])
+    assert len(text.left_out) == 200 and len({str(one) for one in text.left_out}) == 200
+    drafted = draft_recipe([text, array, body], tokenizer="t", eod=None, folder=tmp_path)
+    assert drafted.count("# left out: ") == 21 and "# left out: and 180 more" in drafted
+
+
+def test_the_error_of_mixed_files_names_init_which_leaves_out_what_is_no_text(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    prepare_command(tmp_path, tokenizer_json)
+    write_kinds(tmp_path / "data")
+    (tmp_path / "notes.txt").write_text("plain text")
+    (tmp_path / "data/table.csv").write_text("text,n\na,1\n")
+    (tmp_path / "data/picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
+    (tmp_path / "data/broken.jsonl").write_text("nonsense\n")
+    (tmp_path / "data/numbers.jsonl").write_text('{"n": 1}\n')
+    assert (
+        "looking at the inputs"
+        in run("plan", "notes.txt", "--tokenizer", "tokenizer.json", cwd=tmp_path).stderr
+    )
+    for words in (("plan", "data"), ("build", "data", "--out", "o"), ("plan", "data", "--text", "body")):
+        refused = run(*words, "--tokenizer", "tokenizer.json", cwd=tmp_path)
+        assert refused.returncode == 1 and "packline init data" in refused.stderr, refused.stderr
+    done = run("init", "data", "--tokenizer", "tokenizer.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(
+        "looking at the first records of data\nwarning: 4 files of data are left out"
+    )
+    drafted = (tmp_path / "recipe.toml").read_text()
+    for name in ("table.csv", "picture.png", "broken.jsonl", "numbers.jsonl"):
+        assert re.search(rf"(?m)^# left out: data/{name}", drafted), drafted
+    built = run("build", "recipe.toml", "--out", "store", cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    assert sorted(texts(Store(tmp_path / "store"))) == KINDS_OF_TEXT
+    assert run("init", "data/table.csv", "--out", "x.toml", cwd=tmp_path).returncode == 1
 
 
 def test_a_run_file_hands_out_the_shares_of_the_recipe(tmp_path: Path, tokenizer_json: Path) -> None:

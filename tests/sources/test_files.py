@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from tests.sources.reading import files_of, read_file, source_of
 
 from packline.errors import InputError, RecipeError
@@ -116,6 +119,27 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="7 inputs cannot be used") as caught:
         names(tmp_path)
     assert "4.jsonl" in caught.value.message and "and 2 more" in caught.value.message
+
+
+@pytest.mark.parametrize("separator", [",", "\t"])
+@pytest.mark.parametrize(
+    ("ending", "pack"), [("", bytes), (".gz", gzip.compress), (".ZST", zstandard.compress)]
+)
+def test_a_table_is_refused_with_the_way_to_parquet(
+    tmp_path: Path, separator: str, ending: str, pack: Callable[[bytes], bytes]
+) -> None:
+    kind = "csv" if separator == "," else "tsv"
+    path = tmp_path / f"table.{kind}{ending}"
+    touch(path, data=pack(f"text{separator}n\na b{separator}1\n".encode()))
+    touch(tmp_path / "a.txt", data=b"plain")
+    with pytest.raises(InputError, match=f"{path} is {kind.upper()}, which is not read") as caught:
+        files_of(source_of(tmp_path))
+    (imports, call), *_ = re.findall(r"(import [\w., ]+); (.+), leave it out", caught.value.hint)
+    if ending != ".ZST":  # pyarrow goes by the name as it is written
+        exec(f"{imports}\n{call}", {})
+        assert pq.read_table(f"{path}.parquet").to_pylist() == [{"text": "a b", "n": 1}]
+    assert [file.format for file in files_of(source_of(tmp_path / "*.txt"))] == ["text"]
+    assert [file.format for file in files_of(source_of(path, format="text"))] == ["text"]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sources.reading import read_file
+from tests.sources.reading import read_file, source_of
 
 from packline.errors import RecipeError
 from packline.recipe import NOT_CHARSETS, Recipe, Source, check_recipe
+from packline.sources.fields import find_files
 
 LATIN = st.text(st.characters(max_codepoint=0xFF, exclude_characters="\r\n\x1c\x1d\x1e\x85"), max_size=8)
 LINES = st.lists(LATIN.filter(bool), min_size=1, max_size=5)
@@ -69,3 +70,24 @@ def test_lines_and_parts_are_those_of_the_text(
 def test_an_encoding_that_cannot_be_read_or_cut_is_refused(fields: dict[str, str]) -> None:
     with pytest.raises(RecipeError):
         check_recipe(Recipe(sources=(Source(inputs=("a",), **fields),), tokenizer="t"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"documents": "line"},
+        {"documents": "separator", "separator": "."},
+        {"charset": "cp1252"},
+        {"newlines": "unix"},
+    ],
+)
+def test_a_setting_of_plain_text_is_refused_for_records_alone(
+    tmp_path: Path, setting: dict[str, str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "a.txt").write_text("a")
+    records, both = source_of(tmp_path / "a.jsonl", **setting), source_of(tmp_path, **setting)
+    with pytest.raises(RecipeError, match=f"{next(iter(setting))} = .* is for plain text"):
+        find_files(Recipe(sources=(records, source_of(tmp_path / "a.txt")), tokenizer="none"))
+    for sources in [(both,), (records, source_of(tmp_path / "a.txt", **setting))]:
+        assert len(find_files(Recipe(sources=sources, tokenizer="none"))) == 2

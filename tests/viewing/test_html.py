@@ -218,7 +218,12 @@ def test_marks_are_in_the_classes_and_the_legend_names_those_that_are_there() ->
 
 def test_a_notebook_gets_style_that_touches_nothing_else() -> None:
     text = render_notebook(Page("page", (Note("hello"),)))
-    assert text.startswith("<style>") and 'class="packline notebook"' in text
+    found = re.fullmatch(r'(?s)<style>(.*)</style><div class="packline notebook (packline-\w{8})" .*', text)
+    assert found is not None and "<p " in text
+    rules, name = found.groups()
+    assert f".{name} p{{" in rules and len(rules) < len(style()) / 3
+    assert not re.search(rf"\.packline(?!{name[8:]})", rules) and "td" not in rules and ".strip" not in rules
+    assert rules.count("{") == rules.count("}")
     without = re.sub(r"/\*.*?\*/", "", style(), flags=re.DOTALL)
     selectors = re.findall(r"(?:^|[{}])\s*([^{}@]+)\{", without)
     assert len(selectors) > 50

@@ -125,7 +125,7 @@ def test_notebooks_show_stores_rows_and_loaders(store: Store) -> None:
     loader = Loader(rows, batch_size=4, seed=3, rank=1, world_size=2, prefetch=0)
     for thing in (store, rows, rows[1], loader):
         text = thing._repr_html_()
-        assert 'class="packline notebook"' in text and "<b>" not in text
+        assert 'class="packline notebook ' in text and "<b>" not in text
         assert "\n" not in repr(thing) and len(repr(thing)) < 300
     assert repr(rows[1]).startswith("<Row 1: 48 tokens in ")
     assert f"{store.manifest.tokens:,}" in render_text(store_page(store))

@@ -71,7 +71,8 @@ Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
         """Write a first recipe, or a run file.
 
 Reads the first records of INPUTS to find their fields and which of them hold
-the text. The recipe can be built unchanged; its comments show other choices.
+the text; a folder of mixed files becomes a source for each kind of them. The
+recipe can be built unchanged; its comments show other choices.
 --preset writes the recipe of a well-known dataset. --run writes a run file
 for a store, with the weights or budgets of --recipe.""",
         """Examples:

@@ -11,6 +11,7 @@ from packline.cli.arguments import MAIN, Count, Flags, Inputs, Length, option
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import PacklineError, RecipeError, StoreError, TokenizerError
+from packline.viewing.text import plural
 
 RUN = Group("Run files", sort_key=10)
 SEQ_LEN, BATCH_SIZE = 4096, 32
@@ -89,10 +90,18 @@ def _run_file(
 def _recipe(
     inputs: tuple[str, ...], preset: str | None, tokenizer: str | None, eod: str | None, path: Path
 ) -> str:
-    from packline.sources.drafting import draft_preset, draft_recipe, find_preset, survey
+    from packline.sources.drafting import draft_preset, draft_recipe, find_preset
+    from packline.sources.survey import survey
 
     found = find_preset(preset) if preset is not None else None
-    surveys = [(given, survey(given)) for given in inputs]
+    surveys = []
+    for given in inputs:
+        output.note(f"looking at the first records of {given}")
+        found_here = survey(given)
+        surveys += found_here
+        if count := len(found_here[0].left_out):
+            which = f"{plural(count, 'file')} of {given} {'is' if count == 1 else 'are'} left out"
+            output.warning(which, "the recipe has the reasons")
     notes = [] if tokenizer else ["No tokenizer was named: this is only the best known one."]
     name = tokenizer or DEFAULT_TOKENIZER
     if tokenizer is not None and eod is None:

@@ -43,12 +43,8 @@ ENCODING = ("build", "plan", "sft")
 """Commands that encode text."""
 
 
-def make_app(*, with_completion: bool = True) -> App:
-    """Create the command line, without importing its commands.
-
-    Args:
-        with_completion: add the option that installs completion.
-    """
+def make_app() -> App:
+    """Create the command line, without importing its commands."""
     from cyclopts import App, Group
 
     app = App(
@@ -71,10 +67,12 @@ def make_app(*, with_completion: bool = True) -> App:
             f"packline.cli.{word}:{word}", name=name, help=help, sort_key=place, group=topics[name], **more
         )
     options = Group("Options", sort_key=len(TOPICS))
-    if with_completion:  # loading it takes as long as a tenth of a short command
-        app.register_install_completion_command(
-            help="Install completion of commands and options for bash, zsh or fish.", group=options
-        )
+    app.command(
+        "packline.cli.completion:install_completion",
+        name="--install-completion",
+        help="Install completion of commands and options for bash, zsh or fish.",
+        group=options,
+    )
     app["--help"].group = app["--version"].group = options
     app["--version"].help = "Show the version."
     app["--help"].help = "Show this page, or with a command its own."
@@ -148,9 +146,7 @@ def _run(arguments: list[str]) -> int:
     from cyclopts import CycloptsError
 
     try:
-        code = make_app(with_completion=next(iter(arguments), "") not in PAGES)(
-            arguments, exit_on_error=False, print_error=False
-        )
+        code = make_app()(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         from packline.cli.usage import describe
 

@@ -44,6 +44,7 @@ def plan(
     machines = None if cluster is None else parse_cluster(cluster)
     table = None if prices is None else load_prices(prices)
     recipe, options = recipe_of(inputs, settings)
+    output.note("looking at the inputs, and encoding a sample of them")
     found = estimate_build(recipe, options)
     output.blocks(*estimate_blocks(found))
     facts = msgspec.to_builtins(found)

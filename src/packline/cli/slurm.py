@@ -21,7 +21,8 @@ def slurm(
     nodes: Annotated[int, Parameter(help="Number of array tasks, each on a node of its own.")],
     script: Annotated[str, Parameter(help="File to write.")] = "packline.slurm",
     sbatch: Annotated[
-        list[str] | None, Parameter(help="Option of sbatch: --sbatch time=04:00:00. May be repeated.")
+        list[str] | None,
+        Parameter(help="Option of sbatch: --sbatch time=04:00:00. May be repeated.", negative=""),
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:

@@ -12,7 +12,7 @@ footer decides how it is cut.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ LOOKED = 1000
 STEP = 0x9E3779B1
 ENDINGS = (".txt", ".jsonl", ".ndjson", ".jsonlines", ".json")
 PACKED = (".gz", ".gzip", ".zst", ".zstd")
+F = TypeVar("F")
 Describe = Callable[[ListedFile], Any]
 """Describes a file by its beginning: an `InputFile`, or the error of one that cannot be used."""
 
@@ -59,6 +60,16 @@ def describe_alike(
             )
 
 
+def spread(files: Sequence[F], most: int) -> list[F]:
+    """At most so many files, from everywhere; not at equal distances, as every tenth may be of another kind.
+
+    >>> spread("abcdefghij", 4), spread("abc", 4)
+    (['a', 'd', 'e', 'h'], ['a', 'b', 'c'])
+    """
+    width = max(len(files) // most, 1)
+    return [files[number * width + number * STEP % width] for number in range(min(most, len(files)))]
+
+
 def _kinds(
     listed: Sequence[ListedFile], describe: Describe, kind_of: Callable[[Any], object | None]
 ) -> dict[str, Any]:
@@ -71,10 +82,7 @@ def _kinds(
     for ending, files in groups.items():
         if len(files) <= LOOKED:
             continue
-        # Not at equal distances: every tenth file may be of another kind.
-        width = len(files) // LOOKED
-        chosen = [files[number * width + number * STEP % width] for number in range(LOOKED)]
-        described = list(map_files(describe, chosen))
+        described = list(map_files(describe, spread(files, LOOKED)))
         first = described[0]
         kind = kind_of(first)
         if kind is not None and all(kind_of(one) == kind for one in described):

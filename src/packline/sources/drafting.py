@@ -1,10 +1,10 @@
 """Drafting of a recipe from a survey of the data or a preset, with comments on guesses and alternatives.
 
-    survey of each input ──> one [[sources]] each, with comments ──> recipe.toml
+    survey of each kind of files ──> one [[sources]] each, with comments ──> recipe.toml
 
-A survey reads the first megabyte of up to four files; its results are guesses from these records. A preset is
-a recipe for a well-known data set on the Hugging Face hub (`hf://`): nothing is fetched before `plan` or
-`build` reads it, published splits are kept, and without any a share of documents is reserved by hash.
+A preset is a recipe for a well-known data set on the Hugging Face hub (`hf://`): nothing is fetched before
+`plan` or `build` reads it, published splits are kept, and without any a share of documents is reserved by
+hash.
 
 The drafted recipe builds without changes; its comments list the alternatives. `packline.recipe.load_recipe`
 reads it.
@@ -12,207 +12,22 @@ reads it.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from packline.errors import InputError, RecipeError
-from packline.fingerprint import Hasher
-from packline.recipe import OWN_COLUMNS, Recipe, Source, Split
-from packline.sources.files import DEFAULT_ID, TEXT_FIELDS, InputFile, list_files
+from packline.errors import PacklineError, RecipeError
+from packline.recipe import OWN_COLUMNS, Split
+from packline.sources.files import DEFAULT_ID, TEXT_FIELDS
 from packline.sources.jsonl import fits_a_type
-from packline.sources.reader import Span, read_span
+from packline.sources.survey import MOST_VALUES, Fields, Survey, quoted
 from packline.storage.places import is_remote
 from packline.where.conditions import Field as WhereField
-from packline.where.records import field_value, kind_of
 
-MOST_FILES, MOST_RECORDS = 4, 200
-MOST_VALUES = 5
+MOST_REASONS = 20
 PLAIN_KINDS = ({"string"}, {"number"}, {"boolean"})
-ENOUGH = 0.9
-"""Minimum share of records with a string in a field that may be the text."""
-PAIRS = (
-    ("question", "answer"),
-    ("instruction", "output"),
-    ("instruction", "response"),
-    ("prompt", "response"),
-    ("prompt", "completion"),
-    ("problem", "solution"),
-    ("query", "answer"),
-)
-CONVERSATIONS = {
-    "messages": ("role", "content"),
-    "conversations": ("from", "value"),
-    "conversation": ("role", "content"),
-}
-
-
-@dataclass(slots=True)
-class Field:
-    """Statistics of one field in the surveyed records."""
-
-    name: str
-    kinds: Counter[str] = field(default_factory=Counter)
-    values: Counter[str] = field(default_factory=Counter)
-    """Counts of short strings, numbers and booleans, as text."""
-    characters: list[int] = field(default_factory=list)
-    """Length of each string."""
-    numbers: list[float] = field(default_factory=list)
-
-    def take(self, value: Any) -> None:
-        kind = kind_of(value)
-        self.kinds[kind] += 1
-        if isinstance(value, str):
-            self.characters.append(len(value))
-        if kind == "number":
-            self.numbers.append(value)
-        if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= 40):
-            self.values[str(value)] += 1
-
-    @property
-    def there(self) -> int:
-        """Number of records in which it is present and not null."""
-        return sum(count for kind, count in self.kinds.items() if kind != "null")
-
-
-@dataclass(slots=True)
-class Survey:
-    """Result of the survey of one input."""
-
-    files: list[InputFile]
-    records: int
-    bad: int
-    fields: dict[str, Field]
-    conversations: str | None = None
-    """Field that contains lists of messages."""
-
-    @property
-    def formats(self) -> list[str]:
-        """Formats of its files."""
-        return sorted({file.format for file in self.files})
-
-    @property
-    def plain(self) -> bool:
-        """True if there are no fields."""
-        return self.formats == ["text"]
-
-    @property
-    def bytes(self) -> int:
-        """Size of its files on disk."""
-        return sum(file.size for file in self.files)
-
-    def strings(self) -> list[Field]:
-        """Fields that are strings in most records, longest first."""
-        least = ENOUGH * self.records
-        whole = [one for one in self.fields.values() if one.kinds["string"] >= least and one.characters]
-        found = [one for one in whole if fits_a_type(one.name)]
-        return sorted(found, key=lambda one: -sum(one.characters))
-
-    def text_field(self) -> str | None:
-        """The field that most likely is the text."""
-        names = [one.name for one in self.strings() if one.name != "id"]
-        return next((name for name in TEXT_FIELDS if name in names), names[0] if names else None)
-
-    def template(self) -> str | None:
-        """Suggested template, if the text is likely to consist of several fields."""
-        names = {one.name for one in self.strings()}
-        if names & set(TEXT_FIELDS):
-            return None
-        if self.conversations is not None:
-            who, what = CONVERSATIONS[self.conversations]
-            loop = f"{{% for m in {self.conversations} %}}{{{{ m.{who} }}}}: {{{{ m.{what} }}}}"
-            return f"{loop}{{% if not loop.last %}}\n\n{{% endif %}}{{% endfor %}}"
-        for first, second in PAIRS:
-            if first in names and second in names:
-                extra = "{% if input %}\n\n{{ input }}{% endif %}" if "input" in names else ""
-                return f"{{{{ {first} }}}}{extra}\n\n{{{{ {second} }}}}"
-        return None
-
-
-class _Taker:
-    """Transform that only collects records."""
-
-    fields: tuple[str, ...] | None = None
-
-    def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
-
-    def text(self, record: dict[str, Any]) -> str:
-        self.records.append(record)
-        return ""
-
-
-def survey(given: str) -> Survey:
-    """Survey one input: a file, a folder, a glob or a URI.
-
-    Raises:
-        InputError: nothing found, or nothing readable.
-    """
-    # With a template no field has to be the text, and nothing is refused for having none.
-    source = Source(inputs=(given,), template="-")
-    files = list_files(Recipe(sources=(source,), tokenizer="none"))
-    formats = {file.format for file in files}
-    if "text" in formats and len(formats) > 1:
-        names = ", ".join(sorted(formats))
-        raise InputError(
-            f"{given} holds {names} together", hint="name them apart: folder/*.jsonl folder/*.txt"
-        )
-    if formats == {"text"}:
-        return Survey(files, 0, 0, {})
-    records: list[dict[str, Any]] = []
-    bad = 0
-    for file in files[:: max(len(files) // MOST_FILES, 1)][:MOST_FILES]:
-        found, rejected = _first_records(file, source)
-        records += found
-        bad += rejected
-    if not records:
-        raise InputError(f"{given}: no record could be read at its beginning", hint="look at the first lines")
-    fields: dict[str, Field] = {}
-    for record in records:
-        for name, value in record.items():
-            nested = value.items() if isinstance(value, dict) else ()
-            for path, one in [(name, value), *((f"{name}.{inner}", each) for inner, each in nested)]:
-                fields.setdefault(path, Field(path)).take(one)
-    return Survey(files, len(records), bad, fields, _conversations(records))
-
-
-def _first_records(file: InputFile, source: Source) -> tuple[list[dict[str, Any]], int]:
-    import msgspec
-
-    taker = _Taker()
-    if file.format == "parquet":
-        from packline.sources.parquet_schema import open_parquet
-
-        with file.open() as raw:
-            columns = tuple(open_parquet(raw, file.path).schema_arrow.names)
-        file = msgspec.structs.replace(file, columns=columns)
-    span = Span(file.index, 0, 1 if file.format == "parquet" else file.size)
-    batches = read_span(file, source, span, 64 << 20, Hasher(), taker)
-    bad = sum(len(batch.rejects) for batch in islice(batches, 1))
-    return taker.records[:MOST_RECORDS], bad
-
-
-def _conversations(records: list[dict[str, Any]]) -> str | None:
-    for name, (who, what) in CONVERSATIONS.items():
-        lists = [
-            value for record in records if isinstance(value := field_value(record, [name]), list) and value
-        ]
-        if lists and all(
-            isinstance(one, dict) and isinstance(one.get(who), str) and isinstance(one.get(what), str)
-            for messages in lists
-            for one in messages
-        ):
-            return name
-    return None
-
-
-SHORT = 40
 
 
 class Files(NamedTuple):
@@ -296,7 +111,7 @@ def find_preset(name: str) -> Preset:
 
 
 def draft_recipe(
-    surveys: Sequence[tuple[str, Survey]],
+    surveys: Sequence[Survey],
     *,
     tokenizer: str,
     eod: str | None,
@@ -306,20 +121,20 @@ def draft_recipe(
     """Draft a recipe for surveyed inputs.
 
     Args:
-        surveys: each input as given by the user, and its survey.
+        surveys: those of all inputs, in order.
         tokenizer: tokenizer as given by the user.
         eod: token that ends documents; None for the tokenizer's choice.
         folder: where the recipe will be: relative paths are relative to it.
         notes: comments on tokenizer and eod.
-
-    Raises:
-        InputError: an input has no field that could be a text.
     """
     lines = [*_head(tokenizer, eod, folder, notes), *_splits(0.0)]
-    names = _names([given for given, _ in surveys])
-    for number, ((given, seen), name) in enumerate(zip(surveys, names, strict=True)):
-        lines += ["", "[[sources]]", f"name = {quoted(name)}", f"inputs = [{quoted(placed(given, folder))}]"]
-        lines += _plain_source() if seen.plain else _record_source(given, seen)
+    names = _names([one.name for one in surveys])
+    for number, (one, name) in enumerate(zip(surveys, names, strict=True)):
+        lines += ["", *_left_out(one.left_out), "[[sources]]"]
+        inputs = [quoted(placed(given, folder)) for given in one.inputs]
+        shown = ["inputs = [", *(f"    {given}," for given in inputs), "]"]
+        lines += [f"name = {quoted(name)}", *(shown if len(inputs) > 1 else [f"inputs = [{inputs[0]}]"])]
+        lines += _plain_source() if one.plain else _record_source(one.seen)
         lines += _reading() if number == 0 else []
     return "\n".join([*lines, *_run(), ""])
 
@@ -339,15 +154,6 @@ def draft_preset(
         )
         lines += _reading() if number == 0 else []
     return "\n".join([*lines, *_run(), ""])
-
-
-def quoted(text: str) -> str:
-    """Format a string as TOML.
-
-    >>> print(quoted('a "b"\\n'))
-    "a \\"b\\"\\n"
-    """
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _in_comment(text: str) -> str:
@@ -389,6 +195,12 @@ def _splits(val_fraction: float) -> Iterator[str]:
     yield "# limit_tokens = 1_000_000_000   # no more than the first so many"
 
 
+def _left_out(reasons: Sequence[PacklineError]) -> Iterator[str]:
+    yield from (f"# left out: {_in_comment(str(reason))}" for reason in reasons[:MOST_REASONS])
+    if len(reasons) > MOST_REASONS:
+        yield f"# left out: and {len(reasons) - MOST_REASONS:,} more"
+
+
 def _plain_source() -> Iterator[str]:
     yield 'documents = "file"               # "line": a line is a document'
     yield '# documents = "separator"        # what stands between separators is one:'
@@ -396,12 +208,12 @@ def _plain_source() -> Iterator[str]:
     yield from _choices([])
 
 
-def _record_source(given: str, seen: Survey) -> Iterator[str]:
+def _record_source(seen: Fields) -> Iterator[str]:
     bad = f", {seen.bad} more were bad" if seen.bad else ""
     yield f"# {seen.records} records were looked at{bad}. Fields:"
     width = max(len(_in_comment(name)) for name in seen.fields)
     for one in seen.fields.values():
-        yield f"#   {_in_comment(one.name):<{width}}  {_described(one, seen.records)}"
+        yield f"#   {_in_comment(one.name):<{width}}  {one.describe(seen.records)}"
     template, text = seen.template(), seen.text_field()
     if template is not None:
         why = "a field of messages" if seen.conversations else "several fields that belong together"
@@ -411,13 +223,7 @@ def _record_source(given: str, seen: Survey) -> Iterator[str]:
         yield f"template = {quoted(template)}"
         if text is not None:
             yield f"# text = {quoted(text)}                  # or one field alone"
-    elif text is None:
-        found = ", ".join(f"{one.name} ({_described(one, seen.records)})" for one in seen.fields.values())
-        raise InputError(
-            f"{given}: no field is a string in most records: found {found}",
-            hint="write a recipe with a template: docs/recipe.md shows how",
-        )
-    else:
+    elif text is not None:
         guess = "by its name" if text in TEXT_FIELDS else "a guess: the longest string"
         yield f"text = {quoted(text)}                    # {guess}"
         if (without := seen.records - seen.fields[text].kinds["string"]) > 0:
@@ -445,7 +251,7 @@ def _choices(lengths: list[int]) -> Iterator[str]:
     yield '# label = "knowledge"            # kept with every document, to choose by when reading'
 
 
-def _filters(seen: Survey, text: str | None) -> Iterator[str]:
+def _filters(seen: Fields, text: str | None) -> Iterator[str]:
     for one in seen.fields.values():
         name = WhereField(one.name)
         if one.name == text or one.kinds["string"] + one.kinds["number"] < seen.records / 2:
@@ -465,22 +271,6 @@ def _reading() -> Iterator[str]:
 
 def _run() -> Iterator[str]:
     yield from ("", "[run]", "# workers = 8                    # by default all cores", '# memory = "8GiB"')
-
-
-def _described(one: Field, records: int) -> str:
-    kinds = " or ".join(sorted(kind for kind in one.kinds if kind != "null")) or "null"
-    parts = [kinds]
-    if one.there < records:
-        parts.append(f"in {one.there} of {records}")
-    if one.numbers:
-        parts.append(f"{min(one.numbers):g} to {max(one.numbers):g}")
-    elif one.characters:
-        if 1 <= len(one.values) <= MOST_VALUES and sum(one.values.values()) == one.there:
-            shown = ", ".join(quoted(value) for value, _ in one.values.most_common())
-            parts.append(shown if len(shown) <= SHORT else f"{len(one.values)} values")
-        else:
-            parts.append(f"{statistics.fmean(one.characters):,.0f} characters on average")
-    return ", ".join(parts)
 
 
 def _names(inputs: Sequence[str]) -> list[str]:

@@ -192,6 +192,7 @@ def find_files(recipe: Recipe) -> list[InputFile]:
     """
     check_transforms(recipe)
     files = list_files(recipe)
+    _check_settings(recipe, files)
     _check_fields(recipe, files)
     if any(source.uses_records for source in recipe.sources):
         files = list(map_files(lambda file: _with_columns(file, recipe), files))
@@ -218,6 +219,20 @@ def _with_carried(recipe: Recipe, files: list[InputFile]) -> list[InputFile]:
         msgspec.structs.replace(file, carried=found[file.source]) if file.source in found else file
         for file in files
     ]
+
+
+def _check_settings(recipe: Recipe, files: list[InputFile]) -> None:
+    """Refuse settings of plain text in sources that have none of it."""
+    plain = {file.source for file in files if file.format == "text"}
+    for name in ("documents", "charset", "newlines"):
+        given = [getattr(source, name) for source in recipe.sources]
+        having = [number for number, value in enumerate(given) if value and value != "file"]
+        if having and plain.isdisjoint(having):
+            where = recipe.sources[having[0]].name or f"sources[{having[0]}]"
+            raise RecipeError(
+                f"{where}: {name} = {given[having[0]]!r} is for plain text: found no file of that kind",
+                hint="take it away: each record of JSON lines, JSON arrays and Parquet is a document",
+            )
 
 
 def _check_fields(recipe: Recipe, files: list[InputFile]) -> None:

@@ -10,12 +10,13 @@ within an input, so that the order of documents depends on nothing else.
 from __future__ import annotations
 
 import io
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NoReturn
 
 import msgspec
 
@@ -92,14 +93,17 @@ class InputFile(msgspec.Struct, frozen=True, gc=False):
         return open_input(self.path, self.state, start, stop)
 
 
-def list_files(recipe: Recipe) -> list[InputFile]:
+def list_files(recipe: Recipe, problems: dict[str, PacklineError] | None = None) -> list[InputFile]:
     """List all files of a recipe, in the order of their documents; named fields are not checked.
+
+    Args:
+        problems: takes the errors by path, which are raised otherwise.
 
     Raises:
         InputError: nothing found, or files that cannot be read; all of them in one message.
     """
     files: list[InputFile] = []
-    problems: list[PacklineError] = []
+    refused: list[PacklineError] = []
     for number, source in enumerate(recipe.sources):
 
         def describe(
@@ -108,20 +112,31 @@ def list_files(recipe: Recipe) -> list[InputFile]:
             try:
                 return _describe(number, name, file, source)
             except PacklineError as problem:
+                if problems is not None:
+                    problems[file.path] = problem
                 return problem
 
         for found in describe_inputs(source.inputs, describe, partial(describe_alike, kind_of=file_kind)):
             if isinstance(found, PacklineError):
-                problems.append(found)
+                refused.append(found)
             else:
                 files.append(found)
+    if refused and problems is None:
+        refuse_all(refused)
+    return [msgspec.structs.replace(file, index=index) for index, file in enumerate(files)]
+
+
+def refuse_all(problems: Sequence[PacklineError]) -> NoReturn:
+    """Raise one error for several.
+
+    Raises:
+        InputError: all of them in one message; a single one is raised as it is.
+    """
     if len(problems) == 1:
         raise problems[0]
-    if problems:
-        shown = "; ".join(str(problem) for problem in problems[:5])
-        more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise InputError(f"{len(problems)} inputs cannot be used: {shown}{more}", hint=problems[0].hint)
-    return [msgspec.structs.replace(file, index=index) for index, file in enumerate(files)]
+    shown = "; ".join(str(problem) for problem in problems[:5])
+    more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
+    raise InputError(f"{len(problems)} inputs cannot be used: {shown}{more}", hint=problems[0].hint)
 
 
 def not_text_notes(files: Iterable[InputFile], names: Sequence[str]) -> list[str]:
@@ -239,6 +254,8 @@ def _format_of(path: str, name: str, head: bytes, source: Source) -> FileFormat:
     if head.startswith(b"PAR1"):
         return "parquet"
     plain = plain_name(name)
+    if plain.endswith((".csv", ".tsv")):
+        raise _table_error(path, plain[-3:])
     if plain.endswith(".txt"):
         return "text"
     if plain.endswith((".jsonl", ".ndjson", ".jsonlines")):
@@ -248,6 +265,16 @@ def _format_of(path: str, name: str, head: bytes, source: Source) -> FileFormat:
     if plain.endswith(".json"):
         return "json" if starts_array(head) else "jsonl"
     return "text"
+
+
+def _table_error(path: str, ending: str) -> InputError:
+    tabs = ", parse_options=pyarrow.csv.ParseOptions(delimiter='\\t')" if ending == "tsv" else ""
+    return InputError(
+        f"{path} is {ending.upper()}, which is not read: expected JSON lines, a JSON array, Parquet or text",
+        hint="make it Parquet with import pyarrow.csv, pyarrow.parquet; "
+        f"pyarrow.parquet.write_table(pyarrow.csv.read_csv({path!r}{tabs}), {path + '.parquet'!r}), "
+        "leave it out with a glob or a recipe of packline init, or take it as it is with --format text",
+    )
 
 
 def plain_name(name: str) -> str:
@@ -278,7 +305,8 @@ def _parquet_fields(file: InputFile, source: Source) -> tuple[str, str | None]:
         found = ", ".join(f"{field.name} ({field.type})" for field in schema)
         raise InputError(
             f"{path} has no text column: expected {' or '.join(candidates)} of strings, found {found}",
-            hint=f"{did_you_mean(source.text or '', schema.names)}name the column with --text",
+            hint=f"{did_you_mean(source.text or '', schema.names)}name the column with --text"
+            + _or_draft(source),
         )
     refuse_twice(path, schema, [text])
     return text, _parquet_id(path, schema, source)
@@ -339,8 +367,15 @@ def _json_fields(path: str, records: list[dict[str, object]], source: Source) ->
     found = ", ".join(map(str, records[0])) or "none"
     raise InputError(
         f"{path} has no text field: expected {', '.join(TEXT_FIELDS)}, found {found}",
-        hint="name the field with --text, for example --text data.body",
+        hint=f"name the field with --text, for example --text data.body{_or_draft(source)}",
     )
+
+
+def _or_draft(source: Source) -> str:
+    """End of a hint for files that need settings of their own."""
+    more = " ..." if len(source.inputs) > SHOWN_NAMES else ""
+    inputs = shlex.join(source.inputs[:SHOWN_NAMES]) + more
+    return f"; for files of several kinds, this writes a recipe: packline init {inputs}"
 
 
 def first_records(file: InputFile, head: bytes, most: int = 32) -> Iterator[dict[str, Any]]:

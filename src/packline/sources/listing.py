@@ -35,6 +35,8 @@ F = TypeVar("F", bound=HasPath)
 OWN_DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 """Prefixes of paths that depend on the process: another process would open something else."""
 
+OF_STORES = ("manifest.json", "shards.parquet")
+"""Files that every store has."""
 CHUNK = 64
 """Number of local files that a thread describes at a time."""
 LOCAL_THREADS = 16
@@ -57,7 +59,16 @@ def describe_inputs(
     Raises:
         InputError: nothing found, or not a valid input.
     """
-    listed = list({file.path: file for given in inputs for file in expand(given)}.values())
+    found = {file.path: file for given in inputs for file in expand(given)}
+    listed = list(found.values())
+    for path in found:
+        if path.endswith(f"/{OF_STORES[0]}") and path.removesuffix(OF_STORES[0]) + OF_STORES[1] in found:
+            folder = path.removesuffix(f"/{OF_STORES[0]}")
+            raise InputError(
+                f"{folder} is a store of packline: expected text",
+                hint="packline merge joins stores, export writes one for a trainer, init --run a run file, "
+                "view shows it; keep stores out of the folders of text",
+            )
     if not listed:
         raise InputError(
             f"no files in {', '.join(inputs)}",
