@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 import torch
@@ -132,9 +132,9 @@ def _rows_of_several(given: Loader | RowSource | StoreOfRows, keys: Keys) -> Bat
         fields, keys = given.fields, given.keys
         sources = [rows for stage in given.schedule.stages for rows in stage.mixture.rows]
     elif hasattr(given, "spans"):
-        sources = [given]
+        sources = [cast("RowSource", given)]
     else:
-        sources = [given.rows(LENGTH_OF_STORE, packing="concat")]
+        sources = [cast("StoreOfRows", given).rows(LENGTH_OF_STORE, packing="concat")]
     for rows in sources:
         for first in range(0, min(len(rows), LOOKED_AT), AT_ONCE):
             numbers = np.arange(first, min(first + AT_ONCE, len(rows)))
