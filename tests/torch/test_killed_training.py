@@ -189,7 +189,7 @@ class Module(lightning.LightningModule):
 
 every = ModelCheckpoint(folder / "out", filename="{step:04d}", every_n_train_steps=3, save_top_k=-1)
 trainer = lightning.Trainer(
-    max_steps=len(loader), callbacks=[every], accelerator="cpu", logger=False, enable_progress_bar=False,
+    max_epochs=1, callbacks=[every], accelerator="cpu", logger=False, enable_progress_bar=False,
     enable_model_summary=False, use_distributed_sampler=False,
 )
 batches = DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=method)
