@@ -10,9 +10,9 @@
     rows = packline.grain.RowsSource(rows)                 # element n is row n
     dataset = grain.MapDataset.source(rows).shuffle(seed=1).batch(8)
 
-`BatchSource` leaves order, mixture, stages and ranks to the loader, so grain's state is the step, and each
-batch is one read. With `RowsSource` they are grain's. Elements are dicts of NumPy arrays. Worker processes of
-grain get a source as path and settings.
+`BatchSource` leaves order, mixture, stages and ranks to the loader, so grain's state is the step (the
+loader's own stays), and each batch is one read. With `RowsSource` they are grain's. Elements are dicts of
+NumPy arrays. Worker processes of grain get a source as path and settings.
 
 grain is not imported here: a source is any object with a length and elements by number.
 """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -15,6 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.loading.prefetch import make_ahead
+
+LOADING = """
+from packline.loading.prefetch import make_ahead
+batches = make_ahead(lambda step: step, 0, 100, ahead=2)
+next(batches)
+time.sleep(0.01)
+print(next(batches), end="")  # made by the thread
+"""
+MEMORY = """
+from packline.storage.cache import CacheMemory, write_all
+cache = CacheMemory(100)
+cache.add("key", 1, lambda file: write_all(file, b"1"))
+print(cache.path("key").read_text(), end="")
+"""
 
 
 def threads() -> list[threading.Thread]:
@@ -135,3 +151,12 @@ def test_a_forked_child_makes_the_rest_itself(taken: int) -> None:
         pytest.fail("the forked child hangs")
     assert os.waitstatus_to_exitcode(done[1]) == 0
     assert before + list(made) == [number * number for number in range(20)]  # and the parent goes on
+
+
+@pytest.mark.parametrize("kept", [LOADING, MEMORY], ids=["iterator", "cache"])
+def test_a_program_ends_without_a_word(kept: str) -> None:
+    """Where something keeps `__main__`, its objects go after the names of the modules that they use."""
+    keep = "ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules[__name__]))"
+    program = f"import ctypes, sys, time\n{kept}\n{keep}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1", "")

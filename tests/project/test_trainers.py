@@ -6,6 +6,7 @@ environment of other projects (`make peers`), a page as one program, with tiny m
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -20,6 +21,8 @@ from packline.cli.main import main
 PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "trainers").glob("*.md"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 STORE = "$ packline build texts.jsonl --tokenizer gpt2 --val-fraction 0.2 --out store"
+LONG = {"transformers.md"}
+"""Pages whose documents fill many rows each."""
 EOD = "--chat-template qwen3 --eod '<|endoftext|>'"
 """The small tokenizer has two candidates for the end of document; the real one declares it."""
 
@@ -90,6 +93,11 @@ def test_every_command_and_program_of_a_page_runs(
         if language == "console"
         for line in ("\n" + block).split("\n$")[1:]
     ]
+    if page.name in LONG:
+        pieces = [
+            json.loads(line)["text"] for line in (folder / "texts.jsonl").read_text().splitlines()[:900]
+        ]
+        write_lines(folder / "texts.jsonl", [{"text": "\n".join(pieces[at::12])} for at in range(12)])
     if page.name != "index.md" and "packline build" not in text:
         run(STORE, capsys)
     for line in typed:
@@ -106,5 +114,5 @@ def test_every_command_and_program_of_a_page_runs(
         program = "\n".join([prelude, *there, CHECK.get(page.name, ""), "answer = True"])
         program = program.replace(
             "SFTConfig(", "SFTConfig(use_cpu=True, bf16=False, max_steps=2, report_to=[],"
-        )
+        ).replace('TrainingArguments("out",', 'TrainingArguments("out", use_cpu=True, report_to=[],')
         assert run_peer(program, folder, modules=modules, with_packline=True)

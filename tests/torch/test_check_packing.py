@@ -13,6 +13,8 @@ from tests.torch import transformer  # noqa: E402
 from torch import nn  # noqa: E402
 
 from packline.errors import MixedDocuments, RecipeError  # noqa: E402
+from packline.facade import Store  # noqa: E402
+from packline.loading.loader import Loader  # noqa: E402
 from packline.testing import make_store  # noqa: E402
 from packline.torch import check_packing, to_tensors  # noqa: E402
 
@@ -35,7 +37,7 @@ class Model(nn.Module):  # type: ignore[misc]
 
     def __init__(self, mixing: bool = False) -> None:
         super().__init__()
-        self.inner = transformer.Transformer(VOCAB, LENGTH)
+        self.inner = transformer.Transformer(VOCAB, 256)
         self.dropout = nn.Dropout(0.5)
         self.mixing = mixing
         self.seen: list[set[str]] = []
@@ -59,6 +61,7 @@ def test_a_model_comes_back_as_it_was(batch: dict[str, Any]) -> None:
     model = Model().train()
     model.inner.eval()  # a frozen part
     modes = [part.training for part in model.modules()]
+    settings: dict[str, Any]
     for settings in ({}, {"tolerance": -1.0}):
         try:
             check_packing(model, batch, **settings)
@@ -114,3 +117,43 @@ def test_rows_of_one_document_prove_nothing(batch: dict[str, Any]) -> None:
     one = {name: values[:1] for name, values in one.items()}
     with pytest.raises(RecipeError, match="a row of two documents or more"):
         check_packing(Model(), one)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Documents that fill many rows each: few rows hold the end of one and the beginning of another."""
+    return make_store(tmp_path_factory.mktemp("long") / "store", [[48 * 70 + 5] * 30], vocab_size=VOCAB)
+
+
+@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+def test_a_row_that_can_be_checked_is_found_among_long_documents(long: Store, packing: Any) -> None:
+    rows = long.rows(LENGTH, packing=packing)
+    loader = Loader(rows, batch_size=8, seed=1)
+    with pytest.raises(RecipeError, match="a row of two documents or more") as caught:
+        check_packing(Model(), loader.batch(0))
+    assert "give the loader" in (caught.value.hint or "")
+    for given in (loader, rows, long):
+        assert check_packing(Model().double(), given) < 1e-12
+        with pytest.raises(MixedDocuments, match="documents of a row see each other"):
+            check_packing(Model(mixing=True).double(), given)
+    assert loader.step == 0
+
+
+def test_rows_found_have_the_names_of_the_trainer(long: Store) -> None:
+    def model(input_ids: Any, position_ids: Any) -> Any:
+        return torch.eye(VOCAB)[input_ids.long()]
+
+    rows = long.rows(LENGTH)
+    loader = Loader(rows, batch_size=8, keys="huggingface")
+    assert check_packing(model, loader) == 0
+    assert (
+        check_packing(model, rows, keys="huggingface") == check_packing(model, long, keys="huggingface") == 0
+    )
+    with pytest.raises(RecipeError, match="expected position_ids or segment_ids"):
+        check_packing(model, Loader(rows, batch_size=8, fields=("tokens",)))
+
+
+def test_rows_of_one_document_each_have_nothing_to_find(long: Store) -> None:
+    with pytest.raises(RecipeError, match="two documents or more, found none") as caught:
+        check_packing(Model(), long.rows(LENGTH, packing="pad"))
+    assert "nothing to isolate" in (caught.value.hint or "")

@@ -194,7 +194,12 @@ def test_the_order_is_the_loaders(store: Store, how: tuple[int, str | None]) -> 
     found = list(DataLoader(dataset, batch_size=None, **workers(*how)))
     assert len(found) == len(dataset) == steps
     assert all(equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
-    assert loader.state_dict()["step"] == 0  # iteration did not move it
+    if how[0]:
+        with pytest.raises(RecipeError, match="ahead of the trainer") as caught:
+            loader.state_dict()
+        assert "state_after(n)" in (caught.value.hint or "")
+    else:
+        assert loader.state_dict() == dataset.state_after(steps)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -222,6 +227,50 @@ def test_plain_resume_with_other_workers(store: Store, before: int, after: int, 
     assert len(rest) == len(expected) - taken
     found += list(DataLoader(rest, batch_size=None, **workers(after, "fork" if after else None)))
     assert all(equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("taken", [0, 1, 7])
+def test_the_state_without_workers_is_that_of_the_last_batch_handed_out(store: Store, taken: int) -> None:
+    expected = [dict(batch) for batch in make_loader(store)]
+    loader = make_loader(store)
+    loader.load_state_dict(loader.state_at(3))
+    dataset = LoaderDataset(loader)
+    batches = iter(DataLoader(dataset, batch_size=None))
+    found = [next(batches) for _ in range(taken)]
+    state = loader.state_dict()
+    assert (state["step"], loader.step, state) == (3 + taken, 3 + taken, dataset.state_after(taken))
+
+    again = iter(DataLoader(dataset, batch_size=None))  # begins where the first one did
+    assert loader.step == 3
+    next(batches)  # the state follows the newest iterator
+    assert loader.step == 3 and equal(next(again), expected[3])
+
+    resumed = make_loader(store)
+    resumed.load_state_dict(state)
+    found += list(DataLoader(LoaderDataset(resumed), batch_size=None))
+    assert all(equal(ours, theirs) for ours, theirs in zip(found, expected[3:], strict=True))
+
+
+@pytest.mark.parametrize(
+    "how", [(1, "fork"), (2, "fork"), pytest.param((2, "spawn"), marks=pytest.mark.slow)]
+)
+def test_the_state_beside_workers_is_refused_until_another_is_known(
+    store: Store, how: tuple[int, str]
+) -> None:
+    """Whatever a batch becomes on its way: this one is a number when it arrives."""
+    loader = make_loader(store)
+    dataset = LoaderDataset(loader)
+    assert loader.state_dict()["step"] == 0
+    batches = iter(DataLoader(dataset, batch_size=None, collate_fn=len, **workers(*how)))
+    assert [next(batches) for _ in range(3)] == [4] * 3
+    with pytest.raises(RecipeError, match="ahead of the trainer"):
+        loader.state_dict()
+    state = dataset.state_after(3)
+    del batches
+    loader.load_state_dict(state)
+    assert loader.state_dict() == state
+    assert equal(next(iter(DataLoader(dataset, batch_size=None))), to_tensors(loader.batch(3)))
+    assert loader.state_dict()["step"] == 4
 
 
 def test_persistent_workers_begin_again(store: Store) -> None:

@@ -96,7 +96,7 @@ for name in %r:
             losses.append(loss.item())
         found["losses"] = losses
         answer[f"{name} {attention}"] = found
-names = {"packline": packline, "transformers": transformers, "batch": loader.batch(0)}
+names = {"packline": packline, "transformers": transformers, "loader": loader, "batch": loader.batch(0)}
 names["config"] = make("llama", "sdpa").config
 exec(arguments[1], names)
 answer["page"] = names["loss"].item()

@@ -68,6 +68,21 @@ def test_resumes_exactly(store: Store, workers: int, taken: int | str) -> None:
     assert tokens(resumed) == expected  # and the next iteration begins at the beginning
 
 
+def test_the_loader_knows_the_state_without_workers(store: Store) -> None:
+    loader = make_loader(store)
+    running = wrap(loader, 0)
+    batches = iter(running)
+    next(batches), next(batches)
+    assert loader.step == 2
+    resumed = make_loader(store)
+    continued = wrap(resumed, 0)
+    continued.load_state_dict(running.state_dict())
+    batches = iter(continued)
+    assert resumed.state_dict() == loader.state_dict()
+    assert next(batches)["tokens"].tolist() == loader.batch(2)["tokens"].tolist()
+    assert resumed.step == 3
+
+
 @pytest.mark.slow
 def test_resumes_exactly_under_spawn(store: Store) -> None:
     expected = [batch["tokens"].tolist() for batch in make_loader(store)]
@@ -104,6 +119,8 @@ def test_on_a_loader_that_was_itself_resumed(store: Store) -> None:
     batches = iter(running)
     found = tokens(next(batches) for _ in range(3))
     state = running.state_dict()
+    with pytest.raises(PacklineError, match="ahead of the trainer"):
+        loader.state_dict()
     del batches
     resumed = wrap(loader, 2)
     resumed.load_state_dict(state)

@@ -173,8 +173,7 @@ class Follower(Loader):
             # Wait in the caller's thread alone, where Ctrl-C works: the other one makes known steps.
             for batch in make_ahead(self._known_batch, step, len(self.schedule), ahead=self.prefetch):
                 step += 1
-                if number == self._pass:
-                    self._step = step
+                self.count(step, number)
                 yield batch
                 del batch  # its memory can be used for the next one
 
@@ -184,19 +183,15 @@ class Follower(Loader):
             self._refresh()
         return super().state_at(step)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state of this run, taken before or after its stores were finished.
+    def check(self, state: Mapping[str, Any]) -> int:
+        """Step of a state, taken before or after the stores of this run were finished.
 
         Units that the state has read and that are not built again yet are compared when they are.
-
-        Raises:
-            RecipeError: not a state, or one of another run; see `Loader.load_state_dict`.
         """
         check_state(state)
         step = check_step(state, self.schedule.total)
         self._pending = None if self._is_known(state) else dict(state)
-        self._resume = self._step = step
-        self._pass += 1
+        return step
 
     def _make_schedule(self) -> Schedule:
         """Schedule of all rows that are settled now."""
@@ -296,7 +291,7 @@ class Follower(Loader):
             grace=self.grace,
             on_wait=self.on_wait,
         )
-        state = {name: getattr(self, name) for name in ("_step", "_resume", "_pass", "_pending")}
+        state = {name: getattr(self, name) for name in ("begins_at", "_step", "_pass", "_pending")}
         return make, (self.run,), state
 
     def __repr__(self) -> str:

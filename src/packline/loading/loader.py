@@ -31,6 +31,7 @@ from packline.loading.plan_ahead import PlanAhead
 from packline.loading.prefetch import make_ahead
 from packline.loading.read_ahead import ReadAhead
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage, parts_of
+from packline.loading.shared_flag import SharedFlag
 from packline.loading.state import check_past, check_state, check_step, check_units, save_state
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, BatchPart, CompactBatch, read_batch
@@ -126,8 +127,8 @@ class Loader(Notebook):
             raise RecipeError(f"expected prefetch of 0 or more batches, found {prefetch}")
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.keys, self.prefetch = keys, prefetch
-        self._step = self._resume = 0
-        self._pass = 0
+        self.begins_at = self._step = self._pass = 0
+        self.workers_began = SharedFlag()
         self._read_ahead = ReadAhead()
         self._fetch_ahead = FetchAhead()
         self._plan_ahead = PlanAhead()
@@ -233,7 +234,7 @@ class Loader(Notebook):
 
     @property
     def step(self) -> int:
-        """Batches returned so far; those prepared ahead do not count."""
+        """Batches returned so far in this process; those prepared ahead do not count."""
         return self._step
 
     @cached_property
@@ -306,18 +307,26 @@ class Loader(Notebook):
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate from the beginning, or once from a loaded state, to the end of the run."""
-        first, self._resume = self._resume, 0
-        self._step = first
-        self._pass += 1
-        return self._iterate(first, self._pass)
+        first, self.begins_at = self.begins_at, 0
+        return self._iterate(first, self.begin_pass(first))
+
+    def begin_pass(self, first: int) -> int:
+        """Number of an iterator that begins at a step; the state follows it from now on."""
+        self._step, self._pass = first, self._pass + 1
+        self.workers_began.clear()
+        return self._pass
+
+    def count(self, step: int, number: int) -> None:
+        """Note the step of an iterator, unless a newer one has begun."""
+        if number == self._pass:
+            self._step = step
 
     def _iterate(self, first: int, number: int) -> Iterator[Batch]:
         batches = make_ahead(self.next_batch, first, len(self), ahead=self.prefetch)
         step = first
         for batch in batches:
             step += 1
-            if number == self._pass:  # the state follows the newest iterator
-                self._step = step
+            self.count(step, number)
             yield batch
             del batch  # its memory can be used for the next one
 
@@ -338,7 +347,17 @@ class Loader(Notebook):
 
         `selections` has, if documents are chosen, the settings of each source in words; they are not
         needed to resume, but name the difference from another run.
+
+        Raises:
+            RecipeError: worker processes of torch's `DataLoader` make the batches, ahead of the trainer.
         """
+        if self.workers_began:
+            raise RecipeError(
+                "a loader's state_dict: worker processes of a DataLoader make its batches, ahead of the "
+                "trainer, so this process does not know how many were trained on",
+                hint="LoaderDataset.state_after(n) is the state after the first n batches of its iteration; "
+                "torchdata's StatefulDataLoader has a state_dict of its own",
+            )
         return self.state_at(self._step)
 
     def state_at(self, step: int) -> dict[str, Any]:
@@ -354,12 +373,16 @@ class Loader(Notebook):
             RecipeError: not a state, a state of a newer version, of a run with other data or settings before
                 its step (reported by name), or beyond the end of this run.
         """
+        self.begins_at = self.check(state)
+        self.begin_pass(self.begins_at)
+
+    def check(self, state: Mapping[str, Any]) -> int:
+        """Step of a state, which must be one of this run; raises as `load_state_dict` does."""
         check_state(state)
         step = check_step(state, len(self))
         check_past(self.schedule, state)
         check_units(self.schedule, state)
-        self._resume = self._step = step
-        self._pass += 1
+        return step
 
     def __repr__(self) -> str:
         left = f", {self.left_over_rows:,} rows left over" if self.left_over_rows else ""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -47,7 +48,7 @@ def make_ahead(make: Callable[[int], T], start: int, stop: int, *, ahead: int) -
     if ahead < 1:
         yield from map(make, range(start, stop))
         return
-    owner = os.getpid()
+    owner, finalizing = os.getpid(), sys.is_finalizing  # a local: at exit the module's names are gone
     wanted: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # written in C, unlike a semaphore
     made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
     done = threading.Event()
@@ -74,7 +75,7 @@ def make_ahead(make: Callable[[int], T], start: int, stop: int, *, ahead: int) -
             del result  # its memory can be used for the next one
             away = max(time.perf_counter() - left, FADING * away)
     finally:
-        if thread is not None and os.getpid() == owner:
+        if thread is not None and not finalizing() and os.getpid() == owner:
             done.set()
             wanted.put(None)
             thread.join()

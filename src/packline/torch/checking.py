@@ -2,39 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
+import numpy as np
 import torch
 
 from packline.errors import MixedDocuments, RecipeError
+from packline.loading.loader import Batch, Keys, Loader, chosen_fields, named
 from packline.torch.tensors import to_tensors
+
+if TYPE_CHECKING:
+    from packline.packing.batch import RowSource
 
 NOT_INPUTS = ("labels", "targets", "loss_mask")
 """Fields of a batch for the loss, not for the model."""
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """Maximum difference of logits by rounding alone, relative to the largest logit."""
+CHECKED = 4
+"""Most rows to check that are looked for."""
+LOOKED_AT, AT_ONCE = 1 << 20, 1 << 12
+"""Rows of a source among which they are looked for, and those of one look."""
+LENGTH_OF_STORE = 256
+"""Tokens of a row, if only a store is given."""
+
+
+class StoreOfRows(Protocol):
+    """A store, as `packline.open` returns it."""
+
+    def rows(self, seq_len: int, *, packing: Literal["concat"]) -> RowSource:
+        """Rows of a length."""
 
 
 def check_packing(
-    model: Callable[..., Any], batch: Mapping[str, Any], *, tolerance: float | None = None, **settings: Any
+    model: Callable[..., Any],
+    batch: Mapping[str, Any] | Loader | RowSource | StoreOfRows,
+    *,
+    tolerance: float | None = None,
+    keys: Keys = "packline",
+    **settings: Any,
 ) -> float:
     """Check that a model isolates the documents of packed rows.
 
-    Calls the model with the batch as a trainer would, then with each document alone, and compares the logits.
-    Cost: one forward pass of the batch and one of each of its documents, so a few rows are enough. No
-    gradient is computed; the model is in evaluation mode meanwhile, then in its previous mode again.
+    Finds rows of several documents, calls the model with them as a trainer would, then with each document
+    alone, and compares the logits.
+    Cost: one forward pass of the rows and one of each of their documents, so a few are enough. No gradient is
+    computed; the model is in evaluation mode meanwhile, then in its previous mode again.
 
     Args:
         model: called as `model(**inputs, **settings)`; returns logits `[B, L, V]`, or an object with
             `.logits`.
-        batch: arrays or tensors `[B, L]` by name, with either set of `keys`: with `position_ids` or
-            `segment_ids`, and a row of two documents or more. Labels, targets and the loss mask are not
-            passed to the model, nor are the segments of a batch for Hugging Face. Values of another shape,
-            such as `cu_seq_lens_q`, are passed with the batch, but not with a document alone.
+        batch: a loader, rows, or a store (rows of 256 tokens), of which up to four rows with two documents or
+            more are checked. Or a batch: arrays or tensors `[B, L]` by name, with either set of `keys`: with
+            `position_ids` or `segment_ids`, and such a row. Labels, targets and the loss mask are not passed
+            to the model, nor are the segments of a batch for Hugging Face. Values of another shape, such as
+            `cu_seq_lens_q`, are passed with the batch, but not with a document alone.
         tolerance: maximum difference of logits, relative to the largest; None: by the least precise
             dtype of the computation, 1e-4 for float32 and 0.1 for bfloat16.
+        keys: "packline" or "huggingface", for rows and stores; a loader has its own.
         settings: further arguments of the trainer's call: `use_cache=False` for Hugging Face.
 
     Returns:
@@ -42,7 +68,7 @@ def check_packing(
 
     Raises:
         MixedDocuments: logits of a document depend on the other documents of its row.
-        RecipeError: the batch lacks document boundaries, or has no row of several documents.
+        RecipeError: no document boundaries, or no row of several documents.
 
     >>> import numpy as np
     >>> weights = torch.eye(4)
@@ -53,6 +79,8 @@ def check_packing(
     Traceback (most recent call last):
     packline.errors.MixedDocuments: documents of a row see each other: row 0, document 1 (places 2 to 4): ...
     """
+    if not isinstance(batch, Mapping):
+        batch = _rows_of_several(batch, keys)
     given = to_tensors(batch)
     shape = next((values.shape for values in given.values() if values.ndim == 2), None)
     segments = _segments(given)
@@ -66,7 +94,7 @@ def check_packing(
     if all(number == 0 for _, number, _, _ in documents):
         raise RecipeError(
             "check_packing: expected a row of two documents or more, found none in this batch",
-            hint="take another batch, or rows packed by concat or best_fit",
+            hint="give the loader, rows or store instead of a batch: such a row is looked for",
         )
     unused = (*NOT_INPUTS, *(("segment_ids",) if "input_ids" in given else ()))
     if isinstance(model, torch.nn.Module) and (parameter := next(model.parameters(), None)) is not None:
@@ -94,6 +122,29 @@ def check_packing(
                     hint=_advice(given, settings),
                 )
     return largest
+
+
+def _rows_of_several(given: Loader | RowSource | StoreOfRows, keys: Keys) -> Batch:
+    """Batch of rows with two documents or more, with the fields and keys of the trainer."""
+    fields: Sequence[str] = chosen_fields(None, keys)
+    sources: Iterable[RowSource]
+    if isinstance(given, Loader):
+        fields, keys = given.fields, given.keys
+        sources = [rows for stage in given.schedule.stages for rows in stage.mixture.rows]
+    elif hasattr(given, "spans"):
+        sources = [cast("RowSource", given)]
+    else:
+        sources = [cast("StoreOfRows", given).rows(LENGTH_OF_STORE, packing="concat")]
+    for rows in sources:
+        for first in range(0, min(len(rows), LOOKED_AT), AT_ONCE):
+            numbers = np.arange(first, min(first + AT_ONCE, len(rows)))
+            several = numbers[np.diff(rows.spans(numbers).offsets) > 1]
+            if len(several):
+                return named(rows.read(several[:CHECKED], fields), keys)
+    raise RecipeError(
+        "check_packing: expected a row of two documents or more, found none",
+        hint="rows packed by pad have one each, and nothing to isolate; concat and best_fit have such rows",
+    )
 
 
 def _advice(given: Mapping[str, Any], settings: Mapping[str, Any]) -> str:

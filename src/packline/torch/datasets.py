@@ -8,9 +8,9 @@ of uint16 goes through the pipe that carries the message anyway.
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import numpy as np
@@ -151,16 +151,19 @@ class RowsDataset(Dataset):  # type: ignore[misc]
 class LoaderDataset(IterableDataset):  # type: ignore[misc]
     """Iterable dataset of a loader's batches, exact for any number of workers.
 
-        DataLoader(LoaderDataset(loader), batch_size=None, num_workers=2)
+        dataset = LoaderDataset(loader)
+        for n, batch in enumerate(DataLoader(dataset, batch_size=None, num_workers=2), 1):
+            train(batch)
+            checkpoint["loader"] = dataset.state_after(n)      # resume: loader.load_state_dict(...)
 
-    Items are complete batches, hence `batch_size=None`. They start at the loader's step when iteration
-    begins; iterating does not advance the loader, so a second iteration gives the same batches.
+    Items are complete batches, hence `batch_size=None`. Every iteration begins at the state that was loaded
+    into the loader, else at the beginning: a second `iter` gives the same batches again. For several epochs
+    make the loader with `epochs=`.
 
-    To resume, either let torchdata's `StatefulDataLoader` keep its own state (same number of workers), or
-    save the loader's, which works with any number of workers and ranks:
-
-        state = dataset.state_after(taken)           # number of batches that the trainer has consumed
-        loader.load_state_dict(state)
+    `state_after` is right with any number of workers, and where a trainer takes batches ahead of those that
+    it trains on. Without workers `loader.state_dict()` is the state after the last batch handed out. With
+    workers it raises: their batches wait in queues of torch, which does not tell how many were handed out.
+    torchdata's `StatefulDataLoader` keeps a state of its own, for the same number of workers.
 
     Args:
         loader: a `packline.loading.loader.Loader`.
@@ -170,33 +173,40 @@ class LoaderDataset(IterableDataset):  # type: ignore[misc]
         self.loader = loader
 
     def __iter__(self) -> Steps:
-        worker = get_worker_info()
-        first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        return Steps(self.loader, self.loader.step + first, stride, worker is not None)
+        loader, worker = self.loader, get_worker_info()
+        if worker is None:
+            return Steps(loader, loader.begins_at, 1, loader.begin_pass(loader.begins_at))
+        loader.workers_began.set()
+        return Steps(loader, loader.begins_at + worker.id, worker.num_workers, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is not None:  # a worker that does not share the flag
+            self.loader.workers_began.set()
+        return self.__dict__
 
     def __len__(self) -> int:
-        """Number of batches left."""
-        return len(self.loader) - self.loader.step
+        """Number of batches of an iteration."""
+        return len(self.loader) - self.loader.begins_at
 
     def _left(self) -> int | None:
-        """Number of batches left; None while a store that is followed has no end."""
+        """Number of batches of an iteration; None while a store that is followed has no end."""
         try:
             return len(self)
         except TypeError:
             return None
 
     def state_after(self, taken: int) -> dict[str, Any]:
-        """State of the loader after a trainer has consumed `taken` batches of an iteration that begins now.
+        """State of the loader after a trainer has consumed the first `taken` batches of an iteration.
 
-        Batches prefetched by workers do not count. The loader itself does not advance.
+        Batches prefetched by workers or by the trainer do not count. The loader does not advance.
 
         Raises:
-            RecipeError: `taken` is negative, or more than the batches left.
+            RecipeError: `taken` is negative, or more than the batches of an iteration.
         """
         left = self._left()
         if taken < 0 or (left is not None and taken > left):
-            raise RecipeError(f"taken={taken}: expected 0 to {left or 0:,}, the batches that are left")
-        return self.loader.state_at(self.loader.step + taken)
+            raise RecipeError(f"taken={taken}: expected 0 to {left or 0:,}, the batches of an iteration")
+        return self.loader.state_at(self.loader.begins_at + taken)
 
     def __repr__(self) -> str:
         return f"<LoaderDataset of {self.loader!r}>"
@@ -205,23 +215,28 @@ class LoaderDataset(IterableDataset):  # type: ignore[misc]
 class Steps(Iterator["dict[str, torch.Tensor] | WorkerBatch"]):
     """Every `stride`-th batch of a loader from a given step: the batches of one worker, or all of them.
 
-    `StatefulDataLoader` saves and restores its state for each worker.
+    `number` is that of the pass, None in a worker. `StatefulDataLoader` saves and restores the state of each.
     """
 
-    def __init__(self, loader: Loader, step: int, stride: int, sent: bool) -> None:
-        self._loader, self._step, self._stride, self._sent = loader, step, stride, sent
+    def __init__(self, loader: Loader, step: int, stride: int, number: int | None) -> None:
+        self._loader, self._step, self._stride, self._number = loader, step, stride, number
 
     def __next__(self) -> dict[str, torch.Tensor] | WorkerBatch:
         loader, step = self._loader, self._step
         if not loader.has_step(step):
             raise StopIteration
         batch: dict[str, torch.Tensor] | WorkerBatch
-        if self._sent:
+        if self._number is None:
             batch = WorkerBatch(loader.compact_batch(step), loader.keys)
         else:
             batch = to_tensors(loader.next_batch(step))
-        self._step += self._stride
+        self._move(step + self._stride)
         return batch
+
+    def _move(self, step: int) -> None:
+        self._step = step
+        if self._number is not None:
+            self._loader.count(step, self._number)
 
     def state_dict(self) -> dict[str, Any]:
         """State of the loader with the next step of this iterator."""
@@ -237,6 +252,4 @@ class Steps(Iterator["dict[str, torch.Tensor] | WorkerBatch"]):
         Raises:
             RecipeError: the state of another run, as reported by the loader.
         """
-        judge = copy.copy(self._loader)
-        judge.load_state_dict(dict(state))
-        self._step = judge.step
+        self._move(self._loader.check(state))
