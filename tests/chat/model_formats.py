@@ -54,7 +54,7 @@ def instruction(messages: Messages) -> str | None:
 def refuse_tools_and_thoughts(messages: Messages, tools: Tools) -> None:
     """For formats that have neither."""
     refuse_thoughts(messages)
-    if tools or any(one["role"] == "tool" for one in messages):
+    if tools or any(one["role"] == "tool" or one.get("tool_calls") for one in messages):
         raise Unwritable
 
 
@@ -62,6 +62,13 @@ def refuse_thoughts(messages: Messages) -> None:
     """For formats without thoughts that stand apart."""
     if any(one.get("reasoning_content") for one in messages):
         raise Unwritable
+
+
+def refuse_other_orders(messages: Messages) -> None:
+    """For formats that have user and assistant in turn, but for a system message ahead."""
+    for place, one in enumerate(messages[instruction(messages) is not None :]):
+        if one["role"] != ("user", "assistant")[place % 2]:
+            raise Unwritable
 
 
 def chatml(messages: Messages, tools: Tools) -> Iterator[Stretch]:
@@ -109,8 +116,8 @@ def _qwen(messages: Messages, tools: Tools, system: str | None, thinks: bool) ->
         yield f"<|im_start|>system\n{system}<|im_end|>\n", False
     outputs: list[str] = []
     for place, one in enumerate(messages):
-        if one["role"] == "user":
-            yield f"<|im_start|>user\n{words(one)}<|im_end|>\n", False
+        if one["role"] == "user" or (one["role"] == "system" and place):
+            yield f"<|im_start|>{one['role']}\n{words(one)}<|im_end|>\n", False
         elif one["role"] == "tool":
             outputs.append(f"\n<tool_response>\n{words(one)}\n</tool_response>")
             if messages[place + 1 :][:1] == [] or messages[place + 1]["role"] != "tool":
@@ -128,9 +135,9 @@ def _qwen(messages: Messages, tools: Tools, system: str | None, thinks: bool) ->
                 said = "<think>\n" + thought.strip("\n") + "\n</think>\n\n" + said.lstrip("\n")
                 if answer and not answer.strip("\n") and calls(one):
                     said = said.replace("</think>\n\n", "</think>\n\n\n", 1)  # an answer of empty lines
-            yield "<|im_start|>assistant\n", False
-            yield said + "<|im_end|>", True
-            yield "\n", False
+            yield "<|im_start|>assistant", False
+            yield "\n", not thinks
+            yield said + "<|im_end|>\n", True
 
 
 def thoughts_of(message: dict[str, Any]) -> tuple[str, str]:
@@ -168,9 +175,14 @@ def llama31(messages: Messages, tools: Tools) -> Iterator[Stretch]:
     yield "<|begin_of_text|>" + header("system") + ("Environment: ipython\n" if tools else ""), False
     dates = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
     yield f"{dates}{(instruction(messages) or '').strip()}<|eot_id|>", False
+    turns = messages[instruction(messages) is not None :]
+    if tools and (not turns or turns[0]["role"] != "user"):
+        raise Unwritable
     first = True
-    for one in messages:
-        if one["role"] == "user":
+    for one in turns:
+        if one["role"] == "system":
+            yield header("system") + words(one).strip() + "<|eot_id|>", False
+        elif one["role"] == "user":
             preface = ""
             if tools and first:
                 preface = (
@@ -196,6 +208,7 @@ def llama31(messages: Messages, tools: Tools) -> Iterator[Stretch]:
 def gemma(messages: Messages, tools: Tools) -> Iterator[Stretch]:
     """Turns of user and model; a system message is the beginning of the first user's turn."""
     refuse_tools_and_thoughts(messages, tools)
+    refuse_other_orders(messages)
     system = instruction(messages)
     yield "<bos>", False
     for one in messages[system is not None :]:
@@ -204,8 +217,7 @@ def gemma(messages: Messages, tools: Tools) -> Iterator[Stretch]:
         if system is not None:
             yield f"{system}\n\n", False
             system = None
-        yield f"{words(one).strip()}<end_of_turn>", model
-        yield "\n", False
+        yield f"{words(one).strip()}<end_of_turn>\n", model
 
 
 def mistral(messages: Messages, tools: Tools) -> Iterator[Stretch]:
@@ -222,8 +234,9 @@ def _mistral(messages: Messages, tools: Tools, gap: str, trimmed: Callable[[str]
     refuse_thoughts(messages)
     system = instruction(messages)
     users = sum(one["role"] == "user" for one in messages)
-    if users > 1 and (tools or system is not None):
+    if users != 1 and (tools or system is not None):
         raise Unwritable
+    refuse_other_orders([one for one in messages if one["role"] != "tool" and not one.get("tool_calls")])
     yield "<s>", False
     for one in messages:
         if one["role"] == "user":

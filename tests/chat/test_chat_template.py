@@ -16,7 +16,7 @@ from tests.chat.templates import (
 )
 
 from packline.chat.chat_template import ChatTemplate
-from packline.chat.conversations import Conversation, Message, Part, read_conversation
+from packline.chat.conversations import Call, Conversation, Message, Part, read_conversation
 from packline.chat.pieces import TOKENS, Piece, check_pieces, mute, render_nanochat, trained_runs
 from packline.errors import RecipeError
 from packline.sources import sandbox
@@ -129,6 +129,53 @@ def test_code_among_words_that_are_not_learned_mutes_its_own_message_alone() -> 
         check_pieces(talk, pieces)
         assert trained_runs(mute(talk, pieces)) == wanted
         assert [piece.text for piece in mute(talk, pieces)] == [piece.text for piece in pieces]
+
+
+NOBODY = Message("system", "Be brief.")
+CALLED = Message("assistant", "", calls=(Call("f", {}),))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        (Message("assistant", "a"), Message("user", "b")),
+        (Message("user", "a"), Message("user", "b"), Message("assistant", "c")),
+        (Message("user", "a"), Message("assistant", "b"), Message("assistant", "c")),
+        (Message("user", "a"), NOBODY, Message("assistant", "b")),
+        (Message("user", "a"), Message("assistant", "b"), NOBODY, Message("user", "c")),
+        (Message("user", "a"), CALLED, Message("tool", "1"), Message("user", "c"), Message("assistant", "b")),
+    ],
+)
+def test_nanochats_scheme_has_user_and_assistant_in_turn(messages: tuple[Message, ...]) -> None:
+    with pytest.raises(RecordProblem, match="nanochat's scheme has user and assistant in turn") as caught:
+        render_nanochat(Conversation(messages))
+    assert caught.value.reason == "roles_out_of_order"
+
+
+def test_a_call_may_be_the_answer() -> None:
+    talk = Conversation((Message("user", "a"), CALLED))
+    runs = ['<|python_start|>{"name": "f", "arguments": {}}<|python_end|><|assistant_end|>']
+    assert trained_runs(render_nanochat(talk)) == runs
+    for marked in (True, False):
+        runs = ['<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call><|im_end|>']
+        pieces = TEMPLATES["chatml", marked].render(talk)
+        check_pieces(talk, pieces)
+        assert trained_runs(pieces) == runs
+
+
+def test_any_order_that_a_template_renders_is_proven_or_refused_by_name() -> None:
+    first = Conversation((Message("assistant", "a"), Message("user", "b"), Message("assistant", "c")))
+    twice = Conversation((Message("user", "b"), Message("assistant", "a"), Message("assistant", "c")))
+    within = Conversation(
+        (Message("user", "b"), Message("assistant", "a"), NOBODY, Message("assistant", "c"))
+    )
+    for talk in (first, twice, within):
+        assert trained_runs(TEMPLATES["chatml", True].render(talk)) == ["a<|im_end|>", "c<|im_end|>"]
+        if talk is not first:
+            assert TEMPLATES["chatml", False].render(talk) == TEMPLATES["chatml", True].render(talk)
+    # Nothing stands ahead of the first message, and this template looks at the first.
+    with pytest.raises(RecordProblem, match="mask: message 0: the template does not render it without what"):
+        TEMPLATES["chatml", False].render(first)
 
 
 def test_a_template_that_rewrites_earlier_turns_is_judged_by_each_conversation() -> None:

@@ -14,6 +14,8 @@ from packline.sources.batch import RecordProblem
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 CALL = {"role": "assistant", "tool_calls": [{"id": "c0", "function": {"name": "f", "arguments": "{}"}}]}
 OUTPUT = {"role": "tool", "tool_call_id": "c0", "content": "1"}
+UNNAMED = {"role": "tool", "content": "1"}
+SYSTEM = {"role": "system", "content": "Be brief."}
 
 
 @pytest.mark.parametrize(
@@ -60,11 +62,7 @@ def test_calls_and_outputs_of_both_shapes_are_one() -> None:
         ({"messages": [USER, ASSISTANT], "tools": "nonsense"}, "not_a_conversation"),
         ([USER, {"role": "robot", "content": "x"}], "unknown_role"),
         ([USER, {"content": "x"}], "unknown_role"),
-        ([ASSISTANT], "roles_out_of_order"),
-        ([USER, USER, ASSISTANT], "roles_out_of_order"),
-        ([USER, ASSISTANT, ASSISTANT], "roles_out_of_order"),
-        ([USER, ASSISTANT, {"role": "system", "content": "x"}], "roles_out_of_order"),
-        ([USER, CALL, OUTPUT, USER, ASSISTANT], "roles_out_of_order"),
+        ([{**USER, "tool_calls": CALL["tool_calls"]}, ASSISTANT], "roles_out_of_order"),
         ([], "empty_content"),
         ([USER, {"role": "assistant", "content": " \n"}], "empty_content"),
         ([USER, {"role": "assistant", "content": None}], "empty_content"),
@@ -84,11 +82,12 @@ def test_calls_and_outputs_of_both_shapes_are_one() -> None:
         ([USER, {**ASSISTANT, "weight": 0}], "nothing_to_train"),
         ([USER, {**ASSISTANT, "weight": 0.5}], "not_a_conversation"),
         ([USER, {**ASSISTANT, "weight": [0]}], "not_a_conversation"),
-        ([USER, CALL, USER], "tool_call_without_output"),
-        ([USER, CALL], "tool_call_without_output"),
         ([USER, ASSISTANT, OUTPUT], "tool_output_without_call"),
         ([USER, CALL, {**OUTPUT, "tool_call_id": "c9"}], "tool_output_without_call"),
         ([USER, CALL, OUTPUT, OUTPUT], "tool_output_without_call"),
+        ([USER, CALL, OUTPUT, UNNAMED], "tool_output_without_call"),
+        ([USER, UNNAMED, ASSISTANT], "tool_output_without_call"),
+        ([UNNAMED, ASSISTANT], "tool_output_without_call"),
         ([USER], "nothing_to_train"),
         ([{"role": "user", "content": "\ud800"}, ASSISTANT], "lone_surrogate"),
     ],
@@ -99,13 +98,80 @@ def test_what_is_malformed_has_its_reason(record: Any, reason: str) -> None:
     assert caught.value.reason == reason
 
 
-def test_outputs_of_several_calls_may_come_in_any_order_but_must_all_come() -> None:
+@pytest.mark.parametrize(
+    "record",
+    [
+        [ASSISTANT],
+        [SYSTEM, ASSISTANT],
+        [ASSISTANT, USER, ASSISTANT],
+        [USER, USER, ASSISTANT],
+        [USER, ASSISTANT, ASSISTANT],
+        [USER, ASSISTANT, SYSTEM, USER, ASSISTANT],
+        [SYSTEM, SYSTEM, USER, ASSISTANT],
+        [USER, CALL],
+        [USER, CALL, USER, ASSISTANT],
+        [USER, CALL, ASSISTANT],
+        [USER, CALL, USER, OUTPUT, ASSISTANT],
+        [USER, CALL, OUTPUT, USER, ASSISTANT],
+        # A call among the words, as in Hermes and ToolACE.
+        [USER, {"role": "assistant", "content": "[f(a=1)]"}, UNNAMED, UNNAMED, ASSISTANT],
+        {"system": "Be brief.", "prompt": [ASSISTANT, USER], "completion": [CALL]},
+    ],
+)
+def test_the_template_decides_on_the_order_of_roles(record: Any) -> None:
+    given = record if isinstance(record, list) else [*record["prompt"], *record["completion"]]
+    roles = [one.role for one in read_conversation(record).messages]
+    assert roles[-len(given) :] == [one["role"] for one in given]
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"prompt": "hi", "chosen": "hello", "rejected": "no"}, "DPOTrainer"),
+        ({"prompt": [USER], "chosen": [ASSISTANT], "rejected": [ASSISTANT]}, "prompt and completion"),
+        ({"chosen": [USER, ASSISTANT], "rejected": [USER, ASSISTANT], "score_chosen": 9.0}, "--field chosen"),
+        ({"question": "hi", "chosen": "hello", "rejected": "no", "answer": "no"}, "DPOTrainer"),
+        ({"prompt": [USER], "completion": [ASSISTANT], "label": False}, "KTOTrainer"),
+        ({"prompt": "hi", "response": "no", "label": False}, "KTOTrainer"),
+        ({"messages": [USER, ASSISTANT], "label": False}, "another name"),
+    ],
+)
+def test_answers_that_nobody_should_learn_are_named(record: Any, said: str) -> None:
+    with pytest.raises(RecordProblem, match=said) as caught:
+        read_conversation(record)
+    assert caught.value.reason == "preference_data"
+
+
+@pytest.mark.parametrize(
+    ("record", "field"),
+    [
+        ({"prompt": [USER], "completion": [ASSISTANT], "label": True}, None),
+        ({"prompt": "hi", "completion": "hello", "label": 0}, None),
+        ({"messages": [USER, ASSISTANT], "label": "False"}, None),
+        # As in UltraFeedback: the conversation to learn stands beside the pair.
+        ({"prompt": "hi", "messages": [USER, ASSISTANT], "chosen": [], "rejected": []}, None),
+        ({"prompt": "hi", "chosen": [USER, ASSISTANT], "rejected": [USER, ASSISTANT]}, "chosen"),
+    ],
+)
+def test_answers_to_learn_are_read_from_preference_data(record: Any, field: str | None) -> None:
+    assert as_messages(read_conversation(record, field).messages) == [USER, ASSISTANT]
+
+
+def test_a_chosen_answer_is_not_read_without_its_prompt() -> None:
+    record = {"prompt": [USER], "chosen": [ASSISTANT], "rejected": [ASSISTANT]}
+    with pytest.raises(RecordProblem, match="begins with the assistant, beside a prompt") as caught:
+        read_conversation(record, "chosen")
+    assert caught.value.reason == "not_a_conversation"
+
+
+def test_outputs_of_several_calls_may_come_in_any_order_or_not_at_all() -> None:
     calls = [{"id": f"c{n}", "function": {"name": "f", "arguments": "{}"}} for n in range(2)]
     asks = {"role": "assistant", "tool_calls": calls}
     outputs = [{**OUTPUT, "tool_call_id": f"c{n}"} for n in (1, 0)]
     assert len(read_conversation([USER, asks, *outputs, ASSISTANT]).messages) == 5
-    with pytest.raises(RecordProblem, match="tool_call_without_output"):
-        read_conversation([USER, asks, outputs[0], ASSISTANT])
+    assert len(read_conversation([USER, asks, outputs[0], ASSISTANT]).messages) == 4
+    with pytest.raises(RecordProblem, match="tool_output_without_call"):
+        read_conversation([USER, asks, outputs[0], outputs[0], ASSISTANT])
 
 
 @pytest.mark.parametrize(

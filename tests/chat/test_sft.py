@@ -116,20 +116,17 @@ def test_chatml_is_written_as_by_hand_and_encoded_as_the_reference_does(
 
 
 BAD: list[tuple[Any, str]] = [
-    ([PLAIN[1]], "roles_out_of_order"),
+    ([{**PLAIN[0], "tool_calls": [{}]}, PLAIN[1]], "roles_out_of_order"),
     ([PLAIN[0], {"role": "assistant", "content": ""}], "empty_content"),
     ([PLAIN[0], {"role": "oracle", "content": "x"}], "unknown_role"),
     ([PLAIN[0], {"role": "assistant", "content": 7}], "content_not_text"),
-    (talks.WEATHER[1:3], "tool_call_without_output"),
+    ({"prompt": PLAIN[:1], "completion": PLAIN[1:], "label": False}, "preference_data"),
     ([PLAIN[0], {"role": "assistant", "content": "long " * 400}], "too_long"),
     ({"text": "no conversation"}, "not_a_conversation"),
     ([PLAIN[0]], "nothing_to_train"),
-    ([PLAIN[0], PLAIN[0], PLAIN[1]], "roles_out_of_order"),
-    ([talks.WEATHER[0], talks.WEATHER[0], *PLAIN], "roles_out_of_order"),
-    ([talks.WEATHER[0], PLAIN[1]], "roles_out_of_order"),
+    ({"prompt": "a", "chosen": "b", "rejected": "c"}, "preference_data"),
     ([PLAIN[0], talks.WEATHER[3], PLAIN[1]], "tool_output_without_call"),
     ([*PLAIN, {"role": "user", "content": None}], "empty_content"),
-    ([*talks.WEATHER[1:3], PLAIN[0], PLAIN[1]], "tool_call_without_output"),
     (7, "not_a_conversation"),
 ]
 
@@ -159,6 +156,27 @@ def test_bad_conversations_are_kept_with_their_reason_and_the_ledger_balances(
     assert [json.loads(one) for one in found[:-2]] == [bad for bad, _ in BAD]
     assert [one["reason"] for one in kept[:-2]] == [reason for _, reason in BAD]
     assert store.verify().ok
+
+
+def test_of_answers_that_are_judged_only_the_good_ones_are_trained_on(
+    tokenizer_json: Path, tmp_path: Path
+) -> None:
+    judged = [
+        {
+            "prompt": PLAIN[:1],
+            "completion": [{"role": "assistant", "content": f"Answer {n}."}],
+            "label": n < 2,
+        }
+        for n in range(5)
+    ]
+    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
+    path = talks.write(tmp_path / "judged.jsonl", judged)
+    store = packline.build_chat(path, folder, out=tmp_path / "store", workers=0)
+    assert talks.trained_texts(store) == [["Answer 0.<|im_end|>"], ["Answer 1.<|im_end|>"]]
+    assert store.manifest.ledger.rejected == {"preference_data": 3}
+    pairs = talks.write(tmp_path / "pairs.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
+    with pytest.raises(InputError, match=r"preference data \(chosen, rejected\) .* DPOTrainer reads them"):
+        packline.build_chat(pairs, folder, out=tmp_path / "none", workers=0)
 
 
 def test_what_is_cut_is_counted_and_the_rest_is_as_it_was(tokenizer_json: Path, tmp_path: Path) -> None:

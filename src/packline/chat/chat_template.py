@@ -255,10 +255,16 @@ class ChatTemplate:
         for number, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            before = self._run(messages[:number], tools, prompt=True, budget=budget)
             after = whole
-            if number + 1 < len(messages):
-                after = self._run(messages[: number + 1], tools, prompt=False, budget=budget)
+            try:
+                before = self._run(messages[:number], tools, prompt=True, budget=budget)
+                if number + 1 < len(messages):
+                    after = self._run(messages[: number + 1], tools, prompt=False, budget=budget)
+            except RecordProblem as error:
+                detail = (
+                    f"message {number}: the template does not render it without what follows: {error.detail}"
+                )
+                raise RecordProblem("mask", detail) from error
             if not (after.startswith(before) and whole.startswith(after) and len(before) >= done):
                 raise RecordProblem(
                     "mask", f"message {number}: what comes before it is rendered otherwise with it than alone"

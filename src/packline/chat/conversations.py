@@ -5,10 +5,10 @@
     [{"role": "user", "content": "hi"}, ...]                                     a bare list
     {"prompt": "hi", "response": "hello"}                                        prompt and response
 
-The order of roles is strict: an optional system message, then user and assistant in turn; each call of an
-assistant is answered by one output before any other message. A conversation may end with any role, but must
-have an assistant message. Nothing is repaired: an invalid record is `RecordProblem`, with a reason that is
-counted.
+Roles may come in any order that the template renders; an assistant must speak. An output of a tool answers a
+call that was made before it, or words of the assistant that may be one (as in Hermes and ToolACE). Nothing is
+repaired: an invalid record is `RecordProblem`, with a reason that is counted, and so is an answer that nobody
+should learn: `chosen` and `rejected`, or `"label": false`.
 
 Cost: a few microseconds per message. `chat_template` and `nanochat` render conversations.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -50,6 +49,15 @@ PAIRS = (
     ("question", "answer"),
 )
 SHAPES = "messages, conversations, a list of messages, or prompt and response"
+PAIR_OF_ANSWERS = (
+    "preference data (chosen, rejected) are not supported; TRL's DPOTrainer reads them as they are; to train "
+    "on the chosen answers, name their field if it has whole conversations (--field chosen), else write "
+    "records of prompt and completion"
+)
+BAD_ANSWER = (
+    "preference data: the label is false, so the answer is not to be learned; TRL's KTOTrainer reads such "
+    "data as they are; if the label means anything else, give it another name"
+)
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -87,7 +95,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """Messages in a valid order, and the tools that may be called."""
+    """Messages, and the tools that may be called."""
 
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] = ()
@@ -115,15 +123,15 @@ def read_conversation(record: Any, field: str | None = None) -> Conversation:
 
     >>> read_conversation({"prompt": "hi", "response": "hello"}).messages[1].content
     'hello'
-    >>> read_conversation([{"role": "assistant", "content": "hello"}])
+    >>> read_conversation([{"role": "user", "content": "hello"}])
     Traceback (most recent call last):
-    packline.sources.batch.RecordProblem: roles_out_of_order: message 0: an assistant before any user
+    packline.sources.batch.RecordProblem: nothing_to_train: no assistant speaks
     """
     raw, system, tools = _messages_of(record, field)
     if system:
         raw = [{"role": "system", "content": system}, *raw]
     messages = tuple(_read_message(number, one) for number, one in enumerate(raw))
-    _check_order(messages)
+    _check_answers(messages)
     return Conversation(messages, tools)
 
 
@@ -133,14 +141,21 @@ def _messages_of(record: Any, field: str | None) -> tuple[list[Any], Any, tuple[
         return record, None, ()
     if not isinstance(record, dict):
         raise RecordProblem("not_a_conversation", f"expected {SHAPES}, found a {type(record).__name__}")
+    if record.get("label") is False:
+        raise RecordProblem("preference_data", BAD_ANSWER)
     system, tools = record.get("system"), _read_tools(record.get("tools"))
     for name in (field,) if field else LISTS:
         if isinstance(found := record.get(name), list):
+            if record.get("prompt") and _begins_with_answer(found):
+                detail = f"{name} begins with the assistant, beside a prompt: expected prompt and completion"
+                raise RecordProblem("not_a_conversation", detail)
             return found, system, tools
         if found is not None:
             raise RecordProblem(
                 "not_a_conversation", f"{name}: expected a list, found a {type(found).__name__}"
             )
+    if "chosen" in record and "rejected" in record:
+        raise RecordProblem("preference_data", PAIR_OF_ANSWERS)
     for asked, answered in () if field else PAIRS:
         if asked in record and answered in record:
             prompt, response = record[asked], record[answered]
@@ -151,6 +166,12 @@ def _messages_of(record: Any, field: str | None) -> tuple[list[Any], Any, tuple[
             return [*before, *after], system, tools
     wanted = field or SHAPES
     raise RecordProblem("not_a_conversation", f"expected {wanted}, found {', '.join(record) or 'no fields'}")
+
+
+def _begins_with_answer(messages: list[Any]) -> bool:
+    first = messages[0] if messages and isinstance(messages[0], dict) else {}
+    said = first.get("role", first.get("from"))
+    return isinstance(said, str) and ROLES.get(said) == "assistant"
 
 
 def _read_tools(tools: Any) -> tuple[dict[str, Any], ...]:
@@ -281,54 +302,33 @@ def _read_call(number: int, raw: Any) -> Call:
     return Call(_text(number, name), arguments, call_id if isinstance(call_id, str) else None)
 
 
-def _check_order(messages: tuple[Message, ...]) -> None:
-    """Check the order of roles, and that calls are answered."""
+def _check_answers(messages: tuple[Message, ...]) -> None:
+    """Check that an assistant speaks, and that each output answers something."""
     if not messages:
         raise RecordProblem("empty_content", "a conversation without messages")
     if not any(message.role == "assistant" for message in messages):
         raise RecordProblem("nothing_to_train", "no assistant speaks")
     if not any(message.role == "assistant" and message.trained for message in messages):
         raise RecordProblem("nothing_to_train", "all that the assistant says has the weight 0")
-    if _alternates(tuple([message.role for message in messages])) and not any(
-        message.calls for message in messages
-    ):
-        return
-    before: Role | None = None
     open_calls: list[Call] = []
+    in_words = False
+    """True if the assistant's last message has words alone, which may be calls."""
     for number, message in enumerate(messages):
-        where, role = f"message {number}", message.role
-        if role == "tool":
-            _answer(where, message, open_calls)
-        elif open_calls:
-            raise RecordProblem("tool_call_without_output", f"{where}: {open_calls[0].name} was not answered")
-        elif role == "system" and number:
-            raise RecordProblem("roles_out_of_order", f"{where}: a system message that is not the first")
-        elif role == "user" and before not in (None, "system", "assistant"):
-            raise RecordProblem("roles_out_of_order", f"{where}: a user after a {before}")
-        elif role == "assistant" and before not in ("user", "tool"):
-            what = "before any user" if before in (None, "system") else "after an assistant"
-            raise RecordProblem("roles_out_of_order", f"{where}: an assistant {what}")
-        open_calls += message.calls
-        before = role
-    if open_calls:
-        raise RecordProblem("tool_call_without_output", f"{open_calls[0].name} was not answered")
+        if message.role == "assistant":
+            in_words = not message.calls
+            open_calls += message.calls
+        elif message.role == "tool" and not (in_words and message.call_id is None):
+            _answer(number, message, open_calls)
 
 
-@lru_cache(1024)
-def _alternates(roles: tuple[Role, ...]) -> bool:
-    """True for user and assistant in turn, after a system message or not."""
-    turns = roles[1:] if roles[0] == "system" else roles
-    return set(turns[::2]) <= {"user"} and set(turns[1::2]) <= {"assistant"}
-
-
-def _answer(where: str, message: Message, open_calls: list[Call]) -> None:
+def _answer(number: int, message: Message, open_calls: list[Call]) -> None:
     """Remove the call that an output answers from the open calls."""
     place: int | None = 0 if open_calls else None
     if open_calls and message.call_id is not None and any(call.id for call in open_calls):
         ids = [call.id for call in open_calls]
         place = ids.index(message.call_id) if message.call_id in ids else None
     if place is None:
-        raise RecordProblem("tool_output_without_call", f"{where}: an output that no call asked for")
+        raise RecordProblem("tool_output_without_call", f"message {number}: an output that no call asked for")
     open_calls.pop(place)
 
 

@@ -4,8 +4,9 @@
 
 Published templates have no marks, and some write earlier turns differently from the last one, so that no mask
 can be proven. Each template here produces the text of the published one, turn by turn, and marks the
-assistant's words with the token that ends them. Records with content that the format cannot express are
-refused, instead of losing it.
+assistant's words with the token that ends them; where TRL has a template to train the same model, what is
+marked is what TRL marks. Records with content that the format cannot express are refused, instead of losing
+it, and so is an order of roles that the published template refuses.
 
 `nearest_template` compares the output of two templates for the same plain conversations, not their source,
 since comments, spaces and variable names differ between copies.
@@ -25,7 +26,8 @@ from packline.errors import RecipeError, unknown_name
 from packline.sources.batch import RecordProblem
 
 NO_TOOLS = """\
-{%- if tools or messages | selectattr('role', 'equalto', 'tool') | list %}
+{%- if tools or messages | selectattr('role', 'equalto', 'tool') | list
+    or messages | selectattr('tool_calls', 'defined') | list %}
     {{- raise_exception('this template has no place for tools') }}
 {%- endif %}
 """

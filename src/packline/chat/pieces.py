@@ -224,7 +224,8 @@ def render_nanochat(conversation: Conversation) -> list[Piece]:
     """Render a conversation to pieces, without `<|bos|>`.
 
     Raises:
-        RecordProblem: a system message that is not followed by a user message.
+        RecordProblem: roles are not as the scheme has them (reason `roles_out_of_order`), or it has no place
+            for a part (reason `template`).
 
     >>> talk = Conversation((Message("user", "hi"), Message("assistant", "hello")))
     >>> "".join(piece.text for piece in render_nanochat(talk))
@@ -235,7 +236,9 @@ def render_nanochat(conversation: Conversation) -> list[Piece]:
     user_start, user_end, assistant_start, assistant_end = TURNS
     pieces: list[Piece] = []
     inside = False  # True inside an assistant's turn
-    for message in _merge_system(conversation.messages):
+    messages = _merge_system(conversation.messages)
+    for before, message in zip((None, *messages), messages, strict=False):
+        _check_turn(before, message)
         if message.role == "user":
             if inside:
                 pieces.append(Piece(assistant_end, trained=True, control=True))
@@ -261,6 +264,15 @@ def _merge_system(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     if not rest or rest[0].role != "user":
         raise RecordProblem("roles_out_of_order", "message 0: a system message that no user follows")
     return (Message("user", f"{first.content}\n\n{rest[0].content}"), *rest[1:])
+
+
+def _check_turn(before: Message | None, message: Message) -> None:
+    """Check that a message may follow another; an output continues the assistant's turn."""
+    role, ahead = message.role, before.role if before else "nothing"
+    after = {"user": ("nothing", "assistant"), "assistant": ("user", "tool"), "tool": ("assistant", "tool")}
+    if ahead not in after.get(role, ()):
+        detail = f"nanochat's scheme has user and assistant in turn, found {role} after {ahead}"
+        raise RecordProblem("roles_out_of_order", detail)
 
 
 def _assistant(message: Message) -> Iterator[Piece]:

@@ -50,11 +50,11 @@ Reason = Literal[
     "column_type",
     # of conversations
     "not_a_conversation",
+    "preference_data",
     "unknown_role",
     "roles_out_of_order",
     "empty_content",
     "content_not_text",
-    "tool_call_without_output",
     "tool_output_without_call",
     "nothing_to_train",
     "too_long",
