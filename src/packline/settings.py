@@ -62,7 +62,9 @@ class RowKeywords(TypedDict, total=False):
     boundary_loss: bool | None
     pad_id: int | None
     seed: int | None
-    """Seed of the loader's order; by default rows are in packed order."""
+    """Seed of the loader's order; default: 0, but packed order for `npz` and `pt`."""
+    in_order: bool | None
+    """Rows in packed order."""
     order: Literal["global", "blocks"] | None
     """Order that the seed belongs to; see `Loader`."""
     block_rows: int | None
@@ -72,6 +74,8 @@ class RowKeywords(TypedDict, total=False):
     """Rows per global batch."""
     stage: int | None
     """Stage of a run file."""
+    keep_untrained: bool | None
+    """Also write rows without a trained token."""
 
 
 class TextKeywords(TypedDict, total=False):

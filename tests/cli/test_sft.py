@@ -105,3 +105,20 @@ def test_help_lists_the_names(capsys: pytest.CaptureFixture[str]) -> None:
         main([*command, "--help"])
         said = " ".join(re.sub("[│]", " ", capsys.readouterr().out).split())
         assert ", ".join(TEMPLATES) in said
+
+
+def test_conversations_longer_than_a_row_are_named_with_the_way_to_go(
+    tokenizer_json: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, None)
+    (tmp_path / "chat.jinja").write_text(unmarked(CHATML), "utf-8")
+    long = [{"role": "user", "content": "What " * 6000}, TALK[1]]
+    path = talks.write(tmp_path / "chat.jsonl", [TALK] * 9 + [long])
+    words = [str(path), "--tokenizer", str(tokenizer), "--chat-template", str(tmp_path / "chat.jinja")]
+    code, facts, said = run(capsys, *words, "--out", str(tmp_path / "store"))
+    assert code == 0 and facts["documents"] == 10
+    (warning,) = facts["warnings"]
+    assert warning.startswith("1 conversation of more than 4,096 tokens, the longest of ")
+    assert warning in said and "hint: --max-tokens N" in said
+    _, facts, _ = run(capsys, *words, "--out", str(tmp_path / "cut"), "--max-tokens", "9k")
+    assert facts["warnings"] == []

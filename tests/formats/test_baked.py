@@ -88,7 +88,14 @@ def test_any_rows_of_any_store(
     store = made[case]
     settings: dict[str, Any] = {"seq_len": 12, "packing": packing, "seed": seed}
     shutil.rmtree(tmp_path / "rows", ignore_errors=True)
-    rows = packline.write_rows(store, out=tmp_path / "rows", workers=0, **settings)
+    rows = packline.write_rows(
+        store,
+        out=tmp_path / "rows",
+        workers=0,
+        keep_untrained=True,
+        in_order=True if seed is None else None,
+        **settings,
+    )
     view = RowView.of_store(store, **settings)
     picked = chosen.draw(st.lists(st.integers(0, view.rows - 1), max_size=9))
     found = rows.read(np.array(picked, np.int64), ALL_FIELDS)

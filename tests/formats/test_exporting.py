@@ -379,7 +379,7 @@ def test_events_add_up(store: Store, tmp_path: Path) -> None:
     events.clear()
     choice = ExportChoice(seq_len=8, packing="pad")
     cut = run_export(store.path, to="baked", out=tmp_path / "cut", choice=choice, on_event=events.append)
-    assert [lost.what for lost in cut.lost] == ["truncated tokens"]
+    assert [lost.what for lost in cut.lost] == ["truncated tokens", "untrained rows", "untrained tokens"]
     assert events[0].lost == cut.lost
 
 

@@ -6,6 +6,7 @@ import glob
 import json
 import shlex
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from packline.facade import Store
 from packline.formats.choice import ExportChoice
 from packline.formats.export import Exported, run_export
 from packline.formats.format import NAMES, get_format
-from packline.packing.row_reader import RowReader
+from packline.formats.row_view import RowView
+from packline.packing.batch import FIELDS
 
 EOD, VOCAB, LENGTH = 7, 300, 32
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text("utf-8")
@@ -42,9 +44,9 @@ def lines_of(store: Store, name: str, out: Path, **options: Any) -> tuple[str, .
     return done[0].trainer_lines
 
 
-def rows_of(store: Store) -> dict[str, np.ndarray]:
-    rows: RowReader = store.rows(LENGTH, packing="best_fit")
-    return rows.read(np.arange(len(rows)))
+def rows_of(store: Store, fields: Sequence[str] = FIELDS, seed: int | None = 0) -> dict[str, np.ndarray]:
+    view = RowView.of_store(store, seq_len=LENGTH, packing="best_fit", seed=seed)
+    return view.read(0, view.rows, fields)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -115,7 +117,7 @@ answer = [names["loss"].item(), int(names["mask"].sum())]
 def test_mlx_takes_the_mean_over_targets_alone(store: Store, tmp_path: Path, mask: str) -> None:
     lines = lines_of(store, "npz", tmp_path / "out", mask=mask)
     loss, counted = run_peer(MLX, "\n".join(lines), modules=("mlx",))
-    learned = rows_of(store)["targets"][:32] != -100
+    learned = rows_of(store, seed=None)["targets"][:32] != -100
     assert counted == learned.sum() < learned.size and np.isclose(loss, np.log(VOCAB))
 
 
@@ -142,8 +144,7 @@ def test_streaming_reads_records_in_order(store: Store, tmp_path: Path) -> None:
     fields = ["tokens", "targets", "loss_mask"]
     lines = lines_of(store, "mds", tmp_path / "out", fields=fields)
     found = run_peer(READ, "\n".join(lines), modules=("streaming",))
-    rows = store.rows(LENGTH, packing="best_fit")
-    wanted = rows.read(np.arange(len(rows)), fields)
+    wanted = rows_of(store, fields)
     for field in fields:
         assert [one[field] for one in found] == wanted[field].tolist()
 
@@ -308,3 +309,11 @@ def test_nanogpt_is_told_the_folder_and_of_a_vocabulary_that_is_too_large(tmp_pa
     large = make_store(tmp_path / "large", [[1, 2]], vocab_size=60_000, eod_id=EOD)
     assert "meta_pkl=true" in lines_of(large, "nanogpt", tmp_path / "b")[1]
     assert len(lines_of(large, "nanogpt", tmp_path / "c", meta_pkl=True)) == 1
+
+
+def test_levanter_is_told_to_keep_the_order() -> None:
+    """Its `train_set` puts every component through a mixture that permutes rows within blocks."""
+    page = (Path(__file__).parents[2] / "docs" / "trainers" / "levanter.md").read_text("utf-8")
+    for text in (page, PAGE):
+        yaml = text[text.index("  shuffle: false") :].splitlines()[:2]
+        assert [line.partition("  #")[0] for line in yaml] == ["  shuffle: false", "  mixture_block_size: 1"]

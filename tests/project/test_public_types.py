@@ -173,7 +173,17 @@ def test_the_keywords_are_the_fields_of_the_settings() -> None:
     build = set(get_type_hints(settings.BuildKeywords))
     assert build == of_source | of_recipe | of_run
     rows = set(get_type_hints(settings.RowKeywords))
-    order = {"seed", "order", "block_rows", "window_blocks", "epochs", "batch_size", "stage"}
+    order = {
+        "seed",
+        "order",
+        "block_rows",
+        "window_blocks",
+        "epochs",
+        "batch_size",
+        "stage",
+        "in_order",
+        "keep_untrained",
+    }
     assert rows == set(RowOptions.__struct_fields__) | order | {"seq_len"}
     assert set(get_type_hints(settings.ExportKeywords)) == build - {"workers"} | rows
     given = inspect.signature(packline.Store.rows).parameters
@@ -188,7 +198,7 @@ def test_exports_and_the_command_line_have_the_same_row_settings() -> None:
     assert set(ExportChoice.__struct_fields__) == rows
     assert {*RowArguments().settings(), *DocumentArguments().settings()} < rows
     of_training = set(StoreSettings().settings())
-    assert of_training - {"in_order"} == rows - {"pad_id", "stage"}
+    assert of_training == rows - {"pad_id", "stage", "keep_untrained"}
 
 
 def test_the_table_for_type_checkers_is_the_table_of_names() -> None:

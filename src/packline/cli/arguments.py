@@ -357,7 +357,10 @@ class RowArguments(RowShape):
     pack_window: Annotated[
         int | None, option("best_fit: units packed together. Default: all documents.", ROWS)
     ] = None
-    seed: Annotated[int | None, option("Seed for the order of rows. Default: as packed.", ROWS)] = None
+    seed: Annotated[
+        int | None, option("Seed for the order of rows. Default: 0; npz, pt: as packed.", ROWS)
+    ] = None
+    in_order: Annotated[bool | None, option("Rows as packed, in stored order.", ROWS)] = None
     order: Annotated[
         Literal["global", "blocks"] | None,
         option("With a seed: global (default), or blocks: a shuffle of blocks of rows in windows.", ROWS),
@@ -368,6 +371,7 @@ class RowArguments(RowShape):
     ] = None
     epochs: Annotated[int | None, option("Number of epochs. Default: 1.", ROWS)] = None
     stage: Annotated[int | None, option("Stage of a run file. Default: all.", ROWS)] = None
+    keep_untrained: Annotated[bool | None, option("Also rows without a trained token.", ROWS)] = None
 
 
 @Parameter(name="*")

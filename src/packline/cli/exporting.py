@@ -57,6 +57,7 @@ def export_lines(planned: Planned) -> list[Line]:
     if planned.units_done:
         work += f", {planned.units_done:,} of them done by an earlier run"
     rows: list[Line] = [[("writes", "quiet"), f"{planned.format}: {work}"]]
+    rows.append([("order", "quiet"), planned.order])
     new = planned.bytes + (planned.shared_bytes if planned.sharing == "copied" else 0)
     rows.append([("new on disk", "quiet"), f"about {size(new)}"])
     if planned.shared_bytes:

@@ -94,6 +94,7 @@ def price_facts(price: PackingStats) -> dict[str, Any]:
         "lost_share": price.lost,
         "split_share": price.split,
         "shared_share": price.shared,
+        "untrained_rows": price.untrained_rows,
     }
 
 

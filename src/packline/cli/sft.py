@@ -26,13 +26,18 @@ from packline.cli.arguments import (
     split_columns,
 )
 from packline.cli.imported import finished_lines, import_interrupted
+from packline.cli.init import SEQ_LEN
 from packline.cli.main import DONE, TOO_MANY_BAD
 from packline.cli.output import output
 from packline.cli.progress import Tally, too_many_bad, warn_of_splits, watch
 from packline.errors import RecipeError, unknown_name
 from packline.jobs.on import On
 from packline.jobs.store_job import Imported
+from packline.storage.places import is_remote
 from packline.store.manifest import split_warnings
+from packline.store.reader import StoreReader
+from packline.viewing.store_counts import length_blocks
+from packline.viewing.text import plural
 
 _FLAGS, _PLACE = Flags(), PlaceArguments()
 
@@ -147,8 +152,23 @@ def run(request: SftRequest, max_bad_fraction: float, on: On) -> int:
         output.warning(message, hint)
     missing = split_warnings(done.manifest)
     warn_of_splits(missing)
+    if request.max_tokens is None and not is_remote(request.out) and (long := too_long(request.out)):
+        output.warning(long, "--max-tokens N leaves longer ones out, and with --overflow truncate cuts them")
+        missing = [*missing, long]
     output.result({**facts(done, tally, request.out, code), "warnings": missing})
     return code
+
+
+def too_long(store: str) -> str:
+    """Warning about conversations that do not fit a row of usual length; empty if there are none."""
+    longer = [lengths[lengths > SEQ_LEN] for lengths in length_blocks(StoreReader(store))]
+    if not (count := sum(map(len, longer))):
+        return ""
+    longest = max(int(lengths.max()) for lengths in longer if len(lengths))
+    return (
+        f"{plural(count, 'conversation')} of more than {SEQ_LEN:,} tokens, the longest of {longest:,}: "
+        "rows of that length cut them, and parts without a reply teach nothing"
+    )
 
 
 def read_template(given: str) -> str:

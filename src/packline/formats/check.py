@@ -43,6 +43,7 @@ from packline.formats.opening import (
     readable,
     with_marker,
 )
+from packline.formats.row_view import UNTRAINED
 from packline.formats.types import ReadTask
 from packline.storage.places import is_remote, without_secrets
 from packline.store.report import Findings, OnProgress, Report
@@ -174,7 +175,8 @@ def _check_rows(
             findings.files += len(found.files)
             findings.read(sum(file.bytes for file in found.files))
     notes = ["tokens of rows are not read: checksums and headers were checked"]
-    notes += [] if record is None else record.warnings
+    if record is not None:
+        notes += [*record.warnings, *(str(lost) for lost in record.lost if lost.what == UNTRAINED)]
     if tokenizer is None or len(findings.problems) > problems:
         return notes
     loaded = load_tokenizer(str(tokenizer))

@@ -45,7 +45,9 @@ class ExportChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     boundary_loss: bool | None = None
     pad_id: int | None = None
     seed: int | None = None
-    """Seed of the loader's order; by default rows are in packed order."""
+    """Seed of the loader's order; None: packed order, or what the format takes (`with_order`)."""
+    in_order: bool | None = None
+    """Rows in packed order, whatever the format."""
     order: str | None = None
     """With a seed: `global` or `blocks`."""
     block_rows: int | None = None
@@ -55,6 +57,8 @@ class ExportChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """Rows per global batch."""
     stage: int | None = None
     """Stage of a run file."""
+    keep_untrained: bool | None = None
+    """Also write rows without a trained token."""
 
 
 def make_choice(settings: dict[str, Any]) -> tuple[ExportChoice, dict[str, Any]]:
@@ -78,6 +82,41 @@ def make_choice(settings: dict[str, Any]) -> tuple[ExportChoice, dict[str, Any]]
     except msgspec.ValidationError as error:
         raise RecipeError(f"a setting is wrong: {str(error).replace('$.', '')}") from error
     return choice, {name: value for name, value in settings.items() if name not in known}
+
+
+def with_order(choice: ExportChoice, *, shuffled: bool) -> ExportChoice:
+    """A choice of rows of a store with the seed of their order; without one, they are in packed order.
+
+    Args:
+        shuffled: True for a format that a trainer reads in the order of its files: seed 0, unless in order.
+
+    Raises:
+        RecipeError: a seed for rows in packed order.
+
+    >>> with_order(ExportChoice(), shuffled=True).seed, with_order(ExportChoice(), shuffled=False).seed
+    (0, None)
+    """
+    if choice.in_order and choice.seed is not None:
+        raise RecipeError("--in-order and --seed exclude each other", hint="leave one of them out")
+    seed = 0 if shuffled and choice.seed is None and not choice.in_order else choice.seed
+    return msgspec.structs.replace(choice, seed=seed, in_order=None)
+
+
+def order_in_words(source: str, choice: ExportChoice, *, rows: bool) -> str:
+    """Order of an export, and the options that change it.
+
+    >>> order_in_words("store", ExportChoice(seed=0), rows=True)
+    'rows shuffled with seed 0: change it with --seed or --in-order'
+    """
+    if not rows:
+        seed, what, option = choice.shuffle_documents, "documents", "--shuffle-documents"
+    elif not source or is_run(source):
+        return "rows in the order of the run"
+    else:
+        seed, what, option = choice.seed, "rows", "--seed"
+    if seed is None:
+        return f"{what} in stored order: {option} shuffles them"
+    return f"{what} shuffled with seed {seed}: change it with {option}" + (" or --in-order" if rows else "")
 
 
 def without_where(choice: ExportChoice) -> tuple[ExportChoice, str | None]:
@@ -131,7 +170,7 @@ def row_view(source: str, choice: ExportChoice) -> RowSplits:
         from packline.loading.loader import Loader
 
         for name in given:
-            if name != "stage":
+            if name not in ("stage", "keep_untrained"):
                 raise RecipeError(
                     f"{option_name(name)} is set by the run file {source}", hint="change it there"
                 )
@@ -140,6 +179,7 @@ def row_view(source: str, choice: ExportChoice) -> RowSplits:
         raise RecipeError("--stage requires a run file", hint="packline export run.toml --stage 0 ...")
     if choice.seq_len is None:
         raise RecipeError("this format holds rows, and no row length was given", hint="--seq-len 2048")
+    given.pop("keep_untrained", None)
     return RowSplits.of_store(open_store(source), **given)
 
 

@@ -27,10 +27,10 @@ import numpy as np
 
 from packline.encoders.tokenizer import CONFIG, config_bytes, read_added_tokens
 from packline.errors import RecipeError
-from packline.formats.choice import ExportChoice, is_run
+from packline.formats.choice import ExportChoice, is_run, order_in_words, with_order
 from packline.formats.document_view import DocumentView
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
-from packline.formats.format import Format, Options, convert_options, get_format
+from packline.formats.format import Format, Options, RowFormat, convert_options, get_format
 from packline.formats.row_splits import RowSplits
 from packline.formats.row_view import RowView
 from packline.formats.staging import PartReceipt, Staging, clear_leftovers, finished_export
@@ -89,7 +89,7 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
     def __init__(self, settings: PartSettings, view: View | None = None) -> None:
         self._format = format = get_format(settings.format)
         self._options = options = convert_options(format, settings.options)
-        self._view = view or format.view(settings.source, settings.choice, options)
+        self._view = view or _open_view(format, settings.source, settings.choice, options)
         self._staging, self._link = Staging(settings.out), settings.link
 
     def run(self, unit: PartUnit, report: ReportProgress) -> PartReceipt:
@@ -121,6 +121,8 @@ class ExportPlanned(Planned, frozen=True, kw_only=True):
 
     format: str
     out: str
+    order: str
+    """Order of the rows or documents, in words."""
     bytes: int
     shared_bytes: int
     """Bytes of files shared with the store."""
@@ -201,13 +203,9 @@ def run_export(
     began = time.monotonic()
     format = get_format(to)
     chosen = convert_options(format, dict(options or {}))
-    view: View = (
-        RowSplits({"train": source})
-        if isinstance(source, RowView)
-        else format.view(str(source), choice, chosen)
-    )
-    if isinstance(view, RowSplits) != (format.kind == "rows"):
-        raise RecipeError(f"{to} holds {format.kind}, and was given rows")
+    if isinstance(format, RowFormat) and not isinstance(source, RowView) and not is_run(source):
+        choice = with_order(choice, shuffled=format.shuffled)
+    view = _open_view(format, source, choice, chosen)
     place = str(out).rstrip("/") if is_remote(out) else os.path.abspath(out)
     identity = ExportIdentity(
         format=to,
@@ -354,6 +352,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
             ExportPlanned(
                 format=self._format.name,
                 out=self.folder.out,
+                order=order_in_words(self._settings.source, self._settings.choice, rows=of_rows),
                 units=len(plan.parts),
                 units_done=self._kept,
                 workers=workers,
@@ -428,6 +427,24 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
                 file.write(text)
             with target.create(CONFIG) as file:
                 file.write(config_bytes(special, entry.eod, entry.bos))
+
+
+def _open_view(format: Format, source: str | Path | RowView, choice: ExportChoice, options: Any) -> View:
+    """Documents or rows to write: without untrained rows, unless they are wanted or all rows are trained on.
+
+    Raises:
+        RecipeError: a source or settings for the other kind of formats.
+        StoreError: no document, or no row, is left.
+    """
+    if isinstance(source, RowView):
+        if not isinstance(format, RowFormat):
+            raise RecipeError(f"{format.name} holds {format.kind}, and was given rows")
+        view: View = RowSplits({"train": source})
+    else:
+        view = format.view(str(source), choice, options)
+    if isinstance(view, RowSplits) and isinstance(format, RowFormat) and format.has_mask(options):
+        view.find_untrained(last_targets=format.last_targets, leave_out=not choice.keep_untrained)
+    return view
 
 
 def _without_folders(choice: ExportChoice) -> dict[str, Any]:

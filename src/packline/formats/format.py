@@ -197,6 +197,15 @@ class RowFormat(Format):
     """
 
     kind = "rows"
+    shuffled: ClassVar[bool] = True
+    """False where the format takes the place of scripts that keep the order of their input."""
+
+    last_targets: ClassVar[bool] = True
+    """False if the target of a row's last token is not in the files."""
+
+    def has_mask(self, options: Any) -> bool:
+        """True if the files tell a trainer which tokens are in the loss."""
+        return True
 
     def view(self, source: str, choice: ExportChoice, options: Any) -> RowSplits:
         return row_view(source, choice)

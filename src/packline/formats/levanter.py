@@ -9,9 +9,10 @@ prediction of token t + 1, as in levanter's own causal mask, which is 0 at the l
 target is lost. Weights are 0 at padding, at the last token of a document, and where a loss mask has 0.
 levanter separates documents in attention by the tokenizer's end of document.
 
-Rows are in training order. Values are written plain and compressed
-with zstd. Based on `PrebuiltLmDatasetFormat` of levanter; tests read the files with pyarrow and repeat what
-its processor does. Cost: that of reading rows, and compression.
+Rows are in training order. levanter keeps it with `shuffle: false` and `mixture_block_size: 1`; else it
+permutes rows within blocks of its mixture, even of a single component. Values are written plain and
+compressed with zstd. Based on `PrebuiltLmDatasetFormat` of levanter; tests read the files with pyarrow and
+repeat what its processor does. Cost: that of reading rows, and compression.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Levanter(RowFormat):
     name = "levanter"
     title = "levanter, Marin: Parquet, one row per record in input_ids, with loss_weights"
     options = LevanterOptions
+    last_targets = False
 
     def trainer_lines(self, out: str, record: ExportRecord, options: LevanterOptions) -> tuple[str, ...]:
         places = {split: f"{out}/{folder}" for split, folder in record.folders.items()} or {"train": out}
@@ -67,6 +69,7 @@ class Levanter(RowFormat):
             "data:",
             f"  tokenizer: {out}",
             "  shuffle: false  # rows are in training order",
+            "  mixture_block_size: 1  # else rows are permuted in blocks of 2,048, even of one component",
             "  components:",
             "    packline:",
             "      source:",

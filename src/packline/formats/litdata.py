@@ -83,6 +83,9 @@ class Litdata(RowFormat):
     options = LitdataOptions
     in_threads = True
 
+    def has_mask(self, options: LitdataOptions) -> bool:
+        return False
+
     def trainer_lines(self, out: str, record: ExportRecord, options: LitdataOptions) -> tuple[str, ...]:
         width = (record.seq_len or 0) + 1
         folder, names = record.train_folder(out), json.dumps(list(record.folders.values()))

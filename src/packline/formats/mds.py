@@ -63,6 +63,9 @@ class Mds(RowFormat):
     title = "MosaicML streaming (MDS): shard.NNNNN.mds and index.json, one record per row"
     options = MdsOptions
 
+    def has_mask(self, options: MdsOptions) -> bool:
+        return not {"targets", "loss_mask"}.isdisjoint(options.fields)
+
     def trainer_lines(self, out: str, record: ExportRecord, options: MdsOptions) -> tuple[str, ...]:
         shifted = "targets are shifted already, -100 where there is nothing to learn"
         split = f", split={next(iter(record.folders.values()))!r}" if record.folders else ""
@@ -90,10 +93,9 @@ class Mds(RowFormat):
             for number, start in enumerate(starts)
         )
         size = len(parts) * base + view.rows * (record.itemsize + 4)
-        fields = set(options.fields)
-        masks = bool(fields & {"targets", "loss_mask"})
-        boundaries = bool(fields & {"position_ids", "segment_ids"})
-        return ExportPlan(parts, size, lost=view.not_preserved(masks=masks, boundaries=boundaries))
+        boundaries = not {"position_ids", "segment_ids"}.isdisjoint(options.fields)
+        lost = view.not_preserved(masks=self.has_mask(options), boundaries=boundaries)
+        return ExportPlan(parts, size, lost=lost)
 
     def write(self, view: RowView, part: ExportPart, target: Target, options: MdsOptions) -> dict[str, Any]:
         record, settings = _record_dtype(view, options), _json(_settings(view, options))

@@ -188,6 +188,10 @@ class Pt(RowFormat):
     name = "pt"
     title = "Temporal Eigenstate Networks: chunk_000000.pt, int64 rows, with metadata.json"
     options = PtOptions
+    shuffled = False
+
+    def has_mask(self, options: PtOptions) -> bool:
+        return False
 
     def plan(self, view: RowView, options: PtOptions) -> ExportPlan:
         if options.max_files is not None and options.max_files < 1:

@@ -16,7 +16,7 @@ import msgspec
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_value
-from packline.formats.row_view import RowView
+from packline.formats.row_view import NO_LOSS, RowView
 from packline.formats.types import ExportPart, ExportPlan, NotPreserved, TokenizerProperties, WrittenPart
 from packline.recipe import SPLITS
 
@@ -95,6 +95,27 @@ class RowSplits(TokenizerProperties):
         ]
         return cls(views, lost)
 
+    def find_untrained(self, *, last_targets: bool, leave_out: bool) -> None:
+        """Leave out rows without a target, or only count them for a warning; see `RowView.find_untrained`.
+
+        Raises:
+            StoreError: no row is left in any split.
+        """
+        for split, view in list(self.views.items()):
+            view.find_untrained(last_targets=last_targets)
+            if not leave_out:
+                continue
+            if len(view.untrained) < view.rows:
+                view.leave_out_untrained()
+            else:
+                self._lost += (NotPreserved(f"split {split}", view.documents, "documents", NO_LOSS),)
+                del self.views[split]
+        if not self.views:
+            raise StoreError(
+                f"{self.store.place}: all rows are untrained: {NO_LOSS}",
+                hint="a larger seq_len; or --keep-untrained writes them",
+            )
+
     @property
     def rows(self) -> int:
         """Number of rows of all splits."""
@@ -142,6 +163,10 @@ class RowSplits(TokenizerProperties):
             for one in (*plans[split].lost, *(other for other in view.lost if other not in plans[split].lost))
         ]
         warnings = dict.fromkeys(text for plan in plans.values() for text in plan.warnings)
+        if count := sum(view.untrained_kept for view in self.views.values()):
+            warnings[
+                f"{count:,} of {self.rows:,} rows are untrained: {NO_LOSS}, so a batch may have none"
+            ] = None
         return ExportPlan(
             tuple(
                 msgspec.structs.replace(part, split=split, folder=self._folder(format, split))

@@ -9,6 +9,8 @@ be this row for the trainer to see the same batches as with `Loader`. Rows of a 
 packed order; with a seed, in the order of `Loader(rows, seed=...)`, followed by the rows that do not fill a
 last batch, in the order in which they would be sampled.
 
+Rows without a target can be left out (`find_untrained`); the others are numbered anew.
+
 Cost: that of reading batches. Only a block of the order is cached between two reads.
 """
 
@@ -30,6 +32,7 @@ from packline.loading.schedule import Schedule, ScheduledStage
 from packline.packing.batch import FIELDS, BatchPart, CompactBatch, read_batch
 from packline.packing.layout import IGNORED, Outline
 from packline.packing.packer import RowOptions, Spans
+from packline.packing.row_reader import untrained_rows
 from packline.packing.rows import Rows
 from packline.recipe import SPLITS
 from packline.store.manifest import TokenizerEntry
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 14
 """Rows per step of a pass over spans."""
+UNTRAINED = "untrained rows"
+NO_LOSS = "no token of theirs is in the loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,10 @@ class RowView(TokenizerProperties):
         self._firsts = np.cumsum([0, *(placed.steps * placed.batch_size for placed in stages)])
         self.rows = int(self._firsts[-1])
         """Number of rows, R."""
+        self.untrained = self._left_out = np.empty(0, np.int64)
+        """Numbers of rows without a target, as far as they were looked for; and of those left out."""
+        self._untrained: dict[str, np.ndarray] = {}
+        """The same as numbers in each source, by fingerprint."""
         self.batch_size = batch_size
         """Rows per global batch, if known."""
         self.fingerprint = fingerprint
@@ -90,6 +99,7 @@ class RowView(TokenizerProperties):
             )
         self.pad_id: int = pads.pop()
         """Token at padded positions."""
+        self._tokens_left_out = 0
         self.beside: frozenset[str] = frozenset()
         """Splits that are accounted for elsewhere in the same export."""
 
@@ -161,6 +171,35 @@ class RowView(TokenizerProperties):
             )
         mark = hash_value({"run": loader.fingerprint, "stage": stage, "steps": [s.steps for s in stages]})
         return cls(stages, stages[0].batch_size, mark)
+
+    def find_untrained(self, *, last_targets: bool = True) -> None:
+        """Find rows without a target, of which a trainer learns nothing; see `untrained_rows`.
+
+        Args:
+            last_targets: False for files without the target of the last token of a row.
+        """
+        self._untrained = {one.fingerprint: untrained_rows(one, last_targets) for one in self._distinct()}
+        if any(map(len, self._untrained.values())):
+            places = []
+            for start in range(0, self.rows, BLOCK):
+                for source, at, rows in self._scheduled_parts(start, min(start + BLOCK, self.rows)):
+                    wrong = self._untrained[self._sources[source].fingerprint]
+                    places.append(at[np.isin(rows, wrong)] + start)
+            self.untrained = np.sort(np.concatenate(places))
+
+    @property
+    def untrained_kept(self) -> int:
+        """Number of rows without a target that are not left out."""
+        return len(self.untrained) - len(self._left_out)
+
+    def leave_out_untrained(self) -> None:
+        """Leave out the rows that were found: all others keep their order, and get new numbers."""
+        if len(self.untrained):
+            every = self.tokens
+            del self.tokens
+            self._left_out, self.rows = self.untrained, self.rows - len(self.untrained)
+            self.fingerprint = hash_value({"rows": self.fingerprint, "untrained": len(self.untrained)})
+            self._tokens_left_out = every - self.tokens
 
     @cached_property
     def has_loss(self) -> bool:
@@ -247,7 +286,15 @@ class RowView(TokenizerProperties):
     @cached_property
     def documents(self) -> int:
         """Number of documents of all sources in the rows, each counted once."""
-        return sum(rows.counts.documents for rows in self._distinct())
+        return sum(rows.counts.documents - self._documents_left_out(rows) for rows in self._distinct())
+
+    def _documents_left_out(self, rows: Any) -> int:
+        """Number of documents of a source all of whose rows are left out."""
+        if not len(self._left_out):
+            return 0
+        gone = self._untrained[rows.fingerprint]
+        touched = np.unique(rows.spans(gone).documents).tolist()
+        return sum(bool(np.isin(rows.rows_of(document), gone).all()) for document in touched)
 
     @cached_property
     def lost(self) -> tuple[NotPreserved, ...]:
@@ -266,6 +313,8 @@ class RowView(TokenizerProperties):
                 "truncated tokens", cut, "tokens", "cut off the ends of documents too long for a row"
             ),
             NotPreserved("left-over rows", left, "rows", "they do not fill a last batch"),
+            NotPreserved(UNTRAINED, len(self._left_out), "rows", f"{NO_LOSS}; --keep-untrained writes them"),
+            NotPreserved("untrained tokens", self._tokens_left_out, "tokens", "in the untrained rows"),
         )
         return (*(lost for lost in found if lost.count), *self._other_splits())
 
@@ -310,6 +359,20 @@ class RowView(TokenizerProperties):
         """(source, positions among the requested rows, row numbers in the source), for each part."""
         if not 0 <= start <= stop <= self.rows:
             raise IndexError(f"rows {start:,} to {stop:,} of {self.rows:,}")
+        gone = self._left_out
+        if not len(gone):
+            yield from self._scheduled_parts(start, stop)
+            return
+        kept_before = gone - np.arange(len(gone))
+        first, last = (number + int(kept_before.searchsorted(number, "right")) for number in (start, stop))
+        for source, places, rows in self._scheduled_parts(first, min(last, int(self._firsts[-1]))):
+            kept = ~np.isin(places + first, gone)
+            if kept.any():
+                at = places[kept] + first
+                yield source, at - gone.searchsorted(at) - start, rows[kept]
+
+    def _scheduled_parts(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """The same of all rows, those that are left out included."""
         before = 0
         for placed, first, last in zip(self._stages, self._firsts, self._firsts[1:], strict=False):
             low, high = max(start, int(first)), min(stop, int(last))

@@ -81,6 +81,7 @@ class Trl(RowFormat):
     title = "TRL: packed rows for load_from_disk, with labels and seq_lengths"
     options = TrlOptions
     folders = MappingProxyType(SPLITS)
+    last_targets = False
 
     def trainer_lines(self, out: str, record: ExportRecord, options: TrlOptions) -> tuple[str, ...]:
         others = list(record.folders.values())[1:]

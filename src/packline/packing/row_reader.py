@@ -151,6 +151,34 @@ class RowSlice(Sequence[Row]):
         return f"<{len(self):,} of {self.source!r}>"
 
 
+BLOCK_TOKENS = 1 << 20
+
+
+def untrained_rows(rows: RowReader, last_targets: bool = True) -> np.ndarray:
+    """Numbers of the rows without a target, of which a trainer learns nothing: int64, sorted.
+
+    Args:
+        last_targets: False leaves the target of a row's last token out of account.
+
+    Cost: a pass over the spans, and with a loss mask one over the tokens.
+
+    >>> untrained_rows(store.rows(seq_len=5)).tolist()
+    []
+    """
+    found = [np.empty(0, np.int64)]
+    step = max(BLOCK_TOKENS // rows.seq_len, 1)
+    for start in range(0, len(rows), step):
+        numbers = np.arange(start, min(start + step, len(rows)))
+        if not rows.store.has_loss:  # then the second token of a span is a target
+            spans = rows.spans(numbers)
+            held = np.arange(len(numbers)).repeat(np.diff(spans.offsets))
+            numbers = np.delete(numbers, held[spans.lengths > 1])
+        if len(numbers):
+            mask = rows.read(numbers, ("loss_mask",))["loss_mask"]
+            found.append(numbers[~mask[:, : None if last_targets else -1].any(axis=1)])
+    return np.concatenate(found)
+
+
 class RowReader(ABC):
     """Operations common to all rows, based on `_spans`, `_rows_of` and a length."""
 

@@ -245,11 +245,15 @@ def packing_tables(prices: Sequence[PackingStats]) -> list[Block]:
                 )
             ),
         ]
+        head = ["packing", "rows", "padding", "tokens lost", "documents split", "rows shared"]
+        if any(untrained := [price.untrained_rows or 0 for price in shown]):
+            columns.append(bar_cells(tuple((count, f"{count:,}") for count in untrained)))
+            head.append("rows untrained")
         rows = tuple(
             (price.name, *bars) for price, bars in zip(shown, zip(*columns, strict=True), strict=True)
         )
-        head = ("packing", "rows", "padding", "tokens lost", "documents split", "rows shared")
-        found.append(Table(f"Packings in rows of {length:,} tokens", head, rows, "lrrrrr"))
+        title = f"Packings in rows of {length:,} tokens"
+        found.append(Table(title, tuple(head), rows, "l" + "r" * len(columns)))
     return found
 
 

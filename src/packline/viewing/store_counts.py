@@ -71,7 +71,7 @@ def measure_lengths(store: StoreReader) -> DocumentLengths:
     Raises:
         CorruptStore: an index is damaged.
     """
-    return summarize_lengths(_blocks(store))
+    return summarize_lengths(length_blocks(store))
 
 
 def summarize_lengths(blocks: Iterator[np.ndarray]) -> DocumentLengths:
@@ -113,7 +113,7 @@ def summarize_lengths(blocks: Iterator[np.ndarray]) -> DocumentLengths:
     )
 
 
-def _blocks(store: StoreReader) -> Iterator[np.ndarray]:
+def length_blocks(store: StoreReader) -> Iterator[np.ndarray]:
     """Lengths of all documents in order, small shards joined because counting has a cost per block."""
     waiting: list[np.ndarray] = []
     held = 0

@@ -1,0 +1,89 @@
+"""Order of exported rows: shuffled where a trainer reads files in their order, unless chosen otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.formats.row_trips import files_of
+from tests.formats.stores import make_store, random_documents
+
+import packline
+from packline.errors import RecipeError, StoreError
+from packline.facade import Store
+from packline.formats.baked import BakedRows
+from packline.formats.choice import ExportChoice, with_order
+from packline.formats.export import ExportPlanned
+from packline.formats.export_record import read_record
+from packline.formats.format import ROW_FORMATS, get_format
+
+READ_IN_ORDER = ("litdata", "mds", "trl", "levanter", "baked")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    documents = random_documents(60, 300, longest=20, seed=2)
+    return make_store(tmp_path_factory.mktemp("made") / "store", documents, vocab_size=300, eod_id=7)
+
+
+def export(store: Store, name: str, out: Path, **settings: Any) -> tuple[dict[str, bytes], str]:
+    """Files of an export, and its order in words."""
+    events: list[Any] = []
+    packline.export(store, out=out, to_format=name, seq_len=16, workers=0, on_event=events.append, **settings)
+    (order,) = (event.order for event in events if isinstance(event, ExportPlanned))
+    return files_of(out), order
+
+
+@pytest.mark.parametrize("name", ROW_FORMATS)
+def test_rows_are_shuffled_with_seed_0_unless_a_format_keeps_the_order_of_its_input(
+    store: Store, tmp_path: Path, name: str
+) -> None:
+    default, order = export(store, name, tmp_path / "default")
+    shuffled, _ = export(store, name, tmp_path / "shuffled", seed=0)
+    stored, words = export(store, name, tmp_path / "stored", in_order=True)
+    assert shuffled != stored and default == (shuffled if name in READ_IN_ORDER else stored)
+    assert words == "rows in stored order: --seed shuffles them"
+    record = read_record(tmp_path / "default")
+    assert record is not None
+    if name in READ_IN_ORDER:
+        assert record.settings["seed"] == 0
+        assert order == "rows shuffled with seed 0: change it with --seed or --in-order"
+    else:
+        assert "seed" not in record.settings and order == words
+    assert get_format(name).shuffled == (name in READ_IN_ORDER)  # type: ignore[attr-defined]
+
+
+def test_the_default_order_is_that_of_the_loader(store: Store, tmp_path: Path) -> None:
+    rows = packline.write_rows(store, out=tmp_path / "rows", seq_len=16, workers=0)
+    loader = packline.Loader(store.rows(16), batch_size=4)
+    for step in range(len(loader)):
+        batch = rows.read(np.arange(4 * step, 4 * step + 4), ["tokens"])
+        assert np.array_equal(batch["tokens"], loader.batch(step)["tokens"])
+
+
+def test_an_export_in_another_order_is_another_export(store: Store, tmp_path: Path) -> None:
+    export(store, "trl", tmp_path / "rows")
+    again = packline.export(store, out=tmp_path / "rows", to_format="trl", seq_len=16, seed=0, workers=0)
+    assert again.nothing_to_do
+    with pytest.raises(StoreError, match="seed"):
+        export(store, "trl", tmp_path / "rows", in_order=True)
+
+
+def test_a_seed_and_stored_order_exclude_each_other() -> None:
+    with pytest.raises(RecipeError, match="--in-order and --seed exclude each other"):
+        with_order(ExportChoice(seed=1, in_order=True), shuffled=True)
+
+
+def test_documents_are_written_in_stored_order_and_the_command_says_so(store: Store, tmp_path: Path) -> None:
+    events: list[Any] = []
+    packline.export(store, out=tmp_path / "a", to_format="megatron", workers=0, on_event=events.append)
+    assert events[0].order == "documents in stored order: --shuffle-documents shuffles them"
+
+
+def test_blocks_need_no_seed_where_rows_are_shuffled(store: Store, tmp_path: Path) -> None:
+    rows = packline.write_rows(store, out=tmp_path / "a", seq_len=16, order="blocks", block_rows=2, workers=0)
+    assert isinstance(rows, BakedRows)
+    with pytest.raises(RecipeError, match="no seed was given"):
+        packline.write_rows(store, out=tmp_path / "b", seq_len=16, order="blocks", in_order=True, workers=0)
