@@ -167,7 +167,7 @@ def test_text_to_npz_batches_is_one_command(tmp_path: Path, tokenizer_json: Path
     "words, code, said",
     [
         (["nowhere", "--to", "megatron"], 1, "nowhere does not exist"),
-        (["a.txt", "--to", "megatron"], 1, "is a file: expected the folder of a store"),
+        (["a.txt", "--to", "megatron"], 1, "is a file, not the folder of a store"),
         (["a.txt", "b.txt", "--to", "megatron"], 1, "cannot export 2 things at once"),
         (["STORE", "--to", "tfrecord"], 2, "no format 'tfrecord'"),
         (["STORE", "--to", "baked"], 2, "no row length was given"),

@@ -33,6 +33,7 @@ from packline.errors import RecipeError, unknown_name
 from packline.jobs.on import On
 from packline.jobs.store_job import Imported
 from packline.store.manifest import split_warnings
+from packline.toml import refuse_toml
 
 _FLAGS, _PLACE = Flags(), PlaceArguments()
 
@@ -108,6 +109,8 @@ def sft(
     if (not inputs) == (preset is None):
         hint = "name a file or folder of conversations, or --preset nanochat-sft --data FOLDER"
         raise RecipeError("expected either inputs or a preset", hint=hint)
+    for path in inputs:
+        refuse_toml(path, "conversations, as JSONL or Parquet")
     if preset is not None and (data is None or (label, field, columns) != (None, None, None)):
         raise RecipeError("a preset goes with --data, and has its own labels, fields and columns")
     request = SftRequest(

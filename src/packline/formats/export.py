@@ -27,7 +27,7 @@ import numpy as np
 
 from packline.encoders.tokenizer import CONFIG, config_bytes, read_added_tokens
 from packline.errors import RecipeError
-from packline.formats.choice import ExportChoice, is_run
+from packline.formats.choice import ExportChoice
 from packline.formats.document_view import DocumentView
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
 from packline.formats.format import Format, Options, convert_options, get_format
@@ -47,6 +47,7 @@ from packline.storage.places import is_remote
 from packline.storage.sharing import Link, sync_files
 from packline.store.files import read_file
 from packline.store.manifest import MANIFEST
+from packline.toml import is_toml
 
 if TYPE_CHECKING:
     from packline.formats.format import Format
@@ -442,7 +443,7 @@ def _without_folders(choice: ExportChoice) -> dict[str, Any]:
 def _source_of(source: str | Path | RowView, view: View) -> dict[str, str]:
     if not isinstance(view, RowSplits):
         return {"store": view.store.manifest.checksum, **view.contents}
-    if isinstance(source, RowView) or is_run(source):
+    if isinstance(source, RowView) or is_toml(source):
         return {"run": view.fingerprint}
     return {"store": view.store.manifest.checksum, "rows": view.fingerprint}
 
