@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from packline.api import import_dataset
 from packline.errors import RecipeError, unknown_name
 from packline.settings import ExportKeywords, RowKeywords, is_recipe, make_recipe
+from packline.toml import is_toml, refuse_toml
 
 if TYPE_CHECKING:
     from packline.facade import Store
@@ -87,7 +88,7 @@ def export(
         view = source
     else:
         view = store_beside(out)
-        if not isinstance(source, Recipe) and not str(source).endswith(".toml"):
+        if not isinstance(source, Recipe) and not is_toml(str(source)):
             choice, rest["where"] = without_where(choice)
         recipe, running = make_recipe(source, tokenizer, {**rest, "workers": workers})
         run_build(recipe, view, running, None, on=on)
@@ -175,6 +176,7 @@ def convert(
         raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
     store = str(source)
     if not is_store(source, from_format):
+        refuse_toml(source, "a store, or a dataset of another project")
         if tokenizer is None:
             raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
         store = store_beside(out)

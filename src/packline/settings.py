@@ -30,7 +30,7 @@ from packline.recipe import (
     check_recipe,
     load_recipe,
 )
-from packline.toml import read_toml
+from packline.toml import is_toml, kind_of
 
 SOURCE_FIELDS = set(Source.__struct_fields__) - {"inputs", "name", "label"}
 RECIPE_FIELDS = set(Recipe.__struct_fields__) - {"sources", "tokenizer"}
@@ -132,10 +132,7 @@ def is_recipe(path: str | Path) -> bool:
     Raises:
         RecipeError: the file cannot be read.
     """
-    if not str(path).endswith(".toml"):
-        return False
-    table = read_toml(Path(path), "recipe or run file")
-    return "stages" not in table and "loader" not in table
+    return is_toml(path) and kind_of(path) != "run file"
 
 
 def make_recipe(
@@ -200,10 +197,11 @@ def _whole_recipe(
     if isinstance(inputs, Recipe):
         return inputs, RunOptions()
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-    recipes = [path for path in paths if str(path).endswith(".toml")]
+    recipes = [path for path in paths if is_toml(path)]
     if recipes and len(paths) > 1:
-        raise RecipeError(f"{recipes[0]} is a recipe: expected no other input, found {len(paths)}")
-    return load_recipe(paths[0]) if len(paths) == 1 and str(paths[0]).endswith(".toml") else None
+        kind = kind_of(recipes[0]) or "recipe"
+        raise RecipeError(f"{recipes[0]} is a {kind}: expected no other input, found {len(paths)}")
+    return load_recipe(paths[0]) if recipes else None
 
 
 def _replace(value: Any, changes: dict[str, Any]) -> Any:

@@ -5,12 +5,53 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from packline.errors import RecipeError, unknown_name
 from packline.quantities import read_quantities
+
+Kind = Literal["recipe", "run file"]
+
+
+def is_toml(path: str | Path) -> bool:
+    """True if the name of a path is that of a recipe or run file."""
+    return str(path).endswith(".toml")
+
+
+def kind_of(path: str | Path) -> Kind | None:
+    """Kind of a local TOML file, by its tables; None for anything else.
+
+    Raises:
+        RecipeError: the file cannot be read, or is not TOML.
+    """
+    if not (is_toml(path) and Path(path).is_file()):
+        return None
+    return _kind(read_toml(Path(path), "recipe or run file"))
+
+
+def refuse_toml(path: str | Path, expected: str) -> None:
+    """Refuse a recipe or a run file where something else is expected.
+
+    Raises:
+        RecipeError: the path is one, or TOML that cannot be read.
+    """
+    if kind := kind_of(path):
+        raise RecipeError(f"{path} is a {kind}: expected {expected}", hint=kind_hint(path, kind))
+
+
+def _kind(table: dict[str, Any]) -> Kind | None:
+    if "stages" in table or "loader" in table:
+        return "run file"
+    return "recipe" if "sources" in table or "tokenizer" in table else None
+
+
+def kind_hint(path: str | Path, kind: Kind) -> str:
+    """Hint to what a file of this kind is for."""
+    if kind == "recipe":
+        return f"packline build {path} --out store makes the store of a recipe"
+    return "trace, view, serve, export, info and diff read a run file; its [[stages.sources]] name stores"
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
@@ -21,18 +62,23 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         what: kind of file, for error messages.
 
     Raises:
-        RecipeError: the file cannot be read, or is not TOML; with the line.
+        RecipeError: the file cannot be read, or is not TOML (with the line), or is a recipe in place of a run
+            file, or the other way round.
 
     >>> read_toml(Path("missing.toml"), "recipe")
     Traceback (most recent call last):
     packline.errors.RecipeError: cannot read the recipe missing.toml: No such file or directory
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecipeError(f"cannot read the {what} {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not TOML: {error}") from error
+    kind = _kind(table)
+    if kind is not None and what in get_args(Kind) and kind != what:
+        raise RecipeError(f"{path} is a {kind}: expected a {what}", hint=kind_hint(path, kind))
+    return table
 
 
 def read_table(

@@ -167,7 +167,7 @@ def test_text_to_npz_batches_is_one_command(tmp_path: Path, tokenizer_json: Path
     "words, code, said",
     [
         (["nowhere", "--to", "megatron"], 1, "nowhere does not exist"),
-        (["a.txt", "--to", "megatron"], 1, "is a file: expected the folder of a store"),
+        (["a.txt", "--to", "megatron"], 1, "is a file, not the folder of a store"),
         (["a.txt", "b.txt", "--to", "megatron"], 1, "cannot export 2 things at once"),
         (["STORE", "--to", "tfrecord"], 2, "no format 'tfrecord'"),
         (["STORE", "--to", "baked"], 2, "no row length was given"),
@@ -216,7 +216,8 @@ def test_how_far_it_is(store: Store) -> None:
     assert tally.fraction == 0
     planned = ExportPlanned(
         format="npz", out="o", order="", units=4, units_done=1, workers=0, bytes=2_000_000, shared_bytes=0,
-        sharing="", documents=None, rows=100, tokens=8000, lost=(NotPreserved("tail", 3, "tokens", "too short"),),
+        sharing="", documents=None, rows=100, tokens=8000,
+        lost=(NotPreserved("tail", 3, "tokens", "too short"),),
     )  # fmt: skip
     tally.hear(planned)
     assert tally.fraction == 0.25

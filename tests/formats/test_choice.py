@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.errors import InputError, RecipeError
-from packline.formats.choice import ExportChoice, document_view, is_store, make_choice, open_store, row_view
+from packline.errors import RecipeError, StoreNotFound
+from packline.formats.choice import ExportChoice, document_view, is_store, make_choice, row_view
 from packline.packing.packer import DocumentFilter
 from packline.testing import make_store
 
@@ -79,5 +79,5 @@ def test_a_store_is_told_from_other_folders_and_from_files(tmp_path: Path) -> No
     make_store(tmp_path / "store", [[5]])
     assert is_store(tmp_path / "store", None) and not is_store(tmp_path / "store", "npy")
     assert not is_store(tmp_path, None)
-    with pytest.raises(InputError, match="is a file: expected the folder of a store"):
-        open_store(str(tmp_path / "store" / "manifest.json"))
+    with pytest.raises(StoreNotFound, match="is a file, not the folder of a store"):
+        document_view(str(tmp_path / "store" / "manifest.json"), "eod", ExportChoice())

@@ -18,12 +18,12 @@ from tests.formats.stores import CASES, make_store, random_documents
 import packline
 from packline.errors import (
     CorruptStore,
-    InputError,
     OutOfSpace,
     RecipeError,
     ResumeMismatch,
     StoreBusy,
     StoreError,
+    StoreNotFound,
     WorkerDied,
 )
 from packline.facade import Store
@@ -450,7 +450,7 @@ def test_settings_that_make_no_sense(store: Store, tmp_path: Path) -> None:
     refused("Expected `int`", to="baked", choice=ROWS, options={"file_rows": "many"})
     refused("workers is -1", workers=-1)
     refused("link is 'soft'", link="soft")
-    with pytest.raises(InputError, match="is a file: expected the folder of a store"):
+    with pytest.raises(StoreNotFound, match="is a file, not the folder of a store"):
         run_export(store.path / "manifest.json", to="megatron", out=tmp_path / "out")
 
 

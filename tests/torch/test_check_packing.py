@@ -62,7 +62,7 @@ def test_a_model_comes_back_as_it_was(batch: dict[str, Any]) -> None:
     model.inner.eval()  # a frozen part
     modes = [part.training for part in model.modules()]
     settings: dict[str, Any]
-    for settings in ({}, {"tolerance": -1.0}):
+    for settings in [{}, {"tolerance": -1.0}]:
         try:
             check_packing(model, batch, **settings)
         except MixedDocuments:

@@ -22,6 +22,7 @@ from packline.packing.exclusions import check_list_path, write_duplicates
 from packline.storage.places import is_remote
 from packline.store.manifest import MANIFEST
 from packline.store.reader import StoreReader
+from packline.toml import is_toml
 from packline.viewing.analysis import Analysis
 from packline.viewing.analysis import analyze as analyze_store
 from packline.viewing.batch_files import SUFFIXES, read_batch
@@ -111,6 +112,8 @@ def analyze(
 
 def foreign(path: Path, reading: Reading) -> bool:
     """True if the path is to be read as a data set of another project."""
+    if is_toml(path):
+        return False
     return path.is_file() or (path.exists() and (reading.from_ is not None or reading.tokenizer is not None))
 
 

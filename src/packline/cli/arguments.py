@@ -21,6 +21,7 @@ from packline.jobs.on import On, Ray, parse_slice
 from packline.quantities import parse_bytes, parse_count, parse_length
 from packline.recipe import Recipe, RunOptions
 from packline.settings import make_recipe
+from packline.toml import is_toml
 
 MAIN = Group("Main", sort_key=5)
 DOCUMENTS = Group("Documents", sort_key=10)
@@ -280,7 +281,7 @@ def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunO
     given = settings.as_settings()
     label, one_source = given.pop("label", None), given.pop("one_source", False)
     recipe, options = make_recipe(list(inputs), settings.tokenizer, given)
-    if inputs[0].endswith(".toml"):
+    if is_toml(inputs[0]):
         for name, value in (("label", label), ("one_source", one_source)):
             if value:
                 raise RecipeError(

@@ -1,4 +1,4 @@
-"""`packline diff`: what differs between two stores."""
+"""`packline diff`: what differs between two stores, or two run files."""
 
 from __future__ import annotations
 
@@ -10,22 +10,44 @@ from cyclopts import Parameter
 from packline.cli.arguments import Flags
 from packline.cli.main import DONE, FAILED
 from packline.cli.output import output
+from packline.errors import RecipeError
 from packline.store.difference import compare_stores
+from packline.toml import kind_of
 from packline.viewing.difference import difference_blocks
 
 _FLAGS = Flags()
 
 
 def diff(
-    one: Annotated[str, Parameter(help="Folder of a finished store.")],
-    other: Annotated[str, Parameter(help="Folder of the store to compare with it.")],
+    one: Annotated[str, Parameter(help="Folder of a finished store, or a run file.")],
+    other: Annotated[str, Parameter(help="Store or run file to compare with it.")],
     /,
     *,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Compare two stores; see `help_texts`."""
+    """Compare two stores or two run files; see `help_texts`."""
+    runs = [path for path in (one, other) if kind_of(path) == "run file"]
+    if len(runs) == 2:
+        return diff_runs(one, other)
+    if runs:
+        raise RecipeError(
+            f"{runs[0]} is a run file: expected two stores or two run files",
+            hint=f"packline info {runs[0]} shows the stores that it reads",
+        )
     found = compare_stores(one, other)
     code = DONE if found.equal else FAILED
     output.blocks(*difference_blocks(found))
+    output.result({"command": "diff", "exit_code": code, **msgspec.to_builtins(found)})
+    return code
+
+
+def diff_runs(one: str, other: str) -> int:
+    """Compare two run files."""
+    from packline.loading.run_summary import compare_runs
+    from packline.viewing.run_summary import run_difference_blocks
+
+    found = compare_runs(one, other)
+    code = DONE if found.equal else FAILED
+    output.blocks(*run_difference_blocks(found))
     output.result({"command": "diff", "exit_code": code, **msgspec.to_builtins(found)})
     return code

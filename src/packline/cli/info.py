@@ -1,4 +1,4 @@
-"""`packline info`: the contents of a store, from its manifest, its indexes and its first documents."""
+"""`packline info`: a store, from its manifest, its indexes and its first documents; or a run file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from packline.cli.arguments import Count, Flags
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.store.reader import StoreReader
+from packline.toml import kind_of
 from packline.viewing.columns import ColumnCounts, count_columns
 from packline.viewing.describe import store_page
 from packline.viewing.store_counts import DocumentLengths, group_shards, measure_lengths
@@ -24,13 +25,15 @@ UNKNOWN = "\ufffd"
 
 
 def info(
-    store: Annotated[str, Parameter(help="Folder of a finished store.")],
+    store: Annotated[str, Parameter(help="Folder of a finished store, or a run file (run.toml).")],
     /,
     *,
     documents: Annotated[Count, Parameter(help="Number of first documents to show.")] = 3,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Show the contents of a store; see `help_texts`."""
+    """Show the contents of a store or a run; see `help_texts`."""
+    if kind_of(store) == "run file":
+        return show_run(store)
     opened = StoreReader(store)
     lengths = measure_lengths(opened)
     shown = range(min(max(documents, 0), len(opened.documents)))
@@ -38,6 +41,17 @@ def info(
     output.page(store_page(opened, lengths, documents=shown, columns=columns))
     if output.mode == "json":
         output.result(_as_json(opened, lengths, columns, list(shown)))
+    return DONE
+
+
+def show_run(path: str) -> int:
+    """Show the stages of a run file."""
+    from packline.loading.run_summary import summarize_run
+    from packline.viewing.run_summary import run_summary_page
+
+    run = summarize_run(path)
+    output.page(run_summary_page(path, run))
+    output.result({"command": "info", "run": path, "exit_code": DONE, **msgspec.to_builtins(run)})
     return DONE
 
 

@@ -11,6 +11,7 @@ from packline.cli.arguments import MAIN, Count, Flags, Inputs, Length, option
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import PacklineError, RecipeError, StoreError, TokenizerError
+from packline.toml import refuse_toml
 from packline.viewing.text import plural
 
 RUN = Group("Run files", sort_key=10)
@@ -46,6 +47,8 @@ def init(
     for name, value in (of_recipes if run is not None else of_runs).items():
         if value is not None:
             raise RecipeError(f"{name} is for a {'recipe' if run is not None else 'run file: --run STORE'}")
+    for name in inputs:
+        refuse_toml(name, "files of text")
     path = Path(out or ("recipe.toml" if run is None else "run.toml"))
     if path.exists() and not force:
         raise StoreError(f"{path} is there already", hint="--force replaces it; --out chooses another name")

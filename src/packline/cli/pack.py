@@ -27,7 +27,9 @@ def pack(
     store: Annotated[str, Parameter(help="Folder of a finished store.")],
     /,
     *,
-    seq_len: Annotated[list[Length], option("Tokens per row. May be repeated.", ROWS)],
+    seq_len: Annotated[
+        list[Length] | None, option("Tokens per row, required. May be repeated.", ROWS)
+    ] = None,
     packing: Annotated[
         Literal["concat", "best_fit", "pad"] | None, option("Only this packing. Default: all.", ROWS)
     ] = None,
@@ -48,7 +50,12 @@ def pack(
             hint="packline pack STORE --seq-len N --packing best_fit --write",
         )
     chosen = {name: value for name, value in documents.settings().items() if value is not None}
-    selection = Selection(StoreReader(store), DocumentFilter(**chosen), plans=plans)
+    opened = StoreReader(store)
+    if not seq_len:
+        raise RecipeError(
+            "packline pack needs --seq-len NUMBER", hint=f"packline pack {store} --seq-len 4096"
+        )
+    selection = Selection(opened, DocumentFilter(**chosen), plans=plans)
     lengths = list(dict.fromkeys(seq_len))
     prices = {
         length: compare_packings(

@@ -9,6 +9,7 @@ from cyclopts import Group, Parameter
 from packline.cli.arguments import Flags, option
 from packline.cli.main import DONE
 from packline.cli.output import output
+from packline.toml import is_toml
 from packline.viewing.text import plural
 
 SERVER = Group("Server", sort_key=5)
@@ -54,7 +55,7 @@ def serve(
         from packline.viewing.web.app import warm_up
         from packline.viewing.web.site import Site
 
-        runs = [one for one in stores if one.endswith(".toml")]
+        runs = [one for one in stores if is_toml(one)]
         folders = [one for one in stores if one not in runs]
         site = Site(folders, tokenizer or (), exclusions=exclude or (), runs=runs)
         warm_up(site)

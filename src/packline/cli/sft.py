@@ -36,6 +36,7 @@ from packline.jobs.store_job import Imported
 from packline.storage.places import is_remote
 from packline.store.manifest import split_warnings
 from packline.store.reader import StoreReader
+from packline.toml import refuse_toml
 from packline.viewing.store_counts import length_blocks
 from packline.viewing.text import plural
 
@@ -113,6 +114,8 @@ def sft(
     if (not inputs) == (preset is None):
         hint = "name a file or folder of conversations, or --preset nanochat-sft --data FOLDER"
         raise RecipeError("expected either inputs or a preset", hint=hint)
+    for path in inputs:
+        refuse_toml(path, "conversations, as JSONL or Parquet")
     if preset is not None and (data is None or (label, field, columns) != (None, None, None)):
         raise RecipeError("a preset goes with --data, and has its own labels, fields and columns")
     request = SftRequest(

@@ -16,6 +16,7 @@ from packline.cli.output import Line, output, table
 from packline.cli.progress import training_lines, watch_training
 from packline.encoders.tiktoken import PatternName
 from packline.errors import RecipeError
+from packline.toml import is_toml
 
 LEARNING = Group("Learning", sort_key=10)
 TEXTS = Group("Texts", sort_key=20)
@@ -80,7 +81,7 @@ def train(
 
     if not inputs:
         raise RecipeError("no inputs", hint="name files, folders or globs of text, or a recipe")
-    if len(inputs) == 1 and inputs[0].endswith(".toml"):
+    if len(inputs) == 1 and is_toml(inputs[0]):
         if text is not None:
             raise RecipeError("--text belongs to a source: in a recipe, write it under [[sources]]")
         recipe = load_recipe(inputs[0])[0]

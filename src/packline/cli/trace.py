@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.store.locating import store_path
 from packline.store.reader import StoreReader
+from packline.toml import is_toml
 from packline.viewing.page import TokenStrip
 from packline.viewing.terminal import GUTTER, strip_lines
 from packline.viewing.text import plural
@@ -98,6 +100,7 @@ def _token_line(store: StoreReader, span: SpanTrace, width: int, color: bool) ->
 
 
 STEP = Group("From a step to documents", sort_key=10)
+LIST = Group("From steps to a list of documents", sort_key=15)
 DOCUMENT = Group("From a document to steps", sort_key=20)
 
 _FLAGS = Flags()
@@ -118,6 +121,12 @@ class TraceTarget:
     row: Annotated[int | None, option("Only this row of the global batch, with all of its spans.", STEP)] = (
         None
     )
+    steps: Annotated[
+        str | None, option("Steps A to B - 1, as A:B: all of their documents; with --write.", LIST)
+    ] = None
+    write: Annotated[
+        str | None, option("Write the list of these documents, LIST.parquet, for --exclude.", LIST)
+    ] = None
     document: Annotated[int | None, option("A document by its number in the store.", DOCUMENT)] = None
     id: Annotated[str | None, option("Documents by their id.", DOCUMENT)] = None
     file: Annotated[str | None, option("A document by its file; with --position.", DOCUMENT)] = None
@@ -140,7 +149,11 @@ def trace(
     """Trace a batch to its documents, or a document to its batches; see `help_texts`."""
     wanted = wanted or TraceTarget()
     _check(wanted)
-    loader = open_loader(target, wanted.world_size, settings or StoreSettings())
+    settings = settings or StoreSettings()
+    if wanted.steps is not None:
+        write_steps(target, wanted, settings)
+        return DONE
+    loader = open_loader(target, wanted.world_size, settings)
     if wanted.step is not None:
         show_step(loader, target, wanted)
     else:
@@ -157,7 +170,7 @@ def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader
     from packline.loading.loader import Loader
 
     given = settings.given()
-    if target.endswith(".toml"):
+    if is_toml(target):
         if given:
             raise RecipeError(f"{option_name(min(given))} is for a store: {target} has its own settings")
         return Loader.from_file(target, world_size=world_size, prefetch=0)
@@ -178,6 +191,7 @@ def _check(wanted: TraceTarget) -> None:
         name
         for name, value in (
             ("--step", wanted.step),
+            ("--steps", wanted.steps),
             ("--document", wanted.document),
             ("--id", wanted.id),
             ("--file", wanted.file),
@@ -187,13 +201,44 @@ def _check(wanted: TraceTarget) -> None:
     if len(ways) != 1:
         found = " and ".join(ways) or "none of them"
         raise RecipeError(
-            f"expected one of --step, --document, --id or --file, found {found}",
+            f"expected one of --step, --steps, --document, --id or --file, found {found}",
             hint="--step 1200 shows a batch; --id a1b2 shows where a document is used",
         )
     if (wanted.file is None) != (wanted.position is None):
         raise RecipeError("--file and --position go together: the place where the document begins")
+    if (wanted.steps is None) != (wanted.write is None):
+        raise RecipeError("--steps and --write go together", hint="--steps 0:40 --write seen.parquet")
     if wanted.step is None and (wanted.row is not None or wanted.rank is not None):
         raise RecipeError("--row and --rank belong to --step")
+
+
+def write_steps(target: str, wanted: TraceTarget, settings: StoreSettings) -> None:
+    """Write the list of all documents of some steps.
+
+    Raises:
+        RecipeError: not two steps of the run, or a list that is not Parquet.
+    """
+    from packline.loading.trace import write_trace
+
+    assert wanted.steps is not None and wanted.write is not None
+    first, _, stop = wanted.steps.partition(":")
+    if not (first.isdecimal() and stop.isdecimal()):
+        raise RecipeError(f"--steps {wanted.steps}: expected A:B", hint="--steps 0:40 are steps 0 to 39")
+    steps = range(int(first), int(stop))
+    run = target if is_toml(target) else open_loader(target, 1, settings)
+    documents = write_trace(run, steps, wanted.write)
+    output.line("  ", ("wrote", "quiet"), f"  {wanted.write}: {plural(documents, 'document')}")
+    output.line("  leave them out  ", (f"exclude = {json.dumps(wanted.write)}", "hint"), "  in a later stage")
+    written = {"path": wanted.write, "documents": documents}
+    output.result(
+        {
+            "command": "trace",
+            "target": target,
+            "exit_code": DONE,
+            "steps": [steps.start, steps.stop],
+            "written": written,
+        }
+    )
 
 
 def show_step(loader: Loader, target: str, wanted: TraceTarget) -> None:

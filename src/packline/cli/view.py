@@ -19,6 +19,7 @@ from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.store.reader import StoreReader
+from packline.toml import kind_of
 from packline.viewing.batch_files import SUFFIXES, BatchFile, read_batch
 from packline.viewing.chuk import grid_lines
 from packline.viewing.html import write_page
@@ -133,7 +134,7 @@ def _page_of(target: str, wanted: ViewTarget, shown: Shown, settings: StoreSetti
     Raises:
         RecipeError: options contradict each other.
     """
-    _check(wanted, settings, run_file=target.endswith(".toml"))
+    _check(wanted, settings, run_file=kind_of(target) == "run file")
     if wanted.step is not None:
         loader = open_loader(target, wanted.world_size, settings)
         most = shown.tokens or (BATCH_TOKENS if wanted.row is None else MOST)
@@ -164,7 +165,7 @@ def _check(wanted: ViewTarget, settings: StoreSettings, *, run_file: bool) -> No
     given = settings.given()
     if wanted.step is None:
         if run_file:
-            raise RecipeError("--step is missing: a run file is viewed one batch at a time")
+            raise RecipeError("--step is missing: a run file is viewed one batch at a time", hint="--step 0")
         if wanted.rank is not None or wanted.world_size != 1:
             raise RecipeError("--rank and --world-size belong to --step")
         if extra := [name for name in OF_LOADER if name in given]:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from packline.errors import InputError, RecipeError
+from packline.errors import RecipeError
 from packline.formats.types import Edges
 from packline.packing.packer import DocumentFilter
 from packline.storage.places import is_remote
 from packline.store.manifest import MANIFEST
 from packline.store.reader import StoreReader
+from packline.toml import is_toml
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
@@ -110,7 +111,7 @@ def order_in_words(source: str, choice: ExportChoice, *, rows: bool) -> str:
     """
     if not rows:
         seed, what, option = choice.shuffle_documents, "documents", "--shuffle-documents"
-    elif not source or is_run(source):
+    elif not source or is_toml(source):
         return "rows in the order of the run"
     else:
         seed, what, option = choice.seed, "rows", "--seed"
@@ -122,11 +123,6 @@ def order_in_words(source: str, choice: ExportChoice, *, rows: bool) -> str:
 def without_where(choice: ExportChoice) -> tuple[ExportChoice, str | None]:
     """A choice without its condition, and the condition: of text, it leaves out records while building."""
     return msgspec.structs.replace(choice, where=None), choice.where
-
-
-def is_run(source: str | Path) -> bool:
-    """True if the name of a source is that of a run file."""
-    return str(source).endswith(".toml")
 
 
 def is_store(source: str | Path, format: str | None) -> bool:
@@ -142,7 +138,7 @@ def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentVi
     """
     from packline.formats.document_view import DocumentView
 
-    if is_run(source):
+    if is_toml(source):
         raise RecipeError(
             f"{source} is a run file, and this format holds documents", hint="name one of its stores"
         )
@@ -153,7 +149,7 @@ def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentVi
                 f"{option_name(name)} is for rows, and this format holds documents",
                 hint="packline formats lists the formats of rows",
             )
-    return DocumentView(open_store(source), edges=edges, **given)
+    return DocumentView(StoreReader(source), edges=edges, **given)
 
 
 def row_view(source: str, choice: ExportChoice) -> RowSplits:
@@ -166,7 +162,7 @@ def row_view(source: str, choice: ExportChoice) -> RowSplits:
     from packline.formats.row_view import RowView
 
     given: dict[str, Any] = msgspec.to_builtins(choice)
-    if is_run(source):
+    if is_toml(source):
         from packline.loading.loader import Loader
 
         for name in given:
@@ -180,22 +176,7 @@ def row_view(source: str, choice: ExportChoice) -> RowSplits:
     if choice.seq_len is None:
         raise RecipeError("this format holds rows, and no row length was given", hint="--seq-len 2048")
     given.pop("keep_untrained", None)
-    return RowSplits.of_store(open_store(source), **given)
-
-
-def open_store(source: str) -> StoreReader:
-    """Open a store.
-
-    Raises:
-        InputError: the source is a file, such as text without a tokenizer.
-        StoreError: the store is missing or damaged.
-    """
-    if not is_remote(source) and Path(source).is_file():
-        raise InputError(
-            f"{source} is a file: expected the folder of a store, or a run file (.toml)",
-            hint="--tokenizer T tokenizes text first",
-        )
-    return StoreReader(source)
+    return RowSplits.of_store(StoreReader(source), **given)
 
 
 def option_name(name: str) -> str:

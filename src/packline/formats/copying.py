@@ -28,6 +28,7 @@ from packline.storage.sharing import Link
 from packline.store.files import FileEntry
 from packline.store.manifest import MANIFEST
 from packline.store.manifest_reader import read_manifest, read_manifest_file
+from packline.toml import refuse_toml
 
 OnProgress = Callable[[int, int], None]
 
@@ -71,6 +72,7 @@ def run_copy(
     found = list(reading.walk())
     visible = [facts for facts in found if not _is_hidden(facts.name)]
     if not visible:
+        refuse_toml(source, "the folder of a store, or another folder")
         raise StoreNotFound(f"{reading.place} has no files", hint="check the path or URI")
     files = _files(reading, visible, listed, record)
     there = {facts.name: facts for facts in writing.walk() if not _is_hidden(facts.name)}

@@ -27,7 +27,7 @@ import numpy as np
 
 from packline.encoders.tokenizer import CONFIG, config_bytes, read_added_tokens
 from packline.errors import RecipeError
-from packline.formats.choice import ExportChoice, is_run, order_in_words, with_order
+from packline.formats.choice import ExportChoice, order_in_words, with_order
 from packline.formats.document_view import DocumentView
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
 from packline.formats.format import Format, Options, RowFormat, convert_options, get_format
@@ -47,6 +47,7 @@ from packline.storage.places import is_remote
 from packline.storage.sharing import Link, sync_files
 from packline.store.files import read_file
 from packline.store.manifest import MANIFEST
+from packline.toml import is_toml
 
 if TYPE_CHECKING:
     from packline.formats.format import Format
@@ -203,7 +204,7 @@ def run_export(
     began = time.monotonic()
     format = get_format(to)
     chosen = convert_options(format, dict(options or {}))
-    if isinstance(format, RowFormat) and not isinstance(source, RowView) and not is_run(source):
+    if isinstance(format, RowFormat) and not isinstance(source, RowView) and not is_toml(source):
         choice = with_order(choice, shuffled=format.shuffled)
     view = _open_view(format, source, choice, chosen)
     place = str(out).rstrip("/") if is_remote(out) else os.path.abspath(out)
@@ -459,7 +460,7 @@ def _without_folders(choice: ExportChoice) -> dict[str, Any]:
 def _source_of(source: str | Path | RowView, view: View) -> dict[str, str]:
     if not isinstance(view, RowSplits):
         return {"store": view.store.manifest.checksum, **view.contents}
-    if isinstance(source, RowView) or is_run(source):
+    if isinstance(source, RowView) or is_toml(source):
         return {"run": view.fingerprint}
     return {"store": view.store.manifest.checksum, "rows": view.fingerprint}
 

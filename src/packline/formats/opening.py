@@ -39,6 +39,7 @@ from packline.formats.format import (
 from packline.formats.types import DocumentBlock, ReadTask
 from packline.store.files import reading
 from packline.store.report import Findings
+from packline.toml import refuse_toml
 
 
 @dataclass(slots=True)
@@ -110,6 +111,7 @@ def open_dataset(
         RecipeError: invalid options, or a data set of rows.
         TokenizerError: the wrong tokenizer, or an unclear end of document.
     """
+    refuse_toml(path, "a dataset of another project")
     format = document_format(path, format_name)
     record = find_record(path)
     if record is not None and path.is_dir():

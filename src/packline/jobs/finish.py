@@ -23,6 +23,7 @@ from packline.recipe import is_limited
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest, Receipt, StreamReceipt, assemble, join_checksums, refuse_empty
 from packline.store.tables import TOKENIZER, InputEntry, Picked
+from packline.toml import refuse_toml
 
 
 def missing_units(begun: BegunBuild, committed: CommittedReceipts) -> int:
@@ -89,6 +90,7 @@ def finalize_store(place: str) -> Manifest:
     folder = StoreFolder(place)
     folder.shared, folder.drives = True, False
     if not folder.exists():
+        refuse_toml(place, "the folder of a build")
         raise StoreNotFound(f"no build has begun in {place}", hint="packline build begins one")
     with folder:
         if (manifest := folder.finished()) is None:

@@ -167,10 +167,10 @@ class WorkFolder(ABC, Generic[Identity]):
         except OSError as error:
             if isinstance(error, PacklineError):
                 raise
-            raise StoreError(
-                f"cannot write into {self.parent}: {error.strerror}",
-                hint="check its permissions, or choose another --out",
-            ) from error
+            hint = "choose another --out"
+            if error.errno in (errno.EACCES, errno.EPERM):
+                hint = f"check its permissions, or {hint}"
+            raise StoreError(f"cannot write into {self.parent}: {error.strerror}", hint=hint) from error
         return self
 
     def __exit__(self, *_: object) -> None:

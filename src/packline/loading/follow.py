@@ -38,7 +38,6 @@ from packline.jobs.work import read_command
 from packline.loading.growing import GrowingBuild
 from packline.loading.loader import Batch, Keys, Loader, chosen_fields
 from packline.loading.mixture import Stage, Weight
-from packline.loading.order import row_order
 from packline.loading.prefetch import make_ahead
 from packline.loading.run_file import (
     RunFile,
@@ -47,13 +46,16 @@ from packline.loading.run_file import (
     convert_run,
     make_stage,
     read_run,
+    run_schedule,
 )
 from packline.loading.schedule import Schedule
 from packline.loading.state import check_past, check_state, check_step, check_units
+from packline.loading.used_again import refuse_used_again
 from packline.packing.batch import RowSource
 from packline.packing.rows import Rows
 from packline.settings import RowKeywords
 from packline.store.manifest import WORK
+from packline.toml import is_toml
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 """Seconds between two looks at the folder, doubled from the first to the last."""
@@ -99,12 +101,7 @@ class Follower(Loader):
         on_wait: Callable[[Waiting], None] | None = None,
     ) -> None:
         settings = run.loader
-        order = row_order(
-            settings.order,
-            shuffle=settings.shuffle,
-            block_rows=settings.block_rows,
-            window_blocks=settings.window_blocks,
-        )
+        order = settings.row_order
         if not order.window_rows:
             raise RecipeError(
                 "order is global: it needs the number of rows, and a store that is followed has no end yet",
@@ -198,13 +195,9 @@ class Follower(Loader):
         stages: list[Stage] = []
         for number, stage in enumerate(self.run.stages):
             stages.append(make_stage(stage, partial(self._rows, stage), f"stages[{number}]"))
-        return Schedule(
-            stages,
-            batch_size=self.run.loader.batch_size,
-            batch_tokens=self.run.loader.batch_tokens,
-            seed=self.seed,
-            order=self._order,
-        )
+        schedule = run_schedule(stages, self.run.loader)
+        refuse_used_again(schedule)
+        return schedule
 
     def _rows(self, stage: StageSettings, source: SourceSettings) -> RowSource:
         build = self._builds[source.store]
@@ -395,7 +388,7 @@ def _run_of(
     """Run of the arguments, or of a run file."""
     given = {name: value for name, value in settings.items() if value is not None}
     options = {name: value for name, value in given.items() if name not in OF_LOADER}
-    if str(source).endswith(".toml"):
+    if is_toml(source):
         options |= {} if weights is None else {"weights": weights}
         options |= {} if tokens is None else {"tokens": tokens}
         if options:

@@ -33,6 +33,7 @@ from packline.loading.read_ahead import ReadAhead
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage, parts_of
 from packline.loading.shared_flag import SharedFlag
 from packline.loading.state import check_past, check_state, check_step, check_units, save_state
+from packline.loading.used_again import refuse_used_again
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, BatchPart, CompactBatch, read_batch
 from packline.packing.layout import IGNORED
@@ -75,7 +76,8 @@ class Loader(Notebook):
         prefetch: number of batches that a thread prepares ahead; 0 for no thread.
 
     Raises:
-        RecipeError: settings that contradict each other, or a source with too few rows. See `Schedule`.
+        RecipeError: settings that contradict each other, or a source with too few rows (see `Schedule`); a
+            stage with `from_step` that would train again on documents of an earlier one.
 
     With a store of one document, `a b a a b a ...`, where a is token 0 and b is 1:
 
@@ -117,6 +119,7 @@ class Loader(Notebook):
             order=chosen,
         )
         self._check_batch_sizes()
+        refuse_used_again(self.schedule)
 
     def _place(self, seed: int, rank: int, world_size: int, keys: Keys, prefetch: int) -> None:
         """Check and keep what does not depend on rows."""

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from packline.errors import PacklineError, RecipeError
-from packline.loading.order import OrderName
+from packline.loading.order import OrderName, RowOrder, row_order
 from packline.packing.packer import DocumentFilter, RowOptions
 from packline.quantities import read_quantities
 from packline.recipe import Share
@@ -50,6 +50,7 @@ from packline.toml import read_table, read_toml
 
 if TYPE_CHECKING:
     from packline.loading.mixture import Stage
+    from packline.loading.schedule import Schedule
     from packline.packing.batch import RowSource
     from packline.store.reader import StoreReader
 
@@ -79,6 +80,13 @@ class LoaderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Batches that a thread prepares ahead; 0: none. Does not change any batch."""
     plans: str | None = None
     """Folder of pack plans; by default that of the store, or the user's cache."""
+
+    @property
+    def row_order(self) -> RowOrder:
+        """Order of the rows of every source."""
+        return row_order(
+            self.order, shuffle=self.shuffle, block_rows=self.block_rows, window_blocks=self.window_blocks
+        )
 
 
 class SourceSettings(RowOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -210,10 +218,14 @@ def _completed(source: Any, common: dict[str, Any]) -> Any:
     return {name: value for name, value in common.items() if name not in other} | source
 
 
-def load_run(path: str | Path) -> tuple[list[Stage], LoaderSettings]:
+def load_run(path: str | Path, until: int | None = None) -> tuple[list[Stage], LoaderSettings]:
     """Stages of a run file with their stores opened, and the loader's settings.
 
     Each store is opened once, however many stages read it.
+
+    Args:
+        path: the run file.
+        until: leave out stages whose `from_step` is this step or a later one, and all after them.
 
     Raises:
         RecipeError: an invalid run file.
@@ -233,8 +245,23 @@ def load_run(path: str | Path) -> tuple[list[Stage], LoaderSettings]:
         return rows if stage.split_to is None else rows.split_to(stage.split_to)
 
     for number, stage in enumerate(run.stages):
+        if until is not None and stage.from_step is not None and stage.from_step >= until:
+            break
         stages.append(make_stage(stage, partial(rows_of, stage), f"{path}: stages[{number}]"))
     return stages, run.loader
+
+
+def run_schedule(stages: Sequence[Stage], settings: LoaderSettings) -> Schedule:
+    """Schedule of a run, without its loader."""
+    from packline.loading.schedule import Schedule
+
+    return Schedule(
+        stages,
+        batch_size=settings.batch_size,
+        batch_tokens=settings.batch_tokens,
+        seed=settings.seed,
+        order=settings.row_order,
+    )
 
 
 def make_stage(settings: StageSettings, rows_of: Callable[[SourceSettings], RowSource], where: str) -> Stage:

@@ -2,6 +2,7 @@
 
     trace(loader, 1200)               step -> rows -> spans -> documents -> source, file, position, id
     trace(loader, document=77)        document -> rows -> occurrences -> steps, ranks, places
+    trace(loader, steps=..., write=F) steps -> rows -> spans -> documents -> a list for `exclude`
 
 Both are closed forms of the loader's schedule: no batch is made, no log is needed, and a run of weeks is
 traced as quickly as a short one. Steps are counted from 0: step n is the batch that follows after n batches,
@@ -23,6 +24,8 @@ import numpy as np
 
 from packline.errors import RecipeError, refuse_unknown_names
 from packline.loading.loader import Loader
+from packline.loading.run_file import load_run, run_schedule
+from packline.loading.used_again import write_read_documents
 from packline.packing.batch import RowSource
 from packline.ragged import offsets_of
 from packline.store.locating import store_path
@@ -112,6 +115,8 @@ def trace(
 def trace(
     run: Loader | str | Path, *, document: int, store: str | Path | StoreReader | None = None
 ) -> list[Occurrence]: ...
+@overload
+def trace(run: Loader | str | Path, *, steps: range, write: str | Path) -> int: ...
 @refuse_unknown_names
 def trace(
     run: Loader | str | Path,
@@ -121,8 +126,10 @@ def trace(
     row: int | None = None,
     document: int | None = None,
     store: str | Path | StoreReader | None = None,
-) -> StepTrace | list[Occurrence]:
-    """Trace a batch to its documents, or a document to its batches.
+    steps: range | None = None,
+    write: str | Path | None = None,
+) -> StepTrace | list[Occurrence] | int:
+    """Trace a batch to its documents, a document to its batches, or write the list of all that was read.
 
     Args:
         run: a loader, or the path of a run file.
@@ -131,12 +138,15 @@ def trace(
         row: limit to this row of the global batch.
         document: number of a document, instead of a step.
         store: store of the document, or its folder, if the run reads several.
+        steps: steps whose documents are written to a list, for `exclude`; `range(40)` are the first 40. Of a
+            run file, stages that begin behind them are not opened.
+        write: file of that list, `.parquet`.
 
     Returns:
-        Contents of the batch; or all uses of the document, sorted by step.
+        Contents of the batch; all uses of the document, sorted by step; or the number of documents written.
 
     Raises:
-        RecipeError: neither or both of step and document; no such step, rank, row or store.
+        RecipeError: not one of step, document and steps; no such step, rank, row or store.
         IndexError: no such document.
 
     >>> import packline
@@ -146,9 +156,12 @@ def trace(
     >>> [(use.step, use.index) for use in trace(loader, document=0)]
     [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
+    if sum(given is not None for given in (step, document, steps)) != 1 or (steps is None) != (write is None):
+        raise RecipeError("expected a step, or a document, or steps and a file to write")
+    if steps is not None:
+        assert write is not None
+        return write_trace(run, steps, write)
     loader = run if isinstance(run, Loader) else Loader.from_file(run, prefetch=0)
-    if (step is None) == (document is None):
-        raise RecipeError("expected a step or a document, found " + ("none" if step is None else "both"))
     if step is not None:
         return trace_step(loader, step, rank=rank, row=row)
     assert document is not None
@@ -166,6 +179,18 @@ def _store_at(loader: Loader, folder: StorePath) -> StoreReader:
     raise RecipeError(
         f"the run does not read {folder}", hint=f"it reads {', '.join(str(store.place) for store in stores)}"
     )
+
+
+def write_trace(run: Loader | str | Path, steps: range, path: str | Path) -> int:
+    """Write the list of all documents that a run reads in some steps; see `trace`.
+
+    Returns:
+        Number of documents written.
+    """
+    if isinstance(run, Loader):
+        _refuse_unfinished(run)
+        return write_read_documents(run.schedule, steps, path)
+    return write_read_documents(run_schedule(*load_run(run, until=steps.stop)), steps, path)
 
 
 def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int | None = None) -> StepTrace:

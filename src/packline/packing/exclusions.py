@@ -16,7 +16,7 @@ from __future__ import annotations
 import io
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,21 +102,8 @@ class ExclusionList:
             InputError: not a list of documents.
             RecipeError: a listed text differs from the store's, or the store has none of the places.
         """
-        by_source = {
-            name: _Places.of(self.table.filter(pc.equal(self.table["source"], name)))
-            for name in pc.unique(self.table["source"]).to_pylist()
-        }
-        labels = shard_labels(store)
-        numbers = [number for number, origin in enumerate(labels) if origin.source in by_source]
-
-        def find(number: int) -> np.ndarray:
-            source = labels[number].source
-            found = self._find(store.shards[number], source, by_source[source])
-            return found + int(store.firsts[number])
-
-        documents = np.concatenate([np.empty(0, np.int64), *in_threads(find, numbers)])
-        entries = sum(len(places.positions) for places in by_source.values())
-        seen = len(documents)
+        documents = _documents_at(store, self.table, self.name)
+        entries, seen = len(self.table), len(documents)
         if entries and not seen:
             raise RecipeError(
                 f"exclude {self.name}: {store.place} has none of its {entries:,} documents",
@@ -125,32 +112,55 @@ class ExclusionList:
         if seen < entries:
             lacking = f"{entries - seen:,} of its {entries:,} documents are not in {store.place}"
             self.note = f"exclude {self.name}: {lacking}"
-        return np.sort(documents)
+        return documents
 
-    def _find(self, shard: Shard, source: str, listed: _Places) -> np.ndarray:
-        """Listed documents of a shard, by their numbers there."""
-        file = shard.open_provenance()
-        found = [np.empty(0, np.int64)]
-        for group, (first, table) in enumerate(file.groups(("file", "position"))):
-            rows, entries = listed.find(table["file"].combine_chunks(), table["position"].to_numpy())
-            if len(rows):
-                hashes = file.read(group, ["hash"])["hash"].take(pa.array(rows))
-                self._check(source, listed, entries, hashes)
-                found.append(rows + first)
-        return np.concatenate(found)
 
-    def _check(self, source: str, listed: _Places, entries: np.ndarray, hashes: pa.ChunkedArray) -> None:
-        expected = listed.hashes.take(pa.array(entries))
-        differs = pc.fill_null(pc.not_equal(expected, hashes), False).to_numpy(zero_copy_only=False)
-        if differs.any():
-            place = int(np.argmax(differs))
-            entry = int(entries[place])
-            raise RecipeError(
-                f"exclude {self.name} is stale: {source}, {listed.files[int(listed.codes[entry])]} at "
-                f"{int(listed.positions[entry]):,}: expected a text of hash {expected[place]}, "
-                f"found {hashes[place]}",
-                hint="the inputs changed since the list was written: write it again from this store",
-            )
+def _documents_at(store: StoreReader, table: pa.Table, name: str) -> np.ndarray:
+    """Numbers in a store of the documents at the places of a list, sorted int64.
+
+    Raises:
+        RecipeError: a listed text differs from the store's.
+    """
+    by_source = {
+        source: _Places.of(table.filter(pc.equal(table["source"], source)))
+        for source in pc.unique(table["source"]).to_pylist()
+    }
+    labels = shard_labels(store)
+    numbers = [number for number, origin in enumerate(labels) if origin.source in by_source]
+
+    def find(number: int) -> np.ndarray:
+        source = labels[number].source
+        found = _find(store.shards[number], name, source, by_source[source])
+        return found + int(store.firsts[number])
+
+    return np.sort(np.concatenate([np.empty(0, np.int64), *in_threads(find, numbers)]))
+
+
+def _find(shard: Shard, name: str, source: str, listed: _Places) -> np.ndarray:
+    """Listed documents of a shard, by their numbers there."""
+    file = shard.open_provenance()
+    found = [np.empty(0, np.int64)]
+    for group, (first, table) in enumerate(file.groups(("file", "position"))):
+        rows, entries = listed.find(table["file"].combine_chunks(), table["position"].to_numpy())
+        if len(rows):
+            hashes = file.read(group, ["hash"])["hash"].take(pa.array(rows))
+            _check(name, source, listed, entries, hashes)
+            found.append(rows + first)
+    return np.concatenate(found)
+
+
+def _check(name: str, source: str, listed: _Places, entries: np.ndarray, hashes: pa.ChunkedArray) -> None:
+    expected = listed.hashes.take(pa.array(entries))
+    differs = pc.fill_null(pc.not_equal(expected, hashes), False).to_numpy(zero_copy_only=False)
+    if differs.any():
+        place = int(np.argmax(differs))
+        entry = int(entries[place])
+        raise RecipeError(
+            f"exclude {name} is stale: {source}, {listed.files[int(listed.codes[entry])]} at "
+            f"{int(listed.positions[entry]):,}: expected a text of hash {expected[place]}, "
+            f"found {hashes[place]}",
+            hint="the inputs changed since the list was written: write it again from this store",
+        )
 
 
 class _Places(NamedTuple):
@@ -209,24 +219,51 @@ def write_list(
         RecipeError: the name does not end in `.parquet`.
         OutOfSpace: the disk is full.
     """
+    return write_lists(path, [(store, np.asarray(documents, np.int64), reasons)])
+
+
+def write_lists(
+    path: str | Path, parts: Iterable[tuple[StoreReader, np.ndarray, pa.Array | Sequence[str] | str]]
+) -> int:
+    """Write one list of documents of several stores; see `write_list`."""
     path = Path(path)
     check_list_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     waiting = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    written = 0
     try:
         with disk_errors(path.parent):
             with pq.ParquetWriter(waiting, SCHEMA, compression="zstd") as writer:
-                for start, table in _listed(store, np.asarray(documents, np.int64)):
-                    words: Any = [reasons] * len(table)
-                    if not isinstance(reasons, str):
-                        words = reasons[start : start + len(table)]
-                    words = pa.array(words, pa.string())
-                    writer.write_table(table.append_column(SCHEMA.field("reason"), words).cast(SCHEMA))
+                for store, documents, reasons in parts:
+                    for start, table in _listed(store, documents):
+                        words: Any = [reasons] * len(table)
+                        if not isinstance(reasons, str):
+                            words = reasons[start : start + len(table)]
+                        words = pa.array(words, pa.string())
+                        writer.write_table(table.append_column(SCHEMA.field("reason"), words).cast(SCHEMA))
+                        written += len(table)
             sync_file(waiting)
             os.replace(waiting, path)
     finally:
         waiting.unlink(missing_ok=True)
-    return len(documents)
+    return written
+
+
+def find_places(
+    store: StoreReader, documents: np.ndarray, files: set[tuple[str, str]], other: StoreReader
+) -> np.ndarray:
+    """Numbers in another store, sorted int64, of the documents at the places of these.
+
+    Args:
+        store: store that has the documents.
+        documents: their numbers, int64 `[N]`, ascending.
+        files: source and name of the files whose documents are looked for.
+        other: the other store.
+    """
+    rows = [row for _, table in _listed(store, documents) for row in table.to_pylist()]
+    listed = [{**row, "hash": None} for row in rows if (row["source"], row["file"]) in files]
+    schema = pa.schema([SCHEMA.field(name) for name in (*PLACE, "hash")])
+    return _documents_at(other, pa.Table.from_pylist(listed, schema), str(store.place))
 
 
 def write_duplicates(path: str | Path, store: StoreReader) -> tuple[int, int]:

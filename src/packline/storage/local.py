@@ -55,6 +55,17 @@ def plain_error(error: OSError) -> PacklineError | None:
             f"a disk or file system cannot be read or written{where}: {error.strerror}",
             hint="look at the system's log; once it works, run the same command again: finished work is kept",
         )
+    if error.filename and error.errno in (
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+    ):
+        return PacklineError(
+            f"cannot read or write {error.filename}: {error.strerror}",
+            hint="check the path and its permissions",
+        )
     return None
 
 

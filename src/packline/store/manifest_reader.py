@@ -14,6 +14,7 @@ from packline.store.manifest import FORMAT_VERSION, MANIFEST, WORK, Manifest, Ma
 from packline.store.manifest_check import check_manifest, check_tables
 from packline.store.paths import StorePath
 from packline.store.tables import read_tables
+from packline.toml import kind_hint, kind_of
 
 
 def read_manifest(folder: StorePath) -> Manifest:
@@ -94,6 +95,9 @@ def _not_found(folder: StorePath) -> StoreNotFound:
     if not folder.exists():
         return StoreNotFound(f"{folder} does not exist", hint="packline build makes a store")
     if folder.is_file():
+        if kind := kind_of(folder):
+            what = f"{folder} is a {kind}, not the folder of a store"
+            return StoreNotFound(what, hint=kind_hint(folder, kind))
         return StoreNotFound(
             f"{folder} is a file, not the folder of a store",
             hint=f"packline build {folder} --tokenizer gpt2 --out store makes a store of text",

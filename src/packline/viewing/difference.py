@@ -33,7 +33,7 @@ def difference_blocks(found: StoreDifference) -> list[Block]:
     blocks: list[Block] = [KeyValues((("first", counts[0]), ("second", counts[1]), ("stores are", result)))]
     for title, changes in (("Tokenizer", found.tokenizer), ("Settings", found.recipe)):
         if changes:
-            blocks += [Heading(title), _settings(changes)]
+            blocks += [Heading(title), settings_table(changes)]
     if found.inputs:
         blocks += [Heading("Inputs"), _inputs(found)]
     if found.sources:
@@ -46,7 +46,8 @@ def difference_blocks(found: StoreDifference) -> list[Block]:
     return blocks
 
 
-def _settings(changes: list[Change]) -> Table:
+def settings_table(changes: list[Change]) -> Table:
+    """Table of settings with another value."""
     rows = tuple((one.name, _value(one.one), _value(one.other)) for one in changes[:MOST])
     return Table(_of(len(changes), "setting"), ("setting", "first", "second"), rows, "lll")
 
