@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 import packline
 from packline.cli.main import note_command
 from packline.cli.output import Line, output, table
-from packline.cli.reuse_lines import reuse_lines
+from packline.cli.reuse_lines import comparing_line, reuse_lines
 from packline.jobs.events import (
     BuildPlanned,
+    Comparing,
     EnginesTried,
     Event,
     Finished,
@@ -82,6 +83,7 @@ class Tally:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.planned: Planned | None = None
+        self.comparing: Comparing | None = None
         self.engines: EnginesTried | None = None
         self.reuse: ReusePlanned | None = None
         self.sources: dict[str, SourceTally] = {}
@@ -115,6 +117,8 @@ class Tally:
                         event.sources[name], ledger.documents, ledger.text_bytes, ledger.tokens
                     )
                     self.sources[name] = done
+        elif isinstance(event, Comparing):
+            self.comparing = event
         elif isinstance(event, ReusePlanned):
             self.reuse = event
         elif isinstance(event, EnginesTried):
@@ -218,6 +222,8 @@ def watch(
                     note_command(out, event.units)
                 for line in describe(event):
                     output.note(*line)
+            elif isinstance(event, Comparing):
+                tick()
             elif isinstance(event, ReusePlanned):
                 for line in reuse_lines(event):
                     output.note(*line)
@@ -287,6 +293,8 @@ def engine_lines(tried: EnginesTried) -> list[Line]:
 
 def plain_line(tally: Tally) -> str:
     """Progress as one line."""
+    if tally.planned is None and tally.comparing is not None:
+        return comparing_line(tally.comparing)
     if not isinstance(tally.planned, BuildPlanned):
         return tally.line()
     total, (rate, tokens) = tally.total, tally.speed()
@@ -306,7 +314,8 @@ def plain_line(tally: Tally) -> str:
 def draw(tally: Tally, width: int) -> list[Line]:
     """One bar per source and a line for the total, or one bar."""
     if tally.planned is None:
-        return [[("  looking at the inputs, loading the tokenizer ...", "quiet")]]
+        looking = "looking at the inputs, loading the tokenizer ..."
+        return [[(f"  {comparing_line(tally.comparing) if tally.comparing else looking}", "quiet")]]
     if not isinstance(tally.planned, BuildPlanned):
         done, rest = bar(tally.fraction, min(max(width - 70, 8), 40))
         return [["  ", (done, "good"), (rest, "quiet"), "  ", tally.line()]]

@@ -94,6 +94,16 @@ class ReusePlanned(msgspec.Struct, frozen=True):
         return sum(count for source in self.sources for count in source.run.values())
 
 
+class Comparing(msgspec.Struct, frozen=True):
+    """Inputs that were touched are compared with what a store, or an unfinished build, has read of them."""
+
+    files: int
+    bytes: int
+    """Their size."""
+    fraction: float
+    """Completed fraction."""
+
+
 class EnginesTried(msgspec.Struct, frozen=True):
     """Engines available for the build, with the reasons."""
 
@@ -180,7 +190,7 @@ def as_failed(error: BaseException, *, short_of_memory: str = "lower --workers o
     return Failed("PacklineError", f"{type(error).__name__}: {error}{where}", "")
 
 
-Event = Planned | ReusePlanned | EnginesTried | Progress | UnitDone | Note | Finished
+Event = Planned | Comparing | ReusePlanned | EnginesTried | Progress | UnitDone | Note | Finished
 OnEvent = Callable[[Event], None]
 
 
