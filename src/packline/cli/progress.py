@@ -34,12 +34,24 @@ from packline.jobs.events import (
     Progress,
     ReusePlanned,
     UnitDone,
+    UnitsKnown,
 )
 from packline.store.ledger import Ledger, losses
 from packline.viewing.ledger import ledger_table
 from packline.viewing.page import Block, KeyValues
 from packline.viewing.page import Note as NoteBlock
-from packline.viewing.text import bar, cells, cut, duration, percent, plural, scaled, size
+from packline.viewing.text import (
+    bar,
+    cells,
+    cut,
+    duration,
+    percent,
+    plural,
+    scaled,
+    size,
+    time_left,
+    units_of,
+)
 
 if TYPE_CHECKING:
     from packline.vocabulary.trained_folder import TrainingReport
@@ -91,6 +103,8 @@ class Tally:
         self.rates: dict[str, dict[str, float]] = {}
         """MB/s of the last committed unit, by script and engine."""
         self.notes: list[str] = []
+        self._of = (0, True)
+        """Units in all, and whether the number is exact."""
         self.tokens = 0
         """Tokens of this run."""
         self._clock, self._began = clock, clock()
@@ -110,6 +124,7 @@ class Tally:
             self.rates |= event.rates
         elif isinstance(event, Planned):
             self.planned, self.units_done, self._began = event, event.units_done, self._clock()
+            self._of = (event.units, event.is_exact)
             if isinstance(event, BuildPlanned):
                 self.sources = {name: SourceTally(expected) for name, expected in event.sources.items()}
                 for name, ledger in event.sources_done.items():
@@ -117,6 +132,8 @@ class Tally:
                         event.sources[name], ledger.documents, ledger.text_bytes, ledger.tokens
                     )
                     self.sources[name] = done
+        elif isinstance(event, UnitsKnown):
+            self._of = (event.units, event.is_exact)
         elif isinstance(event, Comparing):
             self.comparing = event
         elif isinstance(event, ReusePlanned):
@@ -159,9 +176,9 @@ class Tally:
         return left / rate if rate else None
 
     def units(self) -> str:
-        """`3 of 64 units`; streams gain units as they are read, so the plan's number is the minimum."""
-        planned = self.planned.units if self.planned else 0
-        return f"{self.units_done:,} of {max(planned, self.units_done):,} units"
+        """`3 of 64 units`; of about 64 while streams are read, which gain units."""
+        units, is_exact = self._of
+        return f"{self.units_done:,} of {units_of(units, is_exact=is_exact)}"
 
     @property
     def fraction(self) -> float:
@@ -169,7 +186,7 @@ class Tally:
         planned = self.planned
         if planned is None:
             return 0.0
-        by_units = self.units_done / max(planned.units, 1)
+        by_units = self.units_done / max(self._of[0], 1)
         if not planned.tokens:
             return by_units
         kept = planned.units_done / max(planned.units, 1)
@@ -184,20 +201,6 @@ class Tally:
         if seconds > TELLING_SECONDS and done > 0:
             parts.append(time_left(seconds / done * (1 - self.fraction)))
         return "  ".join(parts)
-
-
-def time_left(seconds: float) -> str:
-    """Estimate of the remaining time, no more exact than it is.
-
-    >>> time_left(4.2), time_left(18.7), time_left(100), time_left(7260)
-    ('about 5 s left', 'about 20 s left', 'about 2 min left', 'about 2 h 01 min left')
-    """
-    if seconds < 60:
-        step = 5 if seconds < 30 else 10
-        return f"about {-(-int(seconds) // step) * step or 1} s left"
-    if seconds < 3600:
-        return f"about {round(seconds / 60)} min left"
-    return f"about {duration(seconds)} left"
 
 
 @contextmanager
@@ -222,8 +225,6 @@ def watch(
                     note_command(out, event.units)
                 for line in describe(event):
                     output.note(*line)
-            elif isinstance(event, Comparing):
-                tick()
             elif isinstance(event, ReusePlanned):
                 for line in reuse_lines(event):
                     output.note(*line)
@@ -232,7 +233,7 @@ def watch(
                     output.note(*line)
             elif isinstance(event, Note):
                 output.note(("note: ", "warning"), event.text)
-            elif isinstance(event, Progress | UnitDone):
+            elif isinstance(event, Comparing | Progress | UnitDone):
                 tick()
 
         yield hear
@@ -259,7 +260,8 @@ def import_lines(planned: ImportPlanned) -> list[Line]:
 def build_lines(planned: BuildPlanned) -> list[Line]:
     """Lines that describe a planned build."""
     expected = sum(planned.sources.values())
-    work = f"{plural(planned.files, 'file')}, about {size(expected)} of text, {plural(planned.units, 'unit')}"
+    units = units_of(planned.units, is_exact=planned.is_exact)
+    work = f"{plural(planned.files, 'file')}, about {size(expected)} of text, {units}"
     if earlier := planned.units_done - planned.units_reused:
         work += f", {earlier:,} of them done by an earlier run"
     if planned.units_reused:

@@ -24,6 +24,7 @@ import numpy as np
 from packline.encoders.reference import RoundTrip
 from packline.errors import PacklineError, RecipeError
 from packline.fingerprint import Hasher
+from packline.jobs.begun import UnitCount
 from packline.jobs.build_runner import (
     BuildInfo,
     BuildResult,
@@ -33,7 +34,16 @@ from packline.jobs.build_runner import (
     TokenizeSettings,
 )
 from packline.jobs.chosen import Chosen, chosen
-from packline.jobs.events import BuildPlanned, EnginesTried, Event, Finished, Note, Progress, UnitDone
+from packline.jobs.events import (
+    BuildPlanned,
+    EnginesTried,
+    Event,
+    Finished,
+    Note,
+    Progress,
+    UnitDone,
+    UnitsKnown,
+)
 from packline.jobs.identity import BuildIdentity, digest_inputs
 from packline.jobs.job import Session
 from packline.jobs.limits import (
@@ -53,6 +63,7 @@ from packline.jobs.store_job import Part, StoreJob
 from packline.jobs.unit import Task
 from packline.jobs.unit_table import Stream, Unit, UnitTable
 from packline.jobs.units import prepare
+from packline.quantities import size
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile, not_text_notes
 from packline.sources.piece_checksum import piece_checksum
@@ -257,8 +268,10 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
     def announce(self, todo: Sequence[Task], workers: int) -> None:
         """Report the plan, inputs that do not look like text, and a disk that may be too small."""
         work, expected = self.work, self.work.source_bytes
+        self._count = UnitCount(self.plan, self.receipts, self.streams)
         planned = BuildPlanned(
-            units=len(self.units),
+            units=self._count.total,
+            is_exact=self._count.is_exact,
             units_done=len(self.receipts),
             workers=workers,
             files=len(self.files),
@@ -286,9 +299,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             text_bytes = min(text_bytes, IN_FLIGHT * max(workers, 1) * largest)
         needed, free = int(text_bytes / BYTES_A_TOKEN * itemsize), free_disk(self.folder.parent)
         if needed > free and not self._limit.given:
-            self.tell(
-                Note(f"the {what} may need {needed / 1e9:.1f} GB, and the disk has {free / 1e9:.1f} GB free")
-            )
+            self.tell(Note(f"the {what} may need {size(needed)}, and the disk has {size(free)} free"))
 
     def opening(self) -> TokenizeSettings:
         """Settings of the units."""
@@ -339,11 +350,19 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         if isinstance(result, StreamRead):
             if result.receipt is not None:
                 self.committed.add(name, result.receipt)
+                self._recount(partial(self._count.end, name, result.receipt.units))
         elif isinstance(result, Built):
             receipt = result.receipt
             self.committed.add(name, receipt)
             self._measure(result)
+            self._recount(partial(self._count.add, name))
             self.tell(UnitDone(name, receipt.ledger.documents, receipt.ledger.tokens, result.rates))
+
+    def _recount(self, change: Callable[[], None]) -> None:
+        before = (self._count.total, self._count.is_exact)
+        change()
+        if (now := (self._count.total, self._count.is_exact)) != before:
+            self.tell(UnitsKnown(*now))
 
     def _measure(self, result: Built) -> None:
         first = result.first_encode
@@ -410,16 +429,16 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             self.tell(Note(UNDECODED.format(undecoded)))
         engine_bytes: dict[str, int] = {}
         for counts in self._engine_bytes.values():
-            for name, size in counts.items():
-                engine_bytes[name] = engine_bytes.get(name, 0) + size
+            for name, count in counts.items():
+                engine_bytes[name] = engine_bytes.get(name, 0) + count
         # Clocks of other machines are not comparable with this one's.
         first = self._first_progress if self.is_shared else self._first_encode
         finished = Finished(
             manifest.ledger,
             manifest.sources,
             len(manifest.shards),
-            len(manifest.units),
-            len(manifest.units) if nothing_to_do else 0,
+            manifest.unit_count,
+            manifest.unit_count if nothing_to_do else 0,
             manifest.store_bytes,
             time.monotonic() - self._started,
             max(first - self._started, 0.0) if first else 0.0,

@@ -224,7 +224,7 @@ class Reuse:
                 plan.matches.append(found)
             else:
                 reasons = plan.reasons.setdefault(self._names[unit.source], {})
-                reasons[found] = reasons.get(found, 0) + 1
+                reasons[found] = reasons.get(found, 0) + (unit.slices() if isinstance(unit, Stream) else 1)
         plan.read_bytes = self._read_bytes
         return plan
 
@@ -233,7 +233,7 @@ class Reuse:
         sources = {name: SourceReuse(name) for name in self._names}
         for match in plan.matches:
             source = sources[self._names[match.unit.source]]
-            source.units += 1
+            source.units += len(match.receipts)
             source.text_bytes += match.unit.text_bytes
         for name, reasons in plan.reasons.items():
             sources[name].run = dict(sorted(reasons.items(), key=lambda item: -item[1]))

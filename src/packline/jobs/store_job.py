@@ -192,7 +192,8 @@ class StoreJob(Job[U, R, S]):
         if not differences and (suspects := self._touched(manifest)):
             self.committed = self.folder.read_receipts()
             self.receipts, self.streams = self.committed.receipts, self.committed.streams
-            changed, unproven = self.changed(suspects), set(self.unproven(suspects).values())
+            changed, certain = self.changed(set(suspects)), {one for one, known in suspects.items() if known}
+            unproven = set(self.unproven(certain).values())
             differences = [f"the content of input {self.files[file].path}" for file in sorted(changed)]
             differences += [
                 f"input {self.files[file].path} was modified, and a limit ended the build within it"
@@ -202,8 +203,8 @@ class StoreJob(Job[U, R, S]):
                 self._keep_evidence(manifest)
         refuse_differences(self.folder.place, differences, hint=self.hint_of_other)
 
-    def _touched(self, manifest: Manifest) -> set[int]:
-        """Inputs that may not be as they were when a finished store was built from them.
+    def _touched(self, manifest: Manifest) -> dict[int, bool]:
+        """Inputs that may have changed since a finished store was built from them; True if they were touched.
 
         Of a file without evidence the times are compared with that of the store. A store elsewhere has none:
         local files are read then, but not by each of the slices that find it finished.
@@ -211,7 +212,7 @@ class StoreJob(Job[U, R, S]):
         known, names = read_evidence(manifest.checksum), source_names(self.recipe)
         folder = self.folder
         published = -1 if folder.is_remote else (folder.path / MANIFEST).stat().st_mtime_ns
-        touched = set()
+        touched = {}
         for file in self.files:
             before, now = known.get(place_of(file)), state_of(file, names[file.source])
             if before is not None:
@@ -222,7 +223,7 @@ class StoreJob(Job[U, R, S]):
                 is_same = max(int(now.modified), now.changed_ns) <= published
                 is_same |= folder.is_remote and not folder.drives
             if not is_same:
-                touched.add(file.index)
+                touched[file.index] = before is not None or not folder.is_remote
         return touched
 
     def _keep_evidence(self, manifest: Manifest) -> None:
