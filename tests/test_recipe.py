@@ -24,6 +24,7 @@ from packline.recipe import (
     load_recipe,
     recipe_difference,
 )
+from packline.recipe_places import as_written, folder_of, tokenizer_of
 from packline.testing import recipes
 
 FACTORS = {"": 1, "k": 10**3, "M": 10**6, "g": 10**9, "T": 10**12}
@@ -52,11 +53,7 @@ def test_a_file_with_the_fields_of_a_recipe_is_that_recipe(recipe: Recipe, stric
         path = Path(folder) / "recipe.toml"
         path.write_text("\n".join(lines), "utf-8")
         found, options = load_recipe(path)
-        placed = [
-            msgspec.structs.replace(source, inputs=tuple(f"{folder}/{name}" for name in source.inputs))
-            for source in recipe.sources
-        ]
-        assert found == msgspec.structs.replace(recipe, sources=tuple(placed))
+        assert as_written(found) == recipe and folder_of(found) == folder
         assert options == RunOptions(strict=strict, memory_bytes=1 << 30)
         for wrong in ("unheard = 1", "seed = 'x'", "= 1"):
             path.write_text("\n".join([wrong, *lines]), "utf-8")
@@ -71,8 +68,9 @@ def test_only_a_relative_input_is_looked_for_beside_the_recipe(tmp_path: Path, n
         path.write_text(f'tokenizer = "{tokenizer}"\n[[sources]]\ninputs = ["{name}", "b"]\n')
         (tmp_path / "t.json").touch()
         recipe, _ = load_recipe(path)
-        assert recipe.sources[0].inputs == (name, str(tmp_path / "b"))
-        assert recipe.tokenizer == (str(tmp_path / "t.json") if tokenizer == "t.json" else tokenizer)
+        assert recipe.sources[0].inputs == (name, "b") and folder_of(recipe) == str(tmp_path)
+        assert recipe.tokenizer == tokenizer
+        assert tokenizer_of(recipe) == (str(tmp_path / "t.json") if tokenizer == "t.json" else tokenizer)
 
 
 @given(recipes(), recipes())

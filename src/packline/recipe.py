@@ -134,6 +134,15 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Largest document, in bytes; a larger one is a bad record, since memory is bounded."""
 
 
+class RecipeOfFile(Recipe, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A recipe as its file has it, with the places that its relative paths mean; no store contains these."""
+
+    folder: str
+    """Folder of the file, which relative inputs are relative to; empty: the working directory."""
+    tokenizer_place: str
+    """The tokenizer, beside the file if it is there."""
+
+
 class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of a run; no byte of the store depends on any of them."""
 
@@ -211,7 +220,7 @@ def _load(path: str | Path) -> tuple[Recipe, RunOptions, list[Share]]:
     except msgspec.ValidationError as error:
         raise RecipeError(f"{path}: {error}", hint=FIELDS) from error
     _check_shares(shares, path)
-    return check_recipe(_relative_to(recipe, path.parent)), check_options(options), shares
+    return check_recipe(_of_file(recipe, path.parent)), check_options(options), shares
 
 
 def _check_shares(shares: list[Share], path: Path) -> None:
@@ -249,17 +258,13 @@ def _is_weight(weight: int | float | str) -> bool:
         return False
 
 
-def _relative_to(recipe: Recipe, folder: Path) -> Recipe:
-    def place(path: str) -> str:
-        return path if "://" in path or Path(path).is_absolute() else str(folder / path)
-
-    sources = tuple(
-        msgspec.structs.replace(source, inputs=tuple(map(place, source.inputs))) for source in recipe.sources
+def _of_file(recipe: Recipe, folder: Path) -> RecipeOfFile:
+    beside = folder / recipe.tokenizer
+    return RecipeOfFile(
+        folder="" if folder == Path() else str(folder),
+        tokenizer_place=str(beside) if beside.exists() else recipe.tokenizer,
+        **{name: getattr(recipe, name) for name in Recipe.__struct_fields__},
     )
-    tokenizer = place(recipe.tokenizer)
-    if not Path(tokenizer).exists():
-        tokenizer = recipe.tokenizer
-    return msgspec.structs.replace(recipe, sources=sources, tokenizer=tokenizer)
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
@@ -273,7 +278,7 @@ def check_recipe(recipe: Recipe) -> Recipe:
     packline.errors.RecipeError: val_fraction is 2.0: expected 0 <= val_fraction < 1
     """
     try:  # Python does not check the types of fields
-        recipe = msgspec.convert(msgspec.to_builtins(recipe, enc_hook=os.fspath), Recipe)
+        recipe = msgspec.convert(msgspec.to_builtins(recipe, enc_hook=os.fspath), type(recipe))
     except (msgspec.ValidationError, TypeError) as error:
         raise RecipeError(f"the recipe: {error}", hint=FIELDS) from error
     if not recipe.sources:

@@ -22,6 +22,7 @@ from packline.recipe import (
     Engine,
     Format,
     Recipe,
+    RecipeOfFile,
     RunOptions,
     Source,
     SpecialTokens,
@@ -160,6 +161,8 @@ def make_recipe(
         recipe, options = whole
         if tokenizer is not None:
             of_recipe["tokenizer"] = str(tokenizer)
+            if isinstance(recipe, RecipeOfFile):
+                of_recipe["tokenizer_place"] = str(tokenizer)
         if of_source:
             raise RecipeError(
                 f"{min(of_source)!r} belongs to a source",

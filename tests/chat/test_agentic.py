@@ -67,7 +67,7 @@ def test_the_example_builds_from_small_files(tmp_path: Path, tokenizer_json: Pat
     shutil.copytree(EXAMPLE, folder)
     recipe, _ = load_recipe(folder / "recipe.toml")
     for source in recipe.sources:
-        for path in map(Path, source.inputs):
+        for path in map(folder.joinpath, source.inputs):
             path.parent.mkdir(exist_ok=True)
             rows = [
                 {

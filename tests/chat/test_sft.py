@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +115,23 @@ def test_chatml_is_written_as_by_hand_and_encoded_as_the_reference_does(
     assert talks.whole_texts(store) == [text]
     reference = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids
     assert store.documents[0].tolist() == reference
+
+
+def test_a_finished_store_is_that_of_conversations_that_were_touched_but_not_changed(
+    tokenizer_json: Path, tmp_path: Path
+) -> None:
+    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
+    chat = talks.write(tmp_path / "chat.jsonl", [PLAIN])
+    sources = [ConversationSource(inputs=(str(chat),), repeat=2)]
+    packline.build_chat(sources, folder, out=tmp_path / "store", workers=0)
+    before, after = contents(tmp_path / "store"), time.time_ns() + 10**9
+    os.utime(chat, ns=(after, after))
+    packline.build_chat(sources, folder, out=tmp_path / "store", workers=0)
+    assert contents(tmp_path / "store") == before
+    chat.write_text(chat.read_text().replace("Say", "Pay"))
+    os.utime(chat, ns=(1, 1))
+    with pytest.raises(ResumeMismatch, match=r"the content of input .*chat.jsonl"):
+        packline.build_chat(sources, folder, out=tmp_path / "store", workers=0)
 
 
 BAD: list[tuple[Any, str]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tests.laws.reference import write_corpus
 
 import packline
 from packline.errors import InputChanged, ResumeMismatch
-from packline.jobs.events import Planned, UnitDone
+from packline.jobs.events import Comparing, Finished, Planned, UnitDone
 from packline.jobs.folder import StoreFolder
 
 NUMBERS = [f"document {number} of many" for number in range(120)]
@@ -202,13 +203,15 @@ def test_a_stream_that_was_read_whole_may_be_touched_but_not_changed(
     assert digests(tmp_path / "out") == digests(tmp_path / "clean")
 
 
-def test_a_stream_that_was_read_in_part_and_then_modified_is_refused(
+def test_a_stream_that_was_read_in_part_and_then_touched_is_read_again(
     tmp_path: Path, tokenizer_json: Path
 ) -> None:
     path = interrupted(tmp_path, tokenizer_json, "jsonl.zst", units=1)
     assert not (tmp_path / "out/receipts/in-000000.stream.json").exists()
     later(path)
-    assert str(path) in refused(tmp_path, tokenizer_json)
+    build(tmp_path / "out", tmp_path / "in", tokenizer_json)
+    build(tmp_path / "clean", tmp_path / "in", tokenizer_json)
+    assert digests(tmp_path / "out") == digests(tmp_path / "clean")
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
@@ -243,7 +246,97 @@ def test_a_finished_store_is_not_built_over(tmp_path: Path, tokenizer_json: Path
     assert f"{len(data):,} bytes -> " in refused(tmp_path, tokenizer_json)
     path.write_bytes(data.replace(b"document 1 ", b"DOCUMENT 1 "))
     later(path)
-    assert "was modified after the store was built" in refused(tmp_path, tokenizer_json)
+    assert f"the content of input {path}" in refused(tmp_path, tokenizer_json)
+
+
+KINDS = ("jsonl", "jsonl.gz", "jsonl.zst", "parquet", "txt")
+
+
+def rerun(tmp_path: Path, tokenizer: Path, **settings: Any) -> list[Any]:
+    """Events of a build that must find its store finished."""
+    told: list[Any] = []
+    before = digests(tmp_path / "out")
+    build(tmp_path / "out", tmp_path / "in", tokenizer, on_event=told.append, **settings)
+    assert [event.nothing_to_do for event in told if isinstance(event, Finished)] == [True]
+    assert digests(tmp_path / "out") == before
+    return told
+
+
+@pytest.mark.parametrize("how", ["touch", "copy"])
+def test_a_finished_store_is_that_of_inputs_that_were_touched_or_copied(
+    how: str, tmp_path: Path, tokenizer_json: Path
+) -> None:
+    write_corpus(tmp_path / "in", [(kind, NUMBERS, False) for kind in KINDS])
+    build(tmp_path / "out", tmp_path / "in", tokenizer_json)
+    if how == "copy":
+        shutil.move(tmp_path / "in", tmp_path / "before")
+        shutil.copytree(tmp_path / "before", tmp_path / "in")
+    for path in (tmp_path / "in").iterdir():
+        later(path)
+    compared = [event for event in rerun(tmp_path, tokenizer_json) if isinstance(event, Comparing)]
+    assert {event.files for event in compared} == {len(KINDS)}
+    assert compared[0].fraction == 0 and len({event.fraction for event in compared}) > len(KINDS)
+
+
+@pytest.mark.parametrize("evidence", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_finished_store_is_not_that_of_inputs_of_equal_size_whose_time_is_set_back(
+    kind: str, evidence: bool, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("packline.jobs.input_evidence.RESOLUTION_NS", 0)
+    write_corpus(tmp_path / "in", [(kind, NUMBERS, False), ("jsonl", NUMBERS, False)])
+    path = tmp_path / f"in/0.{kind}"
+    build(tmp_path / "out", tmp_path / "in", tokenizer_json)
+    if not evidence:
+        shutil.rmtree(tmp_path / "cache")
+    before, data = path.stat(), path.read_bytes()
+    other, changed = tmp_path / f"other/0.{kind}", b""
+    for word in ("mane", "zany", "mans", "maxi", "mask", "maps", "made", "main", "mark", "mail", "math"):
+        write_corpus(other.parent, [(kind, [text.replace("many", word) for text in NUMBERS], False)])
+        if len(changed := other.read_bytes()) == len(data):
+            break
+    assert len(changed) == len(data) and changed != data
+    path.write_bytes(changed)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert str(path) in refused(tmp_path, tokenizer_json)
+    path.write_bytes(data)
+    rerun(tmp_path, tokenizer_json)
+
+
+def test_a_comparison_is_remembered(
+    tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("packline.jobs.input_evidence.RESOLUTION_NS", 0)
+    write_corpus(tmp_path / "in", [("jsonl", NUMBERS, False), ("jsonl", NUMBERS[:50], False)])
+    build(tmp_path / "out", tmp_path / "in", tokenizer_json)
+    later(tmp_path / "in/0.jsonl")
+    for compared in (1, 0):
+        told = rerun(tmp_path, tokenizer_json)
+        assert {one.files for one in told if isinstance(one, Comparing)} == ({1} if compared else set())
+
+
+def test_what_a_limit_left_unread_may_be_touched_and_what_it_read_in_part_may_not(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    write_corpus(tmp_path / "in", [("jsonl", NUMBERS, False) for _ in range(3)])
+    limited = {"limit_documents": 150}
+    build(tmp_path / "out", tmp_path / "in", tokenizer_json, **limited)
+    for number in (0, 2):
+        later(tmp_path / f"in/{number}.jsonl")
+    rerun(tmp_path, tokenizer_json, **limited)
+    later(tmp_path / "in/1.jsonl")
+    message = refused(tmp_path, tokenizer_json, **limited)
+    assert f"input {tmp_path / 'in/1.jsonl'} was modified, and a limit ended the build within it" in message
+
+
+def test_a_limited_build_reads_again_what_it_had_read_in_part(tmp_path: Path, tokenizer_json: Path) -> None:
+    path = interrupted(tmp_path, tokenizer_json, units=1, limit_documents=9)
+    later(path)
+    build(tmp_path / "out", tmp_path / "in", tokenizer_json, limit_documents=9)
+    build(tmp_path / "clean", tmp_path / "in", tokenizer_json, limit_documents=9)
+    assert digests(tmp_path / "out") == digests(tmp_path / "clean")
 
 
 def test_a_leftover_of_nobody_is_deleted_and_never_published(tmp_path: Path, tokenizer_json: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,22 @@ def test_a_file_that_changed_since_a_unit_was_committed_is_refused(
     data[1030] ^= 1
     first.write_bytes(data)
     assert import_dataset(shards, from_format="llmc", tokenizer=tokenizer, out=out, eod=0).verify().ok
+
+
+def test_an_import_of_files_that_were_touched_or_changed_after_it(
+    shards: Path, tokenizer: Path, tmp_path: Path
+) -> None:
+    request = ImportRequest(str(shards), "llmc", str(tokenizer), str(tmp_path / "out"), 0, workers=0)
+    run_import(request)
+    first = shards / "web_train_000000.bin"
+    data, after = bytearray(first.read_bytes()), time.time_ns() + 10**9
+    os.utime(first, ns=(after, after))
+    assert run_import(request).nothing_to_do
+    data[1030] ^= 1
+    first.write_bytes(data)
+    os.utime(first, ns=(1, 1))
+    with pytest.raises(ResumeMismatch, match=r"the content of input .*web_train_000000.bin"):
+        run_import(request)
 
 
 def nothing_published(out: Path) -> bool:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.jobs.builds import build
 
 import packline
 from packline.cli.plan import estimate_blocks
 from packline.errors import InputError, TokenizerError
-from packline.jobs import estimate as estimate_module
 from packline.jobs.estimate import Estimate
 from packline.jobs.events import Note
 from packline.viewing.page import Page
@@ -97,10 +98,16 @@ def test_filters_limits_and_bad_records(
 def test_a_small_disk_is_a_warning(
     tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate_module, "free_disk", lambda folder: 1000)
-    found = packline.estimate(write_jsonl(tmp_path / "a.jsonl", ["x"]), tokenizer_json, eod=EOD)
+    for module in ("build_job", "estimate"):
+        monkeypatch.setattr(f"packline.jobs.{module}.free_disk", lambda folder: 3_000)
+    source = write_jsonl(tmp_path / "a.jsonl", ["a text of some words"] * 9_000)
+    told: list[Any] = []
+    found = packline.estimate(source, tokenizer_json, eod=EOD)
     assert not found.enough_disk
-    assert "the disk is too small" in found.warnings[0]
+    assert re.search(r"the disk is too small: \d\S* [kM]B needed, 3.0 kB free", found.warnings[0])
+    build(tmp_path / "store", source, tokenizer_json, on_event=told.append)
+    notes = [event.text for event in told if isinstance(event, Note)]
+    assert re.search(r"^the store may need \d\S* kB, and the disk has 3.0 kB free$", "\n".join(notes), re.M)
 
 
 def test_what_stops_a_build_stops_its_estimate(tmp_path: Path, tokenizer_json: Path) -> None:

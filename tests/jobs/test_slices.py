@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from tests.laws.reference import write_corpus
 from tests.storage.servers import Bucket
 
 import packline
-from packline.errors import RecipeError, UnitsLeft
+from packline.errors import RecipeError, ResumeMismatch, UnitsLeft
 from packline.jobs import driver
 from packline.jobs.build import run_build
 from packline.jobs.chosen import Chosen
@@ -87,6 +88,22 @@ def test_slices_one_after_another_make_the_store_of_one_build(
             streams += "compressed" in str(left)
     assert digests(tmp_path / "store") == digests(tmp_path / "whole")
     assert streams < 3
+
+
+def test_a_slice_that_comes_late_finds_the_store_of_its_own_copy_of_the_inputs(
+    corpus: Path, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(corpus, tmp_path / "in")
+    build(tmp_path / "store", tmp_path / "in", tokenizer_json)
+    before = digests(tmp_path / "store")
+    shutil.rmtree(tmp_path / "in")
+    shutil.copytree(corpus, tmp_path / "in", copy_function=shutil.copyfile)
+    build(tmp_path / "store", tmp_path / "in", tokenizer_json, on=Slice(1, 3))
+    assert digests(tmp_path / "store") == before
+    for path in (tmp_path / "in").iterdir():
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(ResumeMismatch, match="the content of input"):
+        build(tmp_path / "store", tmp_path / "in", tokenizer_json, on=Slice(1, 3))
 
 
 def test_a_build_without_slices_does_what_they_have_left(

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.jobs.builds import build, set_sizes
+from tests.laws.reference import write_corpus
 
 import packline
-from packline.errors import CorruptStore, StoreNotFound
+from packline.cli.output import plain
+from packline.cli.progress import Tally
+from packline.cli.status import status_lines
+from packline.errors import BuildStopped, CorruptStore, StoreNotFound
 from packline.jobs import units
+from packline.jobs.events import BuildPlanned, UnitDone, UnitsKnown
 from packline.jobs.folder import StoreFolder
 from packline.jobs.status import Status, status
 
@@ -49,6 +56,48 @@ def stopped(
     with pytest.raises(Stop):
         build(on_event=stop)
     return tmp_path / "store", build
+
+
+class Listener:
+    """Compares what events and the command line say of a build's units; stops it after three."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.tally, self.units = folder, Tally(), 0
+        self.seen: list[tuple[int, bool]] = []
+
+    def __call__(self, event: Any) -> None:
+        self.tally.hear(event)
+        if isinstance(event, BuildPlanned | UnitsKnown):
+            self.seen.append((event.units, event.is_exact))
+        if not isinstance(event, BuildPlanned | UnitDone):
+            return
+        found = status(self.folder)
+        (line,) = [line for line in map(plain, status_lines(found)) if "committed" in line]
+        assert line.endswith(f"  {self.tally.units()}")
+        self.units += isinstance(event, UnitDone)
+        if self.units == 3:
+            raise Stop
+
+
+def test_one_number_of_units_is_told_everywhere(
+    tmp_path: Path, documents: list[str], tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_sizes(monkeypatch, 40_000, 1 << 14)
+    kinds = ("jsonl", "jsonl.zst", "jsonl.gz")
+    write_corpus(tmp_path / "in", [(kind, documents[:150], False) for kind in kinds])
+    folder, seen = tmp_path / "store", []
+    while not (folder / "manifest.json").exists():
+        listener = Listener(folder)
+        with suppress(Stop):
+            build(folder, tmp_path / "in", tokenizer_json, on_event=listener)
+        seen += listener.seen
+        if (found := status(folder)).state == "interrupted":
+            with pytest.raises(BuildStopped) as caught:
+                next(iter(packline.follow(folder, seq_len=64, batch_size=10_000, grace=0)))
+            about = "" if found.total_is_exact else "about "
+            assert f"of its {about}{found.units_total:,} units, and no process" in caught.value.message
+    assert {exact for _, exact in seen} == {True, False} and len({total for total, _ in seen}) > 1
+    assert seen[-1] == (status(folder).units_total, True)
 
 
 def test_interrupted_then_running_then_finished(stopped: tuple[Path, Callable[..., Any]]) -> None:

@@ -25,12 +25,8 @@ def run_cell(source: str, names: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), "notebook", "eval"), names)
 
 
-def test_the_cells_run_in_order_and_have_pictures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    notebook = json.loads(NOTEBOOK.read_text("utf-8"))
-    assert notebook["nbformat"] == 4 and NOTEBOOK.stat().st_size < 20_000
+def run_all(notebook: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Run all cells; return their variables, and the pictures by type."""
     names: dict[str, Any] = {}
     pictures: dict[str, str] = {}
     for cell in notebook["cells"]:
@@ -40,6 +36,17 @@ def test_the_cells_run_in_order_and_have_pictures(
         value = run_cell("".join(cell["source"]), names)
         if hasattr(value, "_repr_html_"):
             pictures[type(value).__name__] = value._repr_html_()
+    return names, pictures
+
+
+def test_the_cells_run_in_order_and_have_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads(NOTEBOOK.read_text("utf-8"))
+    assert notebook["nbformat"] == 4 and NOTEBOOK.stat().st_size < 20_000
+    names, pictures = run_all(notebook)
+    assert run_all(notebook)[1].keys() == pictures.keys(), "the second time, in the same folder"
     assert set(pictures) == {"Store", "Rows", "Row", "Mixture", "Loader"}
     assert "70.0%" in pictures["Mixture"] and "30.0%" in pictures["Mixture"]
     assert len(re.findall("<span", pictures["Row"])) > 100

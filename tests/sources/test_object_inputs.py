@@ -15,12 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from tests.jobs.builds import build
 from tests.sources.reading import files_of, read_file, read_sliced, source_of
 from tests.storage.fault_proxy import Schedule, fault_proxy
 from tests.storage.servers import Bucket
 
-from packline.errors import InputChanged, InputError
+from packline.errors import InputChanged, InputError, ResumeMismatch
 from packline.fingerprint import Hasher
+from packline.jobs.events import Comparing
 from packline.sources.files import InputFile
 from packline.sources.reader import FILES_AHEAD, Span, open_ahead, read_span
 from packline.storage import object_inputs
@@ -104,6 +106,28 @@ def test_a_file_that_changes_after_planning_is_an_error(corpus: str, name: str) 
                 file, source, Span(0, 0, 3 if file.format == "parquet" else file.size), 1 << 20, Hasher()
             )
         )
+
+
+def test_an_input_with_another_etag_is_compared_with_what_was_built(
+    corpus: str, tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    storage = open_storage(corpus)
+    told: list[Any] = []
+
+    def again(data: bytes) -> bool:
+        """Put an object in the place of the input, and build again; True if content was compared."""
+        storage.delete(["a.jsonl"])
+        storage.put_new("a.jsonl", data)
+        told.clear()
+        build(tmp_path / "store", f"{corpus}/a.jsonl", tokenizer_json, on_event=told.append)
+        return any(isinstance(event, Comparing) for event in told)
+
+    build(tmp_path / "store", f"{corpus}/a.jsonl", tokenizer_json)
+    assert not again(LINES)
+    with pytest.raises(ResumeMismatch, match="the content of input"):
+        again(LINES.replace(b"document 7 ", b"DOCUMENT 7 "))
+    assert not again(LINES)
 
 
 def test_a_parquet_file_is_read_by_its_needed_columns(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:

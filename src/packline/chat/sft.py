@@ -157,6 +157,17 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
             self.tell(Note(f"conversations of several turns may be refused: {self._doubt}{hint}"))
         return super().finished()
 
+    def unproven(self, suspects: set[int]) -> dict[str, int]:
+        """Repetitions of units that are not committed, which alone have a checksum of what both read."""
+        units = list(zip((unit.name for unit in self.units), self._parts, strict=True))
+        first = {(part.file, part.start) for name, part in units if not part.turn and name in self.receipts}
+        return {
+            name: part.file
+            for name, part in units
+            if part.turn and part.file in suspects and name in self.receipts
+            if (part.file, part.start) not in first
+        }
+
     def opening(self) -> SftSettings:
         """Settings of the units."""
         return SftSettings(

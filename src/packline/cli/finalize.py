@@ -26,7 +26,7 @@ def finalize(
     counts = f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"
     rows: list[Line] = [
         [("store", "quiet"), (store, "title")],
-        [("holds", "quiet"), f"{counts} in {plural(len(manifest.units), 'unit')}"],
+        [("holds", "quiet"), f"{counts} in {plural(manifest.unit_count, 'unit')}"],
         [("check it", "quiet"), f"packline verify {store}"],
     ]
     output.lines(table(rows, "ll", width=output.wrap))
@@ -37,7 +37,7 @@ def finalize(
             "exit_code": DONE,
             "documents": manifest.documents,
             "tokens": manifest.tokens,
-            "units": len(manifest.units),
+            "units": manifest.unit_count,
         }
     )
     return DONE

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING
 import packline
 from packline.cli.main import note_command
 from packline.cli.output import Line, output, table
-from packline.cli.reuse_lines import reuse_lines
+from packline.cli.reuse_lines import comparing_line, reuse_lines
 from packline.jobs.events import (
     BuildPlanned,
+    Comparing,
     EnginesTried,
     Event,
     Finished,
@@ -33,12 +34,24 @@ from packline.jobs.events import (
     Progress,
     ReusePlanned,
     UnitDone,
+    UnitsKnown,
 )
 from packline.store.ledger import Ledger, losses
 from packline.viewing.ledger import ledger_table
 from packline.viewing.page import Block, KeyValues
 from packline.viewing.page import Note as NoteBlock
-from packline.viewing.text import bar, cells, cut, duration, percent, plural, scaled, size
+from packline.viewing.text import (
+    bar,
+    cells,
+    cut,
+    duration,
+    percent,
+    plural,
+    scaled,
+    size,
+    time_left,
+    units_of,
+)
 
 if TYPE_CHECKING:
     from packline.vocabulary.trained_folder import TrainingReport
@@ -82,6 +95,7 @@ class Tally:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.planned: Planned | None = None
+        self.comparing: Comparing | None = None
         self.engines: EnginesTried | None = None
         self.reuse: ReusePlanned | None = None
         self.sources: dict[str, SourceTally] = {}
@@ -89,6 +103,8 @@ class Tally:
         self.rates: dict[str, dict[str, float]] = {}
         """MB/s of the last committed unit, by script and engine."""
         self.notes: list[str] = []
+        self._of = (0, True)
+        """Units in all, and whether the number is exact."""
         self.tokens = 0
         """Tokens of this run."""
         self._clock, self._began = clock, clock()
@@ -108,6 +124,7 @@ class Tally:
             self.rates |= event.rates
         elif isinstance(event, Planned):
             self.planned, self.units_done, self._began = event, event.units_done, self._clock()
+            self._of = (event.units, event.is_exact)
             if isinstance(event, BuildPlanned):
                 self.sources = {name: SourceTally(expected) for name, expected in event.sources.items()}
                 for name, ledger in event.sources_done.items():
@@ -115,6 +132,10 @@ class Tally:
                         event.sources[name], ledger.documents, ledger.text_bytes, ledger.tokens
                     )
                     self.sources[name] = done
+        elif isinstance(event, UnitsKnown):
+            self._of = (event.units, event.is_exact)
+        elif isinstance(event, Comparing):
+            self.comparing = event
         elif isinstance(event, ReusePlanned):
             self.reuse = event
         elif isinstance(event, EnginesTried):
@@ -155,9 +176,9 @@ class Tally:
         return left / rate if rate else None
 
     def units(self) -> str:
-        """`3 of 64 units`; streams gain units as they are read, so the plan's number is the minimum."""
-        planned = self.planned.units if self.planned else 0
-        return f"{self.units_done:,} of {max(planned, self.units_done):,} units"
+        """`3 of 64 units`; of about 64 while streams are read, which gain units."""
+        units, is_exact = self._of
+        return f"{self.units_done:,} of {units_of(units, is_exact=is_exact)}"
 
     @property
     def fraction(self) -> float:
@@ -165,7 +186,7 @@ class Tally:
         planned = self.planned
         if planned is None:
             return 0.0
-        by_units = self.units_done / max(planned.units, 1)
+        by_units = self.units_done / max(self._of[0], 1)
         if not planned.tokens:
             return by_units
         kept = planned.units_done / max(planned.units, 1)
@@ -180,20 +201,6 @@ class Tally:
         if seconds > TELLING_SECONDS and done > 0:
             parts.append(time_left(seconds / done * (1 - self.fraction)))
         return "  ".join(parts)
-
-
-def time_left(seconds: float) -> str:
-    """Estimate of the remaining time, no more exact than it is.
-
-    >>> time_left(4.2), time_left(18.7), time_left(100), time_left(7260)
-    ('about 5 s left', 'about 20 s left', 'about 2 min left', 'about 2 h 01 min left')
-    """
-    if seconds < 60:
-        step = 5 if seconds < 30 else 10
-        return f"about {-(-int(seconds) // step) * step or 1} s left"
-    if seconds < 3600:
-        return f"about {round(seconds / 60)} min left"
-    return f"about {duration(seconds)} left"
 
 
 @contextmanager
@@ -226,7 +233,7 @@ def watch(
                     output.note(*line)
             elif isinstance(event, Note):
                 output.note(("note: ", "warning"), event.text)
-            elif isinstance(event, Progress | UnitDone):
+            elif isinstance(event, Comparing | Progress | UnitDone):
                 tick()
 
         yield hear
@@ -253,7 +260,8 @@ def import_lines(planned: ImportPlanned) -> list[Line]:
 def build_lines(planned: BuildPlanned) -> list[Line]:
     """Lines that describe a planned build."""
     expected = sum(planned.sources.values())
-    work = f"{plural(planned.files, 'file')}, about {size(expected)} of text, {plural(planned.units, 'unit')}"
+    units = units_of(planned.units, is_exact=planned.is_exact)
+    work = f"{plural(planned.files, 'file')}, about {size(expected)} of text, {units}"
     if earlier := planned.units_done - planned.units_reused:
         work += f", {earlier:,} of them done by an earlier run"
     if planned.units_reused:
@@ -287,6 +295,8 @@ def engine_lines(tried: EnginesTried) -> list[Line]:
 
 def plain_line(tally: Tally) -> str:
     """Progress as one line."""
+    if tally.planned is None and tally.comparing is not None:
+        return comparing_line(tally.comparing)
     if not isinstance(tally.planned, BuildPlanned):
         return tally.line()
     total, (rate, tokens) = tally.total, tally.speed()
@@ -306,7 +316,8 @@ def plain_line(tally: Tally) -> str:
 def draw(tally: Tally, width: int) -> list[Line]:
     """One bar per source and a line for the total, or one bar."""
     if tally.planned is None:
-        return [[("  looking at the inputs, loading the tokenizer ...", "quiet")]]
+        looking = "looking at the inputs, loading the tokenizer ..."
+        return [[(f"  {comparing_line(tally.comparing) if tally.comparing else looking}", "quiet")]]
     if not isinstance(tally.planned, BuildPlanned):
         done, rest = bar(tally.fraction, min(max(width - 70, 8), 40))
         return [["  ", (done, "good"), (rest, "quiet"), "  ", tally.line()]]

@@ -1,10 +1,10 @@
-"""Report of what a build takes over from an earlier store."""
+"""Report of what a build takes over from an earlier store, and of inputs that are compared with it."""
 
 from __future__ import annotations
 
 from packline.cli.output import Line, output, table
-from packline.jobs.events import ReusePlanned
-from packline.viewing.text import plural, size
+from packline.jobs.events import Comparing, ReusePlanned
+from packline.viewing.text import percent, plural, size
 
 SHOWN = 12
 """Largest number of reasons that are shown."""
@@ -32,3 +32,9 @@ def reuse_lines(planned: ReusePlanned) -> list[Line]:
         rows.append(["", f"{size(planned.read_bytes)} of inputs were read to compare their content"])
     rows += [["", (f"damaged: {line}", "warning")] for line in planned.damaged[:3]]
     return table(rows, "ll", width=output.wrap)
+
+
+def comparing_line(event: Comparing) -> str:
+    """Progress of a comparison of inputs as one line."""
+    what = f"{plural(event.files, 'input')} with other times, {size(event.bytes)}"
+    return f"{percent(event.fraction)}  comparing {what}, with what was read of them"

@@ -12,7 +12,7 @@ from packline.cli.arguments import Flags
 from packline.cli.main import DONE
 from packline.cli.output import Line, Piece, output, table
 from packline.jobs.status import Status
-from packline.viewing.text import bar, plural, size
+from packline.viewing.text import bar, plural, size, units_of
 
 _FLAGS = Flags()
 STATES: dict[str, Piece] = {
@@ -82,5 +82,4 @@ def status_lines(found: Status) -> list[Line]:
 def _units(found: Status) -> str:
     if found.units_total is None:
         return f"{plural(found.units_done, 'unit')}, of how many is not known"
-    about = "" if found.total_is_exact else "about "
-    return f"{found.units_done:,} of {about}{plural(found.units_total, 'unit')}"
+    return f"{found.units_done:,} of {units_of(found.units_total, is_exact=found.total_is_exact)}"

@@ -9,20 +9,22 @@ the part of the store that exists. A million units take a few megabytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from packline.errors import CorruptStore, StoreError
 from packline.fingerprint import hash_value
-from packline.jobs.unit_table import UnitTable
-from packline.recipe import Recipe
+from packline.jobs.unit_table import Stream, UnitTable
+from packline.recipe import Recipe, is_limited
 from packline.sources.files import InputFile
 from packline.storage.protocol import Storage
 from packline.store.ledger import source_names
-from packline.store.manifest import WORK, ImportEntry, TokenizerEntry
+from packline.store.manifest import WORK, ImportEntry, StreamReceipt, TokenizerEntry
 from packline.store.tables import InputEntry
+from packline.store.unit_names import planned_name
 
 PLAN = "plan.zst"
 DIGITS = 12
@@ -66,6 +68,46 @@ class BegunBuild(msgspec.Struct, frozen=True, kw_only=True):
     def inputs(self) -> Iterator[InputEntry]:
         """Inputs for the manifest, without checksums."""
         return input_entries(self.recipe, self.files, self.input_format)
+
+
+class UnitCount:
+    """Number of units in all, as far as it is known: that of a stream's units is, at its end.
+
+    Args:
+        begun: the plan.
+        units: names of committed units.
+        streams: streams that were read to their end.
+    """
+
+    def __init__(self, begun: BegunBuild, units: Iterable[str], streams: Mapping[str, StreamReceipt]) -> None:
+        is_stream = begun.units.is_stream
+        self._is_limited = is_limited(begun.recipe)
+        self._expected = {
+            unit.name: unit.slices()
+            for unit in begun.units.at(is_stream.nonzero()[0])
+            if isinstance(unit, Stream)
+        }
+        self._slices: Counter[str] = Counter()
+        self.total = int((~is_stream).sum()) + sum(self._expected.values())
+        for name, end in streams.items():
+            self.end(name, end.units)
+        for name in units:
+            self.add(name)
+
+    @property
+    def is_exact(self) -> bool:
+        """False while a stream has not been read to its end, and if a limit may end the build early."""
+        return not self._expected and not self._is_limited
+
+    def add(self, unit: str) -> None:
+        """Count a committed unit: a stream may have more than expected."""
+        if (expected := self._expected.get(stream := planned_name(unit))) is not None:
+            self._slices[stream] += 1
+            self.total += self._slices[stream] > expected
+
+    def end(self, stream: str, units: int) -> None:
+        """Take over the number of units of a stream."""
+        self.total += units - max(self._expected.pop(stream, units), self._slices[stream])
 
 
 def input_entries(recipe: Recipe, files: Iterable[InputFile], format: str) -> Iterator[InputEntry]:

@@ -15,7 +15,9 @@ from packline.encoders.separate_engine import start_ahead
 from packline.jobs.ahead import BUILD, end_ahead, looks_little
 from packline.jobs.on import On, Slice
 from packline.recipe import Recipe, RunOptions, check_options
+from packline.recipe_places import folder_of, tokenizer_of
 from packline.storage.inputs import refuse_name
+from packline.storage.places import place_in
 
 if TYPE_CHECKING:
     from packline.jobs.events import Event, Finished
@@ -45,10 +47,10 @@ def run_build(
     check_options(options)
     began = time.monotonic() if started is None else started
     here = on == "local"
-    inputs = [given for source in recipe.sources for given in source.inputs]
+    inputs = [place_in(folder_of(recipe), given) for source in recipe.sources for given in source.inputs]
     may_stay = here and options.workers is None and looks_little(inputs)
     if may_stay:
-        start_ahead(recipe.tokenizer, options.engine, parse=recipe.special_tokens == "parse")
+        start_ahead(tokenizer_of(recipe), options.engine, parse=recipe.special_tokens == "parse")
     from packline.jobs.executor import LocalProcesses
 
     processes = LocalProcesses(preload=BUILD)

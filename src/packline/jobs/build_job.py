@@ -12,7 +12,8 @@ folder.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import numpy as np
 from packline.encoders.reference import RoundTrip
 from packline.errors import PacklineError, RecipeError
 from packline.fingerprint import Hasher
+from packline.jobs.begun import UnitCount
 from packline.jobs.build_runner import (
     BuildInfo,
     BuildResult,
@@ -32,9 +34,17 @@ from packline.jobs.build_runner import (
     TokenizeSettings,
 )
 from packline.jobs.chosen import Chosen, chosen
-from packline.jobs.events import BuildPlanned, EnginesTried, Event, Finished, Note, Progress, UnitDone
+from packline.jobs.events import (
+    BuildPlanned,
+    EnginesTried,
+    Event,
+    Finished,
+    Note,
+    Progress,
+    UnitDone,
+    UnitsKnown,
+)
 from packline.jobs.identity import BuildIdentity, digest_inputs
-from packline.jobs.input_evidence import keep_evidence, now_ns
 from packline.jobs.job import Session
 from packline.jobs.limits import (
     VAL_NOTE,
@@ -49,10 +59,11 @@ from packline.jobs.resources import (
     free_disk,
 )
 from packline.jobs.reuse import Reuse
-from packline.jobs.store_job import StoreJob
+from packline.jobs.store_job import Part, StoreJob
 from packline.jobs.unit import Task
 from packline.jobs.unit_table import Stream, Unit, UnitTable
 from packline.jobs.units import prepare
+from packline.quantities import size
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile, not_text_notes
 from packline.sources.piece_checksum import piece_checksum
@@ -98,7 +109,6 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         *,
         here: bool = False,
     ) -> None:
-        self._planned_ns = now_ns()
         self.work = work = prepare(recipe, options, here=here)
         self._reuse = None if reuse is None else Reuse(reuse, work, Path(out))
         self._reused = 0
@@ -122,7 +132,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         """Values that must be equal to resume."""
         boundary: dict[str, Any] = msgspec.to_builtins(self.boundary)
         inputs = digest_inputs(self.files)
-        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs, self._planned_ns)
+        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs, self.planned_ns)
 
     def unit_table(self, slugs: Sequence[str]) -> UnitTable:
         """Planned units."""
@@ -131,8 +141,6 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
     def begin(self) -> Sequence[Task]:
         """Start or resume, and take over what an earlier store has."""
         todo = super().begin()
-        if (begun := self.folder.identity()) is not None:
-            self._planned_ns = begun.planned_ns
         return todo if self._reuse is None else self._take_over(self._reuse, todo)
 
     def _take_over(self, reuse: Reuse, todo: Sequence[Task]) -> Sequence[Task]:
@@ -151,16 +159,26 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             self.committed.add(name, end)
         return self.todo()
 
-    def changed(self, suspects: set[int]) -> set[int]:
-        """Files whose content has changed; streams without an end have no checksum to compare with."""
-        changed = super().changed(suspects)
-        begun = {planned_name(name) for name in self.receipts}
-        for stream in self.units:
-            if isinstance(stream, Stream) and stream.file in suspects and stream.name in begun:
-                whole = self.streams.get(stream.name)
-                if whole is None or self._stream_checksum(stream) != whole.checksum:
-                    changed.add(stream.file)
-        return changed
+    def parts(self, suspects: set[int]) -> Iterator[Part]:
+        """What committed units and streams have read of files."""
+        yield from super().parts(suspects)
+        for unit in self.units:
+            if isinstance(unit, Stream) and unit.file in suspects and unit.name in self.streams:
+                yield unit.file, partial(self._is_whole, unit, self.streams[unit.name].checksum)
+
+    def unproven(self, suspects: set[int]) -> dict[str, int]:
+        """Slices of streams that were not read to their end, and units that a limit has ended."""
+        found: dict[str, int] = {}
+        slices = slices_of(self.receipts)
+        for unit in self.units:
+            if isinstance(unit, Stream):
+                if unit.file in suspects and unit.name not in self.streams:
+                    found |= dict.fromkeys(slices.get(unit.name, ()), unit.file)
+            elif self._limit.given and unit.name in self.receipts:
+                read = len(self.receipts[unit.name].inputs)
+                if read < len(unit.spans) and unit.spans[read].file in suspects:
+                    found[unit.name] = unit.spans[read].file
+        return found
 
     def checksum(self, receipt: Receipt, piece: InputPiece) -> str:
         """Checksum of the bytes of a span's records: decoded too only if bytes alone have another."""
@@ -173,8 +191,8 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             pass
         return str(hasher.hexdigest())
 
-    def _stream_checksum(self, stream: Stream) -> str:
-        """Read a stream again to its end, without spilling slices."""
+    def _is_whole(self, stream: Stream, checksum: str) -> bool:
+        """Read a stream again to its end, without spilling slices; True if it has this checksum."""
         pieces = split_stream(
             self.files[stream.file],
             self.recipe.sources[stream.source],
@@ -183,15 +201,12 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             max_document_bytes=self.recipe.max_document_bytes,
             skip=range(2**62),
         )
-        return next(piece.checksum for piece in pieces if isinstance(piece, StreamEnd))
+        return checksum == next(piece.checksum for piece in pieces if isinstance(piece, StreamEnd))
 
     def todo(self) -> Chosen[Task]:
         """Units and streams without a receipt, in document order."""
         self._limit = LimitWatch(self, self.receipts, self.streams)
-        slices: dict[str, list[str]] = {}
-        for name in chain(self.receipts, self.committed.unread):
-            if (stream := planned_name(name)) != name:
-                slices.setdefault(stream, []).append(name)
+        slices = slices_of(chain(self.receipts, self.committed.unread))
         is_done = np.zeros(len(self.units), bool)
         if self.receipts or self.committed.unread:
             for place, name in enumerate(self.units.names()):
@@ -253,8 +268,10 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
     def announce(self, todo: Sequence[Task], workers: int) -> None:
         """Report the plan, inputs that do not look like text, and a disk that may be too small."""
         work, expected = self.work, self.work.source_bytes
+        self._count = UnitCount(self.plan, self.receipts, self.streams)
         planned = BuildPlanned(
-            units=len(self.units),
+            units=self._count.total,
+            is_exact=self._count.is_exact,
             units_done=len(self.receipts),
             workers=workers,
             files=len(self.files),
@@ -282,9 +299,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             text_bytes = min(text_bytes, IN_FLIGHT * max(workers, 1) * largest)
         needed, free = int(text_bytes / BYTES_A_TOKEN * itemsize), free_disk(self.folder.parent)
         if needed > free and not self._limit.given:
-            self.tell(
-                Note(f"the {what} may need {needed / 1e9:.1f} GB, and the disk has {free / 1e9:.1f} GB free")
-            )
+            self.tell(Note(f"the {what} may need {size(needed)}, and the disk has {size(free)} free"))
 
     def opening(self) -> TokenizeSettings:
         """Settings of the units."""
@@ -335,11 +350,19 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         if isinstance(result, StreamRead):
             if result.receipt is not None:
                 self.committed.add(name, result.receipt)
+                self._recount(partial(self._count.end, name, result.receipt.units))
         elif isinstance(result, Built):
             receipt = result.receipt
             self.committed.add(name, receipt)
             self._measure(result)
+            self._recount(partial(self._count.add, name))
             self.tell(UnitDone(name, receipt.ledger.documents, receipt.ledger.tokens, result.rates))
+
+    def _recount(self, change: Callable[[], None]) -> None:
+        before = (self._count.total, self._count.is_exact)
+        change()
+        if (now := (self._count.total, self._count.is_exact)) != before:
+            self.tell(UnitsKnown(*now))
 
     def _measure(self, result: Built) -> None:
         first = result.first_encode
@@ -402,23 +425,20 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
 
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> Finished:
         """Summary of the build."""
-        if not nothing_to_do:
-            inputs = ((self.work.names[file.source], file) for file in self.files)
-            keep_evidence(manifest, inputs, self._planned_ns)
         if undecoded := sum(self._undecoded.values()):
             self.tell(Note(UNDECODED.format(undecoded)))
         engine_bytes: dict[str, int] = {}
         for counts in self._engine_bytes.values():
-            for name, size in counts.items():
-                engine_bytes[name] = engine_bytes.get(name, 0) + size
+            for name, count in counts.items():
+                engine_bytes[name] = engine_bytes.get(name, 0) + count
         # Clocks of other machines are not comparable with this one's.
         first = self._first_progress if self.is_shared else self._first_encode
         finished = Finished(
             manifest.ledger,
             manifest.sources,
             len(manifest.shards),
-            len(manifest.units),
-            len(manifest.units) if nothing_to_do else 0,
+            manifest.unit_count,
+            manifest.unit_count if nothing_to_do else 0,
             manifest.store_bytes,
             time.monotonic() - self._started,
             max(first - self._started, 0.0) if first else 0.0,
@@ -432,6 +452,15 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         )
         self.tell(finished)
         return finished
+
+
+def slices_of(units: Iterable[str]) -> dict[str, list[str]]:
+    """Names of slices, by the name of their stream."""
+    slices: dict[str, list[str]] = {}
+    for name in units:
+        if (stream := planned_name(name)) != name:
+            slices.setdefault(stream, []).append(name)
+    return slices
 
 
 def _whole(file: InputFile) -> Span:

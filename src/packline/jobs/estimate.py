@@ -25,6 +25,7 @@ from packline.jobs.dry_run import LEAST_RANGE, Sample, dry_run
 from packline.jobs.resources import count_workers, free_disk, resident_memory
 from packline.jobs.unit_table import Stream
 from packline.jobs.units import COMPRESSION_GUESS, SampleTexts, Work, load_encoder, prepare, set_room
+from packline.quantities import size
 from packline.recipe import Recipe, RunOptions
 from packline.sources.batch import Texts
 from packline.sources.files import InputFile, not_text_notes
@@ -287,9 +288,7 @@ def _warnings(work: Work, samples: list[Sample], found: Estimate) -> list[str]:
     lines = not_text_notes(work.files, work.names)
     if not found.enough_disk:
         needed = found.store_bytes + found.temporary_bytes
-        lines.append(
-            f"the disk is too small: {needed / 1e9:.1f} GB needed, {found.free_disk / 1e9:.1f} GB free"
-        )
+        lines.append(f"the disk is too small: {size(needed)} needed, {size(found.free_disk)} free")
     for name, sample in zip(work.names, samples, strict=True):
         lines += [f"source {name}: cannot sample {problem}" for problem in sample.problems[:3]]
         if not sample.sampled_documents:

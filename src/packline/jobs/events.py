@@ -17,12 +17,15 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """Plan of a job, before its first unit. Each kind of job adds what it knows."""
 
     units: int
+    """Units in all, as far as known."""
     units_done: int
     """Units committed by an earlier run of the same job."""
     workers: int
     """Number of worker processes; 0: all in this process."""
     tokens: int | None = None
     """Tokens of all units, where known in advance."""
+    is_exact: bool = True
+    """False if the number of units is not known yet: a compressed file is cut as it is read."""
 
 
 class StorePlanned(Planned, frozen=True, kw_only=True):
@@ -65,11 +68,11 @@ class SourceReuse(msgspec.Struct):
 
     source: str
     units: int = 0
-    """Planned units that are taken over; a stream counts as one."""
+    """Units that are taken over."""
     text_bytes: int = 0
     """Expected text bytes of these units."""
     run: dict[str, int] = msgspec.field(default_factory=dict)
-    """Units that are run, by the reason why they are not taken over."""
+    """Units that are run, as far as known, by the reason why they are not taken over."""
 
 
 class ReusePlanned(msgspec.Struct, frozen=True):
@@ -85,13 +88,23 @@ class ReusePlanned(msgspec.Struct, frozen=True):
 
     @property
     def units(self) -> int:
-        """Number of planned units that are taken over."""
+        """Number of units that are taken over."""
         return sum(source.units for source in self.sources)
 
     @property
     def units_run(self) -> int:
-        """Number of planned units that are run."""
+        """Number of units that are run, as far as known."""
         return sum(count for source in self.sources for count in source.run.values())
+
+
+class Comparing(msgspec.Struct, frozen=True):
+    """Inputs that were touched are compared with what a store, or an unfinished build, has read of them."""
+
+    files: int
+    bytes: int
+    """Their size."""
+    fraction: float
+    """Completed fraction."""
 
 
 class EnginesTried(msgspec.Struct, frozen=True):
@@ -109,6 +122,13 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     documents: int
     text_bytes: int
     tokens: int
+
+
+class UnitsKnown(msgspec.Struct, frozen=True):
+    """The number of units is another one by now, after what was read of compressed files."""
+
+    units: int
+    is_exact: bool
 
 
 class UnitDone(msgspec.Struct, frozen=True):
@@ -180,7 +200,7 @@ def as_failed(error: BaseException, *, short_of_memory: str = "lower --workers o
     return Failed("PacklineError", f"{type(error).__name__}: {error}{where}", "")
 
 
-Event = Planned | ReusePlanned | EnginesTried | Progress | UnitDone | Note | Finished
+Event = Planned | Comparing | UnitsKnown | ReusePlanned | EnginesTried | Progress | UnitDone | Note | Finished
 OnEvent = Callable[[Event], None]
 
 

@@ -199,8 +199,10 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
         differences += recipe_difference(old.boundary, new.boundary)
         if old.inputs.names != new.inputs.names:
             begun = read_begun(self.storage)
-            before = [] if begun is None else [(file.path, file.size) for file in begun.files]
-            differences += input_differences(before, [(file.path, file.size) for file in files])
+            lists = ([] if begun is None else begun.files, files)
+            paths = {(one.source, one.name): one.path for listed in lists for one in listed}
+            sizes = ([(paths[one.source, one.name], one.size) for one in listed] for listed in lists)
+            differences += input_differences(*sizes)
         refuse_differences(self.place, differences)
         if others := recipe_difference(old.versions, new.versions):
             raise ResumeMismatch(

@@ -26,7 +26,7 @@ class InputsDigest(msgspec.Struct, frozen=True):
     """Checksums of the list of inputs; the list itself is in the plan."""
 
     names: str
-    """Checksum of the paths and sizes."""
+    """Checksum of the names and sizes."""
     states: str
     """Checksum of the times of modification."""
 
@@ -35,7 +35,7 @@ def digest_inputs(files: Iterable[InputFile]) -> InputsDigest:
     """Checksums of a list of inputs."""
     names, states = Hasher(), Hasher()
     for file in files:
-        names.update(msgspec.msgpack.encode((file.path, file.size)))
+        names.update(msgspec.msgpack.encode((file.source, file.name, file.size)))
         states.update(msgspec.msgpack.encode(file.modified))
     return InputsDigest(names.hexdigest(), states.hexdigest())
 

@@ -5,7 +5,7 @@
 A file whose device, inode, size, time of modification and time of status change are equal has equal content:
 the last of these times cannot be set, and changes with every write, rename, link or `touch`. Times have a
 resolution of milliseconds to a second, so evidence is kept only for files whose status had not changed for
-two seconds when the build was planned; a change during the build then shows.
+two seconds when the build was planned; a change during the build then shows. A remote file has an ETag.
 
 Times inside the store are no evidence: a copy of a store is newer than an input that was changed in between.
 The store is never written to, and nothing depends on the evidence: without it, inputs are read again.
@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from packline.sources.files import InputFile
+from packline.storage.inputs import is_compared
 from packline.storage.local import publish_bytes, user_cache
 from packline.storage.places import is_remote
 from packline.store.manifest import Manifest, to_json
@@ -37,37 +38,45 @@ class FileState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """State of an input, and its names in the store."""
 
     path: str
-    """Absolute."""
+    """Absolute, or a URI."""
     source: str
     name: str
     device: int
     inode: int
     size: int
-    modified_ns: int
+    modified: str
     changed_ns: int
 
 
-def state_of(path: str, source: str, name: str) -> FileState | None:
-    """State of a local file now; None for any other.
+def place_of(file: InputFile) -> str:
+    """Absolute path, or URI."""
+    return file.path if is_remote(file.path) else os.path.abspath(file.path)
+
+
+def state_of(file: InputFile, source: str) -> FileState | None:
+    """State of a local file now, or of a remote one when it was listed; None for one without a state.
 
     Args:
         source: name of the source.
-        name: name of the file within the source.
     """
-    if is_remote(path):
-        return None
+    if is_remote(file.path):
+        from packline.storage.object_inputs import is_strong
+
+        if not (is_compared(file.path) and is_strong(file.modified)):
+            return None
+        return FileState(file.path, source, file.name, 0, 0, file.size, file.modified, 0)
     try:
-        found = os.stat(path)
+        found = os.stat(file.path)
     except OSError:
         return None
     return FileState(
-        os.path.abspath(path),
+        place_of(file),
         source,
-        name,
+        file.name,
         found.st_dev,
         found.st_ino,
         found.st_size,
-        found.st_mtime_ns,
+        str(found.st_mtime_ns),
         found.st_ctime_ns,
     )
 
@@ -84,7 +93,7 @@ class _Sealed(msgspec.Struct):
 
 
 def keep_evidence(manifest: Manifest, files: Iterable[tuple[str, InputFile]], planned_ns: int) -> None:
-    """Record the state of the inputs of a store that was just published; failures are ignored.
+    """Record the state of the inputs that a store was built from; failures are ignored.
 
     Args:
         manifest: its manifest.
@@ -94,9 +103,9 @@ def keep_evidence(manifest: Manifest, files: Iterable[tuple[str, InputFile]], pl
     states = [
         state
         for source, file in files
-        if (state := state_of(file.path, source, file.name)) is not None
+        if (state := state_of(file, source)) is not None
         and state.changed_ns + RESOLUTION_NS <= planned_ns
-        and (state.size, str(state.modified_ns)) == (file.size, file.modified)
+        and (state.size, state.modified) == (file.size, file.modified)
     ]
     with suppress(OSError, RuntimeError, msgspec.MsgspecError):  # no home, no room, not writable
         path = evidence_path(msgspec.json.decode(to_json(manifest), type=_Sealed).checksum)

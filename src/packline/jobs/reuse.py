@@ -31,7 +31,7 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import Hasher
 from packline.jobs.events import ReusePlanned, SourceReuse
 from packline.jobs.folder import StoreFolder
-from packline.jobs.input_evidence import read_evidence, state_of
+from packline.jobs.input_evidence import place_of, read_evidence, state_of
 from packline.jobs.unit import check_unchanged
 from packline.jobs.unit_settings import OF_FILES, UnitSettingsKey
 from packline.jobs.unit_table import Stream, Unit
@@ -224,7 +224,7 @@ class Reuse:
                 plan.matches.append(found)
             else:
                 reasons = plan.reasons.setdefault(self._names[unit.source], {})
-                reasons[found] = reasons.get(found, 0) + 1
+                reasons[found] = reasons.get(found, 0) + (unit.slices() if isinstance(unit, Stream) else 1)
         plan.read_bytes = self._read_bytes
         return plan
 
@@ -233,7 +233,7 @@ class Reuse:
         sources = {name: SourceReuse(name) for name in self._names}
         for match in plan.matches:
             source = sources[self._names[match.unit.source]]
-            source.units += 1
+            source.units += len(match.receipts)
             source.text_bytes += match.unit.text_bytes
         for name, reasons in plan.reasons.items():
             sources[name].run = dict(sorted(reasons.items(), key=lambda item: -item[1]))
@@ -306,8 +306,8 @@ class Reuse:
         """True if a file is known to be the one that the earlier store was built from."""
         known = self._unchanged.get(file.index)
         if known is None:
-            before = self._evidence.get(os.path.abspath(file.path))
-            known = before is not None and before == state_of(file.path, self._names[file.source], file.name)
+            before = self._evidence.get(place_of(file))
+            known = before is not None and before == state_of(file, self._names[file.source])
             self._unchanged[file.index] = known
         return known
 

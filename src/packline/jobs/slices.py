@@ -78,9 +78,8 @@ def run_slice(job: Job[U, Any, Any], session: Session, todo: Sequence[U], slice:
         left = chosen(job.look_again())
     if left:
         streams = int(left.is_stream.sum())
-        what = f"{len(left):,} of {job.planned():,} units"
+        what = f"{len(left) - streams:,} units" + (f" and {streams:,} compressed files" if streams else "")
         raise UnitsLeft(
-            f"slice {slice} is done; {what} are left to other slices"
-            + (f", {streams:,} of them compressed files" if streams else ""),
+            f"slice {slice} is done; {what} are left to other slices",
             hint="the slice that commits the last unit publishes; if one was lost, run its command again",
         )

@@ -12,30 +12,27 @@ per unit. See `verify` to check the store and `estimate` to predict a time.
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from packline.errors import CorruptStore, StoreNotFound
-from packline.jobs.begun import BegunBuild, read_begun
+from packline.jobs.begun import UnitCount, read_begun
 from packline.jobs.driver import driver_lines, read_driver, read_helpers
 from packline.jobs.folder import read_published
 from packline.jobs.identity import BuildIdentity
 from packline.jobs.seen import CommittedReceipts
-from packline.jobs.unit_table import Stream
 from packline.jobs.work import PARTS, Command, is_running, read_command, sharing_processes, staging_folder
-from packline.recipe import Recipe, is_limited
+from packline.recipe import Recipe
 from packline.storage.local import LocalFolder
 from packline.storage.opening import open_storage
 from packline.storage.places import is_remote
 from packline.storage.protocol import Storage
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
-from packline.store.manifest import MANIFEST, WORK, Manifest, StreamReceipt
+from packline.store.manifest import MANIFEST, WORK, Manifest
 from packline.store.manifest_reader import read_manifest
-from packline.store.unit_names import STREAM, planned_name
 
 EXPORTED = "packline.json"
 """Record of a finished export."""
@@ -149,13 +146,14 @@ def _begun(
     receipts = committed.receipts
     names = source_names(identity.recipe)
     ledger = total(receipt.ledger for receipt in receipts.values())
-    units_total, exact = _units_in_all(read_begun(storage), receipts, committed.streams)
+    begun = read_begun(storage)
+    count = None if begun is None else UnitCount(begun, receipts, committed.streams)
     return Status(
         path=storage.place,
         state=state,
         units_done=len(receipts),
-        units_total=units_total,
-        total_is_exact=exact,
+        units_total=None if count is None else count.total,
+        total_is_exact=count is not None and count.is_exact,
         documents=ledger.documents,
         tokens=ledger.tokens,
         ledger=ledger,
@@ -219,12 +217,11 @@ def _unfinished_export(
 
 
 def _finished(place: str, manifest: Manifest) -> Status:
-    units = sum(not name.endswith(STREAM) for name in manifest.units.names("unit"))
     return Status(
         path=place,
         state="finished",
-        units_done=units,
-        units_total=units,
+        units_done=manifest.unit_count,
+        units_total=manifest.unit_count,
         total_is_exact=True,
         documents=manifest.documents,
         tokens=manifest.tokens,
@@ -248,26 +245,6 @@ def _identity(storage: Storage) -> BuildIdentity | None:
         raise CorruptStore(
             f"{storage.place}: {record} is damaged: {error}", hint=f"remove {storage.place} and build again"
         ) from error
-
-
-def _units_in_all(
-    begun: BegunBuild | None, units: Iterable[str], streams: dict[str, StreamReceipt]
-) -> tuple[int | None, bool]:
-    """Number of units, and whether it is exact: the units of a stream are known only at its end."""
-    if begun is None:
-        return None, False
-    is_stream = begun.units.is_stream
-    count, exact = int((~is_stream).sum()), not is_limited(begun.recipe)
-    slices = Counter(map(planned_name, units))
-    for place in is_stream.nonzero()[0].tolist():
-        unit = begun.units[place]
-        assert isinstance(unit, Stream)
-        if unit.name in streams:
-            count += streams[unit.name].units
-        else:
-            count += max(unit.slices(), slices[unit.name])
-            exact = False
-    return count, exact
 
 
 def _size_of(storage: Storage) -> int:

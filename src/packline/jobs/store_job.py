@@ -10,9 +10,9 @@ What a unit does is up to the subclass.
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -26,11 +26,11 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, ResumeMismatch, TokenizerError
 from packline.jobs.begun import BegunBuild, build_mark, input_entries, record_begun
 from packline.jobs.chosen import Chosen
-from packline.jobs.events import ImportPlanned, Note, UnitDone
+from packline.jobs.events import Comparing, ImportPlanned, Note, UnitDone
 from packline.jobs.finish import make_manifest, publish_store
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences, refuse_differences
-from packline.jobs.input_evidence import read_evidence
+from packline.jobs.input_evidence import keep_evidence, now_ns, place_of, read_evidence, state_of
 from packline.jobs.job import Job, Numbered, Session, WorkUnit
 from packline.jobs.kept_receipts import KeptReceipts
 from packline.jobs.resources import require_disk, usable_cores
@@ -58,6 +58,8 @@ from packline.store.unit_names import source_slugs
 U = TypeVar("U", bound=WorkUnit)
 R = TypeVar("R")
 S = TypeVar("S")
+Part = tuple[int, Callable[[], bool]]
+"""Part of an input, by the number of the file: a function that is True if it is as it was read."""
 
 
 class StoreJob(Job[U, R, S]):
@@ -92,6 +94,8 @@ class StoreJob(Job[U, R, S]):
         names = source_names(recipe)
         self.numbered = {(names[file.source], file.name): file for file in files}
         """Inputs by the names that receipts use: of the source, and of the file within it."""
+        self.planned_ns = now_ns()
+        """Time before the first unit read an input."""
         self.dtype = dtype_for(tokenizer.vocab_size).name
         self.receipts = KeptReceipts()
         """Receipts of committed units."""
@@ -185,24 +189,46 @@ class StoreJob(Job[U, R, S]):
             [(one.name, one.bytes) for one in manifest.inputs],
             [(file.name, file.size) for file in self.files],
         )
-        differences += [
-            f"input {file.path} was modified after the store was built" for file in self._newer(manifest)
-        ]
+        if not differences and (suspects := self._touched(manifest)):
+            self.committed = self.folder.read_receipts()
+            self.receipts, self.streams = self.committed.receipts, self.committed.streams
+            changed, certain = self.changed(set(suspects)), {one for one, known in suspects.items() if known}
+            unproven = set(self.unproven(certain).values())
+            differences = [f"the content of input {self.files[file].path}" for file in sorted(changed)]
+            differences += [
+                f"input {self.files[file].path} was modified, and a limit ended the build within it"
+                for file in sorted(unproven - changed)
+            ]
+            if not differences:
+                self._keep_evidence(manifest)
         refuse_differences(self.folder.place, differences, hint=self.hint_of_other)
 
-    def _newer(self, manifest: Manifest) -> Iterator[InputFile]:
-        """Inputs that were modified after a finished store was built from them, as far as is known."""
-        if self.folder.is_remote:
-            known = read_evidence(manifest.checksum)
-            for file in self.files:
-                before = known.get(os.path.abspath(file.path))
-                if before is not None and str(before.modified_ns) != file.modified:
-                    yield file
-            return
-        published = (self.folder.path / MANIFEST).stat().st_mtime_ns
+    def _touched(self, manifest: Manifest) -> dict[int, bool]:
+        """Inputs that may have changed since a finished store was built from them; True if they were touched.
+
+        Of a file without evidence the times are compared with that of the store. A store elsewhere has none:
+        local files are read then, but not by each of the slices that find it finished.
+        """
+        known, names = read_evidence(manifest.checksum), source_names(self.recipe)
+        folder = self.folder
+        published = -1 if folder.is_remote else (folder.path / MANIFEST).stat().st_mtime_ns
+        touched = {}
         for file in self.files:
-            if not is_remote(file.path) and file.modified.isdigit() and int(file.modified) > published:
-                yield file
+            before, now = known.get(place_of(file)), state_of(file, names[file.source])
+            if before is not None:
+                is_same = before == now
+            elif now is None or is_remote(file.path):
+                is_same = True
+            else:
+                is_same = max(int(now.modified), now.changed_ns) <= published
+                is_same |= folder.is_remote and not folder.drives
+            if not is_same:
+                touched[file.index] = before is not None or not folder.is_remote
+        return touched
+
+    def _keep_evidence(self, manifest: Manifest) -> None:
+        names = source_names(self.recipe)
+        keep_evidence(manifest, ((names[file.source], file) for file in self.files), self.planned_ns)
 
     def begin(self) -> Sequence[U]:
         """Start, or resume from the units committed by an earlier run."""
@@ -211,17 +237,34 @@ class StoreJob(Job[U, R, S]):
         self.plan = plan = record_begun(folder.storage, self._begun())
         self.committed = committed = folder.read_receipts(keep=not is_limited(self.recipe))
         self.receipts, self.streams = committed.receipts, committed.streams
-        if earlier is not None and earlier.inputs.states != digest_inputs(self.files).states:
-            before = {file.index: file.modified for file in plan.files}
-            suspects = {file.index for file in self.files if before.get(file.index) != file.modified}
-            if changed := self.changed(suspects) if suspects else set():
-                paths = ", ".join(self.files[file].path for file in sorted(changed)[:5])
-                raise ResumeMismatch(
-                    f"{folder.place} was begun with another state of {paths}: expected the content that "
-                    "it has read, found other content, or a compressed file that was modified",
-                    hint="put the earlier files back to resume, or choose another --out",
+        if earlier is not None:
+            self.planned_ns = earlier.planned_ns
+            if earlier.inputs.states != digest_inputs(self.files).states:
+                before = {file.index: file.modified for file in plan.files}
+                self._refuse_changed(
+                    {file.index for file in self.files if before.get(file.index) != file.modified}
                 )
         return self.todo()
+
+    def _refuse_changed(self, suspects: set[int]) -> None:
+        """Refuse inputs of which committed units have read other content, by the files that were touched.
+
+        What a unit has read without a checksum is read again: its commit is withdrawn, if no other process
+        may use it.
+        """
+        changed, unproven = self.changed(suspects), self.unproven(suspects)
+        if self.folder.shared:
+            changed |= set(unproven.values())
+        if changed:
+            paths = ", ".join(self.files[file].path for file in sorted(changed)[:5])
+            raise ResumeMismatch(
+                f"{self.folder.place} was begun with another state of {paths}: expected the content that "
+                "it has read, found other content, or a compressed file that was modified",
+                hint="put the earlier files back to resume, or choose another --out",
+            )
+        for name in unproven:
+            self.folder.withdraw(self.receipts[name])
+        self.committed.refresh()
 
     def _begun(self) -> BegunBuild:
         """Plan, for whoever joins, reads or finishes the build."""
@@ -245,18 +288,33 @@ class StoreJob(Job[U, R, S]):
     def changed(self, suspects: set[int]) -> set[int]:
         """Files whose content is no longer that which committed units have read.
 
-        A file with another modification time but the same checksums counts as unchanged.
+        A file with other times but the same checksums counts as unchanged.
 
         Args:
-            suspects: numbers of the files with another modification time.
+            suspects: numbers of the files with other times.
         """
-        return {
-            file.index
-            for receipt in self.receipts.values()
-            for piece in receipt.inputs
-            if (file := self.numbered[receipt.source, piece.file]).index in suspects
-            and self.checksum(receipt, piece) != piece.checksum
-        }
+        parts, changed = list(self.parts(suspects)), set()
+        size = sum(self.files[file].size for file in suspects)
+        for number, (file, is_same) in enumerate(parts):
+            self.tell(Comparing(len(suspects), size, number / len(parts)))
+            if file not in changed and not is_same():
+                changed.add(file)
+        return changed
+
+    def parts(self, suspects: set[int]) -> Iterator[Part]:
+        """What committed units have read of files."""
+        for receipt in self.receipts.values():
+            for piece in receipt.inputs:
+                file = self.numbered[receipt.source, piece.file].index
+                if file in suspects:
+                    yield file, partial(self._is_same, receipt, piece)
+
+    def unproven(self, suspects: set[int]) -> dict[str, int]:
+        """Committed units that have read some of these files without a checksum: name and file."""
+        return {}
+
+    def _is_same(self, receipt: Receipt, piece: InputPiece) -> bool:
+        return self.checksum(receipt, piece) == piece.checksum
 
     def checksum(self, receipt: Receipt, piece: InputPiece) -> str:
         """Checksum of a part of an input as it is now."""
@@ -272,6 +330,7 @@ class StoreJob(Job[U, R, S]):
         if not folder.lead():
             manifest = folder.finished()
             assert manifest is not None
+            self._keep_evidence(manifest)
             self.clean()
             refuse_empty(folder.place, manifest)
             return self.done(manifest)
@@ -283,6 +342,7 @@ class StoreJob(Job[U, R, S]):
             folder.release()
             raise
         publish_store(folder, manifest)
+        self._keep_evidence(manifest)
         self.clean()
         refuse_empty(folder.place, manifest)
         return self.done(manifest)
@@ -343,7 +403,8 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         """Values that must be equal to resume."""
         imported = {**msgspec.to_builtins(self.entry), "units": len(self._units)}
         boundary = {**msgspec.to_builtins(self.boundary), "import": imported}
-        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, digest_inputs(self.files))
+        inputs = digest_inputs(self.files)
+        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs, self.planned_ns)
 
     def unit_table(self, slugs: Sequence[str]) -> UnitTable:
         """Planned units, of which only names are known."""

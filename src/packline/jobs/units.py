@@ -40,7 +40,14 @@ from packline.fingerprint import Hasher, hash_bytes
 from packline.jobs.resources import Room, count_workers, room_for, usable_memory
 from packline.jobs.unit_table import Stream, Unit, UnitTable
 from packline.ragged import dtype_for
-from packline.recipe import Recipe, RunOptions, Source, check_options, check_recipe
+from packline.recipe import (
+    Recipe,
+    RunOptions,
+    Source,
+    check_options,
+    check_recipe,
+)
+from packline.recipe_places import as_written, tokenizer_of
 from packline.sources.carried import Column
 from packline.sources.fields import find_files, pin_recipe
 from packline.sources.files import InputFile
@@ -339,7 +346,9 @@ def prepare(recipe: Recipe, options: RunOptions, *, here: bool = False) -> Work:
     check_options(options)
     recipe = pin_recipe(recipe)
     files = find_files(recipe)
-    tokenizer = load_tokenizer(recipe.tokenizer, recipe.encoding)
+    tokenizer = load_tokenizer(tokenizer_of(recipe), recipe.encoding)
+    tokenizer = msgspec.structs.replace(tokenizer, name=recipe.tokenizer)
+    recipe = as_written(recipe)
     boundary = resolve_boundary(tokenizer, recipe.eod, recipe.bos)
     units = plan_units(recipe, files)
     work = Work(recipe, options, files, tokenizer, boundary, units)

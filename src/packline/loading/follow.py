@@ -34,7 +34,7 @@ from typing import Any, Unpack, cast
 import msgspec
 
 from packline.errors import BuildStopped, RecipeError, StoreError, StoreNotFound, WaitedTooLong
-from packline.jobs.work import read_command
+from packline.jobs.status import status
 from packline.loading.growing import GrowingBuild
 from packline.loading.loader import Batch, Keys, Loader, chosen_fields
 from packline.loading.mixture import Stage, Weight
@@ -54,7 +54,6 @@ from packline.loading.used_again import refuse_used_again
 from packline.packing.batch import RowSource
 from packline.packing.rows import Rows
 from packline.settings import RowKeywords
-from packline.store.manifest import WORK
 from packline.toml import is_toml
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
@@ -305,13 +304,14 @@ def _stopped(build: GrowingBuild, step: int) -> StoreError:
             f"{build.path} holds no store, and no build has begun there",
             hint="begin the build first; grace=None waits for it",
         )
-    command = read_command(build.path / WORK)
+    found = status(build.path)
+    about = "" if found.total_is_exact else "about "
     resume = "run its command again to resume it"
-    if command is not None:
-        resume = f"resume it: {command.line} (in {command.folder})"
+    if found.command:
+        resume = f"resume it: {found.command} (in {found.command_folder})"
     return BuildStopped(
         f"the build of {build.path} has stopped: step {step:,} needs more than the first {build.units:,} of "
-        f"its units ({len(build.begun.units):,} are planned), and no process is building",
+        f"its {about}{found.units_total:,} units, and no process is building",
         hint=f"{resume}; then go on from the loader's state. grace=None waits for that",
     )
 

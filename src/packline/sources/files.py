@@ -22,6 +22,7 @@ import msgspec
 
 from packline.errors import InputChanged, InputError, PacklineError, RecipeError, did_you_mean
 from packline.recipe import Recipe, Source
+from packline.recipe_places import folder_of
 from packline.sources.alike import describe_alike
 from packline.sources.carried import Column
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
@@ -116,7 +117,8 @@ def list_files(recipe: Recipe, problems: dict[str, PacklineError] | None = None)
                     problems[file.path] = problem
                 return problem
 
-        for found in describe_inputs(source.inputs, describe, partial(describe_alike, kind_of=file_kind)):
+        alike = partial(describe_alike, kind_of=file_kind)
+        for found in describe_inputs(source.inputs, describe, alike, folder_of(recipe)):
             if isinstance(found, PacklineError):
                 refused.append(found)
             else:

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from packline.errors import InputError
 from packline.storage.globs import MAGIC
 from packline.storage.inputs import HUB, expand_remote, refuse_irregular, refuse_name
-from packline.storage.places import is_remote, refuse_secrets
+from packline.storage.places import is_remote, place_in, refuse_secrets
 from packline.storage.ranged_file import PLANNING_REQUESTS
 from packline.storage.remote_files import ListedFile
 from packline.storage.threads import map_in_threads
@@ -48,6 +48,7 @@ def describe_inputs(
     inputs: Sequence[str],
     describe: Callable[[str, ListedFile], T],
     describe_all: Callable[..., Iterator[T]] | None = None,
+    folder: str = "",
 ) -> Iterator[T]:
     """Describe each file of a source by its name and its path, in order; remote ones many at a time.
 
@@ -55,17 +56,21 @@ def describe_inputs(
         describe: is called in threads if there are remote files.
         describe_all: describes all files, given them, a description of one, and the name of a path;
             by default each is looked at.
+        folder: folder that relative inputs are relative to; names are the same in whatever folder it is.
 
     Raises:
         InputError: nothing found, or not a valid input.
     """
-    found = {file.path: file for given in inputs for file in expand(given)}
-    listed = list(found.values())
-    for path in found:
-        if path.endswith(f"/{OF_STORES[0]}") and path.removesuffix(OF_STORES[0]) + OF_STORES[1] in found:
-            folder = path.removesuffix(f"/{OF_STORES[0]}")
+    listed: dict[str, ListedFile] = {}
+    written: dict[str, str] = {}
+    for given in inputs:
+        before = len(place_in(folder, given)) - len(given)
+        for file in expand(given, folder):
+            listed[file.path], written[file.path] = file, file.path[before:]
+    for path, name in written.items():
+        if path.endswith(f"/{OF_STORES[0]}") and path.removesuffix(OF_STORES[0]) + OF_STORES[1] in listed:
             raise InputError(
-                f"{folder} is a store of packline: expected text",
+                f"{name.removesuffix(f'/{OF_STORES[0]}')} is a store of packline: expected text",
                 hint="packline merge joins stores, export writes one for a trainer, init --run a run file, "
                 "view shows it; keep stores out of the folders of text",
             )
@@ -74,17 +79,17 @@ def describe_inputs(
             f"no files in {', '.join(inputs)}",
             hint="hidden files and empty folders are passed over; check the path or the glob",
         )
-    root = names_folder(inputs, [file.path for file in listed])
+    root = names_folder(inputs, list(written.values()))
 
     def name_of(path: str) -> str:
-        return path[len(root) :].lstrip("/") if root else path
+        return written[path][len(root) :].lstrip("/") if root else written[path]
 
     def describe_one(file: ListedFile) -> T:
         return describe(name_of(file.path), file)
 
     if describe_all is not None:
-        return describe_all(listed, describe_one, name_of)
-    return map_files(describe_one, listed)
+        return describe_all(list(listed.values()), describe_one, name_of)
+    return map_files(describe_one, list(listed.values()))
 
 
 def map_files(look: Callable[[F], T], files: Sequence[F]) -> Iterator[T]:
@@ -116,21 +121,24 @@ def pin_inputs(inputs: Sequence[str]) -> tuple[str, ...]:
     return tuple(pin(given) if given.startswith(HUB) else given for given in inputs)
 
 
-def expand(given: str) -> Iterator[ListedFile]:
+def expand(given: str, folder: str = "") -> Iterator[ListedFile]:
     """Files of one input: itself, a folder's files, a glob's matches.
+
+    Args:
+        folder: folder that a relative path is relative to.
 
     Raises:
         InputError: nothing found, or not a valid input.
     """
     if not is_remote(given):
-        yield from map(ListedFile, _expand_local(given))
+        yield from map(ListedFile, _expand_local(given, folder))
         return
     refuse_secrets(given)
     yield from expand_remote(given)
 
 
-def _expand_local(given: str) -> Iterator[str]:
-    refuse_name(given)
+def _expand_local(name: str, folder: str) -> Iterator[str]:
+    refuse_name(given := place_in(folder, name))
     if os.path.isdir(given):
         yield from _walk(given)
     elif os.path.lexists(given):
@@ -141,10 +149,11 @@ def _expand_local(given: str) -> Iterator[str]:
             )
         _refuse_no_file(given)
         yield given
-    elif globbing.has_magic(given):
-        found = [path for path in sorted(globbing.glob(given, recursive=True)) if not os.path.isdir(path)]
+    elif globbing.has_magic(name):
+        matches = globbing.glob(place_in(globbing.escape(folder), name), recursive=True)
+        found = [path for path in sorted(matches) if not os.path.isdir(path)]
         _refuse_names(found)
-        if "**" in given:
+        if "**" in name:
             _refuse_circles(found)
         for path in found:
             _refuse_no_file(path)

@@ -43,6 +43,15 @@ def join(place: str | os.PathLike[str], name: str) -> str:
     return f"{start.rstrip('/')}/{name}" if is_remote(start) else posixpath.join(start, name)
 
 
+def place_in(folder: str, given: str) -> str:
+    """Place of a path that is relative to a folder; a URI, or an absolute path, is one already.
+
+    >>> place_in("data", "a/b"), place_in("data", "/a/b"), place_in("data", "s3://a/b"), place_in("", "a")
+    ('data/a/b', '/a/b', 's3://a/b', 'a')
+    """
+    return given if is_remote(given) else posixpath.join(folder, given)
+
+
 def split_uri(place: str) -> tuple[str, str, str]:
     """Scheme, bucket and key of the URI of an object store; the key is without slashes at its ends.
 

@@ -179,6 +179,11 @@ class Manifest(ManifestFile, frozen=True, kw_only=True):
         return self.rows.units
 
     @property
+    def unit_count(self) -> int:
+        """Number of units, without the records that a stream has ended."""
+        return sum(not name.endswith(STREAM) for name in self.units.names("unit"))
+
+    @property
     def store_bytes(self) -> int:
         """Total bytes of all files of the store but the manifest."""
         return self.totals.bytes

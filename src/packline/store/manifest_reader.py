@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from packline.errors import CorruptStore, StoreNotFound
+from packline.errors import CorruptStore, StoreError, StoreNotFound
 from packline.fingerprint import NotWhole, unseal
 from packline.store.files import reading, stat_file
 from packline.store.manifest import FORMAT_VERSION, MANIFEST, WORK, Manifest, ManifestFile
@@ -22,7 +22,8 @@ def read_manifest(folder: StorePath) -> Manifest:
 
     Raises:
         StoreNotFound: there is none; reports what is there instead.
-        CorruptStore: it is damaged, contains impossible values, or has another format version.
+        CorruptStore: it is damaged, or contains impossible values.
+        StoreError: it is of another format.
     """
     read = read_manifest_file(folder)
     fields = {name: getattr(read, name) for name in read.__struct_fields__}
@@ -55,6 +56,13 @@ def read_manifest_file(folder: StorePath) -> ManifestFile:
     return read
 
 
+OLD_FORMAT = (
+    "build it again; or packline import its Megatron files, which keeps the tokens, and loses the provenance "
+    "(file, position, id and hash of each document), and with it --reuse"
+)
+"""Advice for a store of an earlier format."""
+
+
 class _Version(msgspec.Struct):
     """The field that all versions have."""
 
@@ -68,15 +76,11 @@ def _check_version(folder: StorePath, data: bytes, version: int | None = None) -
             version = msgspec.json.decode(data, type=_Version).format_version
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
-    if version > FORMAT_VERSION:
-        raise CorruptStore(
-            f"{folder} has format version {version}, newer than {FORMAT_VERSION}",
-            hint="update packline to read it",
-        )
-    if version < FORMAT_VERSION:
-        raise CorruptStore(
-            f"{folder} has format version {version}: expected {FORMAT_VERSION}",
-            hint="build it again, or import its Megatron files",
+    if version != FORMAT_VERSION:
+        raise StoreError(
+            f"{folder} is of store format {version}, and this version of packline reads format "
+            f"{FORMAT_VERSION}: nothing of it was read or checked",
+            hint="update packline to read it" if version > FORMAT_VERSION else OLD_FORMAT,
         )
 
 

@@ -36,6 +36,7 @@ from packline.sources.files import InputFile
 from packline.sources.jsonl import BOM
 from packline.sources.reader import Span, read_span
 from packline.storage.inputs import read_fully
+from packline.storage.places import place_in
 from packline.store.ledger import source_names
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest
 from packline.store.paths import StorePath
@@ -248,7 +249,10 @@ class _Audit:
         try:
             found = find_files(self._manifest.recipe)
         except PacklineError as error:
-            self.notes.append(f"inputs were not compared: {error}")
+            given = [one for source in self._manifest.recipe.sources for one in source.inputs]
+            is_relative = any(place_in("/", one) != one for one in given)
+            where = "; relative inputs are looked for in the working directory" if is_relative else ""
+            self.notes.append(f"inputs were not compared: {error}{where}")
             return {}
         files = {(names[file.source], file.name): file for file in found}
         same: dict[tuple[str, str], InputFile] = {}

@@ -113,6 +113,7 @@ def verify(path: str | StorePath, *, deep: bool = False, on_progress: OnProgress
 
     Raises:
         StoreNotFound: there is no finished store.
+        StoreError: it is of another format, and was not checked.
 
     >>> verify("nowhere")
     Traceback (most recent call last):

@@ -14,6 +14,9 @@ import textwrap
 import unicodedata
 from collections.abc import Sequence
 
+from packline.quantities import scaled as scaled
+from packline.quantities import size as size
+
 BLOCKS = " ▁▂▃▄▅▆▇█"
 JOINERS = "\u200c\u200d"
 """Format characters that are kept: scripts and emoji need them, and they do not move text."""
@@ -115,32 +118,6 @@ def pad(text: str, width: int, right: bool = False) -> str:
     return space + text if right else text + space
 
 
-def size(count: float) -> str:
-    """Format bytes with a decimal unit.
-
-    >>> size(17), size(8_020_284), size(1.5e12)
-    ('17 B', '8.0 MB', '1.5 TB')
-    """
-    if count < 1000:
-        return f"{count:.0f} B"
-    return f"{scaled(count)}B"
-
-
-def scaled(count: float) -> str:
-    """Format a number with a decimal unit, to about three digits.
-
-    >>> scaled(950), scaled(12_345), scaled(2_553_926)
-    ('950', '12 k', '2.6 M')
-    """
-    if count < 999.5:
-        return f"{count:.0f}"
-    units = iter("kMGTP")
-    unit = ""
-    while count >= 999.5:
-        count, unit = count / 1000, next(units)
-    return f"{count:.1f} {unit}" if count < 9.95 else f"{count:.0f} {unit}"
-
-
 def duration(seconds: float) -> str:
     """Format seconds for people.
 
@@ -153,6 +130,20 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def time_left(seconds: float) -> str:
+    """Estimate of the remaining time, no more exact than it is.
+
+    >>> time_left(4.2), time_left(18.7), time_left(100), time_left(7260)
+    ('about 5 s left', 'about 20 s left', 'about 2 min left', 'about 2 h 01 min left')
+    """
+    if seconds < 60:
+        step = 5 if seconds < 30 else 10
+        return f"about {-(-int(seconds) // step) * step or 1} s left"
+    if seconds < 3600:
+        return f"about {round(seconds / 60)} min left"
+    return f"about {duration(seconds)} left"
 
 
 def percent(share: float) -> str:
@@ -201,6 +192,15 @@ def plural(count: int, noun: str, many: str = "") -> str:
     return f"{count:,} " + (noun if count == 1 else many or f"{noun}s")
 
 
+def units_of(count: int, *, is_exact: bool) -> str:
+    """Format a number of units, which may be an estimate.
+
+    >>> units_of(1, is_exact=True), units_of(12, is_exact=False)
+    ('1 unit', 'about 12 units')
+    """
+    return f"{'' if is_exact else 'about '}{plural(count, 'unit')}"
+
+
 def whole_characters(data: bytes, *, first: bool = True, last: bool = True) -> str:
     """Decode a part of a text without incomplete characters at its ends; other invalid bytes become `\\xNN`.
 
@@ -216,10 +216,10 @@ def whole_characters(data: bytes, *, first: bool = True, last: bool = True) -> s
     if first:
         none = stop if stop < 4 else 0  # a character has at most three such bytes
         start = next((place for place, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), none)
-    for size in range(1, min(3, stop) + 1) if last else ():
-        lead = data[-size]
-        if lead >= 0xC0 and size < 2 + (lead >= 0xE0) + (lead >= 0xF0):
-            stop -= size
+    for length in range(1, min(3, stop) + 1) if last else ():
+        lead = data[-length]
+        if lead >= 0xC0 and length < 2 + (lead >= 0xE0) + (lead >= 0xF0):
+            stop -= length
         if lead & 0xC0 != 0x80:
             break
     return data[start:stop].decode("utf-8", "backslashreplace")
