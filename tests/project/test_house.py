@@ -18,7 +18,6 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_LINES = 500
 
 # One word an idea: these nouns have another name here (document, row, shard, unit).
 OTHER_NOUNS = {"example", "examples", "instance", "instances"}
@@ -93,12 +92,6 @@ def test_nothing_names_a_place_of_one_machine() -> None:
 )
 def test_a_place_of_one_machine_is_noticed(line: str) -> None:
     assert strays(line) == [line]
-
-
-def test_a_file_holds_one_idea() -> None:
-    lengths = {name: len(text.splitlines()) for name, text in texts() if name.endswith(".py")}
-    assert "src/packline/errors.py" in lengths
-    assert {name: lines for name, lines in lengths.items() if lines > MOST_LINES} == {}
 
 
 def test_one_word_an_idea() -> None:
