@@ -134,7 +134,7 @@ def _rows_of_several(given: Loader | RowSource | StoreOfRows, keys: Keys) -> Bat
     elif hasattr(given, "spans"):
         sources = [cast("RowSource", given)]
     else:
-        sources = [cast("StoreOfRows", given).rows(LENGTH_OF_STORE, packing="concat")]
+        sources = [given.rows(LENGTH_OF_STORE, packing="concat")]
     for rows in sources:
         for first in range(0, min(len(rows), LOOKED_AT), AT_ONCE):
             numbers = np.arange(first, min(first + AT_ONCE, len(rows)))
