@@ -61,8 +61,8 @@ def test_a_model_comes_back_as_it_was(batch: dict[str, Any]) -> None:
     model = Model().train()
     model.inner.eval()  # a frozen part
     modes = [part.training for part in model.modules()]
-    choices: list[dict[str, Any]] = [{}, {"tolerance": -1.0}]
-    for settings in choices:
+    many: list[dict[str, Any]] = [{}, {"tolerance": -1.0}]
+    for settings in many:
         try:
             check_packing(model, batch, **settings)
         except MixedDocuments:

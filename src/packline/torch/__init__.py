@@ -4,11 +4,13 @@
     import packline.torch
 
     dataset = packline.torch.LoaderDataset(loader)                     # the loader decides order and batches
-    for batch in DataLoader(dataset, batch_size=None, num_workers=2, pin_memory=True):
+    batches = DataLoader(dataset, batch_size=None, num_workers=2, pin_memory=True)
+    for n, batch in enumerate(batches, 1):
         batch = packline.torch.to_tensors(batch, device="cuda", non_blocking=True, int64=["targets"])
         mask = packline.torch.block_mask(batch["segment_ids"])         # or sdpa_mask, or varlen
+        checkpoint = dataset.state_after(n)                            # n batches were trained on
 
-    packline.torch.check_packing(model, batch)                         # once: are documents isolated?
+    packline.torch.check_packing(model, loader)                        # once: are documents isolated?
 
 The loader alone decides the order: with n workers, worker w makes the steps first + w, first + w + n and
 so on, and `DataLoader` takes from its workers in turn, which restores the loader's order. So neither the
