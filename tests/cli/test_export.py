@@ -216,7 +216,8 @@ def test_how_far_it_is(store: Store) -> None:
     assert tally.fraction == 0
     planned = ExportPlanned(
         format="npz", out="o", order="", units=4, units_done=1, workers=0, bytes=2_000_000, shared_bytes=0,
-        sharing="", documents=None, rows=100, tokens=8000, lost=(NotPreserved("tail", 3, "tokens", "too short"),),
+        sharing="", documents=None, rows=100, tokens=8000,
+        lost=(NotPreserved("tail", 3, "tokens", "too short"),),
     )  # fmt: skip
     tally.hear(planned)
     assert tally.fraction == 0.25
