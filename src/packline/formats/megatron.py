@@ -103,7 +103,7 @@ class MegatronOptions(Options, frozen=True):
     """
     root: str = ""
     """Folder that `data_args.json` names before each pair; by default paths are relative to the export."""
-    weights: tuple[str, ...] = ()
+    weights: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Weights of sources in the blend, `web=0.7,code=0.3`; default: those of a recipe that is exported."""
     edges: Edges = "eod"
     """Boundary tokens of documents; for a store with begin-of-document tokens, `both` shares its files."""
@@ -304,7 +304,7 @@ def _weights_of(options: MegatronOptions) -> dict[str, Fraction]:
         RecipeError: not a name and a number above 0.
     """
     weights = {}
-    for word in options.weights:
+    for word in options.weights or ():
         name, _, text = word.rpartition("=")
         try:
             weights[slug_of(name)] = weight = Fraction(text)
