@@ -69,7 +69,7 @@ def export(
     >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
     True
     """
-    from packline.formats.choice import ExportChoice, make_choice, without_where
+    from packline.formats.choice import ExportChoice, make_choice, with_weights, without_where
     from packline.formats.export import run_export
     from packline.formats.row_view import RowView
     from packline.jobs.build import run_build
@@ -93,6 +93,8 @@ def export(
         recipe, running = make_recipe(source, tokenizer, {**rest, "workers": workers})
         run_build(recipe, view, running, None, on=on)
         rest = {}
+        if isinstance(source, str | Path) and is_recipe(source):
+            options = with_weights(to_format, options, source)
     if rest:
         raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
     return run_export(

@@ -106,7 +106,7 @@ def test_baked_rows_are_those_of_the_loader(store: Store, tmp_path: Path) -> Non
 @pytest.mark.parametrize("command", [["bake"], ["export", "--to", "baked"]])
 def test_a_choice_of_documents_reaches_the_rows(store: Store, tmp_path: Path, command: list[str]) -> None:
     source = shard_labels(store)[0].source
-    words = ["--seq-len", "16", "--source", source, "--max-tokens", "20", "--split", "all"]
+    words = ["--seq-len", "16", "--source", source, "--max-tokens", "20", "--split", "all", "--in-order"]
     done = run(*command, store.path, *words, "--shuffle-documents", "5", "--out", "rows", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = store.rows(16, sources=[source], max_tokens=20, split="all", shuffle_documents=5)
@@ -215,8 +215,8 @@ def test_how_far_it_is(store: Store) -> None:
     tally = Tally(lambda: now[0])
     assert tally.fraction == 0
     planned = ExportPlanned(
-        format="npz", out="o", order="", units=4, units_done=1, workers=0, bytes=2_000_000, shared_bytes=0,
-        sharing="", documents=None, rows=100, tokens=8000,
+        format="npz", out="o", order="as they come", units=4, units_done=1, workers=0, bytes=2_000_000,
+        shared_bytes=0, sharing="", documents=None, rows=100, tokens=8000,
         lost=(NotPreserved("tail", 3, "tokens", "too short"),),
     )  # fmt: skip
     tally.hear(planned)
@@ -232,6 +232,7 @@ def test_how_far_it_is(store: Store) -> None:
     assert tally.fraction == 1
     assert [plain(line) for line in export_lines(planned)] == [
         "  writes         npz: 100 rows of 80 tokens, 4 parts, 1 of them done by an earlier run",
+        "  order          as they come",
         "  new on disk    about 2.0 MB",
         "  not preserved  tail: 3 tokens: too short",
     ]

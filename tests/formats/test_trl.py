@@ -58,6 +58,7 @@ def write(store: Store, folder: Path, options: dict[str, Any] | None = None, **c
     choice = {"seq_len": 32, "min_tail_fraction": 0.0, **choice}
     if choice.get("packing", "concat") != "concat":
         del choice["min_tail_fraction"]
+    choice |= {"keep_untrained": True} | ({} if "seed" in choice else {"in_order": True})
     return run_export(
         str(store.path), to="trl", out=folder, options=options, choice=ExportChoice(**choice), workers=0
     )

@@ -23,7 +23,7 @@ from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.errors import InputError
-from packline.formats.choice import make_choice
+from packline.formats.choice import make_choice, with_weights
 from packline.formats.export import run_export
 from packline.jobs.on import On
 from packline.settings import is_recipe, make_recipe
@@ -105,6 +105,8 @@ def write_export(
     choice, _ = make_choice(settings)
     try:
         place = _store_of(sources, tokenizer, out, workers, on, of_text or {})
+        if len(sources) == 1 and is_recipe(sources[0]):
+            options = with_weights(to, options, sources[0])
         with watch_export(out) as hear:
             exported = run_export(
                 place,

@@ -5,6 +5,7 @@ A worker process opens its own view from them, so views never cross a process bo
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ import msgspec
 from packline.errors import RecipeError
 from packline.formats.types import Edges
 from packline.packing.packer import DocumentFilter
+from packline.recipe import load_recipe, load_shares
 from packline.storage.places import is_remote
+from packline.store.ledger import source_names
 from packline.store.manifest import MANIFEST
 from packline.store.reader import StoreReader
 from packline.toml import is_toml
@@ -123,6 +126,21 @@ def order_in_words(source: str, choice: ExportChoice, *, rows: bool) -> str:
 def without_where(choice: ExportChoice) -> tuple[ExportChoice, str | None]:
     """A choice without its condition, and the condition: of text, it leaves out records while building."""
     return msgspec.structs.replace(choice, where=None), choice.where
+
+
+def with_weights(format: str, options: Mapping[str, Any] | None, recipe: str | Path) -> dict[str, Any]:
+    """Options of an export of a recipe's store: where the format takes weights, those of the recipe.
+
+    Raises:
+        RecipeError: see `load_shares`.
+    """
+    given = dict(options or {})
+    if format.lower() == "megatron" and "weights" not in given:
+        shares = [one.tokens if one.weight is None else one.weight for one in load_shares(recipe)]
+        names = source_names(load_recipe(recipe)[0])
+        words = [f"{name}={share}" for name, share in zip(names, shares, strict=True) if share is not None]
+        given |= {"weights": words} if words else {}
+    return given
 
 
 def is_store(source: str | Path, format: str | None) -> bool:

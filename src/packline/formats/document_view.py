@@ -19,6 +19,7 @@ per document plus its id.
 
 from __future__ import annotations
 
+import bisect
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -213,6 +214,22 @@ class DocumentStream:
             shared.append(SharedShard(entry.name, entry, place, document, token, len(shard), entry.tokens))
             document, token = document + len(shard), token + entry.tokens
         return shared
+
+    def source_runs(self) -> list[tuple[str, int, int]]:
+        """Source, first document and end of each run of documents of one source; "" for a mix of them."""
+        store = self._view.store
+        names = store.manifest.shards.names("source")
+        changes = [0, *(number for number in range(1, len(names)) if names[number] != names[number - 1])]
+        if len(set(names)) > 1 and self.selection.settings["shuffle_documents"] is not None:
+            return [("", 0, self.documents)]
+
+        def number(place: int) -> int:
+            return int(self.selection.documents(np.array([place]))[0])
+
+        every = range(self.documents)
+        later = [bisect.bisect_left(every, int(store.firsts[change]), key=number) for change in changes[1:]]
+        bounds = zip(changes, [0, *later], [*later, self.documents], strict=True)
+        return [(names[change], start, stop) for change, start, stop in bounds if start < stop]
 
     def shard(self, name: str) -> SharedShard | None:
         """The stored shard of this name, if the stream is made of whole shards and this is one of them."""

@@ -342,7 +342,8 @@ def describe_options(options: type[Options]) -> list[dict[str, Any]]:
         about = docs.get(field.name, "")
         if takes_list(field.type):
             about = f"{about} A list: `a,b` or JSON."
-        found.append({"name": field.name, "default": msgspec.to_builtins(field.default), "about": about})
+        default = None if field.default is msgspec.UNSET else msgspec.to_builtins(field.default)
+        found.append({"name": field.name, "default": default, "about": about})
     return found
 
 

@@ -18,10 +18,12 @@ Each document ends with the end of document, as with its `--append-eod`. Its tra
 suffix.
 
 The store's own shards have this layout. So `files = "many"` gives one pair per shard, `train-000000.bin` and
-so on, by sharing both files, in constant time. `files = "single"` gives one pair per split as Megatron's
-preprocessing does, `PREFIXtrain_text_document.bin` and `.idx`; its index is written a block at a time. Beside
-the pairs is `data_args.json` for `--per-split-data-args-path`: `{"train": [paths], "valid": [paths], "test":
-null}`.
+so on, by sharing both files, in constant time; of a store of several sources, with the shard's own name,
+`train-SOURCE-000000.bin`. `files = "single"` gives one pair per split as Megatron's preprocessing does,
+`PREFIXtrain_text_document.bin` and `.idx`; its index is written a block at a time. Beside the pairs is
+`data_args.json` for `--per-split-data-args-path`: `{"train": [paths], "valid": [paths], "test": null}`. With
+weights of sources, `single` gives a pair for each source, and each path comes after its weight: that of its
+source, divided among the pairs of the source by their tokens.
 
 Packline reads documents of several sequences, and any integer dtype. Every entry of an index from another
 writer is checked once, a block at a time, at memory speed: sequences have to lie back to back from byte 0 to
@@ -33,7 +35,9 @@ bounds. The arrays stay mapped. There is no loss mask. Multimodal data is neithe
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,6 +46,7 @@ import msgspec
 import numpy as np
 
 from packline.errors import PacklineError, RecipeError
+from packline.formats.choice import is_run, option_name
 from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts.header_shards import files_with_suffix, first_bytes, split_of_name, write_tokens
 from packline.formats.layouts.token_files import IndexedReader, TokenFile
@@ -56,8 +61,10 @@ from packline.formats.types import (
 )
 from packline.ragged import UINT16_BELOW
 from packline.store.shard import CODES, HEADER, MAGIC, index_size
+from packline.store.unit_names import parse_unit, slug_of
 
 if TYPE_CHECKING:
+    from packline.formats.choice import ExportChoice
     from packline.formats.document_view import DocumentStream, DocumentView
     from packline.formats.export_record import ExportRecord
     from packline.formats.target import Target
@@ -76,6 +83,8 @@ DATA_ARGS = "data_args.json"
 """File for Megatron's `--per-split-data-args-path`."""
 MOST_PATHS = 8
 """Maximum number of pairs per split that are listed individually."""
+SINGLE = "_text_document"
+"""End of the names of pairs in Megatron's preprocessing."""
 BLOCK = 1 << 18
 """Number of documents per block when the index is written or checked."""
 
@@ -94,6 +103,8 @@ class MegatronOptions(Options, frozen=True):
     """
     root: str = ""
     """Folder that `data_args.json` names before each pair; by default paths are relative to the export."""
+    weights: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Weights of sources in the blend, `web=0.7,code=0.3`; default: those of a recipe that is exported."""
     edges: Edges = "eod"
     """Boundary tokens of documents; for a store with begin-of-document tokens, `both` shares its files."""
 
@@ -118,15 +129,26 @@ class Megatron(DocumentFormat):
             for one, head in first_bytes(_index_of(path), (".idx",), len(MAGIC))
         )
 
+    def view(self, source: str, choice: ExportChoice, options: MegatronOptions) -> DocumentView:
+        if is_run(source):
+            raise RecipeError(
+                f"{source} is a run file, and megatron holds documents",
+                hint=_exports_of(source, choice.stage or 0),
+            )
+        return super().view(source, choice, options)
+
     def trainer_lines(self, out: str, record: ExportRecord, options: MegatronOptions) -> tuple[str, ...]:
-        pairs = [entry.name.removesuffix(".idx") for entry in record.files if entry.name.endswith(".idx")]
+        pairs = {Path(one.name).stem: one.bytes for one in record.files if one.name.endswith(".bin")}
         lines = []
         if options.root:
             lines.append(f"--per-split-data-args-path {shlex.quote(f'{out}/{DATA_ARGS}')}")
         for split, argument in () if options.root else ARGUMENTS.items():
-            begin = _single(options, split) if options.files == "single" else f"{split}-"
-            paths = [shlex.quote(f"{out}/{name}") for name in pairs if name.startswith(begin)]
-            if len(paths) > MOST_PATHS:
+            begin = f"{options.prefix}{split}_" if options.files == "single" else f"{split}-"
+            sizes = {name: size for name, size in pairs.items() if name.startswith(begin)}
+            paths = [shlex.quote(f"{out}/{name}") for name in sizes]
+            if options.weights:
+                paths = _blend(paths, sizes, split, options)
+            elif len(paths) > MOST_PATHS:
                 paths = [f"$(ls {shlex.quote(out)}/{begin}*.idx | sed 's/.idx$//')"]
             if paths:
                 lines.append(f"{argument} {' '.join(paths)}")
@@ -141,19 +163,34 @@ class Megatron(DocumentFormat):
             raise RecipeError(f"megatron: expected shard_tokens of 1 or more, found {options.shard_tokens:,}")
         parts: list[ExportPart] = []
         shared = 0
+        named = bool(options.weights) or len(view.store.manifest.recipe.sources) > 1
         for split in view.splits:
             stream = view.stream(split)
+            runs = stream.source_runs()
+            _check_weights(options, {source for source, _, _ in runs})
             stored = stream.shards if view.store.dtype == dtype else None
-            if stored is not None and (options.files == "many" or len(stored) == 1):
-                for number, shard in enumerate(stored):
-                    name = f"{split}-{number:06d}" if options.files == "many" else _single(options, split)
-                    begin, end = shard.first_document, shard.first_document + shard.documents
-                    parts.append(ExportPart(name, split, number, begin, end, shard.name))
-                    shared += sum(entry.bytes for entry in shard.entry.files[:2])
-            elif options.files == "many":
-                parts += _cut(stream, split, options.shard_tokens)
+            by_documents = {
+                (one.first_document, one.first_document + one.documents): one for one in stored or ()
+            }
+            if options.files == "many":
+                cut = [(one.name, first, last) for (first, last), one in by_documents.items()]
+                if not named:
+                    runs = [("", 0, stream.documents)]
+                    cut = [(f"{split}-{number:06d}", *one[1:]) for number, one in enumerate(cut)]
+                cut = cut or _cut(stream, split, runs, options.shard_tokens)
+            elif options.weights:
+                begin = f"{options.prefix}{split}_"
+                cut = [(f"{begin}{slug_of(source)}{SINGLE}", first, last) for source, first, last in runs]
+                if len({name for name, _, _ in cut}) < len(cut):
+                    raise RecipeError(
+                        "megatron: the documents of a source do not lie together", hint="--set files=many"
+                    )
             else:
-                parts.append(ExportPart(_single(options, split), split, 0, 0, stream.documents))
+                cut = [(f"{options.prefix}{split}{SINGLE}", 0, stream.documents)]
+            for number, (name, first, last) in enumerate(cut):
+                shard = by_documents.get((first, last))
+                parts.append(ExportPart(name, split, number, first, last, shard.name if shard else ""))
+                shared += sum(entry.bytes for entry in shard.entry.files[:2]) if shard else 0
         most = max(sum(part.split == split for part in parts) for split in view.splits)
         ends = f"{most:,} pairs in a split: Megatron-LM drops up to seq_length tokens at the end of each"
         advice = (f"{ends}; --set files=single writes one pair per split",) if most > 1 else ()
@@ -184,6 +221,15 @@ class Megatron(DocumentFormat):
     ) -> None:
         names = {split: [one.part.name for one in written if one.part.split == split] for split in ARGUMENTS}
         paths = {split: [str(PurePosixPath(options.root, name)) for name in names[split]] for split in names}
+        for split in view.splits if options.weights else ():
+            stream = view.stream(split)
+            spans = [
+                _tokens_of(stream, one.part.start, one.part.stop)
+                for one in written
+                if one.part.split == split
+            ]
+            sizes = {name: end - begin for name, (begin, end) in zip(names[split], spans, strict=True)}
+            paths[split] = _blend(paths[split], sizes, split, options)
         content = {key: paths[split] or None for split, key in KEYS.items()}
         with target.create(DATA_ARGS) as file:
             file.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
@@ -232,25 +278,100 @@ def _write_index(file: HashedFile, stream: DocumentStream, start: int, stop: int
         file.write(np.arange(first, min(first + BLOCK, count + 1), dtype="<i8"))
 
 
-def _cut(stream: DocumentStream, split: str, shard_tokens: int) -> list[ExportPart]:
-    """Pairs of whole documents: each begins with the document that contains a multiple of `shard_tokens`."""
-    places = [stream.document_at(token) for token in range(0, max(stream.tokens, 1), shard_tokens)]
-    begins = sorted({0, *places} - {stream.documents})
-    ends = [*begins[1:], stream.documents]
-    return [
-        ExportPart(f"{split}-{number:06d}", split, number, begin, end)
-        for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
+def _cut(
+    stream: DocumentStream, split: str, runs: list[tuple[str, int, int]], shard_tokens: int
+) -> list[tuple[str, int, int]]:
+    """Names, first documents and ends of pairs of whole documents of one source.
+
+    Each begins with the document that contains a multiple of `shard_tokens` of its run.
+    """
+    cut, numbers = [], Counter[str]()
+    for source, start, stop in runs:
+        first, last = _tokens_of(stream, start, stop)
+        places = [stream.document_at(token) for token in range(first, max(last, first + 1), shard_tokens)]
+        begins = sorted({start, *(place for place in places if start < place < stop)})
+        stem = f"{split}-{slug_of(source)}" if source else split
+        for begin, end in zip(begins, [*begins[1:], stop], strict=True):
+            cut.append((f"{stem}-{numbers[stem]:06d}", begin, end))
+            numbers[stem] += 1
+    return cut
+
+
+def _weights_of(options: MegatronOptions) -> dict[str, Fraction]:
+    """Weights by the name that each source has in files.
+
+    Raises:
+        RecipeError: not a name and a number above 0.
+    """
+    weights = {}
+    for word in options.weights or ():
+        name, _, text = word.rpartition("=")
+        try:
+            weights[slug_of(name)] = weight = Fraction(text)
+        except (ValueError, ZeroDivisionError):
+            weight = Fraction(0)
+        if not name or weight <= 0:
+            raise RecipeError(f"megatron: expected weights as NAME=NUMBER above 0, found {word!r}")
+    return weights
+
+
+def _check_weights(options: MegatronOptions, sources: set[str]) -> None:
+    """Refuse weights that do not tell how often each source is read."""
+    if not (weights := _weights_of(options)):
+        return
+    if "" in sources:
+        raise RecipeError(
+            "megatron: weights are of sources, and --shuffle-documents mixes them",
+            hint="leave it out: Megatron-LM shuffles its rows",
+        )
+    if missing := sorted(source for source in sources if slug_of(source) not in weights):
+        raise RecipeError(
+            f"megatron: no weight for the source {missing[0]!r}",
+            hint="give it one, or export the others alone with --source",
+        )
+
+
+def _blend(paths: list[str], sizes: dict[str, int], split: str, options: MegatronOptions) -> list[str]:
+    """Paths after their weights: that of their source, divided among its pairs by their sizes."""
+    if options.files == "single":
+        begin = f"{options.prefix}{split}_"
+        sources = [name.removeprefix(begin).removesuffix(SINGLE) for name in sizes]
+    else:
+        units = [parse_unit(name.removeprefix(f"{split}-")) for name in sizes]
+        sources = [unit.slug if unit else "" for unit in units]
+    weights, whole = _weights_of(options), Counter[str]()
+    for source, size in zip(sources, sizes.values(), strict=True):
+        whole[source] += size
+    shares = [
+        weights[source] * size / max(whole[source], 1)
+        for source, size in zip(sources, sizes.values(), strict=True)
     ]
+    return [word for share, path in zip(shares, paths, strict=True) for word in (f"{float(share):.6g}", path)]
+
+
+def _exports_of(run: str, stage: int) -> str:
+    """Commands that export the sources of a stage, and the blend of what they write."""
+    from packline.loading.run_file import read_run
+
+    commands, blend = [], []
+    stages = read_run(run).stages
+    for number, source in enumerate(stages[min(stage, len(stages) - 1)].sources):
+        words = ["packline", "export", source.store, "--to", "megatron", "--set", "files=single"]
+        for name in ("labels", "sources"):
+            for one in [given] if isinstance(given := getattr(source, name), str) else given or ():
+                words += [option_name(name), one]
+        for name in ("min_tokens", "max_tokens", "where"):
+            if (given := getattr(source, name)) is not None:
+                words += [option_name(name), str(given)]
+        commands.append(shlex.join([*words, "--out", f"OUT/{number}"]))
+        blend.append(f"{1 if source.weight is None else source.weight} OUT/{number}/train{SINGLE}")
+    return f"export each of its sources: {'; '.join(commands)}; then --train-data-path {' '.join(blend)}"
 
 
 def _tokens_of(stream: DocumentStream, start: int, stop: int) -> tuple[int, int]:
     """Token range of documents `start` to `stop` in a stream."""
     begin, end = (int(stream.ends(place - 1, place)[0]) if place else 0 for place in (start, stop))
     return begin, end
-
-
-def _single(options: MegatronOptions, split: str) -> str:
-    return f"{options.prefix}{split}_text_document"
 
 
 def _index_of(path: Path) -> Path:

@@ -6,8 +6,9 @@
 
 Rows of a loader are those of its global batches, one batch after another: row k of a trainer's data set must
 be this row for the trainer to see the same batches as with `Loader`. Rows of a store without a seed are in
-packed order; with a seed, in the order of `Loader(rows, seed=...)`, followed by the rows that do not fill a
-last batch, in the order in which they would be sampled.
+packed order (`choice.with_order` gives most exports one); with a seed, in the order of
+`Loader(rows, seed=...)`, followed by the rows that do not fill a last batch, in the order in which they would
+be sampled.
 
 Rows without a target can be left out (`find_untrained`); the others are numbered anew.
 

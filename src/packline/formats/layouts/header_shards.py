@@ -236,12 +236,13 @@ def first_bytes(path: Path, endings: tuple[str, ...], count: int) -> list[tuple[
 
 
 def split_of_words(words: Iterable[str]) -> Split:
-    """Split from words of a name: that of the first word in `HELD_OUT`, else `train`.
+    """Split from words of a name: that of the first word that names one, else `train`.
 
-    >>> split_of_words(["en", "test"]), split_of_words(["tested"])
-    ('test', 'train')
+    >>> split_of_words(["en", "test"]), split_of_words(["tested"]), split_of_words(["train", "test"])
+    ('test', 'train', 'train')
     """
-    return next((HELD_OUT[word] for word in words if word in HELD_OUT), "train")
+    named: dict[str, Split] = {**HELD_OUT, "train": "train"}
+    return next((named[word] for word in words if word in named), "train")
 
 
 def split_of_name(name: str) -> Split:
