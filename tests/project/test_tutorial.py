@@ -115,7 +115,7 @@ def test_a_week_of_changing_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         {span.document for row in packline.trace(names["stricter"], step).rows for span in row.spans}
         for step in range(10)
     ]
-    assert not set.union(*read[:3]) & set.union(*read[3:])
+    assert not set().union(*read[:3]) & set().union(*read[3:])
     # Thursday: five leaked questions and every copy are left out.
     leaks = next(text for line, text in outputs.items() if "--against" in line)
     assert "5 questions found in 5 documents" in leaks
