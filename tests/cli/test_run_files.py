@@ -169,7 +169,7 @@ def test_trace_writes_the_list_that_the_refusal_names(folder: Path) -> None:
         assert facts["steps"] == [0, 4] and facts["written"]["path"] == "seen.parquet"
         assert facts["written"]["documents"] > 0
     page = run(*command.split(), cwd=folder).stdout
-    assert f"seen.parquet: {facts['written']['documents']} documents" in page and "exclude = " in page
+    assert "wrote  seen.parquet: " in page and 'exclude = "seen.parquet"' in page
     assert run("trace", "after.toml", "--step", "4", cwd=folder).returncode == 0
     store = ["trace", "one", "--seq-len", "32", "--batch-size", "2", "--steps", "0:3", "--write", "b.parquet"]
     assert result(run(*store, "--json", cwd=folder))["written"]["documents"] > 0

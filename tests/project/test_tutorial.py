@@ -110,6 +110,12 @@ def test_a_week_of_changing_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             seen.add(text)
     assert len(names["rows"].selection) == wanted
     assert "where" in names["refusal"] and "score >= 1" in names["refusal"]
+    assert "would train again" in names["again"] and "before step 3" in names["again"]
+    read = [
+        {span.document for row in packline.trace(names["stricter"], step).rows for span in row.spans}
+        for step in range(10)
+    ]
+    assert not set().union(*read[:3]) & set().union(*read[3:])
     # Thursday: five leaked questions and every copy are left out.
     leaks = next(text for line, text in outputs.items() if "--against" in line)
     assert "5 questions found in 5 documents" in leaks

@@ -148,14 +148,12 @@ for split, name in (("train", Split.train), ("val", Split.valid)):
         assert (~one["attention_mask"].numpy()[0] == (same & np.tri(256, dtype=bool))).all()
 """
 NANOGPT = """
-import glob, pickle
+import glob
 import numpy as np
 import packline
 
 store = packline.open("store")
 whole = np.concatenate([np.asarray(one) for one in store.documents])
-with open("data/mine/meta.pkl", "rb") as file:
-    assert pickle.load(file)["vocab_size"] == store.manifest.tokenizer.vocab_size
 files = [np.memmap(f"data/mine/{split}.bin", np.uint16, "r") for split in ("train", "val")]
 assert sorted(np.concatenate(files)) == sorted(whole) and min(map(len, files)) > 1024
 eod = store.manifest.tokenizer.eod_id

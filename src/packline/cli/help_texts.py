@@ -201,29 +201,28 @@ the machine: see docs/storage.md.""",
 Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
     ),
     "diff": (
-        """Show what differs between two stores.
+        """Show what differs between two stores, or between two run files.
 
 Settings, tokenizer, inputs, tokens by source and split, and the documents that
 were added, removed or changed: matched by source, file and position, compared
-by the hash of their text. Shards that are equal are not read.""",
+by the hash of their text. Of run files: the settings that differ.""",
         """Examples:
 
   packline diff monday friday
-  packline diff monday friday --json
+  packline diff run.toml changed.toml
 
-Exit codes: 0 equal, 1 different or not everything could be compared, or an
-error, 2 wrong usage.""",
+Exit codes: 0 equal, 1 different, partly compared or an error, 2 wrong usage.""",
     ),
     "info": (
-        """Show the contents of a store.
+        """Show the contents of a store, or what a run reads.
 
-Documents and tokens by split, source and label, the ledger of the build, the
-lengths of documents, and the first tokens of the first documents.""",
+Of a store: tokens by split, source and label, ledger, lengths and the first
+documents. Of a run: stages, shares, epochs at their ends, missing rows.""",
         """Examples:
 
   packline info store
   packline info store --documents 10
-  packline info store --json""",
+  packline info run.toml""",
     ),
     "analyze": (
         """Count the tokens of a store, a dataset or a batch, and find bad documents.
@@ -294,12 +293,14 @@ counted.""",
 
 TARGET is a run file (run.toml) or a store; for a store, give the settings of
 the training run. Steps are counted from 0: step N is the batch after N
-batches, the next one of a loader whose state has "step": N.""",
+batches, the next one of a loader whose state has "step": N. --steps A:B --write
+makes a list of what steps A to B - 1 read, for `exclude` in a later stage.""",
         """Examples:
 
   packline trace run.toml --step 1200
   packline trace run.toml --step 1200 --world-size 8 --rank 3
   packline trace store --seq-len 4096 --batch-size 32 --seed 1 --step 0 --row 5
+  packline trace run.toml --steps 0:400 --write seen.parquet
   packline trace run.toml --id a1b2
   packline trace run.toml --file web/a.jsonl --position 12345 --store web""",
     ),

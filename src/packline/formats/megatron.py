@@ -46,7 +46,7 @@ import msgspec
 import numpy as np
 
 from packline.errors import PacklineError, RecipeError
-from packline.formats.choice import is_run, option_name
+from packline.formats.choice import option_name
 from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts.header_shards import files_with_suffix, first_bytes, split_of_name, write_tokens
 from packline.formats.layouts.token_files import IndexedReader, TokenFile
@@ -62,6 +62,7 @@ from packline.formats.types import (
 from packline.ragged import UINT16_BELOW
 from packline.store.shard import CODES, HEADER, MAGIC, index_size
 from packline.store.unit_names import parse_unit, slug_of
+from packline.toml import is_toml
 
 if TYPE_CHECKING:
     from packline.formats.choice import ExportChoice
@@ -130,7 +131,7 @@ class Megatron(DocumentFormat):
         )
 
     def view(self, source: str, choice: ExportChoice, options: MegatronOptions) -> DocumentView:
-        if is_run(source):
+        if is_toml(source):
             raise RecipeError(
                 f"{source} is a run file, and megatron holds documents",
                 hint=_exports_of(source, choice.stage or 0),

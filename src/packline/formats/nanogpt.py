@@ -7,9 +7,10 @@
 The trainer maps each file and reads windows at random positions. It only supports uint16, so a vocabulary of
 more than 65,536 is refused. A split that is exactly one shard of the store shares that file.
 
-`meta.pkl` is a pickle, which nanoGPT needs for vocabularies of single characters: its trainer reads the
-vocabulary size from it, and its sampler the characters. For all other vocabularies it is better omitted. It
-is written (`layouts.pickled`) and never read. Where two ids have the same text, `stoi` gives the smaller.
+`meta.pkl` is a pickle: nanoGPT's trainer reads the vocabulary size from it, and its sampler the characters.
+It is needed for vocabularies of single characters, and for the size above 50,304 ids. The sampler then
+encodes a prompt by characters, so it is better omitted for all others, such as GPT-2's. It is written
+(`layouts.pickled`) and never read. Where two ids have the same text, `stoi` gives the smaller.
 
 There is no loss mask and no index: documents are delimited by end-of-document tokens alone. Based on
 `train.py`, `sample.py` and the `prepare.py` files of nanoGPT, which is not on the package index: tests use
