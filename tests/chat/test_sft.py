@@ -177,27 +177,6 @@ def test_bad_conversations_are_kept_with_their_reason_and_the_ledger_balances(
     assert store.verify().ok
 
 
-def test_of_answers_that_are_judged_only_the_good_ones_are_trained_on(
-    tokenizer_json: Path, tmp_path: Path
-) -> None:
-    judged = [
-        {
-            "prompt": PLAIN[:1],
-            "completion": [{"role": "assistant", "content": f"Answer {n}."}],
-            "label": n < 2,
-        }
-        for n in range(5)
-    ]
-    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
-    path = talks.write(tmp_path / "judged.jsonl", judged)
-    store = packline.build_chat(path, folder, out=tmp_path / "store", workers=0)
-    assert talks.trained_texts(store) == [["Answer 0.<|im_end|>"], ["Answer 1.<|im_end|>"]]
-    assert store.manifest.ledger.rejected == {"preference_data": 3}
-    pairs = talks.write(tmp_path / "pairs.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
-    with pytest.raises(InputError, match=r"preference data \(chosen, rejected\) .* DPOTrainer reads them"):
-        packline.build_chat(pairs, folder, out=tmp_path / "none", workers=0)
-
-
 def test_what_is_cut_is_counted_and_the_rest_is_as_it_was(tokenizer_json: Path, tmp_path: Path) -> None:
     records = [[PLAIN[0], {"role": "assistant", "content": "again and " * n}] for n in (1, 5, 40, 90)]
     path = talks.write(tmp_path / "chat.jsonl", records)

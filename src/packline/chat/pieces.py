@@ -9,9 +9,9 @@ scheme alone. Pieces are encoded separately, so that no token spans the beginnin
 the model is trained to generate exactly what it will have to generate after the same prompt.
 
 `check_pieces` compares pieces with the conversation: the trained text must be the assistant's words, all of
-them, in order, and in one range per turn of the assistant. Only then the messages without loss are muted.
-Cost: one search per message. Conversations of one shape share a `Layout`, for which a plan of the template
-proves the same once (`packline.chat.render_plans`).
+them, in order, and in one range per turn of the assistant, and outputs of tools must not be lost. Only then
+the messages without loss are muted. Cost: one search per message. Conversations of one shape share a
+`Layout`, for which a plan of the template proves the same once (`packline.chat.render_plans`).
 
 nanochat's token scheme renders conversations as nine control tokens and the words between them:
 
@@ -144,10 +144,10 @@ def turns_of(conversation: Conversation) -> list[list[str | Call]]:
 
 
 def check_pieces(conversation: Conversation, pieces: list[Piece]) -> None:
-    """Check that the trained ranges are the assistant's.
+    """Check that the trained ranges are the assistant's, and that no output or later instruction is lost.
 
     Raises:
-        RecordProblem: a range is wrong (reason `mask`); the message names it.
+        RecordProblem: a range is wrong (reason `mask`), or words are not written (reason `template`).
 
     >>> from packline.chat.conversations import Message
     >>> talk = Conversation((Message("user", "hi"), Message("assistant", "hello")))
@@ -170,6 +170,17 @@ def check_pieces(conversation: Conversation, pieces: list[Piece]) -> None:
                 said = wanted if len(wanted) < 40 else f"{wanted[:40]}..."
                 raise RecordProblem("mask", f"turn {number} of the assistant: {said!r} is not trained on")
             at = found + len(wanted)
+    losable = [one for one in enumerate(conversation.messages) if may_be_lost(one[0], one[1].role)]
+    whole = "".join(piece.text for piece in pieces) if losable else ""
+    for number, message in losable:
+        words = message.content.strip()
+        if words not in whole and json.dumps(words, ensure_ascii=False)[1:-1] not in whole:
+            raise RecordProblem("template", f"message {number}: what the {message.role} says is not written")
+
+
+def may_be_lost(number: int, role: str) -> bool:
+    """True for what some templates leave out: outputs of tools, and system messages but the first."""
+    return role == "tool" or (role == "system" and number > 0)
 
 
 def mute(conversation: Conversation, pieces: list[Piece]) -> list[Piece]:

@@ -28,7 +28,7 @@ from jinja2.runtime import Macro
 from jinja2.utils import Namespace
 
 from packline.chat.conversations import Conversation
-from packline.chat.pieces import Piece, Rendered, join_pieces, trained_runs
+from packline.chat.pieces import Piece, Rendered, join_pieces, may_be_lost, trained_runs
 from packline.sources.batch import RecordProblem
 from packline.sources.sandbox import CONTAINERS, Budget
 
@@ -326,7 +326,7 @@ class Plan:
 
 
 def _prove(pieces: Sequence[Piece], roles: Sequence[str], notes: Notes) -> bool:
-    """True if each trained range has the words of one turn of the assistant, in order, for any words.
+    """True if each trained range has the words of one turn of the assistant, and no words are lost, for any.
 
     The words are there as they are, or without white space at their ends (see `check_pieces`).
     """
@@ -336,10 +336,13 @@ def _prove(pieces: Sequence[Piece], roles: Sequence[str], notes: Notes) -> bool:
         if change.name.endswith("strip") or change.name == "trim"
         if not change.arguments
     }
-    turns = [f"{BEGIN}{number}{END}" for number, role in enumerate(roles) if role == "assistant"]
-    runs = trained_runs(pieces)
+    holes = [f"{BEGIN}{number}{END}" for number in range(len(roles))]
+    turns = [hole for hole, role in zip(holes, roles, strict=True) if role == "assistant"]
+    others = [hole for number, hole in enumerate(holes) if may_be_lost(number, roles[number])]
+    runs, whole = trained_runs(pieces), "".join(piece.text for piece in pieces)
+    found = [*zip(turns, runs, strict=False), *((hole, whole) for hole in others)]
     return len(runs) == len(turns) and all(
-        turn in run or stripped.get(turn, turn) in run for turn, run in zip(turns, runs, strict=True)
+        hole in text or stripped.get(hole, hole) in text for hole, text in found
     )
 
 

@@ -50,11 +50,9 @@ Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
 INPUTS are JSONL or Parquet: OpenAI's messages, ShareGPT, plain lists of
 messages, or prompt and response. They are formatted by the tokenizer's own
 chat template, by another template or by nanochat's scheme. Only the replies
-of the assistant are trained on. Conversations that are malformed, too long or
-rejected by the template are counted and kept in rejects/. So are preference
-data: pairs of answers for DPO or a reward model, and answers with "label":
-false as KTO has them; TRL's trainers for these, and for GRPO, read their data
-as they are.""",
+of the assistant are trained on. What is malformed, too long or refused by the
+template is kept in rejects/, and so are data for DPO, KTO, GRPO or reward
+models, which TRL's trainers read as they are.""",
         """Examples:
 
   packline sft chat.jsonl --tokenizer Qwen/Qwen3-8B --chat-template qwen3 \\
