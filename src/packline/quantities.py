@@ -68,32 +68,6 @@ def parse_length(text: str) -> int:
     return _parse(text, "length")
 
 
-def size(count: float) -> str:
-    """Format bytes with a decimal unit.
-
-    >>> size(17), size(8_020_284), size(1.5e12)
-    ('17 B', '8.0 MB', '1.5 TB')
-    """
-    if count < 1000:
-        return f"{count:.0f} B"
-    return f"{scaled(count)}B"
-
-
-def scaled(count: float) -> str:
-    """Format a number with a decimal unit, to about three digits.
-
-    >>> scaled(950), scaled(12_345), scaled(2_553_926)
-    ('950', '12 k', '2.6 M')
-    """
-    if count < 999.5:
-        return f"{count:.0f}"
-    units = iter("kMGTP")
-    unit = ""
-    while count >= 999.5:
-        count, unit = count / 1000, next(units)
-    return f"{count:.1f} {unit}" if count < 9.95 else f"{count:.0f} {unit}"
-
-
 def _parse(text: str, kind: Kind) -> int:
     word = text.strip()
     match = _NUMBER.fullmatch(word)

@@ -63,7 +63,6 @@ from packline.jobs.store_job import Part, StoreJob
 from packline.jobs.unit import Task
 from packline.jobs.unit_table import Stream, Unit, UnitTable
 from packline.jobs.units import prepare
-from packline.quantities import size
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile, not_text_notes
 from packline.sources.piece_checksum import piece_checksum
@@ -299,7 +298,8 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             text_bytes = min(text_bytes, IN_FLIGHT * max(workers, 1) * largest)
         needed, free = int(text_bytes / BYTES_A_TOKEN * itemsize), free_disk(self.folder.parent)
         if needed > free and not self._limit.given:
-            self.tell(Note(f"the {what} may need {size(needed)}, and the disk has {size(free)} free"))
+            room = f"{needed / 1e6:,.1f} MB, and the disk has {free / 1e6:,.1f} MB free"
+            self.tell(Note(f"the {what} may need {room}"))
 
     def opening(self) -> TokenizeSettings:
         """Settings of the units."""
@@ -429,8 +429,8 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             self.tell(Note(UNDECODED.format(undecoded)))
         engine_bytes: dict[str, int] = {}
         for counts in self._engine_bytes.values():
-            for name, count in counts.items():
-                engine_bytes[name] = engine_bytes.get(name, 0) + count
+            for name, size in counts.items():
+                engine_bytes[name] = engine_bytes.get(name, 0) + size
         # Clocks of other machines are not comparable with this one's.
         first = self._first_progress if self.is_shared else self._first_encode
         finished = Finished(

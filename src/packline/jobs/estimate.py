@@ -25,7 +25,6 @@ from packline.jobs.dry_run import LEAST_RANGE, Sample, dry_run
 from packline.jobs.resources import count_workers, free_disk, resident_memory
 from packline.jobs.unit_table import Stream
 from packline.jobs.units import COMPRESSION_GUESS, SampleTexts, Work, load_encoder, prepare, set_room
-from packline.quantities import size
 from packline.recipe import Recipe, RunOptions
 from packline.sources.batch import Texts
 from packline.sources.files import InputFile, not_text_notes
@@ -288,7 +287,8 @@ def _warnings(work: Work, samples: list[Sample], found: Estimate) -> list[str]:
     lines = not_text_notes(work.files, work.names)
     if not found.enough_disk:
         needed = found.store_bytes + found.temporary_bytes
-        lines.append(f"the disk is too small: {size(needed)} needed, {size(found.free_disk)} free")
+        free = found.free_disk
+        lines.append(f"the disk is too small: {needed / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free")
     for name, sample in zip(work.names, samples, strict=True):
         lines += [f"source {name}: cannot sample {problem}" for problem in sample.problems[:3]]
         if not sample.sampled_documents:

@@ -306,12 +306,13 @@ def _stopped(build: GrowingBuild, step: int) -> StoreError:
         )
     found = status(build.path)
     about = "" if found.total_is_exact else "about "
+    units = "units" if found.units_total is None else f"{about}{found.units_total:,} units"
     resume = "run its command again to resume it"
     if found.command:
         resume = f"resume it: {found.command} (in {found.command_folder})"
     return BuildStopped(
         f"the build of {build.path} has stopped: step {step:,} needs more than the first {build.units:,} of "
-        f"its {about}{found.units_total:,} units, and no process is building",
+        f"its {units}, and no process is building",
         hint=f"{resume}; then go on from the loader's state. grace=None waits for that",
     )
 

@@ -14,9 +14,6 @@ import textwrap
 import unicodedata
 from collections.abc import Sequence
 
-from packline.quantities import scaled as scaled
-from packline.quantities import size as size
-
 BLOCKS = " ▁▂▃▄▅▆▇█"
 JOINERS = "\u200c\u200d"
 """Format characters that are kept: scripts and emoji need them, and they do not move text."""
@@ -118,6 +115,32 @@ def pad(text: str, width: int, right: bool = False) -> str:
     return space + text if right else text + space
 
 
+def size(count: float) -> str:
+    """Format bytes with a decimal unit.
+
+    >>> size(17), size(8_020_284), size(1.5e12)
+    ('17 B', '8.0 MB', '1.5 TB')
+    """
+    if count < 1000:
+        return f"{count:.0f} B"
+    return f"{scaled(count)}B"
+
+
+def scaled(count: float) -> str:
+    """Format a number with a decimal unit, to about three digits.
+
+    >>> scaled(950), scaled(12_345), scaled(2_553_926)
+    ('950', '12 k', '2.6 M')
+    """
+    if count < 999.5:
+        return f"{count:.0f}"
+    units = iter("kMGTP")
+    unit = ""
+    while count >= 999.5:
+        count, unit = count / 1000, next(units)
+    return f"{count:.1f} {unit}" if count < 9.95 else f"{count:.0f} {unit}"
+
+
 def duration(seconds: float) -> str:
     """Format seconds for people.
 
@@ -216,10 +239,10 @@ def whole_characters(data: bytes, *, first: bool = True, last: bool = True) -> s
     if first:
         none = stop if stop < 4 else 0  # a character has at most three such bytes
         start = next((place for place, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), none)
-    for length in range(1, min(3, stop) + 1) if last else ():
-        lead = data[-length]
-        if lead >= 0xC0 and length < 2 + (lead >= 0xE0) + (lead >= 0xF0):
-            stop -= length
+    for size in range(1, min(3, stop) + 1) if last else ():
+        lead = data[-size]
+        if lead >= 0xC0 and size < 2 + (lead >= 0xE0) + (lead >= 0xF0):
+            stop -= size
         if lead & 0xC0 != 0x80:
             break
     return data[start:stop].decode("utf-8", "backslashreplace")
