@@ -232,7 +232,8 @@ def write_rows(
         PacklineError: see `export`.
 
     >>> import tempfile, pathlib
-    >>> rows = write_rows(store, out=pathlib.Path(tempfile.mkdtemp()) / "rows", seq_len=5, workers=0)
+    >>> out = pathlib.Path(tempfile.mkdtemp()) / "rows"
+    >>> rows = write_rows(store, out=out, seq_len=5, in_order=True, workers=0)
     >>> len(rows), rows.read([1], ["tokens"])["tokens"].tolist()
     (5, [[0, 0, 1, 0, 0]])
     """
