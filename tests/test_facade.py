@@ -129,7 +129,7 @@ def test_public_functions_verify_and_trace(tmp_path: Path) -> None:
             uses = packline.trace(loader, document=span.document, store=store.path)
             assert (step, span.column) in [(use.step, use.column) for use in uses]
     for wrong in ({}, {"step": 0, "document": 0}):
-        with pytest.raises(RecipeError, match="expected a step or a document"):
+        with pytest.raises(RecipeError, match="expected a step, or a document"):
             packline.trace(loader, **wrong)
     with pytest.raises(RecipeError, match="the run does not read"):
         packline.trace(loader, document=0, store=tmp_path / "other")

@@ -187,7 +187,7 @@ ELSEWHERE = {
     "belongs to [[sources]]": (*Source.__struct_fields__, *Share.__struct_fields__),
     "is chosen when the store is read": ("seq_len", "batch_size", "packing", "shuffle", "epochs"),
 }
-"""Settings by their place, for those that stand elsewhere."""
+"""Settings by their place, for those in the wrong one."""
 
 
 def load_shares(path: str | Path) -> list[Share]:

@@ -98,7 +98,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_a_kill_leaves_no_half_batch_and_the_next_run_finishes(tmp_path: Path) -> None:
     """S0.6"""
-    store = make_store(tmp_path / "store", [[3, 17, 16, 1] * 6])
+    store = make_store(tmp_path / "store", [[3, 17, 16, 2] * 6])
 
     def export(out: Path, after: int) -> subprocess.CompletedProcess[str]:
         words = [

@@ -161,7 +161,7 @@ def test_no_secret_is_ever_written(
         (signed, ["info", f"{at('copy')}?sig={IN_QUERY}", "--debug"]),
         ("in a local folder", ["verify", f"{at('copy')}?sig={IN_QUERY}", "--from", "nanogpt"]),
         (signed, ["build", "text", *build, "--out", f"s3://me:{IN_URI}@{bucket.name}/x"]),
-        ("no text column", ["build", at("copy"), *build, "--out", "wrong"]),
+        ("is a store of packline", ["build", at("copy"), *build, "--out", "wrong"]),
         ("the address has a user name", ["build", nowhere, *build, "--out", "wrong"]),
     ]
     printed: dict[str, str] = {}

@@ -10,7 +10,7 @@ from cyclopts import Group
 from packline.cli.arguments import MAIN, Count, Flags, Inputs, Length, option
 from packline.cli.main import DONE
 from packline.cli.output import output
-from packline.errors import PacklineError, RecipeError, StoreError, TokenizerError
+from packline.errors import PacklineError, RecipeError, StoreError, TokenizerError, hide_credentials
 from packline.toml import refuse_toml
 from packline.viewing.text import plural
 
@@ -99,7 +99,7 @@ def _recipe(
     found = find_preset(preset) if preset is not None else None
     surveys = []
     for given in inputs:
-        output.note(f"looking at the first records of {given}")
+        output.note(f"looking at the first records of {hide_credentials(given)}")
         found_here = survey(given)
         surveys += found_here
         if count := len(found_here[0].left_out):

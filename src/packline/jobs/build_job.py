@@ -159,7 +159,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         return self.todo()
 
     def parts(self, suspects: set[int]) -> Iterator[Part]:
-        """What committed units and streams have read of files."""
+        """Parts of files that committed units and streams have read."""
         yield from super().parts(suspects)
         for unit in self.units:
             if isinstance(unit, Stream) and unit.file in suspects and unit.name in self.streams:

@@ -249,7 +249,7 @@ class StoreJob(Job[U, R, S]):
     def _refuse_changed(self, suspects: set[int]) -> None:
         """Refuse inputs of which committed units have read other content, by the files that were touched.
 
-        What a unit has read without a checksum is read again: its commit is withdrawn, if no other process
+        A part read without a checksum is read again: its commit is withdrawn, if no other process
         may use it.
         """
         changed, unproven = self.changed(suspects), self.unproven(suspects)
@@ -302,7 +302,7 @@ class StoreJob(Job[U, R, S]):
         return changed
 
     def parts(self, suspects: set[int]) -> Iterator[Part]:
-        """What committed units have read of files."""
+        """Parts of files that committed units have read."""
         for receipt in self.receipts.values():
             for piece in receipt.inputs:
                 file = self.numbered[receipt.source, piece.file].index

@@ -17,7 +17,9 @@ texts are counted again, from the tokens. It is a sample, not a proof.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,6 +33,7 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, TokenizerError
 from packline.fingerprint import Hasher, hash_text, split_of
 from packline.recipe import Source
+from packline.recipe_places import placed
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.sources.jsonl import BOM
@@ -97,7 +100,8 @@ def reencode_audit(
     findings.compare(
         "tokenizer/tokenizer.json", "round trip", manifest.tokenizer.round_trip, reference.round_trip
     )
-    reading = _Audit(manifest, reference, pieces, findings)
+    beside = str(folder.parent) if isinstance(folder, Path) else None
+    reading = _Audit(manifest, reference, pieces, findings, beside)
     dtype = np.dtype(manifest.dtype).newbyteorder("<")
     shards = [entry for entry in manifest.shards if entry.name in readable]
     budget = min(max(TEXT_BYTES // max(len(shards), 1), LEAST_A_SHARD), LONGEST_TEXT * 4)
@@ -140,7 +144,9 @@ class _Audit:
         reference: Reference,
         pieces: dict[tuple[str, str], list[InputPiece]],
         findings: Findings,
+        beside: str | None,
     ) -> None:
+        self._beside = beside
         self.documents = self.text_bytes = self.decoded = 0
         self.undecoded = self.unsure = 0
         self.shards: set[str] = set()
@@ -243,16 +249,25 @@ class _Audit:
                 return False
         return True
 
+    def _find_files(self) -> list[InputFile] | None:
+        """Files of the recipe: relative to the working directory, else beside the store; None if neither."""
+        recipe = self._manifest.recipe
+        is_relative = any(place_in("/", one) != one for source in recipe.sources for one in source.inputs)
+        try:
+            return find_files(recipe)
+        except PacklineError as error:
+            if is_relative and self._beside is not None:
+                with suppress(PacklineError):
+                    return find_files(placed(recipe, self._beside))
+            where = ", in the working directory and beside the store" if is_relative else ""
+            self.notes.append(f"inputs were not compared: {error}{where}")
+            return None
+
     def _inputs(self) -> dict[tuple[str, str], InputFile]:
         """Inputs that still exist, by source and name; notes on the others."""
         names = self._names
-        try:
-            found = find_files(self._manifest.recipe)
-        except PacklineError as error:
-            given = [one for source in self._manifest.recipe.sources for one in source.inputs]
-            is_relative = any(place_in("/", one) != one for one in given)
-            where = "; relative inputs are looked for in the working directory" if is_relative else ""
-            self.notes.append(f"inputs were not compared: {error}{where}")
+        found = self._find_files()
+        if found is None:
             return {}
         files = {(names[file.source], file.name): file for file in found}
         same: dict[tuple[str, str], InputFile] = {}
