@@ -57,7 +57,7 @@ TIMED = {"report.json"}
 """Files that hold seconds: what training a tokenizer reports."""
 
 SEPARATOR = "<|next document|>"
-"""What stands between the documents of one large file of plain text."""
+"""Separator of the documents of one large file of plain text."""
 
 S3 = {
     "AWS_ACCESS_KEY_ID": "AKIAPACKLINEOUTPUTS0",

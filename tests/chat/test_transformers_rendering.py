@@ -73,7 +73,7 @@ class Result(NamedTuple):
 
 
 def stored(records: list[Any], name: str, tokenizer: Path, out: Path) -> list[Result]:
-    """What `sft` makes of each record."""
+    """Result of `sft` for each record."""
     path = talks.write(out.with_suffix(".jsonl"), records)
     store = packline.build_chat(path, tokenizer, out=out, chat_template=name, eod="<|endoftext|>", workers=0)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -112,7 +112,7 @@ def split_as_models_do(base: Path, out: Path) -> Path:
 def rendered(
     folder: Path, some: list[Chat], tokenizers: dict[str, Path], kinds: tuple[str, ...] = ("own", "trl")
 ) -> dict[str, list[Any]]:
-    """What transformers makes of the chats, by the named templates and by TRL's."""
+    """Rendering of the chats by transformers, by the named templates and by TRL's."""
     jobs = [
         {
             "name": f"{name} {kind}",

@@ -155,7 +155,7 @@ def test_a_forked_child_makes_the_rest_itself(taken: int) -> None:
 
 @pytest.mark.parametrize("kept", [LOADING, MEMORY], ids=["iterator", "cache"])
 def test_a_program_ends_without_a_word(kept: str) -> None:
-    """Where something keeps `__main__`, its objects go after the names of the modules that they use."""
+    """If something keeps `__main__`, its objects go after the names of the modules that they use."""
     keep = "ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules[__name__]))"
     program = f"import ctypes, sys, time\n{kept}\n{keep}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
