@@ -89,15 +89,11 @@ Presets: fineweb-edu, wikitext-103, tinystories, openwebtext, climbmix.""",
         """Predict the result and cost of a build, and write nothing.
 
 Takes the arguments of build, except --out. Encodes a small sample of the
-inputs and reports units, tokens, bytes and minutes. With --cluster also the
-time of network, cores and requests on that cluster, and which is the slowest;
-with --prices what it costs.""",
+inputs and reports units, tokens, bytes and minutes.""",
         """Examples:
 
   packline plan 'web/*.jsonl.zst' --tokenizer gpt2/tokenizer.json
-  packline plan recipe.toml --json
-  packline plan recipe.toml --cluster "64 nodes x 32 cores, 25 Gbit/s" \\
-      --prices prices.toml""",
+  packline plan recipe.toml --json""",
     ),
     "status": (
         """Show the progress of a job.

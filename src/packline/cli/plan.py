@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 
-from packline.cli.arguments import MAIN, Flags, Inputs, Settings, option, recipe_of
+from packline.cli.arguments import Flags, Inputs, Settings, recipe_of
 from packline.cli.main import DONE
 from packline.cli.output import output
-from packline.errors import RecipeError
-from packline.jobs.cluster import (
-    EXAMPLE,
-    READS_A_SECOND,
-    WRITES_A_SECOND,
-    ClusterEstimate,
-    demand_of,
-    estimate_cluster,
-    load_prices,
-    parse_cluster,
-)
 from packline.jobs.estimate import Estimate, estimate_build
 from packline.viewing.page import Block, KeyValues, Note, Table
 from packline.viewing.text import duration, percent, plural, scaled, size
@@ -29,71 +16,16 @@ _FLAGS, _SETTINGS = Flags(), Settings()
 
 def plan(
     *inputs: Inputs,
-    cluster: Annotated[
-        str | None, option(f"Estimate it for a cluster too: {EXAMPLE}; memory may be left out.", MAIN)
-    ] = None,
-    prices: Annotated[
-        str | None, option("Table of prices (TOML) for --cluster; docs/scale.md has an example.", MAIN)
-    ] = None,
     settings: Settings = _SETTINGS,
     flags: Flags = _FLAGS,
 ) -> int:
     """Estimate the cost of a build; see `help_texts`."""
-    if prices is not None and cluster is None:
-        raise RecipeError("--prices needs --cluster", hint=f"for example --cluster {EXAMPLE}")
-    machines = None if cluster is None else parse_cluster(cluster)
-    table = None if prices is None else load_prices(prices)
     recipe, options = recipe_of(inputs, settings)
     output.note("looking at the inputs, and encoding a sample of them")
     found = estimate_build(recipe, options)
     output.blocks(*estimate_blocks(found))
-    facts = msgspec.to_builtins(found)
-    if machines is not None:
-        on_cluster = estimate_cluster(demand_of(found, recipe), machines, table)
-        output.blocks(*cluster_blocks(on_cluster))
-        facts["cluster"] = msgspec.to_builtins(on_cluster)
-    output.result({"command": "plan", "exit_code": DONE, **facts})
+    output.result({"command": "plan", "exit_code": DONE, **msgspec.to_builtins(found)})
     return DONE
-
-
-def cluster_blocks(found: ClusterEstimate) -> list[Block]:
-    """Result of an estimate for a cluster: each resource with its time, the slowest marked, and costs."""
-    demand, cluster = found.demand, found.cluster
-    rates = {
-        "network": (
-            f"{size(demand.input_bytes)} in, {size(demand.output_bytes)} out",
-            f"{plural(cluster.nodes, 'node')} x {cluster.gbit:g} Gbit/s",
-        ),
-        "cores": (
-            f"{demand.core_seconds / 3600:,.2f} core-hours",
-            f"{plural(cluster.nodes, 'node')} x {plural(found.workers_a_node, 'worker')}",
-        ),
-        "requests": (
-            f"{demand.writes:,} writes, {demand.reads:,} reads",
-            f"{WRITES_A_SECOND:,} and {READS_A_SECOND:,} a second",
-        ),
-    }
-    rows = [
-        (name, *rates[name], duration(seconds), "slowest" if name == found.slowest else "")
-        for name, seconds in found.seconds.items()
-    ]
-    memory = f"{found.workers_a_node:,} x {size(demand.worker_bytes)}"
-    of = f" of {size(cluster.memory)}" if cluster.memory is not None else ""
-    facts = [
-        ("memory of a node", memory + of),
-        ("time", f"about {duration(found.total_seconds)}, limited by {found.slowest}"),
-    ]
-    blocks: list[Block] = [
-        Table("on the cluster", ("resource", "demand", "there is", "time", ""), tuple(rows), "lllrl"),
-        KeyValues(tuple(facts)),
-    ]
-    if found.costs:
-        total = sum(cost for name, cost in found.costs.items() if name != "storage a month")
-        costs = [(name, f"{cost:,.2f}") for name, cost in found.costs.items()]
-        costs.insert(-1, ("together, without storage", f"{total:,.2f}"))
-        date = f", {found.prices_date}" if found.prices_date else ""
-        blocks.append(Table("", (f"cost{date}", found.currency), tuple(costs), "lr"))
-    return blocks + [Note(f"warning: {warning}", "warning") for warning in found.warnings]
 
 
 def estimate_blocks(found: Estimate) -> list[Block]:
