@@ -17,8 +17,7 @@ A template is downloaded data: it runs in Jinja's immutable sandbox, without fil
 day, and within the bounds of `packline.sources.sandbox`. Special-token strings inside messages are hidden
 from the template while it runs, so that they remain text.
 
-Cost: about 30 microseconds per message with marks; without, one rendering per turn. Most conversations need
-neither (`packline.chat.render_plans`).
+Cost: about 30 microseconds per message with marks; without, one rendering per turn.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.runtime import Context
 
 from packline.chat.conversations import Conversation, Message, as_messages
-from packline.chat.pieces import Piece, Rendered, check_pieces, join_pieces, trained_runs
-from packline.chat.render_plans import BEGIN, END, NoPlan, PlanningBudget, Plans
+from packline.chat.pieces import Piece, check_pieces, join_pieces, trained_runs
 from packline.encoders.tokenizer import read_added_tokens
 from packline.errors import RecipeError
 from packline.sources.batch import RecordProblem, TemplateTimeout
@@ -102,7 +100,6 @@ class ChatTemplate:
         self._numbers = {string: number for number, string in enumerate(self._hidden)}
         self._hide = re.compile("|".join(map(re.escape, self._hidden)))
         self._split = re.compile("(" + "|".join(map(re.escape, [OPEN, CLOSE, *tokens])) + ")")
-        self._plans = self._make_plans(text)
         self.unproven = self._probe() if masked else ""
         """Why the mask of a conversation of several turns cannot be proven; "" if it can."""
 
@@ -113,39 +110,15 @@ class ChatTemplate:
             RecordProblem: the template refuses it (reason `template`), or the assistant's words cannot be
                 located in the output (reason `mask`).
         """
-        return self.render_whole(conversation).pieces()
-
-    def render_whole(self, conversation: Conversation) -> Rendered:
-        """See `render`; the result of a plan may be proven.
-
-        Raises:
-            RecordProblem: see `render`.
-        """
         if any(message.parts for message in conversation.messages):
             raise RecordProblem(
                 "content_not_text", "code among the words: only nanochat's scheme has a place for it"
             )
-        if self._plans is not None and (found := self._plans.render(conversation)) is not None:
-            return found
-        return Rendered.of(self._render(*self._given(conversation)))
-
-    def _render(
-        self, messages: list[Any], tools: list[Any] | None, budget: PlanningBudget | None = None
-    ) -> list[Piece]:
-        whole = self._run(messages, tools, prompt=False, budget=budget)
+        messages, tools = self._given(conversation)
+        whole = self._run(messages, tools, prompt=False)
         if not self.marked:
-            whole = self._mark(whole, messages, tools, budget)
+            whole = self._mark(whole, messages, tools)
         return join_pieces(self._cut(whole))
-
-    def _make_plans(self, text: str) -> Plans | None:
-        """Render plans, if the template keeps no text of blocks and its control tokens strip nothing."""
-        tree = self._environment.parse(text)
-        keeps = any(tree.find(kind) is not None for kind in (nodes.AssignBlock, nodes.FilterBlock))
-        if keeps or BEGIN in text or any(map(any, self._strips.values())):
-            return None
-        return Plans(
-            lambda messages, budget: self._render(messages, None, budget), MOST_PRODUCED, self._hidden
-        )
 
     def write(self, conversation: Conversation) -> str:
         """Render the text of a conversation, whether or not a mask can be determined.
@@ -222,13 +195,12 @@ class ChatTemplate:
         tools: list[Any] | None,
         *,
         prompt: bool,
-        budget: PlanningBudget | None = None,
     ) -> str:
         parts: list[str] = []
         size = 0
         given = {**self._variables, "messages": messages, "tools": tools, "add_generation_prompt": prompt}
         try:
-            stream, _ = self._environment.start(self._template, given, budget)
+            stream, _ = self._environment.start(self._template, given)
             for part in stream:
                 parts.append(part)
                 size += len(part)
@@ -236,7 +208,7 @@ class ChatTemplate:
                     raise RecordProblem(
                         "template", f"the template made more than {MOST_CHARACTERS:,} characters"
                     )
-        except (RecordProblem, TemplateTimeout, NoPlan):
+        except (RecordProblem, TemplateTimeout):
             raise
         except Exception as error:  # any error of a template affects one conversation only
             raise RecordProblem("template", f"{type(error).__name__}: {error}"[:500]) from error
@@ -247,7 +219,6 @@ class ChatTemplate:
         whole: str,
         messages: list[Any],
         tools: list[Any] | None,
-        budget: PlanningBudget | None = None,
     ) -> str:
         """Put marks around the assistant's ranges, each proven."""
         marked: list[str] = []
@@ -257,9 +228,9 @@ class ChatTemplate:
                 continue
             after = whole
             try:
-                before = self._run(messages[:number], tools, prompt=True, budget=budget)
+                before = self._run(messages[:number], tools, prompt=True)
                 if number + 1 < len(messages):
-                    after = self._run(messages[: number + 1], tools, prompt=False, budget=budget)
+                    after = self._run(messages[: number + 1], tools, prompt=False)
             except RecordProblem as error:
                 detail = (
                     f"message {number}: the template does not render it without what follows: {error.detail}"
@@ -271,8 +242,6 @@ class ChatTemplate:
                 )
             # White space after the last token of a turn belongs to the template; no model generates it.
             end = len(before) + len(after[len(before) :].rstrip())
-            if budget is not None and after[:end].endswith(END):
-                raise NoPlan("words at the end of a turn, which may end in white space")
             marked += (whole[done : len(before)], OPEN, whole[len(before) : end], CLOSE)
             done = end
         return "".join([*marked, whole[done:]])

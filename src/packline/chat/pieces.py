@@ -10,8 +10,7 @@ the model is trained to generate exactly what it will have to generate after the
 
 `check_pieces` compares pieces with the conversation: the trained text must be the assistant's words, all of
 them, in order, and in one range per turn of the assistant, and outputs of tools must not be lost. Only then
-the messages without loss are muted. Cost: one search per message. Conversations of one shape share a
-`Layout`, for which a plan of the template proves the same once (`packline.chat.render_plans`).
+the messages without loss are muted. Cost: one search per message.
 
 nanochat's token scheme renders conversations as nine control tokens and the words between them:
 
@@ -68,8 +67,6 @@ class Rendered(NamedTuple):
     """The texts between control tokens, none of them empty."""
     whole: str
     """The whole text, control tokens included."""
-    proven: bool = False
-    """True if the layout itself proves what `check_pieces` would check."""
 
     @classmethod
     def of(cls, pieces: Sequence[Piece]) -> Rendered:

@@ -9,8 +9,7 @@ conversation that is malformed, too long, or whose mask is not exactly the assis
 rejects/ with its reason; the ledger counts them all.
 
 Cost: 1.5 to 2 million tokens per second and core once it has started, a fifth to a third of the time in the
-engine, a fifth in rendering and as much in reading JSON; 0.5 million with templates that have to run for each
-conversation (`packline.chat.render_plans`).
+engine.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import numpy as np
 
 from packline.chat.chat_template import ChatTemplate, strips_of
 from packline.chat.conversations import Conversation, read_conversation
-from packline.chat.pieces import Encoded, PieceEncoder, Rendered, check_pieces, mute, render_nanochat
+from packline.chat.pieces import Encoded, Piece, PieceEncoder, Rendered, check_pieces, mute, render_nanochat
 from packline.chat.sources import ConversationSource, ConversationUnit
 from packline.chat.tasks import GENERATORS, adapter_of, read_words
 from packline.encoders.parity import audited
@@ -153,16 +153,14 @@ class ConversationRunner(Runner[ChatUnit, ChatResult]):
             self.folder.commit(result.receipt)
 
 
-def make_renderer(options: SftOptions, tokenizer_json: str) -> Callable[[Conversation], Rendered]:
+def make_renderer(options: SftOptions, tokenizer_json: str) -> Callable[[Conversation], list[Piece]]:
     """Function that renders a conversation.
 
     Raises:
         RecipeError: a template that cannot be used.
     """
     template = make_template(options, tokenizer_json)
-    if template is None:
-        return lambda conversation: Rendered.of(render_nanochat(conversation))
-    return template.render_whole
+    return render_nanochat if template is None else template.render
 
 
 def make_template(options: SftOptions, tokenizer_json: str) -> ChatTemplate | None:
@@ -297,14 +295,11 @@ class _Unit:
             detail = f"a lone surrogate \\u{ord(error.object[error.start]):04x}"
             raise RecordProblem("lone_surrogate", detail) from error
         try:
-            rendered = self._runner.render(conversation)
+            pieces = self._runner.render(conversation)
         except TemplateTimeout as error:
             raise error.at(self._file.path, self._file.format, record.position) from error
-        muted = not all(message.trained for message in conversation.messages)
-        if rendered.proven and not muted:
-            return rendered
-        check_pieces(conversation, pieces := rendered.pieces())
-        return Rendered.of(mute(conversation, pieces)) if muted else rendered
+        check_pieces(conversation, pieces)
+        return Rendered.of(mute(conversation, pieces))
 
     def _fit(self, one: Encoded | RecordProblem) -> Encoded:
         """Cut the document to `max_tokens`, end included, if that is enabled.

@@ -25,7 +25,7 @@ import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice
 from time import monotonic, thread_time
 from types import MappingProxyType
 from typing import Any
@@ -175,18 +175,6 @@ class Budget:
             self.copy(left)
             self.copy(right)
 
-    def combined(self, value: Any) -> Any:
-        """A value that an operator made."""
-        return value
-
-    def needle(self, value: Any) -> None:
-        """Count a value that is looked for in another."""
-        self.read(value)
-
-    def function(self, called: Any, arguments: Iterable[Any]) -> None:
-        """Count the call of a function."""
-        self.spend(1)
-
     def apply(
         self,
         name: str,
@@ -281,7 +269,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Arithmetic, within the budget."""
         budget = context.parent[BUDGET]
         budget.operate(operator, left, right)
-        return budget.combined(super().call_binop(context, operator, left, right))
+        return super().call_binop(context, operator, left, right)
 
     def wrap_str_format(self, value: Any) -> Any:
         """`str.format` in Jinja's sandbox, without widths that are large or come from values."""
@@ -312,7 +300,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             budget.copy([*args, kwargs])
         if isinstance(__obj, LoopContext):
             args = (budget.list_of(args[0]), *args[1:])
-        budget.function(__obj, (*args, *kwargs.values()))
+        budget.spend(1)
         return budget.made(called(__context, __obj, *args, **kwargs))
 
 
@@ -363,7 +351,7 @@ def _joined(context: Context, values: list[Any]) -> Any:
     """The values of a `~`."""
     text, budget = join_values(context, values), context.parent[BUDGET]
     budget.spend(characters=len(text))
-    return budget.combined(text)
+    return text
 
 
 @pass_context
@@ -378,16 +366,9 @@ def _read(context: Context, value: Any) -> Any:
     return value
 
 
-@pass_context
-def _needle(context: Context, value: Any) -> Any:
-    context.parent[BUDGET].needle(value)
-    return value
-
-
 JINJAS_OWN = ("_loop_vars", "_block_vars")
 """Arguments that compiled templates add to every call."""
 HOOKS: dict[str, Callable[..., Any]] = {
-    "__needle": _needle,
     "__joined": _joined,
     "__copied": _copied,
     "__read": _read,
@@ -414,11 +395,9 @@ class _Hooks(NodeTransformer):
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
         self.generic_visit(node)
         operands: list[Any] = [node, *node.ops]
-        behind = [operand.op for operand in node.ops]
-        for operand, operator in zip_longest(operands, behind):
+        for operand in operands:
             if not isinstance(operand.expr, nodes.Const):
-                name = "__needle" if operator in ("in", "notin") else "__read"
-                operand.expr = through(name, operand.expr)
+                operand.expr = through("__read", operand.expr)
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
