@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_read_adds_nothing_and_the_others_count_for_it(
     source = Source(inputs=(str(tmp_path),), documents="line")
     recipe = Recipe(sources=(source,), tokenizer=str(tokenizer_json))
     work = prepare(recipe, RunOptions(engine="tokenizers"))
-    encoder = load_encoder(work, alone=True)
+    encoder = load_encoder(work)
     (whole,) = dry_run.dry_run(work, encoder)
     (tmp_path / "b.txt").unlink()
     (sample,) = dry_run.dry_run(work, encoder)

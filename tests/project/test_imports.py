@@ -93,13 +93,6 @@ def test_the_process_that_asks_for_a_build_loads_nothing_that_encodes() -> None:
     assert not loaded & {"numpy", "pyarrow", "tokenizers", "gigatoken", "fastokens"}
 
 
-def test_a_process_that_loads_an_engine_loads_what_engines_need() -> None:
-    # It is started before anything else, since its engine takes longest to load.
-    light = "packline.encoders.separate_engine", "packline.encoders.supported"
-    assert not loaded_by("import " + ", ".join(light)) & {"numpy", "pyarrow", "tokenizers", "cyclopts"}
-    assert not loaded_by("import packline.encoders.engines") & {"pyarrow", "tokenizers", "cyclopts"}
-
-
 def test_the_version_is_shown_without_a_parser() -> None:
     loaded = loaded_by("from packline.cli.main import main; main(['--version'])")
     assert not loaded & {"cyclopts", "msgspec", "rich"}

@@ -332,14 +332,11 @@ class PieceEncoder:
         tokenizer: the tokenizer.
         boundary: tokens around every conversation.
         text_bytes: bytes of text to be encoded, as far as known (`Encoder`).
-        alone: True if this process is not forked with the encoder.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, boundary: Boundary, text_bytes: int | None = None, *, alone: bool = False
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, boundary: Boundary, text_bytes: int | None = None) -> None:
         self._boundary = boundary
-        self._encoder = Encoder(tokenizer, text_bytes=text_bytes, alone=alone)
+        self._encoder = Encoder(tokenizer, text_bytes=text_bytes)
         reference = self._encoder.reference
         self._ids = tokenizer.special_tokens | {boundary.eod: boundary.eod_id}
         if boundary.bos is not None and boundary.bos_id is not None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -26,7 +25,6 @@ from packline.chat.sft_unit import (
     FORMAT,
     ChatResult,
     ChatUnit,
-    ConversationRunner,
     Overflow,
     Scheme,
     SftOptions,
@@ -45,7 +43,7 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer, read_chat_tem
 from packline.errors import InputError, RecipeError
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent
-from packline.jobs.job import Numbered, Runner, Session
+from packline.jobs.job import Numbered, Session
 from packline.jobs.limits import VAL_NOTE, run_scans, settle_share, share_below
 from packline.jobs.on import On
 from packline.jobs.store_job import Imported, NumberedStoreJob
@@ -184,10 +182,6 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
             self._request.val_documents or 0,
             self.folder.place,
         )
-
-    def open_here(self) -> Runner[Any, ChatResult]:
-        """Open the runner in this process."""
-        return ConversationRunner(self.opening(), alone=True)
 
     def settle(self, session: Session, todo: Sequence[Numbered]) -> Sequence[Numbered]:
         """Choose the validation documents, if their number is given."""

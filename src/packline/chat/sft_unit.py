@@ -106,21 +106,15 @@ class SftSettings(msgspec.Struct, frozen=True):
 
 
 class ConversationRunner(Runner[ChatUnit, ChatResult]):
-    """Runs units of conversations.
-
-    Args:
-        alone: True if this process is not forked with the runner.
-    """
+    """Runs units of conversations."""
 
     unit = ChatUnit
 
-    def __init__(self, job: SftSettings, *, alone: bool = False) -> None:
+    def __init__(self, job: SftSettings) -> None:
         self.job = job
         self.folder = StoreFolder(job.out)
         tokenizer = job.tokenizer
-        self.encoder = PieceEncoder(
-            tokenizer, job.boundary, sum(file.size for file in job.files), alone=alone
-        )
+        self.encoder = PieceEncoder(tokenizer, job.boundary, sum(file.size for file in job.files))
         self.text_bytes = TextBytes(tokenizer)
         self.special = SpecialTokenCounter(tokenizer.special_tokens)
         self.render = make_renderer(job.options, tokenizer.json)

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from cyclopts import App
 
 DONE, FAILED, USAGE, TOO_MANY_BAD, UNCHECKED = 0, 1, 2, 3, 4
-ENCODING = ("build", "plan", "sft")
-"""Commands that encode text."""
 
 
 def make_app() -> App:
@@ -87,15 +85,12 @@ def main(arguments: list[str] | None = None) -> int:
     """
     if arguments is None:  # this process ends with the command, so collecting garbage then is of no use
         atexit.register(gc.freeze)
+        gc.set_threshold(100_000)  # a tokenizer has 300,000 objects, which would be scanned again and again
         arguments = sys.argv[1:]
     quiet = "-q" in arguments or "--quiet" in arguments
     command = next(iter(arguments), "")
     output.configure(as_json="--json" in arguments, quiet=quiet, mute=quiet and command in WRITING)
     interrupt_on_signals()
-    if command in ENCODING:  # before anything else, as loading an engine takes longest
-        from packline.jobs.ahead import start_for
-
-        start_for(arguments)
     if debug := "--debug" in arguments:
         os.environ["PACKLINE_DEBUG"] = "1"
     try:
@@ -132,11 +127,6 @@ def main(arguments: list[str] | None = None) -> int:
         hint = "this should not happen: --debug shows where it did"
         output.error(type(error).__name__, f"{type(error).__name__}: {error}", hint)
         return FAILED
-    finally:
-        if command in ENCODING:
-            from packline.jobs.ahead import end_ahead
-
-            end_ahead()
 
 
 def _run(arguments: list[str]) -> int:

@@ -25,9 +25,8 @@ from packline.encoders import LITTLE_TEXT, Engine, EngineName, EngineReport
 from packline.encoders.engines import TokenizersEngine, load_engine, load_engines
 from packline.encoders.parity import audit_document, audited, try_engines
 from packline.encoders.reference import Reference
-from packline.encoders.separate_engine import LARGE
 from packline.encoders.special_tokens import Boundary, json_to_encode
-from packline.encoders.supported import BY_LOADING, engine_apart, unsupported
+from packline.encoders.supported import BY_LOADING, unsupported
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import EncoderMismatch, TokenizerError
 from packline.ragged import Ragged, concatenate, dtype_for
@@ -79,8 +78,6 @@ class Encoder:
         cache_bytes: bytes of text after which the engines are loaded anew, to bound their caches of words;
             None for never.
         text_bytes: bytes of text to be encoded, as far as known; for little text, `auto` loads one engine.
-        alone: True if this process is not forked with the encoder; the engine of a large vocabulary is then
-            loaded by a separate process (`separate_engine`), while this one loads the reference.
 
     Raises:
         TokenizerError: the requested engine does not support this tokenizer.
@@ -102,7 +99,6 @@ class Encoder:
         boundary: Boundary | None = None,
         cache_bytes: int | None = None,
         text_bytes: int | None = None,
-        alone: bool = False,
     ) -> None:
         started = time.monotonic()
         self.tokenizer, self.boundary = tokenizer, boundary
@@ -117,10 +113,9 @@ class Encoder:
         if engine == "auto" and text_bytes is not None and text_bytes < LITTLE_TEXT:
             able = [name for name in names if unsupported(name, self.json) is None]
             names, self._not_loaded = tuple(able[:1]) or names, tuple(able[1:])
-        apart = alone and len(self.json) >= LARGE and names == (engine_apart(engine, self.json),)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(Reference, self.json)
-            self._loaded = load_engines(names, self.json, self._as_engine, apart=apart)
+            self._loaded = load_engines(names, self.json, self._as_engine)
             self.reference = waiting.result()
         if engine != "auto" and isinstance(failed := self._loaded[engine], str):
             raise TokenizerError(failed, hint="--engine auto takes an engine that can")

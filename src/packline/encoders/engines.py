@@ -21,25 +21,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from packline.encoders import Engine, EngineName
 from packline.encoders.features import tokenizer_features
 from packline.encoders.reference import load_reference
-from packline.encoders.separate_engine import SeparateEngine
-from packline.encoders.special_tokens import BytesCounter, json_to_encode
+from packline.encoders.special_tokens import BytesCounter
 from packline.encoders.supported import unsupported
-from packline.encoders.tokenizer import load_tokenizer, refusals
-from packline.errors import PacklineError, TokenizerError
+from packline.encoders.tokenizer import refusals
+from packline.errors import TokenizerError
 from packline.ragged import Ragged, concatenate, offsets_of
-
-if TYPE_CHECKING:  # Arrow would delay the process of `separate_engine`
-    from concurrent.futures import Future, ThreadPoolExecutor
-
-    from packline.sources.batch import Texts
+from packline.sources.batch import Texts
 
 FEW = 512
 """Number of single-text calls of gigatoken that cost as much as the fixed cost of one batch call."""
@@ -162,13 +156,10 @@ def load_engine(
     name: EngineName,
     json: str,
     reference: Callable[[], TokenizersEngine] | None = None,
-    *,
-    apart: bool = False,
 ) -> Engine:
     """Build an engine from a tokenizer.json.
 
     Args:
-        apart: load it in a separate process.
         reference: returns the reference, for texts that the engine would read differently; called when it is
             first needed. By default it is loaded then.
 
@@ -183,59 +174,19 @@ def load_engine(
         )
     with refusals(f"{name} cannot do this tokenizer"):
         load = reference or (lambda: TokenizersEngine(json))
-        engine: Engine
-        if apart:
-            engine = SeparateEngine(name, json, lambda: ENGINES[name](json))
-        else:
-            engine = _load(name, json)
+        engine = ENGINES[name](json)
     characters = read_otherwise(name, json)
     return GuardedEngine(engine, characters, load) if characters else engine
-
-
-_LOADING: dict[tuple[EngineName, str], tuple[ThreadPoolExecutor, Future[Engine]]] = {}
-"""The engine that is loaded ahead, by its name and tokenizer.json."""
-
-
-def load_ahead(tokenizer: str) -> None:
-    """Begin to load the engine that takes longest, in a thread that does without the interpreter's lock.
-
-    Args:
-        tokenizer: argument of `load_tokenizer`; one that is not on this machine is left alone.
-    """
-    from concurrent.futures import ThreadPoolExecutor
-
-    name: EngineName = "fastokens"
-    with suppress(PacklineError):
-        if os.path.exists(os.path.expanduser(tokenizer)):
-            json = json_to_encode(load_tokenizer(tokenizer), parse=False)
-            if unsupported(name, json) is None:
-                pool = ThreadPoolExecutor(1)
-                _LOADING[name, json] = pool, pool.submit(ENGINES[name], json)
-
-
-def stop_loading() -> None:
-    """Wait for an engine that is loaded ahead and was not needed; no thread is left, so a fork is safe."""
-    while _LOADING:
-        _LOADING.popitem()[1][0].shutdown()
-
-
-def _load(name: EngineName, json: str) -> Engine:
-    if (loading := _LOADING.pop((name, json), None)) is None:
-        return ENGINES[name](json)
-    with loading[0]:
-        return loading[1].result()
 
 
 def load_engines(
     names: tuple[EngineName, ...],
     json: str,
     reference: Callable[[], TokenizersEngine] | None = None,
-    *,
-    apart: bool = False,
 ) -> dict[EngineName, Engine | str]:
     """Build several engines in parallel; one that does not support the tokenizer is replaced by the reason.
 
-    See `load_engine` for `reference` and `apart`.
+    See `load_engine` for `reference`.
 
     fastokens loads without the interpreter's lock, so the others are loaded meanwhile.
     """
@@ -243,7 +194,7 @@ def load_engines(
 
     def load(name: EngineName) -> Engine | str:
         try:
-            return load_engine(name, json, reference, apart=apart)
+            return load_engine(name, json, reference)
         except TokenizerError as error:
             return str(error)
 

@@ -10,14 +10,12 @@ makes a feature that is in no table of `supported.SUPPORTED`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
-import msgspec
-
-from packline.encoders.remembered import keep_last, remember
-from packline.encoders.special_tokens import KEPT_MARK, MARK, added_token_features
+from packline.encoders.special_tokens import added_token_features
 from packline.encoders.tiktoken import LETTERS, PATTERNS, SPLIT_50K
-from packline.encoders.tokenizer import merge_pairs
+from packline.encoders.tokenizer import merge_pairs, parse_json
 
 LETTERS_OF_TEXT = frozenset(
     letter for letter, byte in LETTERS.items() if byte < 0xF5 and byte not in (0xC0, 0xC1)
@@ -44,19 +42,14 @@ SPLITS: dict[str, str] = {
 """Names of published regular expressions; any other expression is a separate feature."""
 
 
-@keep_last
+@lru_cache(maxsize=1)
 def tokenizer_features(json: str) -> tuple[str, ...]:
     """Features of a tokenizer.json that affect ids, each once, in processing order.
 
     >>> tokenizer_features('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
     ('model BPE', 'model of characters', 'normalizer none', 'pre-tokenizer none')
     """
-    text = json.replace(MARK, KEPT_MARK)
-    return remember("features", text, tuple[str, ...], lambda: _find_features(text))
-
-
-def _find_features(json: str) -> tuple[str, ...]:
-    whole = msgspec.json.decode(json)
+    whole = parse_json(json)
     normalizer = _chain(whole.get("normalizer"), "normalizers")
     pre_tokenizer = _chain(whole.get("pre_tokenizer"), "pretokenizers")
     model, added = whole["model"], whole.get("added_tokens") or []

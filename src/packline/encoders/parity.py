@@ -17,13 +17,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import count, islice, takewhile
-from typing import Any
 
 import numpy as np
 
 from packline.encoders import Engine, EngineName, EngineReport
 from packline.encoders.reference import ODD_PROBES, PROBES, Reference, RoundTrip
-from packline.encoders.remembered import remember
 from packline.encoders.special_tokens import MARK, without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, read_added_tokens, refusals
 from packline.errors import EncoderMismatch, TokenizerError
@@ -50,21 +48,12 @@ FORMS = ("{}", " {}", "{} ", "  {}  ", "\n{}\n", "a{}b", "1{}1", ".{}.", "{}{}",
 def plain_round_trip(tokenizer: Tokenizer) -> RoundTrip:
     """Exactness with which ids decode to text in which no special token is one.
 
-    Cost: loading the reference, 0.35 s for 150,000 tokens; a few ms from then on (`remembered`).
+    Cost: loading the reference, 0.35 s for 150,000 tokens.
 
     Raises:
         TokenizerError: the reference cannot read the tokenizer.
     """
-    from importlib.metadata import version  # delays the start
-
-    kind: Any = RoundTrip
-    found: RoundTrip = remember(
-        f"round trip by tokenizers {version('tokenizers')}",
-        tokenizer.json,
-        kind,
-        lambda: Reference(without_special_tokens(tokenizer)).round_trip,
-    )
-    return found
+    return Reference(without_special_tokens(tokenizer)).round_trip
 
 
 def audited(start: int, stop: int) -> list[int]:

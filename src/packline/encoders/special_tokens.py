@@ -6,7 +6,7 @@
 A wrong boundary is noticed only after a model has been trained on it, so nothing is guessed: the tokenizer's
 own choice is used if it has exactly one end-of-text token and no end-of-turn token. Chat tokenizers have
 both, and declare sometimes one and sometimes the other as their eos. A beginning token is never chosen for
-the user. Cost: one parse of the tokenizer, 0.2 s for 150,000 tokens; a few ms from then on (`remembered`).
+the user. Cost: one parse of the tokenizer, 0.2 s for 150,000 tokens.
 
 `<|endoftext|>` in a web page is text, and must not end a document for the model. If such strings are to be
 text, the engines get a tokenizer.json in which the special tokens have names that no text contains. So no
@@ -20,20 +20,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import numpy as np
 
-from packline.encoders.remembered import keep_last, remember
 from packline.encoders.tiktoken import LETTERS, UNUSED
-from packline.encoders.tokenizer import Tokenizer, merge_pairs
+from packline.encoders.tokenizer import Tokenizer, make_json, merge_pairs, parse_json
 from packline.errors import TokenizerError
-
-if TYPE_CHECKING:  # imported where they are used: a process that loads an engine does without
-    import numpy as np
-
-    from packline.sources.batch import Texts
+from packline.sources.batch import Texts
 
 END_OF_TEXT = (
     "<|endoftext|>",
@@ -72,8 +69,6 @@ END_OF_TURN = frozenset(
 )
 
 MARK = f"\uffff{int.from_bytes(os.urandom(8))}."
-KEPT_MARK = "\uffffspecial."
-"""In place of `MARK` in what is kept on disk."""
 """Prefix of the replacement names: random, so that no document can contain one on purpose."""
 
 
@@ -96,8 +91,6 @@ class BytesCounter:
 
     def count(self, texts: Texts) -> np.ndarray:
         """Number of matches in each text, int64 `[D]`."""
-        import numpy as np
-
         counts = np.zeros(len(texts), np.int64)
         if self._search is None:
             return counts
@@ -127,7 +120,6 @@ class SpecialTokenCounter(BytesCounter):
         super().__init__(token.encode("utf-8") for token in special_tokens if token)
 
 
-@keep_last
 def json_to_encode(tokenizer: Tokenizer, *, parse: bool) -> str:
     """The tokenizer.json of engines and reference.
 
@@ -136,8 +128,12 @@ def json_to_encode(tokenizer: Tokenizer, *, parse: bool) -> str:
     """
     if not parse:
         return without_special_tokens(tokenizer)
-    json = tokenizer.json
-    return remember("with special tokens", json, str, lambda: _quick_to_load(msgspec.json.decode(json)))
+    return _with_special_tokens(tokenizer.json)
+
+
+@lru_cache(maxsize=1)
+def _with_special_tokens(json: str) -> str:
+    return _quick_to_load(parse_json(json))
 
 
 def _quick_to_load(whole: dict[str, Any]) -> str:
@@ -150,15 +146,12 @@ def _quick_to_load(whole: dict[str, Any]) -> str:
     if model.get("merges"):
         pairs = merge_pairs(model["merges"])
         words = [" ".join(pair) for pair in pairs]
-        if not any(
-            word.split() != pair or word.startswith("#version")
-            for word, pair in zip(words, pairs, strict=True)
-        ):
-            model["merges"] = words
-    return msgspec.json.encode(whole, order="sorted").decode()
+        text = " ".join(["", *words])
+        if text.split() == list(chain.from_iterable(pairs)) and " #version" not in text:
+            whole = whole | {"model": model | {"merges": words}}
+    return make_json(whole, "sorted")
 
 
-@keep_last
 def without_special_tokens(tokenizer: Tokenizer) -> str:
     """Build a tokenizer.json in which no text can become a special token.
 
@@ -166,36 +159,38 @@ def without_special_tokens(tokenizer: Tokenizer) -> str:
         TokenizerError: a special token is also used for ordinary text: a byte, or an input or result of a
             merge. Text would either become it, or lose its tokens.
     """
-    changed = remember("without special tokens", tokenizer.json, str, lambda: _rename_special(tokenizer))
-    return changed.replace(KEPT_MARK, MARK)
+    return _rename_special(tokenizer.name, tokenizer.json)
 
 
-def _rename_special(tokenizer: Tokenizer) -> str:
+@lru_cache(maxsize=1)
+def _rename_special(name: str, json: str) -> str:
     """The tokenizer.json with other strings for its special tokens."""
-    whole = msgspec.json.decode(tokenizer.json)
+    whole = parse_json(json)
     renamed = {
-        token["content"]: f"{KEPT_MARK}{number}\uffff"
+        token["content"]: f"{MARK}{number}\uffff"
         for number, token in enumerate(whole.get("added_tokens") or [])
         if token.get("special")
     }
     if not renamed:
         return _quick_to_load(whole)
-    model = whole["model"]
+    model, added = whole["model"], whole["added_tokens"]
     if model.get("type") == "Unigram" and model.get("unk_id") is not None:
         # A Unigram model encodes any unknown text as <unk>, including this string; that remains.
         unknown = model["vocab"][model["unk_id"]][0]
         renamed.pop(unknown, None)
-        whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] != unknown]
-    _refuse_words(tokenizer, whole, renamed)
-    for token in whole["added_tokens"]:
-        token["content"] = renamed.get(token["content"], token["content"])
-    _rename_in_model(model, renamed)
-    # It names special tokens too, and is not applied to documents.
-    whole["post_processor"] = None
-    return _quick_to_load(whole)
+        added = [token for token in added if token["content"] != unknown]
+    _refuse_words(name, whole, renamed)
+    changed = {
+        "added_tokens": [
+            token | {"content": renamed.get(token["content"], token["content"])} for token in added
+        ],
+        "model": _rename_in_model(model, renamed),
+        "post_processor": None,  # it names special tokens too, and is not applied to documents
+    }
+    return _quick_to_load(whole | changed)
 
 
-def _refuse_words(tokenizer: Tokenizer, whole: dict[str, Any], special: dict[str, str]) -> None:
+def _refuse_words(name: str, whole: dict[str, Any], special: dict[str, str]) -> None:
     """Refuse special tokens that are bytes of a byte-level vocabulary, or take part in merges."""
     steps = msgspec.json.encode([whole.get("normalizer"), whole.get("pre_tokenizer")])
     words = {token for token in special if token in LETTERS} if b'"ByteLevel"' in steps else set()
@@ -204,35 +199,23 @@ def _refuse_words(tokenizer: Tokenizer, whole: dict[str, Any], special: dict[str
         words |= set(filter(special.__contains__, strings))
     if words:
         raise TokenizerError(
-            f"the special token {min(words)!r} of {tokenizer.name} is also a token that ordinary text is made"
+            f"the special token {min(words)!r} of {name} is also a token that ordinary text is made"
             " of: expected a string that merges do not make and that is no single byte",
             hint="in tokenizer.json, mark it as not special, or give the special token another string;"
             " --special-tokens parse takes the tokenizer as it is: such text becomes the control token",
         )
 
 
-def _rename_in_model(model: dict[str, Any], renamed: dict[str, str]) -> None:
+def _rename_in_model(model: dict[str, Any], renamed: dict[str, str]) -> dict[str, Any]:
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
-        for old, new in renamed.items():
-            if old in vocabulary:
-                vocabulary[new] = vocabulary.pop(old)
+        vocabulary = {renamed.get(token, token): number for token, number in vocabulary.items()}
     else:
-        for entry in vocabulary:  # Unigram: [piece, score]
-            entry[0] = renamed.get(entry[0], entry[0])
+        vocabulary = [[renamed.get(piece, piece), *score] for piece, *score in vocabulary]  # Unigram
+    changed = {"vocab": vocabulary}
     if model.get("unk_token") in renamed:
-        model["unk_token"] = renamed[model["unk_token"]]
-
-
-class _UnknownToken(msgspec.Struct, frozen=True):
-    unk_token: str | None = None
-    unk_id: int | None = None
-
-
-class _Unknown(msgspec.Struct, frozen=True):
-    """The parts of a tokenizer.json that name the token for unknown text, read without the vocabulary."""
-
-    model: _UnknownToken
+        changed["unk_token"] = renamed[model["unk_token"]]
+    return model | changed
 
 
 def control_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -241,14 +224,12 @@ def control_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     A model without an id for every byte encodes unknown text as <unk>, so that one is left out.
     """
     control = dict(tokenizer.special_tokens)
-    brief = msgspec.json.decode(tokenizer.json, type=_Unknown).model
-    if brief.unk_token is not None or brief.unk_id is not None:
-        model = msgspec.json.decode(tokenizer.json)["model"]
-        unknown = model.get("unk_token")
-        if model.get("type") == "Unigram" and model.get("unk_id") is not None:
-            unknown = model["vocab"][model["unk_id"]][0]
-        if unknown is not None and not _knows_all_bytes(model):
-            control.pop(unknown, None)
+    model = parse_json(tokenizer.json)["model"]
+    unknown = model.get("unk_token")
+    if model.get("type") == "Unigram" and model.get("unk_id") is not None:
+        unknown = model["vocab"][model["unk_id"]][0]
+    if unknown is not None and not _knows_all_bytes(model):
+        control.pop(unknown, None)
     return tuple(sorted(set(control.values())))
 
 
@@ -257,11 +238,7 @@ def _knows_all_bytes(model: dict[str, object]) -> bool:
     vocab = model.get("vocab")
     if not isinstance(vocab, dict) or "merges" not in model:
         return False
-    if model.get("byte_fallback") is True:
-        return True
-    from tokenizers import pre_tokenizers
-
-    return all(letter in vocab for letter in pre_tokenizers.ByteLevel.alphabet())
+    return model.get("byte_fallback") is True or vocab.keys() >= LETTERS.keys()
 
 
 class Boundary(msgspec.Struct, frozen=True):
@@ -298,38 +275,21 @@ def resolve_boundary(tokenizer: Tokenizer, eod: str | int | None, bos: str | int
     >>> resolve_boundary(tokenizer, 0, "</s>")
     Boundary(eod_id=0, eod='a', bos_id=1, bos='</s>')
     """
-    declared = tokenizer.kind, tokenizer.vocab_size, tokenizer.eos_token, tokenizer.bos_token
-    what = f"boundary {eod!r} {bos!r} of {declared} {sorted(tokenizer.special_tokens.items())}"
-    return remember(what, tokenizer.json, Boundary, lambda: _resolve(tokenizer, eod, bos))
-
-
-def _resolve(tokenizer: Tokenizer, eod: str | int | None, bos: str | int | None) -> Boundary:
     tokens = _tokens(tokenizer)
     end = _choose(tokenizer, tokens) if eod is None else _find(tokenizer, tokens, eod, "eod")
     begin = None if bos is None else _find(tokenizer, tokens, bos, "bos")
     return Boundary(tokens[end], end, None if begin is None else tokens[begin], begin)
 
 
-class _Vocabulary(msgspec.Struct, frozen=True):
-    vocab: Any
-
-
-class _Tokens(msgspec.Struct, frozen=True):
-    """The parts of a tokenizer.json that have tokens."""
-
-    model: _Vocabulary
-    added_tokens: list[dict[str, Any]] | None = None
-
-
 def _tokens(tokenizer: Tokenizer) -> dict[str, int]:
     """Strings and ids of all tokens; an added token overrides a vocabulary entry with the same string."""
-    contents = msgspec.json.decode(tokenizer.json, type=_Tokens)  # without merges: half of the time
-    vocab = contents.model.vocab
+    contents = parse_json(tokenizer.json)
+    vocab = contents["model"]["vocab"]
     if isinstance(vocab, list):  # Unigram: (piece, score) pairs
         vocab = {piece: number for number, (piece, _) in enumerate(vocab)}
     if tokenizer.kind == "tiktoken":
         vocab = {token: number for token, number in vocab.items() if not token.startswith(UNUSED)}
-    added = {token["content"]: token["id"] for token in contents.added_tokens or []}
+    added = {token["content"]: token["id"] for token in contents.get("added_tokens") or []}
     tokens: dict[str, int] = vocab | added
     return tokens
 
@@ -460,8 +420,6 @@ def _overlap(some: list[str], others: list[str]) -> bool:
     """True if a string of one list contains one of the other, or ends with the beginning of one."""
     if not some or not others:
         return False
-    from packline.sources.batch import Texts
-
     for ones, twos in ((some, others), (others, some)):
         beginnings = {two[:end] for two in twos for end in range(1, len(two) + 1)}
         if any(one[start:] in beginnings for one in ones for start in range(len(one))):

@@ -9,8 +9,6 @@ A fast engine is loaded only for tokenizers whose features have all been shown t
 A fast engine ignores what it does not know in a tokenizer.json, which changes the ids of only a few texts; a
 sample need not contain them. A feature is in the table if `tests/encoders/tokenizer_fuzzer.py` found equal
 ids for it on hostile text, alone and combined with others of the table.
-
-Loading this module loads neither NumPy nor Arrow, which would delay an engine in a separate process.
 """
 
 from __future__ import annotations
@@ -84,10 +82,10 @@ BY_LOADING: tuple[EngineName, ...] = ("gigatoken", "fastokens", "nanotoken")
 """The fast engines, the one that loads in less time first: 0.4 and 1.2 s for 150,000 tokens."""
 
 
-def engine_apart(requested: Engine, json: str) -> EngineName | None:
-    """Engine for little text that encodes a tokenizer.json without the reference; None if there is none.
+def fast_engine(requested: Engine, json: str) -> EngineName | None:
+    """Engine for little text that is faster than the reference; None if there is none.
 
-    >>> engine_apart("gigatoken", '{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
+    >>> fast_engine("gigatoken", '{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
     """
     names = BY_LOADING if requested == "auto" else (requested,)
     return next((name for name in names if name in SUPPORTED and unsupported(name, json) is None), None)

@@ -10,8 +10,8 @@ too few for a text that began with one. Where the result is approximate, the tok
 information: the kind of white space, and possibly case or accents. If a normalizer changes text (NFC), the
 bytes are those of the normalized text. Special tokens have 0 bytes.
 
-Cost: a table once, 0.3 s for 150,000 tokens, 1 ms from then on (`remembered`); then one lookup per token and
-one sum per document, in NumPy, 1 ns per token. The reference turns ids into text.
+Cost: a table once, 0.3 s for 150,000 tokens; then one lookup per token and one sum per document, in NumPy,
+1 ns per token. The reference turns ids into text.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
 
-import msgspec
 import numpy as np
 
-from packline.encoders.remembered import remember
 from packline.encoders.tiktoken import LETTERS, UNUSED
-from packline.encoders.tokenizer import Tokenizer
+from packline.encoders.tokenizer import Tokenizer, parse_json
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 LETTERS_ONLY = re.compile(f"[{re.escape(''.join(LETTERS))}]*")
@@ -106,18 +104,6 @@ class TokenBytes(Sequence[bytes]):
         return filled
 
 
-class _Fallback(msgspec.Struct, frozen=True):
-    byte_fallback: Any = None
-
-
-class _Steps(msgspec.Struct, frozen=True):
-    """Parts of a tokenizer.json that describe steps; the vocabulary is skipped, in a tenth of the time."""
-
-    model: _Fallback = _Fallback()
-    normalizer: Any = None
-    decoder: Any = None
-
-
 def keeps_text(tokenizer: Tokenizer) -> bool:
     """True if the bytes of tokens are those of the encoded text.
 
@@ -128,14 +114,14 @@ def keeps_text(tokenizer: Tokenizer) -> bool:
     >>> keeps_text(Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={}))
     False
     """
-    whole = msgspec.json.decode(tokenizer.json, type=_Steps)
-    kinds = {step["type"] for step in _steps(whole.decoder)}
-    every_byte = "ByteLevel" in kinds or bool(whole.model.byte_fallback)
+    whole = parse_json(tokenizer.json)
+    kinds = {step["type"] for step in _steps(whole.get("decoder"))}
+    every_byte = "ByteLevel" in kinds or bool(whole["model"].get("byte_fallback"))
     return every_byte and all(
         step["type"] in NORMAL_FORMS
         or step["type"] == "Prepend"
         or (step["type"] == "Replace" and step.get("pattern") == {"String": " "})
-        for step in _normalizers(whole.normalizer)
+        for step in _normalizers(whole.get("normalizer"))
     )
 
 
@@ -146,7 +132,7 @@ def puts_spaces(tokenizer: Tokenizer) -> bool:
     >>> puts_spaces(Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={}))
     True
     """
-    steps = _steps(msgspec.json.decode(tokenizer.json, type=_Steps).decoder)
+    steps = _steps(parse_json(tokenizer.json).get("decoder"))
     return any(step["type"] in ("WordPiece", SPACED) for step in steps)
 
 
@@ -163,22 +149,8 @@ def drops_first_space(tokenizer: Tokenizer) -> bool:
         step["type"] in ("WordPiece", SPACED)
         or (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never")
         or (step["type"] == "Strip" and step.get("content") == " " and step.get("start", 0) > 0)
-        for step in _steps(msgspec.json.decode(tokenizer.json, type=_Steps).decoder)
+        for step in _steps(parse_json(tokenizer.json).get("decoder"))
     )
-
-
-class _Sizes(msgspec.Struct, frozen=True):
-    """Bytes of each token, int32 `[V]`, and whether it begins with a space that may be dropped."""
-
-    sizes: bytes
-    spaced: bytes | None
-
-
-def _sizes_of_tokens(tokenizer: Tokenizer) -> _Sizes:
-    found = token_bytes(tokenizer)
-    spaced = np.array([one.startswith(b" ") for one in found], "<i4").tobytes()
-    sizes = np.array([len(one) for one in found], "<i4").tobytes()
-    return _Sizes(sizes, spaced if drops_first_space(tokenizer) else None)
 
 
 class TextBytes:
@@ -192,15 +164,16 @@ class TextBytes:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        fact = f"sizes of tokens {tokenizer.kind} {tokenizer.vocab_size}"
-        known = remember(fact, tokenizer.json, _Sizes, lambda: _sizes_of_tokens(tokenizer))
-        self.sizes = np.frombuffer(known.sizes, "<i4")
+        found = token_bytes(tokenizer)
+        self.sizes = np.array([len(one) for one in found], np.int32)
         """Bytes of each token, int32 `[V]`."""
         self._largest = int(self.sizes.max(initial=0))
         # Numbers of one byte suffice for most vocabularies; their sums take half the time.
         self._narrow = self.sizes.astype(np.min_scalar_type(self._largest))
-        spaced = known.spaced
-        self._first: np.ndarray | None = None if spaced is None else np.frombuffer(spaced, "<i4")
+        self._first: np.ndarray | None = None
+        """1 for tokens that begin with a space, if decoding drops the first one, int32 `[V]`."""
+        if drops_first_space(tokenizer):
+            self._first = np.array([one.startswith(b" ") for one in found], np.int32)
 
     def of(self, tokens: np.ndarray, offsets: np.ndarray, before: int = 0, after: int = 0) -> np.ndarray:
         """Size of each document's text in bytes, int64 `[D]`.
@@ -242,30 +215,18 @@ class TextBytes:
         return np.frombuffer(found.buffers()[1], self._narrow.dtype, len(tokens))
 
 
-class _Model(msgspec.Struct):
-    vocab: Any
-
-
-class _Contents(msgspec.Struct):
-    """Parts of a tokenizer.json that determine the bytes of tokens; its merges, the largest part, do not."""
-
-    model: _Model
-    decoder: Any = None
-    added_tokens: Any = None
-
-
 def _pieces(tokenizer: Tokenizer) -> tuple[list[str | bytes], list[dict[str, Any]]]:
     """Strings to decode, or bytes where they are known, by id; and the steps of the decoder."""
-    whole = msgspec.json.decode(tokenizer.json, type=_Contents)
-    vocab = whole.model.vocab
+    whole = parse_json(tokenizer.json)
+    vocab = whole["model"]["vocab"]
     pieces = enumerate(piece for piece, _ in vocab) if isinstance(vocab, list) else _by_id(vocab)
     found: list[str | bytes] = [b""] * tokenizer.vocab_size
     for number, piece in pieces:
         if not (tokenizer.kind == "tiktoken" and piece.startswith(UNUSED)):
             found[number] = piece
-    for token in whole.added_tokens or []:
+    for token in whole.get("added_tokens") or []:
         found[token["id"]] = b"" if token.get("special") else token["content"].encode("utf-8")
-    return found, _steps(whole.decoder)
+    return found, _steps(whole.get("decoder"))
 
 
 def _by_id(vocab: dict[str, int]) -> list[tuple[int, str]]:

@@ -28,7 +28,6 @@ from packline.jobs.begun import UnitCount
 from packline.jobs.build_runner import (
     BuildInfo,
     BuildResult,
-    BuildRunner,
     Built,
     StreamRead,
     TokenizeSettings,
@@ -312,10 +311,6 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             self.tokenizer.fingerprint,
             self.folder.place,
         )
-
-    def open_here(self) -> BuildRunner:
-        """Open the runner in this process."""
-        return BuildRunner(self.opening(), alone=True)
 
     def settle(self, session: Session, todo: Sequence[Task]) -> Sequence[Task]:
         """Report the engines, and choose the validation documents, if their number is given."""

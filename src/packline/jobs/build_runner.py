@@ -94,15 +94,11 @@ class TokenizeSettings(msgspec.Struct, frozen=True):
 
 
 class BuildRunner(Runner[Task, BuildResult]):
-    """Runs units of a build.
-
-    Args:
-        alone: True if this process is not forked with the runner.
-    """
+    """Runs units of a build."""
 
     unit = Task
 
-    def __init__(self, settings: TokenizeSettings, *, alone: bool = False) -> None:
+    def __init__(self, settings: TokenizeSettings) -> None:
         self._work = work = Work(
             settings.recipe,
             settings.options,
@@ -111,7 +107,7 @@ class BuildRunner(Runner[Task, BuildResult]):
             settings.boundary,
         )
         self._folder = StoreFolder(settings.out)
-        self._encoder: Encoder = load_encoder(work, alone=alone)
+        self._encoder: Encoder = load_encoder(work)
         base = resident_memory()
         workers, memory = count_workers(work.options)
         chosen = self._encoder.choose(

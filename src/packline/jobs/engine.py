@@ -38,7 +38,7 @@ def run_job(
 
     Args:
         on_event: called with every event, in this thread.
-        executor: processes of this machine that were started already.
+        executor: runs the units, unless `on` names one.
         on: where the units run; by default in as many processes of this machine as the job asks for.
 
     Raises:

@@ -135,7 +135,7 @@ def estimate_build(recipe: Recipe, options: RunOptions = RunOptions(), *, out: s
     started = time.perf_counter()
     work = prepare(recipe, options, here=True)
     options = work.options
-    encoder = load_encoder(work, alone=True)
+    encoder = load_encoder(work)
     loading, base = time.perf_counter() - started, resident_memory()
     texts = list(SampleTexts(work))
     chosen = encoder.choose(texts)

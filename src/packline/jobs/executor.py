@@ -21,7 +21,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from packline.jobs.ahead import take_host
 from packline.jobs.events import Event, Failed, Progress, revive
 from packline.jobs.host_process import (
     REPLIES,
@@ -199,21 +198,12 @@ class Serial:
 
 
 class LocalProcesses:
-    """Runs units in processes of this machine.
+    """Runs units in processes of this machine."""
 
-    Args:
-        preload: module that the host imports while the driver is still preparing the job.
-    """
-
-    def __init__(self, preload: str = "packline.jobs.host") -> None:
-        self._preload = preload
+    def __init__(self) -> None:
         self._host: HostProcess | None = None
         self._job: Job[Any, Any, Any] | None = None
         self._info: Any = None
-
-    def start(self) -> None:
-        """Start the host, so that it loads its modules while the job is prepared."""
-        self._host = take_host() or HostProcess(self._preload)
 
     def count(self, job: Job[Any, Any, Any], units: int) -> int:
         """See `Executor.count`."""
@@ -221,10 +211,7 @@ class LocalProcesses:
 
     def open(self, job: Job[Any, Any, Any], workers: int) -> LocalProcesses:
         """Session for a job, once its runner is open in the host."""
-        if self._host is None:
-            self.start()
-        assert self._host is not None
-        self._job = job
+        self._job, self._host = job, HostProcess()
         locks = [] if job.folder is None else [job.folder.descriptor]
         self._host.open(start_message(job.opening(), workers, job.if_died, shared=job.is_shared), locks)
         reply = self._receive()

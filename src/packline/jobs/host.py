@@ -32,7 +32,6 @@ from typing import Any
 
 import msgspec
 
-from packline.encoders.engines import load_ahead, stop_loading
 from packline.errors import WorkerDied
 from packline.jobs.events import Failed, Progress, as_failed
 from packline.jobs.executor import Committer
@@ -361,7 +360,6 @@ def open_runner(start: Start) -> Runner[Any, Any]:
     kind = getattr(importlib.import_module(start.module), start.name)
     gc.disable()  # it would scan the tokenizer's 300,000 strings again and again, and find nothing
     runner: Runner[Any, Any] = msgspec.msgpack.decode(start.opening, type=kind).open()
-    stop_loading()
     runner.is_shared = start.is_shared
     gc.collect()
     gc.freeze()  # else each worker's garbage collector would touch, and so copy, shared pages
@@ -369,17 +367,13 @@ def open_runner(start: Start) -> Runner[Any, Any]:
     return runner
 
 
-def run_host(descriptor: int, parent: int, preload: str, tokenizer: str) -> int:
-    """Open the job that the driver sends, and serve it; see `HostProcess` for what is loaded before."""
+def run_host(descriptor: int, parent: int) -> int:
+    """Open the job that the driver sends, and serve it."""
     die_with_parent()
     ignore_signals()
     if os.getppid() != parent:
         return 1  # the driver ended before this process was set to end with it
     os.dup2(2, 1)  # no output but on standard error
-    if tokenizer:
-        load_ahead(tokenizer)
-    with contextlib.suppress(ImportError):  # reported, if it matters, when the job is opened
-        importlib.import_module(preload)
     driver = Connection(descriptor)
     try:
         with socket.socket(fileno=os.dup(descriptor)) as channel:
@@ -405,4 +399,4 @@ def run_host(descriptor: int, parent: int, preload: str, tokenizer: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_host(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))
+    sys.exit(run_host(int(sys.argv[1]), int(sys.argv[2])))

@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 
-from packline.encoders.separate_engine import stop_ahead
 from packline.errors import WorkerDied
 from packline.jobs.events import Failed, Progress
 
@@ -94,20 +93,14 @@ def start_message(opening: Any, workers: int, if_died: str, *, shared: bool = Fa
 
 
 class HostProcess:
-    """A host and the connection to it.
+    """A host and the connection to it."""
 
-    Args:
-        preload: module that the host imports at once.
-        tokenizer: argument of `load_tokenizer` for which it begins to load an engine at once, if given.
-    """
-
-    def __init__(self, preload: str, tokenizer: str = "") -> None:
-        stop_ahead()  # it is the workers that encode
+    def __init__(self) -> None:
         self._if_died = ""
         self._socket, theirs = map(_above_standard, socket.socketpair())
         self._pipe = Connection(os.dup(self._socket.fileno()))
         with theirs:
-            words = [str(theirs.fileno()), str(os.getpid()), preload, tokenizer]
+            words = [str(theirs.fileno()), str(os.getpid())]
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "packline.jobs.host", *words],
                 stdin=subprocess.DEVNULL,

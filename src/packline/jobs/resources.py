@@ -19,15 +19,13 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from packline.encoders import EngineName
-from packline.encoders.separate_engine import engine_processes
 from packline.errors import OutOfMemory, OutOfSpace
 from packline.jobs.signals import ignore_signals
 from packline.recipe import RunOptions
@@ -124,35 +122,26 @@ def require_disk(folder: Path, needed: int, purpose: str) -> None:
 
 
 def resident_memory() -> int:
-    """Resident memory of this process and its engines in bytes, including memory shared with its parent."""
+    """Resident memory of this process in bytes, including memory shared with its parent."""
     try:
-        pages = sum(int(text.split()[1]) for text in _of_processes("statm"))
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return peak_memory()
 
 
 def peak_memory() -> int:
-    """Peak resident memory of this process, and of those in which it has engines, in bytes."""
+    """Peak resident memory of this process in bytes."""
     try:
         # Not getrusage: it still counts the process before it became this program.
-        lines = (line for text in _of_processes("status") for line in text.splitlines())
-        if peaks := [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]:
-            return sum(peaks)
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     except OSError:
         pass
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _of_processes(name: str) -> Iterator[str]:
-    """A file of /proc of this process, and of those in which it has engines."""
-    yield Path("/proc/self", name).read_text()
-    for process in engine_processes():
-        with suppress(OSError):  # it has just ended
-            yield Path(f"/proc/{process}", name).read_text()
 
 
 def process_age() -> float:

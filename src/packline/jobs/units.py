@@ -33,7 +33,7 @@ import numpy as np
 from packline.encoders import LITTLE_TEXT, EngineName
 from packline.encoders.encoder import Encoder
 from packline.encoders.special_tokens import Boundary, json_to_encode, resolve_boundary
-from packline.encoders.supported import engine_apart
+from packline.encoders.supported import fast_engine
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher, hash_bytes
@@ -362,14 +362,11 @@ def _is_little(work: Work) -> bool:
     if work.text_bytes < target_bytes(0):
         return True
     text = json_to_encode(work.tokenizer, parse=work.recipe.special_tokens == "parse")
-    return work.text_bytes < LITTLE_TEXT and engine_apart(work.options.engine, text) is not None
+    return work.text_bytes < LITTLE_TEXT and fast_engine(work.options.engine, text) is not None
 
 
-def load_encoder(work: Work, *, alone: bool) -> Encoder:
+def load_encoder(work: Work) -> Encoder:
     """Load the encoder of a build.
-
-    Args:
-        alone: True if this process is not forked with the encoder.
 
     Raises:
         TokenizerError: the requested engine does not support this tokenizer.
@@ -380,7 +377,6 @@ def load_encoder(work: Work, *, alone: bool) -> Encoder:
         parse_special_tokens=work.recipe.special_tokens == "parse",
         boundary=work.boundary,
         text_bytes=work.text_bytes,
-        alone=alone,
     )
 
 

@@ -21,16 +21,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from packline.encoders.remembered import remember
-from packline.encoders.special_tokens import Boundary, control_ids, resolve_boundary
+from packline.encoders.special_tokens import control_ids, resolve_boundary
 from packline.errors import CorruptStore, PacklineError, refuse_unknown_names
 from packline.ragged import dtype_for
 from packline.recipe import parse_columns
 from packline.storage.threads import in_threads
-from packline.store.files import list_folder, read_file
+from packline.store.files import list_folder
 from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.ledger import Ledger, source_names
 from packline.store.locating import fresh_path, store_path
@@ -43,20 +41,8 @@ from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, che
 from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, ShardEntry
 
 
-class _KeptTokenizer(msgspec.Struct, frozen=True):
-    """Facts about a tokenizer that are compared with the manifest."""
-
-    fingerprint: str
-    vocab_size: int
-    boundary: Boundary
-    control_ids: tuple[int, ...]
-
-
 def check_kept_tokenizer(folder: StorePath, manifest: Manifest, findings: Findings) -> tuple[int, ...] | None:
-    """Check the tokenizer kept with a store; its control ids, or None if it cannot be read.
-
-    What follows from its files is computed once: they are read and compared with their checksums each time.
-    """
+    """Check the tokenizer kept with a store; its control ids, or None if it cannot be read."""
     entry = manifest.tokenizer
     whole = [check_file(folder, file, findings) for file in manifest.tokenizer_files]
     name = f"{TOKENIZER}/tokenizer.json"
@@ -66,31 +52,25 @@ def check_kept_tokenizer(folder: StorePath, manifest: Manifest, findings: Findin
         return None
     if not all(whole):
         return None
-
-    def look() -> _KeptTokenizer:
+    try:
         tokenizer = load_kept_tokenizer(folder, manifest.tokenizer_files)
         boundary = resolve_boundary(tokenizer, entry.eod, entry.bos)
-        return _KeptTokenizer(tokenizer.fingerprint, tokenizer.vocab_size, boundary, control_ids(tokenizer))
-
-    others = [(file.name, file.checksum) for file in manifest.tokenizer_files if file.name != name]
-    what = f"kept tokenizer {entry.eod!r} {entry.bos!r} {others}"
-    try:
-        kept = remember(what, read_file(folder, files[name]), _KeptTokenizer, look)
+        fingerprint, control = tokenizer.fingerprint, control_ids(tokenizer)
     except PacklineError as error:
         findings.add(name, str(error))
         return None
-    findings.compare(name, "fingerprint", entry.fingerprint, kept.fingerprint)
-    findings.compare(name, "vocabulary", entry.vocab_size, kept.vocab_size)
-    findings.compare(name, f"id of EOD {entry.eod}", entry.eod_id, kept.boundary.eod_id)
-    findings.compare(name, f"id of BOS {entry.bos}", entry.bos_id, kept.boundary.bos_id)
-    findings.compare(MANIFEST, "dtype", dtype_for(kept.vocab_size).name, manifest.dtype)
+    findings.compare(name, "fingerprint", entry.fingerprint, fingerprint)
+    findings.compare(name, "vocabulary", entry.vocab_size, tokenizer.vocab_size)
+    findings.compare(name, f"id of EOD {entry.eod}", entry.eod_id, boundary.eod_id)
+    findings.compare(name, f"id of BOS {entry.bos}", entry.bos_id, boundary.bos_id)
+    findings.compare(MANIFEST, "dtype", dtype_for(tokenizer.vocab_size).name, manifest.dtype)
     for role, asked, token, number in (
         ("eod", manifest.recipe.eod, entry.eod, entry.eod_id),
         ("bos", manifest.recipe.bos, entry.bos, entry.bos_id),
     ):
         if asked is not None and asked not in (token, number):
             findings.add(MANIFEST, f"{role} of the recipe and of the tokenizer", asked, token)
-    return kept.control_ids
+    return control
 
 
 SHARD_FILE = re.compile(r"(train|val|test)-.*|.*\.(bin|idx|docs\.parquet|loss|sums)")
