@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -24,12 +23,10 @@ from packline.errors import (
     StoreBusy,
     StoreError,
     StoreNotFound,
-    WorkerDied,
 )
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.formats import export as exporting
-from packline.formats.baked import Baked
 from packline.formats.choice import ExportChoice
 from packline.formats.export import ExportPlanned, run_export
 from packline.formats.export_record import read_record
@@ -192,42 +189,6 @@ def test_bytes_do_not_depend_on_processes(
 ) -> None:
     bake(store, tmp_path / "out", workers=workers)
     assert digests(tmp_path / "out") == expected
-
-
-@pytest.fixture
-def everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets a piece of code run in every Python process that is started from here."""
-
-    def patch(code: str) -> None:
-        (tmp_path / "site").mkdir()
-        (tmp_path / "site" / "sitecustomize.py").write_text(code)
-        monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-
-    return patch
-
-
-def test_a_worker_that_ends_by_itself_is_an_error_and_what_is_finished_is_kept(
-    store: Store, expected: dict[str, str], tmp_path: Path, everywhere: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "work" / "out"
-    monkeypatch.setattr(Baked, "in_threads", False)
-    with monkeypatch.context():
-        everywhere(
-            "import os, signal\n"
-            "from packline.store.writer import HashedFile\n"
-            "whole = HashedFile.__init__\n"
-            "def opened(self, path):\n"
-            "    if path.name == 'rows-000003.idx':\n"
-            "        os.kill(os.getpid(), signal.SIGKILL)\n"
-            "    whole(self, path)\n"
-            "HashedFile.__init__ = opened\n"
-        )
-        with pytest.raises(WorkerDied, match="SIGKILL"):
-            bake(store, out, workers=1)
-    assert not out.exists()
-    (tmp_path / "site" / "sitecustomize.py").write_text("")
-    assert bake(store, out, workers=1).parts_kept in (2, 3)  # the third is committed during the fourth
-    assert digests(out) == expected
 
 
 def test_an_error_of_a_worker_is_raised_here(store: Store, tmp_path: Path) -> None:

@@ -64,7 +64,6 @@ class Arrow(DocumentFormat):
     name = "arrow"
     title = "datasets: a folder for load_from_disk, one document per row in input_ids"
     options = ArrowOptions
-    in_threads = True
 
     def trainer_lines(self, out: str, record: ExportRecord, options: ArrowOptions) -> tuple[str, ...]:
         folder = record.train_folder(out)

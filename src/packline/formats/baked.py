@@ -64,7 +64,6 @@ class Baked(RowFormat):
     name = "baked"
     title = "packline's own: rows-000000.bin/.idx/.loss in training order, rows of seq_len + 1 tokens"
     options = BakedOptions
-    in_threads = True
 
     def trainer_lines(self, out: str, record: ExportRecord, options: BakedOptions) -> tuple[str, ...]:
         return (

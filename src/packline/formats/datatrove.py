@@ -88,7 +88,6 @@ class Datatrove(DocumentFormat):
     name = "datatrove"
     title = "datatrove: NNNNN_unshuffled.ds with .index, .loss and .metadata"
     options = DatatroveOptions
-    in_threads = True
 
     def recognises(self, path: Path) -> bool:
         if path.is_file():

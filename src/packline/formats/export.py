@@ -184,7 +184,7 @@ def run_export(
         options: options of the format, by name.
         choice: documents or rows to export.
         link: how bytes of the store are shared where the layout keeps them unchanged.
-        workers: number of threads or processes, by the format; None: one per core, 0: this thread only.
+        workers: number of threads (processes of a cluster); None: one per core, 0: this thread only.
         with_tokenizer: write the tokenizer next to the files.
         on: where the parts are written.
         on_event: called with every event, in this thread.
@@ -235,7 +235,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
     """One export with valid settings; its source is open."""
 
     result = PartReceipt
-    if_died = "what is finished is kept: run the same command again, with fewer --workers if memory ran out"
+    in_threads = True
     folder: Staging
 
     def __init__(
@@ -252,7 +252,6 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         self._settings, self._identity = settings, identity
         self._format, self._options, self._view = format, options, view
         self._processes, self._with_tokenizer, self._began = processes, with_tokenizer, began
-        self.in_threads = format.in_threads
         if isinstance(view, RowSplits):
             self._plan = plan = view.plan(format, options)
             self._warnings = plan.warnings

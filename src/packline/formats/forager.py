@@ -92,7 +92,6 @@ class Forager(DocumentFormat):
     name = "forager"
     title = "Forager: tokenized-samples/*.bin with index/sample_locations.bin"
     options = ForagerOptions
-    in_threads = True
 
     def recognises(self, path: Path) -> bool:
         return path.is_dir() and bool(_bases(path))

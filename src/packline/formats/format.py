@@ -93,8 +93,6 @@ class Format(ABC):
     options: ClassVar[type[Options]]
     needs: ClassVar[tuple[str, ...]] = ()
     """Modules beyond packline's own requirements that are needed to write or read the format."""
-    in_threads: ClassVar[bool] = False
-    """True if parts are written in NumPy, Arrow and the kernel rather than in Python: by threads."""
     opened: ClassVar[Mapping[str, str]] = {}
     """Files that the trainer will miss, by the split that is missing."""
 

@@ -81,7 +81,6 @@ class Litdata(RowFormat):
     name = "litdata"
     title = "litdata for TokensLoader: chunk-0-N.bin and index.json, rows of seq_len + 1 tokens"
     options = LitdataOptions
-    in_threads = True
 
     def has_mask(self, options: LitdataOptions) -> bool:
         return False

@@ -81,7 +81,6 @@ class Llmc(DocumentFormat):
     name = "llmc"
     title = "llm.c, modded-nanogpt: PREFIX_train_000001.bin, header of 1,024 bytes"
     options = LlmcOptions
-    in_threads = True
     opened = missing_shards(".bin", "llm.c and modded-nanogpt")
 
     def recognises(self, path: Path) -> bool:

@@ -116,7 +116,6 @@ class Megatron(DocumentFormat):
     name = "megatron"
     title = "Megatron-LM: pairs of .bin and .idx"
     options = MegatronOptions
-    in_threads = True
     opened = MappingProxyType(
         {"val": "no pair for val: Megatron-LM's --valid-data-path has nothing to name; --split divides train"}
     )

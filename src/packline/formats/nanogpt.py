@@ -69,7 +69,6 @@ class Nanogpt(DocumentFormat):
     name = "nanogpt"
     title = "nanoGPT: train.bin and val.bin, uint16 without a header"
     options = NanogptOptions
-    in_threads = True
     opened = MappingProxyType(
         {
             split: f"no {split}.bin: nanoGPT's train.py opens it and stops without"

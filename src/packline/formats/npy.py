@@ -64,7 +64,6 @@ class Npy(DocumentFormat):
     name = "npy"
     title = "build-nanogpt: edufineweb_train_000001.npy, NumPy arrays"
     options = NpyOptions
-    in_threads = True
     opened = missing_shards(".npy", "build-nanogpt")
 
     def recognises(self, path: Path) -> bool:

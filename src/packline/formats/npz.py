@@ -78,7 +78,6 @@ class Npz(RowFormat):
     name = "npz"
     title = "chuk-mlx: PREFIX_batch_0001.npz with input, target, mask and lengths"
     options = NpzOptions
-    in_threads = True
     shuffled = False
 
     def trainer_lines(self, out: str, record: ExportRecord, options: NpzOptions) -> tuple[str, ...]:

@@ -101,7 +101,6 @@ class Olmo(DocumentFormat):
     name = "olmo"
     title = "OLMo, dolma: part-0-NNNNN.npy without a header, with .csv.gz and masks"
     options = OlmoOptions
-    in_threads = True
 
     def recognises(self, path: Path) -> bool:
         if path.is_file():

@@ -65,7 +65,6 @@ class Parquet(DocumentFormat):
     name = "parquet"
     title = "Parquet: train-00000-of-00001.parquet, one document per row in input_ids"
     options = ParquetOptions
-    in_threads = True
 
     def trainer_lines(self, out: str, record: ExportRecord, options: ParquetOptions) -> tuple[str, ...]:
         return (

@@ -80,7 +80,6 @@ class Stacks(DocumentFormat):
     name = "stacks"
     title = "stacks: sft_train_000001.bin with sft_train_000001_mask.bin, and config.json"
     options = StacksOptions
-    in_threads = True
     opened = missing_shards(".bin", "the sft_data_generator of stacks")
 
     def edges_of(self, options: StacksOptions) -> Edges:

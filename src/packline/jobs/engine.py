@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 
 from packline.errors import RecipeError
 from packline.jobs.events import Event, Progress
-from packline.jobs.executor import Executor, LocalProcesses, Serial
+from packline.jobs.executor import Executor, LocalProcesses, LocalThreads, Serial
 from packline.jobs.job import Job, Opening, Session, WorkUnit
 from packline.jobs.on import On, Slice, check_on, cluster_executor
 from packline.jobs.slices import run_slice
-from packline.jobs.thread_executor import LocalThreads
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -94,7 +93,7 @@ def _local_executor(job: Job[Any, Any, Any], units: int) -> Executor:
     """Executor for this number of units on this machine."""
     if not job.workers(units):
         return Serial()
-    return LocalThreads() if job.in_threads and not job.is_shared else LocalProcesses()
+    return LocalThreads() if job.in_threads else LocalProcesses()
 
 
 def run_units(

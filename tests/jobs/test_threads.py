@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from packline.jobs.events import Event, Progress
+from packline.jobs.executor import LocalThreads
 from packline.jobs.job import Job, ReportProgress, Runner, WorkUnit
-from packline.jobs.thread_executor import LocalThreads
 
 
 class Broken(Exception):
@@ -94,7 +94,7 @@ def test_each_unit_is_run_and_committed_once_by_a_thread_with_a_runner_of_its_ow
     session.close()
     assert results == {name: name.upper() for name in names(count)} and tokens == 3 * count
     assert sorted(noted.ran) == sorted(noted.committed) == sorted(names(count))
-    assert len(noted.runners) == max(min(workers, count), 1)
+    assert len(noted.runners) == min(workers, count)
     assert all(len(runner.threads) <= 1 for runner in noted.runners)
 
 
