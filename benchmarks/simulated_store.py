@@ -16,7 +16,7 @@ from packline.fingerprint import hash_bytes
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import BuildIdentity
 from packline.jobs.job import WorkUnit
-from packline.jobs.seen import CommittedReceipts
+from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.work import WorkFolder
 from packline.recipe import Recipe, Source
 from packline.storage.objects import ObjectFolder, _Passing

@@ -27,10 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from benchmarks.simulated_store import SimulatedFolder, SimulatedStore, expected_tokens, receipt_of
-from packline.jobs.chosen import Chosen
 from packline.jobs.job import Numbered, WorkUnit
 from packline.jobs.leases import Leases
 from packline.jobs.on import Slice
@@ -151,7 +148,7 @@ class _Simulation:
         self.order = itertools.count()
         self.store = SimulatedStore(self.random, world.lost_replies, world.refusals, world.put_seconds)
         self.folder = SimulatedFolder(self.store, scratch)
-        self.units = Chosen(lambda places: map(Numbered.of, places.tolist()), np.arange(world.units))
+        self.units = list(map(Numbered.of, range(world.units)))
         self.leases = Leases(self.units)
         self.shares: list[SliceShares] = []
         self.committed: set[str] = set()
@@ -262,10 +259,9 @@ class _Simulation:
             node.asking = True
             self.at(ASK_SECONDS, self.ask, node)
 
-    def left(self) -> Chosen[Numbered]:
+    def left(self) -> list[Numbered]:
         """Units that are not committed."""
-        done = [unit.name in self.committed for unit in self.units]
-        return self.units.ordered(np.flatnonzero(~np.array(done, bool)))
+        return [unit for unit in self.units if unit.name not in self.committed]
 
     def look_again(self, node: _Node) -> None:
         """A slice whose own units are done helps with those of others, once, and then ends."""

@@ -12,10 +12,9 @@ import time
 from pathlib import Path
 
 from benchmarks.units import NoOpJob
-from packline.jobs.begun import PLAN, BegunBuild, read_begun, record_begun
+from packline.jobs.begun import PLAN, BegunBuild, Stream, Unit, read_begun, record_begun
 from packline.jobs.engine import run_job
 from packline.jobs.resources import peak_memory, resident_memory
-from packline.jobs.unit_table import Unit, UnitTable
 from packline.recipe import Recipe, Source
 from packline.sources.reader import Span
 from packline.storage.local import LocalFolder
@@ -43,8 +42,8 @@ def plan(count: int) -> dict[str, float]:
 
     entry = TokenizerEntry("t", "huggingface", "0" * 32, 50_257, 0, "e", None, None, "")
     recipe = Recipe(sources=(Source(inputs=("web",), name="web"),), tokenizer="t")
-    table = UnitTable.of(["web"], map(unit, range(count)))
-    begun = BegunBuild(build="b", recipe=recipe, tokenizer=entry, dtype="uint16", units=table)
+    units: list[Unit | Stream] = [unit(number) for number in range(count)]
+    begun = BegunBuild(build="b", recipe=recipe, tokenizer=entry, dtype="uint16", units=units)
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalFolder(Path(folder))
         started = time.perf_counter()
@@ -52,7 +51,7 @@ def plan(count: int) -> dict[str, float]:
         written = time.perf_counter()
         again = read_begun(storage)
         read = time.perf_counter()
-        assert again is not None and again.units == table
+        assert again is not None and again.units == units
         size = Path(folder, WORK, PLAN).stat().st_size
     return {"plan_bytes": size, "plan_write_seconds": written - started, "plan_read_seconds": read - written}
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from tests.jobs.builds import build, digests, set_sizes
 from tests.jobs.test_folder import IDENTITY, receipt_of
@@ -18,7 +17,6 @@ from packline.errors import ResumeMismatch, StoreBusy, StoreError, StoreNotFound
 from packline.jobs import folder, store_job, work
 from packline.jobs.finish import finalize_store
 from packline.jobs.folder import StoreFolder
-from packline.jobs.unit_table import Stream, Unit, UnitTable
 from packline.jobs.work import is_running
 from packline.sources.reader import Span
 from packline.store.manifest import MANIFEST, WORK
@@ -109,20 +107,3 @@ def test_anyone_finishes_a_build_without_its_inputs(
     with pytest.raises(StoreNotFound):
         finalize_store(str(tmp_path / "nothing"))
     assert not (tmp_path / "nothing").exists()
-
-
-@given(st.lists(st.one_of(SPANS, st.integers(1, 1 << 40)), max_size=8), st.integers(1, 3))
-def test_a_table_of_units_has_the_units(contents: list[list[Span] | int], block: int) -> None:
-    units: list[Unit | Stream] = []
-    for number, content in enumerate(contents):
-        source = min(number // 3, 2)
-        name = f"{'abc'[source]}-{number:06d}"
-        if isinstance(content, int):
-            units.append(Stream(name, source, number, content, 7))
-        else:
-            units.append(Unit(name, source, tuple(content), number))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("packline.jobs.unit_table.BLOCK", block)
-        table = UnitTable.of(["a", "b", "c"], units)
-    assert list(table) == units and [*table.names()] == [unit.name for unit in units]
-    assert UnitTable.unpacked(table.packed()) == table

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.jobs.builds import SRC
 
+from packline.jobs.begun import Stream, Unit
 from packline.jobs.limits import InOrder, LimitWatch
-from packline.jobs.unit_table import Stream, Unit
 from packline.recipe import Recipe, Source
 from packline.store.ledger import Ledger
 from packline.store.manifest import Receipt, StreamReceipt

@@ -24,7 +24,7 @@ from packline.chat.sources import ConversationSource
 from packline.errors import PacklineError, ResumeMismatch, StoreBusy, StoreError, StoreNotFound
 from packline.formats.import_ import ImportRequest, run_import
 from packline.jobs import driver as driver_module
-from packline.jobs import seen
+from packline.jobs import receipts
 from packline.jobs.build import run_build
 from packline.jobs.driver import Driver, read_driver, record_command
 from packline.jobs.events import Finished, Planned, UnitDone
@@ -153,7 +153,7 @@ def test_a_second_driver_is_told_who_drives_and_takes_over_from_a_dead_one(
 def test_a_resumed_driver_reads_segments_of_receipts(
     bucket: Bucket, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seen, "IN_SEGMENT", 2)
+    monkeypatch.setattr(receipts, "IN_SEGMENT", 2)
     built(first := bucket.place("first"), tmp_path / "in", tokenizer_json)
     place, storage = bucket.place("store"), open_storage(bucket.place("store"))
 
@@ -164,10 +164,10 @@ def test_a_resumed_driver_reads_segments_of_receipts(
         patch.setattr("packline.jobs.store_job.publish_store", stop)
         with pytest.raises(Crash):
             built(place, tmp_path / "in", tokenizer_json)
-    names = storage.list(seen.SEEN)
+    names = storage.list(receipts.SEEN)
     assert names
     with storage_calls() as calls:
-        committed = seen.CommittedReceipts(storage, is_remote=True)
+        committed = receipts.CommittedReceipts(storage, is_remote=True)
         committed.refresh()
     read = [call for call in calls if call.startswith("read receipts/")]
     found = {entry.name for entry in committed.entries(committed.receipts)}

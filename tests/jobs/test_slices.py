@@ -22,7 +22,6 @@ import packline
 from packline.errors import RecipeError, ResumeMismatch, UnitsLeft
 from packline.jobs import driver
 from packline.jobs.build import run_build
-from packline.jobs.chosen import Chosen
 from packline.jobs.events import Event, UnitDone
 from packline.jobs.finish import finalize_store
 from packline.jobs.folder import StoreFolder
@@ -39,22 +38,21 @@ from packline.store.manifest import Manifest
 @given(st.integers(0, 200), st.integers(1, 12))
 def test_every_unit_belongs_to_one_slice_and_slices_are_even(units: int, count: int) -> None:
     shares = [SliceShares(units, Slice(number, count)) for number in range(count)]
-    owned = np.array([share.owns(np.arange(units)) for share in shares])
+    owned = np.array([[share.owns(number) for number in range(units)] for share in shares])
     assert (owned.sum(axis=0) == 1).all()
     assert np.ptp(owned.sum(axis=1)) <= 1
 
 
 @given(st.integers(1, 60), st.integers(1, 8), st.data())
 def test_helping_covers_all_units_but_streams(units: int, count: int, data: st.DataObject) -> None:
-    is_stream = np.arange(units) % 7 == 3
     left = data.draw(st.lists(st.integers(0, units - 1), unique=True))
-    planned = Chosen(lambda places: map(Numbered.of, places.tolist()), np.array(left, np.int64), is_stream)
+    planned = [Numbered(name=f"{number}", number=number, is_stream=number % 7 == 3) for number in left]
     slices = [SliceShares(units, Slice(number, count)) for number in range(count)]
-    plain = sorted(number for number in left if not is_stream[number])
+    plain = sorted(number for number in left if number % 7 != 3)
     for share in slices:
         assert sorted(unit.number for unit in share.help(planned)) == plain
         assert {unit.number for unit in share.own(planned)} == {
-            number for number in left if share.owns(np.array([number]))[0]
+            number for number in left if share.owns(number)
         }
     begins = {share.help(planned)[0].number for share in slices if plain}
     assert len(begins) == min(count, len(plain)), "slices do not help with the same unit first"

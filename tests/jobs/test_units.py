@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.jobs import units
-from packline.jobs.unit_table import Stream, Unit
+from packline.jobs.begun import Stream, Unit
 from packline.jobs.units import (
     COMPRESSION_GUESS,
     LARGEST_SLICE,

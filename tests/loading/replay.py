@@ -12,12 +12,11 @@ from types import TracebackType
 import msgspec
 
 from packline.facade import Store
-from packline.jobs.begun import BegunBuild, PlannedUnit, record_begun
-from packline.jobs.unit_table import Stream, Unit, UnitTable
+from packline.jobs.begun import BegunBuild, PlannedUnit, Stream, Unit, record_begun
 from packline.loading.units_read import build_identity
 from packline.storage.local import LocalFolder
 from packline.store.manifest import MANIFEST, WORK, Receipt
-from packline.store.unit_names import STREAM, parse_unit, planned_name, source_slugs
+from packline.store.unit_names import STREAM, parse_unit, planned_name
 
 
 class Replay:
@@ -115,12 +114,11 @@ class Replay:
         self.stop()
 
 
-def table_of(plan: Iterable[PlannedUnit], sources: list[str]) -> UnitTable:
+def table_of(plan: Iterable[PlannedUnit], sources: list[str]) -> list[Unit | Stream]:
     """The planned units as a plan has them; their spans are not needed."""
-    units = [
+    return [
         Stream(unit.name, sources.index(unit.source), 0, 1, 0)
         if unit.is_stream
         else Unit(unit.name, sources.index(unit.source), (), 0)
         for unit in plan
     ]
-    return UnitTable.of(source_slugs(sources), units)

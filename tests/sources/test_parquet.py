@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.sources.reading import bytes_as_strings, files_of, read_file, read_sliced, source_of
 
 from packline.errors import InputError
-from packline.jobs.unit_table import Stream
+from packline.jobs.begun import Stream
 from packline.jobs.units import plan_units
 from packline.recipe import Recipe
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from packline.encoders.tokenizer import CONFIG, config_bytes, read_added_tokens
 from packline.errors import RecipeError
@@ -36,7 +35,6 @@ from packline.formats.row_view import RowView
 from packline.formats.staging import PartReceipt, Staging, clear_leftovers, finished_export
 from packline.formats.target import Target
 from packline.formats.types import ExportPart, NotPreserved, WrittenPart, without_folders
-from packline.jobs.chosen import Chosen
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent, Planned, UnitDone
 from packline.jobs.job import Job, ReportProgress, Runner, Session, WorkUnit
@@ -58,7 +56,6 @@ View = DocumentView | RowSplits
 class PartUnit(WorkUnit, frozen=True, kw_only=True):
     """A part to be written; its name is that of the part."""
 
-    number: int
     part: ExportPart
 
 
@@ -266,7 +263,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         self._kept = self._workers = 0
         self._sharing = ""
 
-    def begin(self) -> Chosen[PartUnit]:
+    def begin(self) -> list[PartUnit]:
         """Start or resume; the parts without a receipt."""
         self._receipts = self.folder.begin(self._identity, self._plan.parts)
         self._kept = len(self._receipts)
@@ -276,23 +273,20 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         """Number of parts."""
         return len(self._plan.parts)
 
-    def look_again(self) -> Chosen[PartUnit]:
+    def look_again(self) -> list[PartUnit]:
         """Parts that no process has finished by now; none if the export is published."""
         self._published = finished_export(self.folder.out, self._identity)
         if self._published is None:
             self._receipts = self.folder.kept(self._plan.parts)
         return self._todo()
 
-    def _todo(self) -> Chosen[PartUnit]:
-        parts = self._plan.parts
-        done = np.array([self._published is not None or part.unit in self._receipts for part in parts], bool)
-        return Chosen(
-            lambda places: (
-                PartUnit(name=parts[number].unit, number=number, part=parts[number])
-                for number in places.tolist()
-            ),
-            np.flatnonzero(~done),
-        )
+    def _todo(self) -> list[PartUnit]:
+        parts = () if self._published is not None else self._plan.parts
+        return [
+            PartUnit(name=part.unit, number=number, part=part)
+            for number, part in enumerate(parts)
+            if part.unit not in self._receipts
+        ]
 
     def may_share(self) -> bool:
         """True: parts are the same bytes, whichever process writes them."""

@@ -39,7 +39,7 @@ from packline.formats.export_record import (
 from packline.formats.types import ExportPart
 from packline.jobs.driver import DrivenFolder
 from packline.jobs.identity import refuse_differences
-from packline.jobs.seen import READERS
+from packline.jobs.receipts import READERS
 from packline.jobs.work import PARTS, open_results, staging_folder, store_work_folder
 from packline.recipe import recipe_difference
 from packline.storage.local import LocalFolder, disk_errors, publish_bytes, publish_folder

@@ -4,22 +4,21 @@
 
 It is written once, by the first process that plans, and read by all others: processes that join the build,
 readers that follow it, and `finish`, which therefore needs no input. Together with the receipts it describes
-the part of the store that exists. A million units take a few megabytes.
+the part of the store that exists. A million units take a few megabytes here, and 300 in memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import msgspec
 
 from packline.errors import CorruptStore, StoreError
 from packline.fingerprint import hash_value
-from packline.jobs.unit_table import Stream, UnitTable
 from packline.recipe import Recipe, is_limited
 from packline.sources.files import InputFile
+from packline.sources.reader import Span
 from packline.storage.protocol import Storage
 from packline.store.ledger import source_names
 from packline.store.manifest import WORK, ImportEntry, StreamReceipt, TokenizerEntry
@@ -29,6 +28,34 @@ from packline.store.unit_names import planned_name
 PLAN = "plan.zst"
 DIGITS = 12
 LEVEL = 3
+
+
+class Unit(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """Spans to be encoded together, in order, all of one source."""
+
+    name: str
+    source: int
+    spans: tuple[Span, ...]
+    text_bytes: int
+    """Bytes of text, as far as known in advance."""
+
+
+class Stream(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
+    """A file to be cut into units while it is read; their names are `NAME-000000` and so on."""
+
+    name: str
+    source: int
+    file: int
+    slice_bytes: int
+    text_bytes: int
+
+    def unit_name(self, number: int) -> str:
+        """Name of the unit with this number."""
+        return f"{self.name}-{number:06d}"
+
+    def slices(self) -> int:
+        """Estimated number of slices."""
+        return max(-(-self.text_bytes // max(self.slice_bytes, 1)), 1)
 
 
 class PlannedUnit(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +76,8 @@ class BegunBuild(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: TokenizerEntry
     """The tokenizer; `round_trip` is empty, since it is measured later."""
     dtype: str
-    units: UnitTable
+    units: list[Unit | Stream]
+    """Planned units and streams, in the order of the documents."""
     files: list[InputFile] = []
     """Inputs, in the state in which the first run found them."""
     imported: ImportEntry | None = None
@@ -59,11 +87,9 @@ class BegunBuild(msgspec.Struct, frozen=True, kw_only=True):
 
     def planned(self) -> Iterator[PlannedUnit]:
         """Units and streams, in the order of the documents."""
-        names, sources = source_names(self.recipe), self.units.columns["source"].tolist()
-        for name, source, stream in zip(
-            self.units.names(), sources, self.units.is_stream.tolist(), strict=True
-        ):
-            yield PlannedUnit(name, names[source], stream)
+        names = source_names(self.recipe)
+        for unit in self.units:
+            yield PlannedUnit(unit.name, names[unit.source], isinstance(unit, Stream))
 
     def inputs(self) -> Iterator[InputEntry]:
         """Inputs for the manifest, without checksums."""
@@ -80,15 +106,10 @@ class UnitCount:
     """
 
     def __init__(self, begun: BegunBuild, units: Iterable[str], streams: Mapping[str, StreamReceipt]) -> None:
-        is_stream = begun.units.is_stream
         self._is_limited = is_limited(begun.recipe)
-        self._expected = {
-            unit.name: unit.slices()
-            for unit in begun.units.at(is_stream.nonzero()[0])
-            if isinstance(unit, Stream)
-        }
+        self._expected = {unit.name: unit.slices() for unit in begun.units if isinstance(unit, Stream)}
         self._slices: Counter[str] = Counter()
-        self.total = int((~is_stream).sum()) + sum(self._expected.values())
+        self.total = len(begun.units) - len(self._expected) + sum(self._expected.values())
         for name, end in streams.items():
             self.end(name, end.units)
         for name in units:
@@ -142,7 +163,7 @@ def record_begun(storage: Storage, begun: BegunBuild) -> BegunBuild:
 
     if (there := read_begun(storage)) is not None:
         return there
-    data = zstandard.ZstdCompressor(LEVEL).compress(msgspec.msgpack.encode(begun, enc_hook=_pack))
+    data = zstandard.ZstdCompressor(LEVEL).compress(msgspec.msgpack.encode(begun))
     try:
         storage.put_new(f"{WORK}/{PLAN}", data)
     except StoreError:
@@ -166,17 +187,9 @@ def read_begun(storage: Storage) -> BegunBuild | None:
         return None
     try:
         packed = zstandard.ZstdDecompressor().decompress(data)
-        return msgspec.msgpack.decode(packed, type=BegunBuild, dec_hook=_unpack)
+        return msgspec.msgpack.decode(packed, type=BegunBuild)
     except (msgspec.MsgspecError, zstandard.ZstdError, UnicodeDecodeError, ValueError) as error:
         raise CorruptStore(
             f"{storage.place}: {WORK}/{PLAN} is damaged: {error}",
             hint=f"remove {storage.place} and build again",
         ) from error
-
-
-def _pack(table: UnitTable) -> dict[str, Any]:
-    return table.packed()
-
-
-def _unpack(kind: type[UnitTable], values: dict[str, Any]) -> UnitTable:
-    return kind.unpacked(values)

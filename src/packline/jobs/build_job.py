@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from packline.encoders.reference import RoundTrip
 from packline.errors import PacklineError, RecipeError
 from packline.fingerprint import Hasher
-from packline.jobs.begun import UnitCount
+from packline.jobs.begun import Stream, Unit, UnitCount
 from packline.jobs.build_runner import (
     BuildInfo,
     BuildResult,
@@ -32,7 +31,6 @@ from packline.jobs.build_runner import (
     StreamRead,
     TokenizeSettings,
 )
-from packline.jobs.chosen import Chosen, chosen
 from packline.jobs.events import (
     BuildPlanned,
     EnginesTried,
@@ -60,7 +58,6 @@ from packline.jobs.resources import (
 from packline.jobs.reuse import Reuse
 from packline.jobs.store_job import Part, StoreJob
 from packline.jobs.unit import Task
-from packline.jobs.unit_table import Stream, Unit, UnitTable
 from packline.jobs.units import prepare
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile, not_text_notes
@@ -122,7 +119,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         self._undecoded: dict[float, int] = {}
 
     @property
-    def units(self) -> UnitTable:
+    def units(self) -> list[Unit | Stream]:
         """Planned units, in document order."""
         return self.work.units
 
@@ -132,8 +129,8 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         inputs = digest_inputs(self.files)
         return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs, self.planned_ns)
 
-    def unit_table(self, slugs: Sequence[str]) -> UnitTable:
-        """Planned units."""
+    def planned_units(self) -> list[Unit | Stream]:
+        """Planned units, as they are recorded."""
         return self.units
 
     def begin(self) -> Sequence[Task]:
@@ -142,7 +139,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         return todo if self._reuse is None else self._take_over(self._reuse, todo)
 
     def _take_over(self, reuse: Reuse, todo: Sequence[Task]) -> Sequence[Task]:
-        units = list(self.units.at(chosen(todo).places))
+        units = [self.units[task.number] for task in todo]
         plan = reuse.plan(units, strict=self.work.options.strict)
         self.tell(reuse.event(plan))
         taken = reuse.take_over(plan, self.folder)
@@ -201,28 +198,24 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         )
         return checksum == next(piece.checksum for piece in pieces if isinstance(piece, StreamEnd))
 
-    def todo(self) -> Chosen[Task]:
+    def todo(self) -> list[Task]:
         """Units and streams without a receipt, in document order."""
         self._limit = LimitWatch(self, self.receipts, self.streams)
         slices = slices_of(chain(self.receipts, self.committed.unread))
-        is_done = np.zeros(len(self.units), bool)
-        if self.receipts or self.committed.unread:
-            for place, name in enumerate(self.units.names()):
-                found = self.streams.get(name)
-                is_done[place] = self.committed.has(name) or (
-                    found is not None and len(slices.get(name, ())) == found.units
-                )
+        todo = []
+        for number, unit in enumerate(self.units):
+            done = slices.get(unit.name, ())
+            end = self.streams.get(unit.name)
+            if not (self.committed.has(unit.name) or (end is not None and len(done) == end.units)):
+                todo.append(self._task(number, unit, tuple(done)))
+        return todo
 
-        def make(places: np.ndarray) -> Iterator[Task]:
-            return (self._task(unit, tuple(slices.get(unit.name, ()))) for unit in self.units.at(places))
-
-        return Chosen(make, np.flatnonzero(~is_done), self.units.is_stream)
-
-    def _task(self, unit: Unit | Stream, done: tuple[str, ...]) -> Task:
+    def _task(self, number: int, unit: Unit | Stream, done: tuple[str, ...]) -> Task:
         """Task of a unit; `done` are the slices of a stream that are committed."""
         recipe = self.recipe
         common: dict[str, Any] = {
             "name": unit.name,
+            "number": number,
             "source": unit.source,
             "max_documents": recipe.limit_documents,
             "max_tokens": recipe.limit_tokens,
@@ -288,12 +281,12 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         self.tell(planned)
         for line in not_text_notes(self.files, work.names):
             self.tell(Note(line))
-        itemsize, sizes = 2 if self.dtype == "uint16" else 4, self.units.columns["text_bytes"]
-        text_bytes = int(sizes[chosen(todo).places].sum())
+        itemsize = 2 if self.dtype == "uint16" else 4
+        text_bytes = sum(self.units[task.number].text_bytes for task in todo)
         what = "store"
         if self.folder.is_remote:  # only the units in flight are on this disk
             what = f"scratch folder {self.folder.work}"
-            largest = int(sizes.max(initial=0))
+            largest = max((unit.text_bytes for unit in self.units), default=0)
             text_bytes = min(text_bytes, IN_FLIGHT * max(workers, 1) * largest)
         needed, free = int(text_bytes / BYTES_A_TOKEN * itemsize), free_disk(self.folder.parent)
         if needed > free and not self._limit.given:
@@ -324,7 +317,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             return share_below(run_scans(session, list(self._scans())), count)
 
         self.val_share = settle_share(self.folder, self.files, bool(self.receipts), compute)
-        return todo  # its tasks are made when they are sent, with this share
+        return [msgspec.structs.replace(task, val_share=self.val_share) for task in todo]
 
     def _scans(self) -> Iterator[Task]:
         """Units that scan all documents that can be in the validation split."""

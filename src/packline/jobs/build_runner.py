@@ -21,6 +21,7 @@ from packline.encoders.reference import RoundTrip
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.fingerprint import Hasher, shares_of
+from packline.jobs.begun import Stream
 from packline.jobs.folder import StoreFolder
 from packline.jobs.job import ReportProgress, Runner
 from packline.jobs.limits import (
@@ -34,7 +35,6 @@ from packline.jobs.resources import (
     run_in_child,
 )
 from packline.jobs.unit import KEEP, Task, UnitRunner, check_unchanged, judge
-from packline.jobs.unit_table import Stream
 from packline.jobs.units import SampleTexts, Work, load_encoder, set_room
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile

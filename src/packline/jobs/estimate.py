@@ -21,9 +21,9 @@ import numpy as np
 
 from packline.encoders import EngineReport
 from packline.encoders.encoder import SCRIPTS, Encoder, script_of
+from packline.jobs.begun import Stream
 from packline.jobs.dry_run import LEAST_RANGE, Sample, dry_run
 from packline.jobs.resources import count_workers, free_disk, resident_memory
-from packline.jobs.unit_table import Stream
 from packline.jobs.units import COMPRESSION_GUESS, SampleTexts, Work, load_encoder, prepare, set_room
 from packline.recipe import Recipe, RunOptions
 from packline.sources.batch import Texts

@@ -18,7 +18,7 @@ from packline.errors import StoreError, StoreNotFound
 from packline.jobs.begun import BegunBuild, read_begun
 from packline.jobs.folder import TOKENIZER_FILE, StoreFolder
 from packline.jobs.limits import in_order, read_share
-from packline.jobs.seen import CommittedReceipts
+from packline.jobs.receipts import CommittedReceipts
 from packline.recipe import is_limited
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest, Receipt, StreamReceipt, assemble, join_checksums, refuse_empty

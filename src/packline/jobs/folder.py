@@ -29,7 +29,7 @@ from packline.fingerprint import hash_bytes
 from packline.jobs.begun import PLAN, read_begun
 from packline.jobs.driver import ACTIVE, DrivenFolder, Driver
 from packline.jobs.identity import BuildIdentity, input_differences, refuse_differences
-from packline.jobs.seen import SEEN, CommittedReceipts
+from packline.jobs.receipts import SEEN, CommittedReceipts
 from packline.jobs.work import open_results, process_name, store_work_folder
 from packline.recipe import is_limited, recipe_difference
 from packline.sources.files import InputFile

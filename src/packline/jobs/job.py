@@ -27,14 +27,14 @@ class WorkUnit(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """Unique within a job."""
+    number: int = 0
+    """Place in the plan."""
     is_stream: bool = False
     """True for a file that is cut into units while it is read (`Runner.cut`)."""
 
 
 class Numbered(WorkUnit, frozen=True, kw_only=True):
     """A unit that is known by its number."""
-
-    number: int
 
     @classmethod
     def of(cls, number: int) -> Numbered:
@@ -179,7 +179,7 @@ class Job(ABC, Generic[U, R, S]):
         raise NotImplementedError
 
     def look_again(self) -> Sequence[U]:
-        """Units that no process has committed by now; as those of `begin`, `Chosen` for a job with slices."""
+        """Units that no process has committed by now; as those of `begin`."""
         raise NotImplementedError
 
     def may_share(self) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from packline.jobs.chosen import stream_indices
 from packline.jobs.job import WorkUnit
 
 AHEAD = 2
@@ -42,7 +41,7 @@ class Leases:
 
     def __init__(self, units: Sequence[WorkUnit], *, in_order: bool = False) -> None:
         self._units = units
-        self._streams = deque(() if in_order else stream_indices(units))
+        self._streams = deque(index for index, unit in enumerate(units) if unit.is_stream and not in_order)
         """Streams have a queue of their own, since a node reads one at a time."""
         self._apart = frozenset(self._streams)
         self._next = 0

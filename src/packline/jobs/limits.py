@@ -26,10 +26,10 @@ import msgspec
 import numpy as np
 
 from packline.errors import RecipeError, ResumeMismatch
+from packline.jobs.begun import Stream, Unit
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import digest_inputs
 from packline.jobs.job import Session, WorkUnit
-from packline.jobs.unit_table import Stream, Unit
 from packline.recipe import Recipe
 from packline.sources.files import InputFile
 from packline.store.manifest import WORK, Receipt, StreamReceipt, to_json

@@ -29,12 +29,12 @@ import msgspec
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import Hasher
+from packline.jobs.begun import Stream, Unit
 from packline.jobs.events import ReusePlanned, SourceReuse
 from packline.jobs.folder import StoreFolder
 from packline.jobs.input_evidence import place_of, read_evidence, state_of
 from packline.jobs.unit import check_unchanged
 from packline.jobs.unit_settings import OF_FILES, UnitSettingsKey
-from packline.jobs.unit_table import Stream, Unit
 from packline.jobs.units import Work
 from packline.recipe import Recipe, is_limited, recipe_difference
 from packline.sources.files import InputFile

@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from packline.errors import UnitsLeft
-from packline.jobs.chosen import Chosen, chosen
 from packline.jobs.job import Job, Session, WorkUnit
 from packline.jobs.on import Slice
 from packline.permutation import Permutation
@@ -38,31 +37,31 @@ class SliceShares:
         units: number of planned units, done or not.
 
     >>> shares = SliceShares(5, Slice(0, 2))
-    >>> shares.owns(np.arange(5)).sum().item()
+    >>> [shares.owns(number) for number in range(5)].count(True)
     3
     """
 
     def __init__(self, units: int, slice: Slice) -> None:
         self._slice = slice
-        self._order = Permutation(units, KEY)(np.arange(units)) if units else np.zeros(0, np.int64)
+        self._order: list[int] = Permutation(units, KEY)(np.arange(units)).tolist() if units else []
         """Place of each unit in the common order."""
 
-    def owns(self, places: np.ndarray) -> np.ndarray:
-        """True for each unit that the slice begins with, bool `[N]`; units are named by their places."""
-        mine: np.ndarray = self._order[places] % self._slice.count == self._slice.number
-        return mine
+    def owns(self, number: int) -> bool:
+        """True for a unit that the slice begins with, by its place in the plan."""
+        return self._order[number] % self._slice.count == self._slice.number
 
-    def own(self, units: Chosen[U]) -> Chosen[U]:
+    def own(self, units: Sequence[U]) -> list[U]:
         """Units that the slice begins with, in their order."""
-        mine = np.flatnonzero(self.owns(units.places))
-        return units.ordered(mine[np.argsort(self._order[units.places[mine]])])
+        return sorted((unit for unit in units if self.owns(unit.number)), key=self._place)
 
-    def help(self, units: Chosen[U]) -> Chosen[U]:
+    def help(self, units: Sequence[U]) -> list[U]:
         """Units of other slices to help with: their last ones first, and each slice begins elsewhere."""
-        others = np.flatnonzero(~units.is_stream)
-        others = others[np.argsort(-self._order[units.places[others]])]
+        others = sorted((unit for unit in units if not unit.is_stream), key=self._place, reverse=True)
         start = len(others) * self._slice.number // self._slice.count
-        return units.ordered(np.roll(others, -start))
+        return others[start:] + others[:start]
+
+    def _place(self, unit: WorkUnit) -> int:
+        return self._order[unit.number]
 
 
 def run_slice(job: Job[U, Any, Any], session: Session, todo: Sequence[U], slice: Slice) -> None:
@@ -72,12 +71,12 @@ def run_slice(job: Job[U, Any, Any], session: Session, todo: Sequence[U], slice:
         UnitsLeft: other slices have yet to finish units; the job is not published.
     """
     shares = SliceShares(job.planned(), slice)
-    session.run(shares.own(chosen(todo)), job.progress, job.take)
-    if left := chosen(job.look_again()):
+    session.run(shares.own(todo), job.progress, job.take)
+    if left := job.look_again():
         session.run(shares.help(left), job.progress, job.take)
-        left = chosen(job.look_again())
+        left = job.look_again()
     if left:
-        streams = int(left.is_stream.sum())
+        streams = sum(unit.is_stream for unit in left)
         what = f"{len(left) - streams:,} units" + (f" and {streams:,} compressed files" if streams else "")
         raise UnitsLeft(
             f"slice {slice} is done; {what} are left to other slices",

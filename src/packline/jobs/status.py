@@ -23,7 +23,7 @@ from packline.jobs.begun import UnitCount, read_begun
 from packline.jobs.driver import driver_lines, read_driver, read_helpers
 from packline.jobs.folder import read_published
 from packline.jobs.identity import BuildIdentity
-from packline.jobs.seen import CommittedReceipts
+from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.work import PARTS, Command, is_running, read_command, sharing_processes, staging_folder
 from packline.recipe import Recipe
 from packline.storage.local import LocalFolder

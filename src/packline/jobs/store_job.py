@@ -11,31 +11,27 @@ What a unit does is up to the subclass.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any, TypeVar
 
 import msgspec
-import numpy as np
 
 from packline.encoders.parity import plain_round_trip
 from packline.encoders.reference import RoundTrip
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, ResumeMismatch, TokenizerError
-from packline.jobs.begun import BegunBuild, build_mark, input_entries, record_begun
-from packline.jobs.chosen import Chosen
+from packline.jobs.begun import BegunBuild, Stream, Unit, build_mark, input_entries, record_begun
 from packline.jobs.events import Comparing, ImportPlanned, Note, UnitDone
 from packline.jobs.finish import make_manifest, publish_store
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences, refuse_differences
 from packline.jobs.input_evidence import keep_evidence, now_ns, place_of, read_evidence, state_of
 from packline.jobs.job import Job, Numbered, Session, WorkUnit
-from packline.jobs.kept_receipts import KeptReceipts
+from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.resources import require_disk, usable_cores
-from packline.jobs.seen import CommittedReceipts
-from packline.jobs.unit_table import Stream, Unit, UnitTable
 from packline.ragged import dtype_for
 from packline.recipe import Recipe, is_limited, recipe_difference
 from packline.sources.files import InputFile
@@ -53,7 +49,7 @@ from packline.store.manifest import (
     tokenizer_entry,
 )
 from packline.store.tables import InputEntry
-from packline.store.unit_names import source_slugs
+from packline.store.unit_names import parse_unit, source_slugs
 
 U = TypeVar("U", bound=WorkUnit)
 R = TypeVar("R")
@@ -97,7 +93,7 @@ class StoreJob(Job[U, R, S]):
         self.planned_ns = now_ns()
         """Time before the first unit read an input."""
         self.dtype = dtype_for(tokenizer.vocab_size).name
-        self.receipts = KeptReceipts()
+        self.receipts: Mapping[str, Receipt] = {}
         """Receipts of committed units."""
         self.streams: dict[str, StreamReceipt] = {}
         """Receipts of streams that were read to their end."""
@@ -269,21 +265,20 @@ class StoreJob(Job[U, R, S]):
     def _begun(self) -> BegunBuild:
         """Plan, for whoever joins, reads or finishes the build."""
         inputs = [(entry.source, entry.name, entry.bytes) for entry in self.inputs()]
-        slugs = source_slugs(source_names(self.recipe))
         return BegunBuild(
             build=build_mark(self.recipe, self.tokenizer.fingerprint, inputs),
             recipe=self.recipe,
             tokenizer=tokenizer_entry(self.tokenizer, self.boundary),
             dtype=self.dtype,
-            units=self.unit_table(slugs),
+            units=self.planned_units(),
             files=self.files,
             imported=self.entry,
             input_format=self.input_format,
         )
 
     @abstractmethod
-    def unit_table(self, slugs: Sequence[str]) -> UnitTable:
-        """Planned units, by the slugs of the sources."""
+    def planned_units(self) -> list[Unit | Stream]:
+        """Planned units, as they are recorded."""
 
     def changed(self, suspects: set[int]) -> set[int]:
         """Files whose content is no longer that which committed units have read.
@@ -406,22 +401,20 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         inputs = digest_inputs(self.files)
         return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs, self.planned_ns)
 
-    def unit_table(self, slugs: Sequence[str]) -> UnitTable:
+    def planned_units(self) -> list[Unit | Stream]:
         """Planned units, of which only names are known."""
-        return UnitTable.of_names(slugs, self._units)
+        places = {slug: number for number, slug in enumerate(source_slugs(source_names(self.recipe)))}
+        parsed = ((name, parse_unit(name)) for name in self._units)
+        return [Unit(name, places[of.slug], (), 0) for name, of in parsed if of is not None]
 
     @property
-    def units(self) -> Chosen[Numbered]:
+    def units(self) -> list[Numbered]:
         """All units, in order."""
-        return Chosen(self._numbered, np.arange(len(self._units)))
+        return [Numbered(name=name, number=number) for number, name in enumerate(self._units)]
 
-    def _numbered(self, places: np.ndarray) -> Iterator[Numbered]:
-        return (Numbered(name=self._units[number], number=number) for number in places.tolist())
-
-    def todo(self) -> Chosen[Numbered]:
+    def todo(self) -> list[Numbered]:
         """Units without a receipt."""
-        left = [number for number, name in enumerate(self._units) if not self.committed.has(name)]
-        return self.units.ordered(np.array(left, np.int64))
+        return [unit for unit in self.units if not self.committed.has(unit.name)]
 
     def node_workers(self) -> int | None:
         """Number of workers on each node of a cluster, if given."""

@@ -1,7 +1,7 @@
 """Units: the inputs cut into pieces of work, source by source, as a function of the source's files alone.
 
     Unit    spans of one or many files: a range of a large file, or many small files together
-    Stream  one file that cannot be split; its reader cuts it into units as it reads      (`unit_table`)
+    Stream  one file that cannot be split; its reader cuts it into units as it reads      (`begun`)
 
 A unit has 4 to 256 MiB of text, more the more text of its source is before it: small enough to keep all cores
 busy and to lose little work to an interruption, large enough to keep the number of shards low. Neither the
@@ -28,7 +28,6 @@ from functools import cached_property
 from typing import NamedTuple, overload
 
 import msgspec
-import numpy as np
 
 from packline.encoders import LITTLE_TEXT, EngineName
 from packline.encoders.encoder import Encoder
@@ -37,8 +36,8 @@ from packline.encoders.supported import fast_engine
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher, hash_bytes
+from packline.jobs.begun import Stream, Unit
 from packline.jobs.resources import Room, count_workers, room_for, usable_memory
-from packline.jobs.unit_table import Stream, Unit, UnitTable
 from packline.ragged import dtype_for
 from packline.recipe import (
     Recipe,
@@ -82,10 +81,10 @@ def target_bytes(before: int) -> int:
     return LARGEST_UNIT
 
 
-def plan_units(recipe: Recipe, files: Sequence[InputFile]) -> UnitTable:
+def plan_units(recipe: Recipe, files: Sequence[InputFile]) -> list[Unit | Stream]:
     """Plan all work, in the order of the documents: sources as in the recipe, files as listed."""
     slugs = source_slugs(source_names(recipe))
-    return UnitTable.of(slugs, _planned(recipe, files, slugs))
+    return list(_planned(recipe, files, slugs))
 
 
 def _planned(recipe: Recipe, files: Sequence[InputFile], slugs: Sequence[str]) -> Iterator[Unit | Stream]:
@@ -301,7 +300,7 @@ class Work:
     files: list[InputFile]
     tokenizer: Tokenizer
     boundary: Boundary
-    units: UnitTable = field(default_factory=lambda: UnitTable.of((), ()))
+    units: list[Unit | Stream] = field(default_factory=list)
     room: Room = field(default_factory=Room)
 
     @cached_property
@@ -327,9 +326,10 @@ class Work:
     @property
     def source_bytes(self) -> dict[str, int]:
         """Expected text bytes of each source."""
-        columns = self.units.columns
-        sums = np.bincount(columns["source"], columns["text_bytes"], len(self.names))
-        return dict(zip(self.names, sums.astype(int).tolist(), strict=True))
+        sums = dict.fromkeys(self.names, 0)
+        for unit in self.units:
+            sums[self.names[unit.source]] += unit.text_bytes
+        return sums
 
 
 def prepare(recipe: Recipe, options: RunOptions, *, here: bool = False) -> Work:
