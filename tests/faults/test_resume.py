@@ -278,18 +278,13 @@ def test_a_finished_store_is_that_of_inputs_that_were_touched_or_copied(
     assert compared[0].fraction == 0 and len({event.fraction for event in compared}) > len(KINDS)
 
 
-@pytest.mark.parametrize("evidence", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_finished_store_is_not_that_of_inputs_of_equal_size_whose_time_is_set_back(
-    kind: str, evidence: bool, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, tokenizer_json: Path
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("packline.jobs.input_evidence.RESOLUTION_NS", 0)
     write_corpus(tmp_path / "in", [(kind, NUMBERS, False), ("jsonl", NUMBERS, False)])
     path = tmp_path / f"in/0.{kind}"
     build(tmp_path / "out", tmp_path / "in", tokenizer_json)
-    if not evidence:
-        shutil.rmtree(tmp_path / "cache")
     before, data = path.stat(), path.read_bytes()
     other, changed = tmp_path / f"other/0.{kind}", b""
     for word in ("mane", "zany", "mans", "maxi", "mask", "maps", "made", "main", "mark", "mail", "math"):
@@ -302,19 +297,6 @@ def test_a_finished_store_is_not_that_of_inputs_of_equal_size_whose_time_is_set_
     assert str(path) in refused(tmp_path, tokenizer_json)
     path.write_bytes(data)
     rerun(tmp_path, tokenizer_json)
-
-
-def test_a_comparison_is_remembered(
-    tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("packline.jobs.input_evidence.RESOLUTION_NS", 0)
-    write_corpus(tmp_path / "in", [("jsonl", NUMBERS, False), ("jsonl", NUMBERS[:50], False)])
-    build(tmp_path / "out", tmp_path / "in", tokenizer_json)
-    later(tmp_path / "in/0.jsonl")
-    for compared in (1, 0):
-        told = rerun(tmp_path, tokenizer_json)
-        assert {one.files for one in told if isinstance(one, Comparing)} == ({1} if compared else set())
 
 
 def test_what_a_limit_left_unread_may_be_touched_and_what_it_read_in_part_may_not(

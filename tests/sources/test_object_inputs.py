@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,20 +16,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from tests.jobs.builds import build
+from tests.jobs.builds import build, digests
 from tests.sources.reading import files_of, read_file, read_sliced, source_of
 from tests.storage.fault_proxy import Schedule, fault_proxy
 from tests.storage.servers import Bucket
 
 from packline.errors import InputChanged, InputError, ResumeMismatch
 from packline.fingerprint import Hasher
-from packline.jobs.events import Comparing
+from packline.jobs.events import Comparing, ReusePlanned
+from packline.jobs.identity import etags_path
 from packline.sources.files import InputFile
 from packline.sources.reader import FILES_AHEAD, Span, open_ahead, read_span
 from packline.storage import object_inputs
 from packline.storage.inputs import open_input
 from packline.storage.opening import open_storage
 from packline.storage.ranged_file import RangedFile
+from packline.store.manifest_reader import read_manifest
 
 pytest.importorskip("obstore", reason="object stores need packline[remote]")
 TEXTS = [f"document {number} with é" for number in range(300)]
@@ -128,6 +131,28 @@ def test_an_input_with_another_etag_is_compared_with_what_was_built(
     with pytest.raises(ResumeMismatch, match="the content of input"):
         again(LINES.replace(b"document 7 ", b"DOCUMENT 7 "))
     assert not again(LINES)
+
+
+@pytest.mark.parametrize("recorded", [b"", b"[]", b"[[1]]", b"\xff"])
+def test_an_object_with_the_recorded_etag_is_not_read_to_reuse_its_units(
+    corpus: str, tokenizer_json: Path, tmp_path: Path, recorded: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def reused() -> ReusePlanned:
+        shutil.rmtree(tmp_path / "new", ignore_errors=True)
+        told: list[Any] = []
+        build(tmp_path / "new", corpus, tokenizer_json, reuse=tmp_path / "old", on_event=told.append)
+        (plan,) = (event for event in told if isinstance(event, ReusePlanned))
+        assert not any(source.run for source in plan.sources)
+        assert digests(tmp_path / "new") == before
+        return plan
+
+    build(tmp_path / "old", corpus, tokenizer_json)
+    before = digests(tmp_path / "old")
+    assert reused().read_bytes == 0
+    etags_path(read_manifest(tmp_path / "old").checksum).write_bytes(recorded)
+    assert reused().read_bytes > 0
 
 
 def test_a_parquet_file_is_read_by_its_needed_columns(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:

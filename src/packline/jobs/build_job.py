@@ -127,7 +127,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         """Values that must be equal to resume."""
         boundary: dict[str, Any] = msgspec.to_builtins(self.boundary)
         inputs = digest_inputs(self.files)
-        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs, self.planned_ns)
+        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs)
 
     def planned_units(self) -> list[Unit | Stream]:
         """Planned units, as they are recorded."""

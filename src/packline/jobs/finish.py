@@ -17,6 +17,7 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.errors import StoreError, StoreNotFound
 from packline.jobs.begun import BegunBuild, read_begun
 from packline.jobs.folder import TOKENIZER_FILE, StoreFolder
+from packline.jobs.identity import record_etags
 from packline.jobs.limits import in_order, read_share
 from packline.jobs.receipts import CommittedReceipts
 from packline.recipe import is_limited
@@ -71,8 +72,9 @@ def make_manifest(
     )
 
 
-def publish_store(folder: StoreFolder, manifest: Manifest) -> None:
+def publish_store(folder: StoreFolder, manifest: Manifest, begun: BegunBuild) -> None:
     """Write the tables and the manifest, then delete what they do not name, where that may be."""
+    record_etags(manifest, source_names(begun.recipe), begun.files)
     folder.publish(manifest)
     folder.drop_unlisted(manifest)
 
@@ -105,7 +107,7 @@ def finalize_store(place: str) -> Manifest:
             manifest = make_manifest(
                 folder, begun, folder.read_receipts(), _round_trip(folder, begun), read_share(folder)
             )
-            publish_store(folder, manifest)
+            publish_store(folder, manifest, begun)
         folder.clean()
     refuse_empty(place, manifest)
     return manifest

@@ -1,8 +1,15 @@
-"""Identity of a build: what must be equal to resume it, and how two builds differ."""
+"""Identity of a build: what must be equal to resume it, and how two builds differ.
+
+    $XDG_CACHE_HOME/packline/etags/CHECKSUM.json     source, name and ETag of each object that a store is of
+
+An object with an equal strong ETag has equal content, and is not downloaded to compare it. Nothing depends on
+the file: without it, objects are read again and compared by checksum, as local files are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +20,14 @@ from packline.errors import ResumeMismatch
 from packline.fingerprint import Hasher
 from packline.recipe import Recipe
 from packline.sources.files import InputFile
-from packline.store.manifest import FORMAT_VERSION
+from packline.storage.inputs import is_compared
+from packline.storage.local import publish_bytes, user_cache
+from packline.storage.places import is_remote
+from packline.store.manifest import FORMAT_VERSION, Manifest, to_json
 from packline.version import __version__
+
+KEPT = 64
+"""Number of stores whose ETags are kept."""
 
 
 def versions() -> dict[str, str]:
@@ -48,9 +61,49 @@ class BuildIdentity(msgspec.Struct, frozen=True):
     """Fingerprint of the tokenizer."""
     boundary: dict[str, Any]
     inputs: InputsDigest
-    planned_ns: int = 0
-    """Time before the inputs were looked at by the first run."""
     versions: dict[str, str] = msgspec.field(default_factory=versions)
+
+
+def etag_of(file: InputFile) -> str:
+    """Strong ETag that an object had when it was planned; empty for a local file, and for one without it."""
+    if not is_remote(file.path):
+        return ""
+    from packline.storage.object_inputs import is_strong
+
+    return file.modified if is_compared(file.path) and is_strong(file.modified) else ""
+
+
+def etags_path(checksum: str) -> Path:
+    """File with the ETags of the inputs of the store whose manifest has this checksum."""
+    return user_cache() / "etags" / f"{checksum}.json"
+
+
+def record_etags(manifest: Manifest, names: Sequence[str], files: Iterable[InputFile]) -> None:
+    """Record the ETags of the inputs that a store was built from; failures are ignored.
+
+    Args:
+        manifest: manifest of the store.
+        names: names of the sources.
+        files: inputs, as they were planned.
+    """
+    etags = [(names[file.source], file.name, etag) for file in files if (etag := etag_of(file))]
+    if not etags:
+        return
+    with suppress(OSError, RuntimeError):  # no home, no room, not writable
+        path = etags_path(msgspec.json.decode(to_json(manifest))["checksum"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        publish_bytes(path, msgspec.json.encode(etags))
+        for old in sorted(path.parent.glob("*.json"), key=lambda one: one.stat().st_mtime_ns)[:-KEPT]:
+            old.unlink(missing_ok=True)
+
+
+def read_etags(checksum: str) -> dict[tuple[str, str], str]:
+    """ETags of the inputs of a store when it was built, by source and name; empty if not recorded."""
+    try:
+        etags = msgspec.json.decode(etags_path(checksum).read_bytes(), type=list[tuple[str, str, str]])
+    except (OSError, RuntimeError, msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+    return {(source, name): etag for source, name, etag in etags}
 
 
 def input_differences(old: list[tuple[str, int]], new: list[tuple[str, int]]) -> list[str]:

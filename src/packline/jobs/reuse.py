@@ -6,8 +6,8 @@
 
 A unit is found by its source and its pieces of files, not by its number, and gets the files and the receipt
 that it would have without reuse; so the store is the same, byte for byte. The content of its inputs is equal
-if their state is (`input_evidence`), or else if their checksums are: their bytes are then read again, but
-not encoded. A stream is reused as a whole.
+if their checksums are: their bytes are read again, but not encoded, except those of objects whose ETag is
+recorded. A stream is reused as a whole.
 
 The earlier store is not trusted: every file that is taken over is read, and compared with the checksum in the
 unit's receipt, which is listed in the manifest. A unit with a missing or damaged file is run as usual, and
@@ -32,7 +32,7 @@ from packline.fingerprint import Hasher
 from packline.jobs.begun import Stream, Unit
 from packline.jobs.events import ReusePlanned, SourceReuse
 from packline.jobs.folder import StoreFolder
-from packline.jobs.input_evidence import place_of, read_evidence, state_of
+from packline.jobs.identity import etag_of, read_etags
 from packline.jobs.unit import check_unchanged
 from packline.jobs.unit_settings import OF_FILES, UnitSettingsKey
 from packline.jobs.units import Work
@@ -201,12 +201,11 @@ class Reuse:
         self._work, self._recipe, self._files = work, work.recipe, work.files
         self._names = work.names
         self._key = UnitSettingsKey(work.recipe, work.tokenizer.fingerprint, work.boundary)
-        self._evidence = read_evidence(self.old.manifest.checksum)
-        self._unchanged: dict[int, bool] = {}
+        self._etags = read_etags(self.old.manifest.checksum)
         self._read_bytes = 0
 
     def plan(self, units: Sequence[Unit | Stream], *, strict: bool) -> ReusePlan:
-        """Find what can be reused; reads inputs whose state has changed or is unknown.
+        """Find what can be reused; reads inputs, except objects with the ETag that they had.
 
         Args:
             units: units that are not committed.
@@ -304,12 +303,8 @@ class Reuse:
 
     def _is_unchanged(self, file: InputFile) -> bool:
         """True if a file is known to be the one that the earlier store was built from."""
-        known = self._unchanged.get(file.index)
-        if known is None:
-            before = self._evidence.get(place_of(file))
-            known = before is not None and before == state_of(file, self._names[file.source])
-            self._unchanged[file.index] = known
-        return known
+        etag = etag_of(file)
+        return bool(etag) and self._etags.get((self._names[file.source], file.name)) == etag
 
     def _checksum(self, file: InputFile, span: Span) -> str:
         self._read_bytes += span.stop - span.start if file.format != "parquet" else 0

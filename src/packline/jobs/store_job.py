@@ -10,6 +10,7 @@ What a unit does is up to the subclass.
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -27,8 +28,14 @@ from packline.jobs.begun import BegunBuild, Stream, Unit, build_mark, input_entr
 from packline.jobs.events import Comparing, ImportPlanned, Note, UnitDone
 from packline.jobs.finish import make_manifest, publish_store
 from packline.jobs.folder import StoreFolder
-from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences, refuse_differences
-from packline.jobs.input_evidence import keep_evidence, now_ns, place_of, read_evidence, state_of
+from packline.jobs.identity import (
+    BuildIdentity,
+    digest_inputs,
+    etag_of,
+    input_differences,
+    read_etags,
+    refuse_differences,
+)
 from packline.jobs.job import Job, Numbered, Session, WorkUnit
 from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.resources import require_disk, usable_cores
@@ -90,8 +97,6 @@ class StoreJob(Job[U, R, S]):
         names = source_names(recipe)
         self.numbered = {(names[file.source], file.name): file for file in files}
         """Inputs by the names that receipts use: of the source, and of the file within it."""
-        self.planned_ns = now_ns()
-        """Time before the first unit read an input."""
         self.dtype = dtype_for(tokenizer.vocab_size).name
         self.receipts: Mapping[str, Receipt] = {}
         """Receipts of committed units."""
@@ -195,36 +200,30 @@ class StoreJob(Job[U, R, S]):
                 f"input {self.files[file].path} was modified, and a limit ended the build within it"
                 for file in sorted(unproven - changed)
             ]
-            if not differences:
-                self._keep_evidence(manifest)
         refuse_differences(self.folder.place, differences, hint=self.hint_of_other)
 
     def _touched(self, manifest: Manifest) -> dict[int, bool]:
         """Inputs that may have changed since a finished store was built from them; True if they were touched.
 
-        Of a file without evidence the times are compared with that of the store. A store elsewhere has none:
-        local files are read then, but not by each of the slices that find it finished.
+        The times of a local file are compared with that of the store. A store elsewhere has none: local files
+        are read then, but not by each of the slices that find it finished.
         """
-        known, names = read_evidence(manifest.checksum), source_names(self.recipe)
-        folder = self.folder
+        folder, names = self.folder, source_names(self.recipe)
+        known = read_etags(manifest.checksum)
         published = -1 if folder.is_remote else (folder.path / MANIFEST).stat().st_mtime_ns
         touched = {}
         for file in self.files:
-            before, now = known.get(place_of(file)), state_of(file, names[file.source])
-            if before is not None:
-                is_same = before == now
-            elif now is None or is_remote(file.path):
-                is_same = True
-            else:
-                is_same = max(int(now.modified), now.changed_ns) <= published
-                is_same |= folder.is_remote and not folder.drives
-            if not is_same:
-                touched[file.index] = before is not None or not folder.is_remote
+            if is_remote(file.path):
+                etag = etag_of(file)
+                if known.get((names[file.source], file.name), etag) != etag:
+                    touched[file.index] = True
+            elif not folder.is_remote:
+                found = os.stat(file.path)
+                if max(found.st_mtime_ns, found.st_ctime_ns) > published:
+                    touched[file.index] = True
+            elif folder.drives:
+                touched[file.index] = False
         return touched
-
-    def _keep_evidence(self, manifest: Manifest) -> None:
-        names = source_names(self.recipe)
-        keep_evidence(manifest, ((names[file.source], file) for file in self.files), self.planned_ns)
 
     def begin(self) -> Sequence[U]:
         """Start, or resume from the units committed by an earlier run."""
@@ -233,13 +232,11 @@ class StoreJob(Job[U, R, S]):
         self.plan = plan = record_begun(folder.storage, self._begun())
         self.committed = committed = folder.read_receipts(keep=not is_limited(self.recipe))
         self.receipts, self.streams = committed.receipts, committed.streams
-        if earlier is not None:
-            self.planned_ns = earlier.planned_ns
-            if earlier.inputs.states != digest_inputs(self.files).states:
-                before = {file.index: file.modified for file in plan.files}
-                self._refuse_changed(
-                    {file.index for file in self.files if before.get(file.index) != file.modified}
-                )
+        if earlier is not None and earlier.inputs.states != digest_inputs(self.files).states:
+            before = {file.index: file.modified for file in plan.files}
+            self._refuse_changed(
+                {file.index for file in self.files if before.get(file.index) != file.modified}
+            )
         return self.todo()
 
     def _refuse_changed(self, suspects: set[int]) -> None:
@@ -325,7 +322,6 @@ class StoreJob(Job[U, R, S]):
         if not folder.lead():
             manifest = folder.finished()
             assert manifest is not None
-            self._keep_evidence(manifest)
             self.clean()
             refuse_empty(folder.place, manifest)
             return self.done(manifest)
@@ -336,8 +332,7 @@ class StoreJob(Job[U, R, S]):
         except PacklineError:
             folder.release()
             raise
-        publish_store(folder, manifest)
-        self._keep_evidence(manifest)
+        publish_store(folder, manifest, self.plan)
         self.clean()
         refuse_empty(folder.place, manifest)
         return self.done(manifest)
@@ -399,7 +394,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         imported = {**msgspec.to_builtins(self.entry), "units": len(self._units)}
         boundary = {**msgspec.to_builtins(self.boundary), "import": imported}
         inputs = digest_inputs(self.files)
-        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs, self.planned_ns)
+        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs)
 
     def planned_units(self) -> list[Unit | Stream]:
         """Planned units, of which only names are known."""
