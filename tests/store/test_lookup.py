@@ -20,7 +20,6 @@ def test_every_document_is_found_by_its_id_and_by_its_place(built: Store) -> Non
         assert where.id is not None
         assert find_by_id(built, where.id) == [document]
         assert find_by_place(built, where.file, where.position) == [document]
-        assert find_by_place(built, where.file, where.position, source=where.source) == [document]
 
 
 def test_provenance_of_many_is_that_of_each(built: Store) -> None:
@@ -59,9 +58,8 @@ def test_the_same_name_in_two_sources_gives_both_and_a_source_chooses(
     store = packline.build(tmp_path / "recipe.toml", out=tmp_path / "store", workers=0)
     both = find_by_place(store, "a.jsonl", 0)
     assert sorted(store.provenance(number).source for number in both) == ["one", "two"]
-    assert [store.text(number) for number in find_by_place(store, "a.jsonl", 0, source="two")] == ["two 0"]
-    with pytest.raises(StoreError, match=r"file 'three/a\.jsonl'"):
-        find_by_place(store, "a.jsonl", 0, source="three")
+    with pytest.raises(StoreError, match=r"file 'b/a\.jsonl'"):
+        find_by_place(store, "b/a.jsonl", 0)
 
 
 def test_a_place_between_documents_names_its_neighbours(built: Store) -> None:

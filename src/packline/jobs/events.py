@@ -181,16 +181,12 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     hint: str
 
 
-def as_failed(error: BaseException, *, short_of_memory: str = "lower --workers or raise --memory") -> Failed:
-    """Convert an error to an event.
-
-    Args:
-        short_of_memory: hint to give if memory ran out.
-    """
+def as_failed(error: BaseException) -> Failed:
+    """Convert an error to an event."""
     if isinstance(error, PacklineError):
         return Failed(type(error).__name__, error.message, error.hint)
     if isinstance(error, MemoryError):
-        return Failed(WorkerDied.__name__, "a worker ran out of memory", short_of_memory)
+        return Failed(WorkerDied.__name__, "a worker ran out of memory", "lower --workers or raise --memory")
     if isinstance(error, OSError) and (plain := plain_error(error)) is not None:
         return Failed(type(plain).__name__, plain.message, plain.hint)
     import traceback

@@ -82,12 +82,10 @@ class Clients:
 
     Args:
         place: URI of the store; only its scheme and bucket are used here.
-        retries: number of repetitions of a request after a failure of the store or of the connection.
     """
 
-    def __init__(self, place: str, retries: int = RETRIES) -> None:
+    def __init__(self, place: str) -> None:
         self.scheme, self.bucket, self.key = split_uri(place)
-        self.retries = retries
         self._clients: dict[int, Any] = {}
         self._process = 0
 
@@ -118,7 +116,7 @@ class Clients:
                 "timeout": timedelta(seconds=READ_SECONDS),
                 "read_timeout": timedelta(seconds=STALL_SECONDS),
             }
-        retry: Any = {"max_retries": self.retries, "retry_timeout": timedelta(seconds=max(seconds, 180))}
+        retry: Any = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=max(seconds, 180))}
         common: dict[str, Any] = {"client_options": options, "retry_config": retry}
         if self.scheme == "gs":
             return stores.GCSStore(self.bucket, **common)

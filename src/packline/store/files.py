@@ -149,7 +149,7 @@ def stat_file(path: StorePath, root: StorePath | None = None) -> os.stat_result:
     return found
 
 
-def map_file(path: StorePath, root: StorePath | None = None) -> np.ndarray:
+def map_file(path: StorePath) -> np.ndarray:
     """Map the bytes of a file, uint8 `[N]`, read-only; valid as long as the array or a view of it exists.
 
     Raises:
@@ -166,7 +166,7 @@ def map_file(path: StorePath, root: StorePath | None = None) -> np.ndarray:
 
     if not isinstance(path, Path):
         return path.mirror.map(path.inner)
-    size = stat_file(path, root).st_size
+    size = stat_file(path).st_size
     with reading(path):
         if size <= SMALL:
             return np.frombuffer(path.read_bytes(), np.uint8)

@@ -1,6 +1,6 @@
 """Documents of a store by their columns: the fixed ones of provenance and those that sources carry along.
 
-    find_where(store, "score >= 3 and language == 'de'")  ->  numbers of documents
+    matching(store, "score >= 3 and language == 'de'")  ->  documents of each row group
 
 A column that the source of a shard lacks is null there. Only the columns that a condition names are decoded,
 one row group at a time; selections for training are in `packing.filtering`.
@@ -70,21 +70,6 @@ def matching(store: StoreReader, where: str, *, after: int = 0) -> Iterator[tupl
             if first + rows > after:
                 yield first, column_mask(condition, read_group(file, group, types))
             first += rows
-
-
-def find_where(store: StoreReader, where: str, *, most: int | None = None) -> np.ndarray:
-    """Numbers of the documents that meet a condition, int64 `[N]`, sorted; the first `most` of them.
-
-    Raises: as `matching`.
-    """
-    found: list[np.ndarray] = [np.empty(0, np.int64)]
-    count = 0
-    for first, mask in matching(store, where):
-        found.append(first + np.flatnonzero(mask))
-        count += len(found[-1])
-        if most is not None and count >= most:
-            break
-    return np.concatenate(found)[:most]
 
 
 def check_names(store: StoreReader, names: Sequence[str]) -> None:

@@ -44,7 +44,6 @@ from packline.store.unit_names import STREAM
 from packline.version import __version__
 
 if TYPE_CHECKING:
-    from packline.encoders.reference import RoundTrip
     from packline.encoders.special_tokens import Boundary
     from packline.encoders.tokenizer import Tokenizer
 
@@ -242,37 +241,6 @@ def with_tables(manifest: Manifest, rows: Tables) -> Manifest:
         bytes=rows.bytes + tokenizer + sum(entry.bytes for entry in files),
     )
     return msgspec.structs.replace(manifest, rows=rows, tables=files, totals=totals)
-
-
-def from_receipts(
-    receipts: Sequence[Receipt],
-    *,
-    recipe: Recipe,
-    tokenizer: Tokenizer,
-    boundary: Boundary,
-    round_trip: RoundTrip,
-    inputs: Iterable[InputEntry],
-    receipt_files: Iterable[FileEntry],
-    tokenizer_files: Iterable[FileEntry],
-    streams: Mapping[str, StreamReceipt] | None = None,
-    imported: Sequence[ImportEntry] = (),
-    val_share: float | msgspec.UnsetType = msgspec.UNSET,
-) -> Manifest:
-    """Manifest of a store whose units have these receipts, by its tokenizer; see `assemble`."""
-    from packline.ragged import dtype_for
-
-    return assemble(
-        receipts,
-        recipe=recipe,
-        tokenizer=tokenizer_entry(tokenizer, boundary, round_trip),
-        dtype=dtype_for(tokenizer.vocab_size).name,
-        inputs=inputs,
-        receipt_files=receipt_files,
-        tokenizer_files=tokenizer_files,
-        streams=streams,
-        imported=imported,
-        val_share=val_share,
-    )
 
 
 def tokenizer_entry(tokenizer: Tokenizer, boundary: Boundary, round_trip: str = "") -> TokenizerEntry:

@@ -178,7 +178,7 @@ class Mirror:
             return RemoteFile(self, FileEntry(name, facts.size, ""), key)
         return RemoteFile(self, entry, entry.checksum, self._sums_of_file(name))
 
-    def bring(self, files: Sequence[RemoteFile], due: float = 0.0) -> list[np.ndarray]:
+    def bring(self, files: Sequence[RemoteFile]) -> list[np.ndarray]:
         """Bring several files, whole and at once.
 
         Raises:
@@ -191,7 +191,7 @@ class Mirror:
         for _ in range(ATTEMPTS):
             if not todo:
                 break
-            damage = self._bring_once(todo, found, due)
+            damage = self._bring_once(todo, found)
         if todo:
             raise damage
         return [array for file in files if (array := found[file.key]) is not None]
@@ -204,16 +204,14 @@ class Mirror:
             return None
         return found
 
-    def _bring_once(
-        self, todo: dict[str, RemoteFile], found: dict[str, np.ndarray | None], due: float
-    ) -> PacklineError:
+    def _bring_once(self, todo: dict[str, RemoteFile], found: dict[str, np.ndarray | None]) -> PacklineError:
         """Fetch files once; those that arrive undamaged are moved from `todo` to `found`."""
         # All files are requested first, then the rest of each one while it is written.
-        begun = {key: list(islice(self._requests(file, due), 1)) for key, file in todo.items()}
+        begun = {key: list(islice(self._requests(file), 1)) for key, file in todo.items()}
         damage: PacklineError = StoreError("nothing to fetch")
         for key, file in list(todo.items()):
-            requests = ahead(chain(begun[key], islice(self._requests(file, due), 1, None)), IN_FLIGHT)
-            array = self.cache.add(key, file.entry.bytes, partial(_write, requests), due)
+            requests = ahead(chain(begun[key], islice(self._requests(file), 1, None)), IN_FLIGHT)
+            array = self.cache.add(key, file.entry.bytes, partial(_write, requests))
             if (wrong := file.damage(array)) is None:
                 found[key] = array
                 del todo[key]
@@ -229,11 +227,11 @@ class Mirror:
         if len(todo) > 1:
             self.bring(todo)
 
-    def _requests(self, file: RemoteFile, due: float) -> Iterator[Request]:
+    def _requests(self, file: RemoteFile) -> Iterator[Request]:
         """Requests for all ranges of a file, each made when it is taken."""
         size = file.entry.bytes
         for start in range(0, size, RANGE_BYTES):
-            yield self.fetcher.request(file.entry.name, start, min(start + RANGE_BYTES, size), due)
+            yield self.fetcher.request(file.entry.name, start, min(start + RANGE_BYTES, size))
 
 
 def ahead(requests: Iterator[Request], most: int) -> Iterator[Request]:

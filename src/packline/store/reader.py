@@ -350,13 +350,12 @@ def find_by_id(store: StoreReader, id: str) -> list[int]:
     return found
 
 
-def find_by_place(store: StoreReader, file: str, position: int, *, source: str | None = None) -> list[int]:
+def find_by_place(store: StoreReader, file: str, position: int) -> list[int]:
     """Numbers of the documents that start at a position of a file.
 
     Args:
         file: path as in provenance, below the source's common folder.
         position: byte offset in the decompressed file, or row number in a Parquet file.
-        source: limit to this source, if several have a file of this name.
 
     Returns:
         One number for each source that has such a document: one, unless file names repeat.
@@ -367,8 +366,8 @@ def find_by_place(store: StoreReader, file: str, position: int, *, source: str |
     found: list[int] = []
     below: tuple[int, int] | None = None
     above: tuple[int, int] | None = None
-    for first, table in _row_groups(store, ["source", "file", "position"]):
-        chosen = _chosen(table, file, source)
+    for first, table in _row_groups(store, ["file", "position"]):
+        chosen = np.flatnonzero(_equal(table["file"], file))
         if not len(chosen):
             continue
         positions = table["position"].to_numpy()[chosen]
@@ -383,14 +382,13 @@ def find_by_place(store: StoreReader, file: str, position: int, *, source: str |
             above = candidate if above is None else min(above, candidate)
     if found:
         return found
-    where = f"{source}/{file}" if source is not None else file
     if below is None and above is None:
-        raise StoreError(f"{store.place} has no document of a file {where!r}", hint=_near_files(store, file))
+        raise StoreError(f"{store.place} has no document of a file {file!r}", hint=_near_files(store, file))
     near = " and ".join(
         f"{place:,} (document {document:,})" for place, document in filter(None, (below, above))
     )
     raise StoreError(
-        f"{store.place}: no document of {where} begins at {position:,}",
+        f"{store.place}: no document of {file} begins at {position:,}",
         hint=f"the nearest begin at {near}; a position is a byte offset, or a row number in a Parquet file",
     )
 
@@ -444,13 +442,8 @@ def _row_groups(store: StoreReader, columns: list[str]) -> Iterator[tuple[int, p
             yield int(store.firsts[number]) + first, table
 
 
-def _chosen(table: pa.Table, file: str, source: str | None) -> np.ndarray:
-    """Rows of a file, compared through the few dictionary values instead of a string per row."""
-    mask = _equal(table["file"], file)
-    return np.flatnonzero(mask if source is None else mask & _equal(table["source"], source))
-
-
 def _equal(column: pa.ChunkedArray, value: str) -> np.ndarray:
+    """True for each equal value, compared through the few of the dictionary instead of a string per row."""
     import pyarrow.compute as pc
 
     return np.concatenate(

@@ -24,7 +24,7 @@ class Brings(Protocol):
 
     place: str
 
-    def bring(self, files: Sequence[RemoteFile], due: float = 0.0) -> list[np.ndarray]:
+    def bring(self, files: Sequence[RemoteFile]) -> list[np.ndarray]:
         """Whole files, uint8 `[N]` each."""
 
 

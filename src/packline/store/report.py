@@ -85,17 +85,17 @@ class Findings:
     ['a.bin: tokens: expected 3, found 4']
     """
 
-    def __init__(self, total_bytes: int = 0, on_progress: OnProgress | None = None) -> None:
+    def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.not_listed = 0
         self.files = 0
         self.bytes = 0
         self.documents = 0
         self.tokens = 0
-        self._total, self._on_progress = total_bytes, on_progress
+        self.expect(0, None)
 
     def expect(self, total_bytes: int, on_progress: OnProgress | None) -> None:
-        """Set the total number of bytes, if it is known only later."""
+        """Set the total number of bytes, and what is told of those that were read."""
         self._total, self._on_progress = total_bytes, on_progress
 
     def add(self, file: str, what: str, expected: object = "", found: object = "") -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
+from tests.viewing.test_columns import find_where
 from tests.viewing.web.sites import Parsed, client_of, ids_shown
 
 import packline
 from packline.facade import Store
 from packline.packing.exclusions import write_list
-from packline.store.lookup import find_where
 from packline.viewing import column_bars
 from packline.viewing.column_bars import bars_of
 from packline.viewing.web import choosing
@@ -89,7 +89,7 @@ def listed(client: TestClient, params: Params) -> list[int]:
     ["score >= 3", "language == 'de' or score is None", "tokens > 6", "field('odd name') == '<b>1</b>'"],
 )
 def test_a_condition_chooses_what_it_chooses_elsewhere(client: TestClient, store: Store, where: str) -> None:
-    assert listed(client, {"where": where}) == find_where(store, where).tolist()
+    assert listed(client, {"where": where}) == find_where(store, where)
 
 
 @pytest.mark.parametrize("column", ["score", "tokens", "id", "language", "odd name", "file"])
@@ -100,7 +100,7 @@ def test_any_column_sorts(client: TestClient, store: Store, column: str, descend
         value = one.columns[column] if column in one.columns else getattr(one, column)
         return value is None, value
 
-    documents = find_where(store, "position >= 0").tolist()
+    documents = find_where(store, "position >= 0")
     known = [one for one in documents if not key(one)[0]]
     expected = sorted(known, key=lambda one: key(one)[1], reverse=descending)  # type: ignore[arg-type, return-value]
     expected += [one for one in documents if key(one)[0]]
