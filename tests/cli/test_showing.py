@@ -21,7 +21,7 @@ from tests.cli.command import run, run_alone
 import packline
 from packline.cli import info
 from packline.cli.output import Output, plain, table
-from packline.viewing.text import cells, columns, cut, duration, pad, scaled, size, visible
+from packline.viewing.text import cells, cut, duration, pad, scaled, size, visible
 
 EVIL = "\x1b[2J\x1b]0;title\x07 \x9b31m \u202egnp.exe\u2066 \r\x08\x7f \u2028 end"
 ACTING = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -69,15 +69,6 @@ def test_a_long_last_cell_goes_on_below_itself() -> None:
     assert all(len(line) <= 40 for line in lines)
     assert lines[1].startswith(" " * 8 + "some")
     assert " ".join(" ".join(lines[:-1]).split()[1:]) == ("some words " * 6).strip()
-
-
-@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=20), st.integers(1, 5))
-def test_a_histogram_shows_all_that_is_not_zero_and_nothing_else(counts: list[int], height: int) -> None:
-    lines = columns(counts, height)
-    assert [len(line) for line in lines] == [len(counts)] * height
-    assert [mark != " " for mark in lines[-1]] == [count > 0 for count in counts]
-    if any(counts):
-        assert lines[0][counts.index(max(counts))] == "█"
 
 
 @given(st.floats(0, 9.9e17))

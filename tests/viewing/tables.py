@@ -1,9 +1,8 @@
-"""Tables, figures and links of an HTML page, read by Python's own parser: what a reader would find in it."""
+"""Tables and links of an HTML page, read by Python's own parser: what a reader would find in it."""
 
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
 VOID = {"br", "hr", "input", "link", "meta", "wbr"}
@@ -65,14 +64,6 @@ class Parsed(HTMLParser):
         found = [rows for name, rows in self.tables if name == caption]
         assert len(found) == 1, (caption, [name for name, _ in self.tables])
         return found[0]
-
-
-def figures(text: str) -> list[ElementTree.Element]:
-    """Charts, parsed as XML: an error where one is not well-formed."""
-    return [
-        ElementTree.fromstring(figure)
-        for figure in re.findall(r'<figure class="chart">.*?</figure>', text, re.DOTALL)
-    ]
 
 
 def number(text: str) -> int:

@@ -8,15 +8,14 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.viewing.tables import Parsed, figures
+from tests.viewing.tables import Parsed
 
 from packline.viewing import html
-from packline.viewing.html import render_file, render_fragment, style
-from packline.viewing.page import Bar, Block, Histogram, Page, Table
+from packline.viewing.html import render_fragment, style
+from packline.viewing.page import Bar, Block, Page, Table
 from packline.viewing.terminal import render_text
 
 names = st.text(min_size=1, max_size=30)
-counts = st.integers(0, 10**12)
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -25,12 +24,6 @@ HOSTILE = (
     "\u202egnp.exe\x00\x1b[2J",
     "]]><!--",
 )
-
-
-def chart(block: Histogram) -> ElementTree.Element:
-    """A chart as XML; control characters would already be an error."""
-    (found,) = figures(render_fragment(Page("page", (block,))))
-    return found
 
 
 def rows_of(block: Table) -> list[ElementTree.Element]:
@@ -48,33 +41,6 @@ def share(text: str | None) -> float:
     """A length in percent."""
     assert text is not None and text.endswith("%")
     return float(text[:-1])
-
-
-@given(st.lists(counts, max_size=24), st.data())
-def test_bars_of_a_histogram_are_as_high_as_their_counts(values: list[int], data: st.DataObject) -> None:
-    labels = tuple(data.draw(names) for _ in values)
-    marks = ((data.draw(names), data.draw(st.integers(0, len(values) - 1))),) if values else ()
-    root = chart(Histogram("Lengths", labels, tuple(values), "documents", marks))
-    filled = [count for count in values if count]
-    bars = drawn(root, "fill")
-    assert len(bars) == len(filled)
-    heights = [float(bar.get("height", "")) for bar in bars]
-    bottoms = {round(float(bar.get("y", "")) + float(bar.get("height", "")), 0) for bar in bars}
-    assert len(bottoms) <= 1, "all begin on one line"
-    top = html.nice_top(max(values, default=0))
-    assert heights == [pytest.approx(max(html.PLOT_HEIGHT * count / top, 1.5), abs=0.06) for count in filled]
-    cells = [row.findall("td")[0].text for row in root.findall(".//tbody/tr")]
-    assert cells == [f"{count:,}" for count in values]
-    places = [share(bar.get("x")) for bar in bars]
-    assert places == sorted(places) and all(html.PLOT_LEFT <= place <= 100 for place in places)
-    assert all(share(bar.get("x")) + share(bar.get("width")) <= 100.01 for bar in bars)
-
-
-@given(st.integers(0, 10**15))
-def test_an_axis_holds_its_largest_count_and_divides_into_four(largest: int) -> None:
-    top = html.nice_top(largest)
-    assert top % 4 == 0
-    assert max(largest, 1) <= top <= max(4, 2 * largest + 4)
 
 
 @given(st.lists(st.tuples(names, st.integers(0, 10**9), st.floats(0, 1)), max_size=12))
@@ -100,7 +66,6 @@ def test_bars_are_as_long_as_their_values(rows: list[tuple[str, int, float]]) ->
 def test_no_name_becomes_markup_in_any_chart(hostile: str) -> None:
     bar = Bar(hostile, 0.5, 0.5, "bad")
     blocks: list[Block] = [
-        Histogram(hostile, (hostile, "2"), (1, 2), hostile, ((hostile, 1),)),
         Table(hostile, (), ((hostile, bar),), "lr", hostile),
         Table(hostile, (hostile, hostile, hostile), ((hostile, bar, bar),), "lrr"),
     ]
@@ -122,7 +87,6 @@ def test_no_name_becomes_markup_in_any_chart(hostile: str) -> None:
 
 def test_charts_use_no_style_of_their_own_and_only_classes_that_the_page_knows() -> None:
     blocks: tuple[Block, ...] = (
-        Histogram("h", ("1",), (1,), "documents", (("half", 0),)),
         Table("b", (), (("x", Bar("2", 1.0, 0.5, "warning")),), "lr", "part"),
         Table("c", ("x", "m", "n"), (("a", Bar("1", 1.0), Bar("2", 0.5)),), "lrr"),
     )
@@ -130,6 +94,5 @@ def test_charts_use_no_style_of_their_own_and_only_classes_that_the_page_knows()
     assert "style=" not in fragment and "fill=" not in fragment
     known = set(re.findall(r"\.([a-z][a-z-]*)", style()))
     used = {name for group in re.findall(r'class="([^"]*)"', fragment) for name in group.split()}
-    assert used - known <= {"note", "axis", "quiet", "plain"}, used - known
+    assert used - known <= {"note", "quiet", "plain"}, used - known
     assert "--accent" in style() and "prefers-color-scheme: dark" in style()
-    assert "@container" in render_file(Page("p", blocks))

@@ -16,7 +16,6 @@ from packline.viewing.page import (
     Block,
     Cell,
     Form,
-    Histogram,
     Links,
     Note,
     Page,
@@ -105,14 +104,11 @@ def test_charts_have_their_numbers_and_lengths() -> None:
     several = Table(
         "costs", ("packing", "padding", "lost"), (("pad", Bar("9%", 1.0), Bar("1%", 1.0)),), "lrr"
     )
-    histogram = Histogram("lengths", ("1", "2 to 3"), (1, 4), "documents", (("median", 1),))
-    text = render_text(Page("charts", (bars, several, histogram)))
+    text = render_text(Page("charts", (bars, several)))
     assert f"concat  2.0  {'━' * 15}{'┄' * 5}\n" in text
     assert f"pad     4.0  {'┄' * 40}\n" in text
     assert "none      0  ·\n" in text and "┄┄ padding" in text
     assert "pad           9%    1%\n" in text, "of several columns the numbers alone"
-    assert "5 documents, at most 4" in text and "median: 2 to 3" in text
-    assert "no documents" in render_text(Page("none", (Histogram("lengths", ("1",), (0,), "documents"),)))
 
 
 def test_a_table_wider_than_the_terminal_wraps_its_headings() -> None:

@@ -45,7 +45,7 @@ from packline.jobs.events import Finished
 from packline.recipe import load_recipe
 from packline.store.reader import StoreReader
 from packline.store.report import Report
-from packline.viewing.describe import FIRST_TOKENS, group_table, length_histogram
+from packline.viewing.describe import FIRST_TOKENS, group_table, length_table
 from packline.viewing.page import KeyValues, Table
 from packline.viewing.store_counts import group_shards, measure_lengths
 from packline.viewing.text import duration, plural, size
@@ -162,7 +162,7 @@ def _show(corpus: Corpus) -> None:
             ("as rows", f"packline pack {_quoted(corpus.store)} --seq-len 2048"),
         )
     )
-    lengths = length_histogram(measure_lengths(store))
+    lengths = length_table(measure_lengths(store))
     output.blocks(group_table(group_shards(store)), lengths, *strips, steps)
 
 

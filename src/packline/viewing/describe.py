@@ -21,7 +21,6 @@ from packline.viewing.page import (
     Bar,
     Block,
     Heading,
-    Histogram,
     KeyValues,
     Link,
     Note,
@@ -72,7 +71,7 @@ def store_page(
     if lengths is not None:
         blocks = [KeyValues((*facts, *length_facts(lengths))), groups]
         blocks += [*column_table(store, columns), ledger_table(store.manifest.ledger)]
-        blocks += [length_histogram(lengths)] if lengths.histogram else []
+        blocks += [length_table(lengths)] if lengths.histogram else []
     strips = [document_strip(store, number, most=FIRST_TOKENS) for number in documents]
     return Page(f"Store {store.place}", (*blocks, *strips), store_warnings(store))
 
@@ -211,21 +210,20 @@ def length_facts(lengths: DocumentLengths) -> tuple[tuple[str, str], ...]:
     return (("tokens per document", shown),)
 
 
-def length_histogram(lengths: DocumentLengths) -> Histogram:
-    """Histogram of tokens per document by powers of two, from the first class that is not empty."""
-    counts = lengths.histogram
-    first = next((place for place, count in enumerate(counts) if count), 0)
-    labels = [
-        f"{2**power:,}" if not power else f"{2**power:,} to {2 ** (power + 1) - 1:,}"
-        for power in range(first, len(counts))
-    ]
+def length_table(lengths: DocumentLengths) -> Table:
+    """Table of tokens per document by powers of two, from the first class that is not empty, with quantiles."""
+    whole, top = sum(lengths.histogram), max(lengths.histogram, default=0)
     quantiles = (("half", lengths.median), ("90%", lengths.p90), ("99%", lengths.p99))
-    marks = tuple(
-        (f"{name} ≤ {value:,}", value.bit_length() - 1 - first)
-        for name, value in quantiles
-        if value.bit_length() > first
-    )
-    return Histogram("Tokens per document", tuple(labels), tuple(counts[first:]), "documents", marks)
+    rows = []
+    for power, count in enumerate(lengths.histogram):
+        if count or rows:
+            ends = f"{2**power:,} to {2 ** (power + 1) - 1:,}" if power else "1"
+            marks = ", ".join(
+                f"{name} ≤ {value:,}" for name, value in quantiles if value.bit_length() - 1 == power
+            )
+            rows.append((ends, Bar(f"{count:,}", count / top), percent(count / whole), marks))
+    head = ("tokens", "documents", "share", "at most")
+    return Table("Tokens per document", head, tuple(rows), "lrrl")
 
 
 # --------------------------------------------------------------------------------------- packings
@@ -306,7 +304,7 @@ def analysis_page(analysis: Analysis) -> Page:
     )
     if not analysis.documents:
         return Page(title, (facts, Note("There are no documents.", "warning")))
-    blocks: list[Block] = [facts, group_table(analysis.groups), length_histogram(analysis.lengths)]
+    blocks: list[Block] = [facts, group_table(analysis.groups), length_table(analysis.lengths)]
     blocks += packing_tables(analysis.prices)
     return Page(title, (*blocks, *finding_blocks(analysis)), warnings=analysis_warnings(analysis))
 

@@ -19,7 +19,7 @@ import base64
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -33,9 +33,8 @@ from packline.storage.local import publish_bytes
 from packline.storage.places import refuse_remote
 from packline.version import __version__
 from packline.viewing.escaping import escaped, make_visible, safe_href
-from packline.viewing.page import Bar, Block, Heading, Histogram, Link, Page, Table
+from packline.viewing.page import Bar, Block, Heading, Link, Page
 from packline.viewing.strip_html import strip_figure
-from packline.viewing.text import percent, scaled
 
 if TYPE_CHECKING:
     import jinja2
@@ -46,14 +45,6 @@ LONGEST_TEXT = 8000
 """Maximum characters of a text area, limited by the length of an address."""
 LEAST_BAR = 0.4
 """Shortest bar of a value above zero, in percent of the width, so that it remains visible."""
-PLOT_LEFT = 9.5
-"""Percent of the width that the numbers at the left take."""
-PLOT_HEIGHT = 180
-MARK_HEIGHT = 20
-TICKS_HEIGHT = 26
-NARROW, WIDE = 320, 620
-"""Pixels of a plot in a narrow and in a wide window, used to choose the number of ticks."""
-TICK = 56
 MOODS = {"good": "Good", "warning": "Warning", "bad": "Problem"}
 PLACE_HINT = "name a file in an existing folder that is writable"
 
@@ -267,7 +258,6 @@ def _prepare(environment: jinja2.Environment) -> None:
         safe_href=safe_href,
         bar_widths=bar_widths,
         pct=lambda value: f"{value:.3f}".rstrip("0").rstrip(".") + "%",
-        plot=Plot,
         laid_out=lambda shares: list(itertools.accumulate(shares, initial=0.0)),
         strip_figure=lambda strip, interactive: strip_figure(strip, interactive=interactive),
         as_typed=_as_typed,
@@ -291,82 +281,3 @@ def bar_widths(bar: Bar) -> tuple[float, float]:
     """
     whole = max(min(100 * bar.share, 100.0), LEAST_BAR) if bar.share > 0 else 0.0
     return whole, whole * min(bar.part, 1.0)
-
-
-def nice_top(largest: int) -> int:
-    """End of an axis: the next number that divides well into four.
-
-    >>> nice_top(0), nice_top(3), nice_top(61), nice_top(1234)
-    (4, 4, 80, 1600)
-    """
-    quarters = (step * 10**power for power in itertools.count() for step in (1, 2, 3, 4, 5, 6, 8))
-    return 4 * next(quarter for quarter in quarters if 4 * quarter >= largest)
-
-
-class Plot:
-    """Positions of the parts of a histogram: x in percent of the width, y in pixels.
-
-    >>> plot = Plot(Histogram("Lengths", ("1", "2 to 3"), (5, 0), "documents"))
-    >>> len(plot.columns), plot.numbers.rows[0]
-    (1, ('1', '5', '100.0%'))
-    """
-
-    left = PLOT_LEFT
-
-    def __init__(self, chart: Histogram) -> None:
-        counts, labels = chart.counts, chart.labels
-        top, whole = nice_top(max(counts, default=0)), sum(counts)
-        marks = sorted(chart.marks, key=lambda mark: mark[1])
-        above = MARK_HEIGHT * len(marks) + 8
-        self.bottom = above + PLOT_HEIGHT
-        self.height = self.bottom + TICKS_HEIGHT
-        self.grid = [
-            (self.bottom - PLOT_HEIGHT * quarter // 4, scaled(top * quarter // 4).replace(".0 ", " "))
-            for quarter in range(5)
-        ]
-        column = (100 - PLOT_LEFT) / max(len(counts), 1)
-        self.columns = []
-        for place, (label, count) in enumerate(zip(labels, counts, strict=True)):
-            high = max(PLOT_HEIGHT * count / top, 1.5)
-            x, text = PLOT_LEFT + column * (place + 0.08), f"{label}: {count:,} {chart.unit}"
-            if count:
-                self.columns.append((x, f"{self.bottom - high:.1f}", column * 0.84, f"{high:.1f}", text))
-        self.marks = [
-            (
-                PLOT_LEFT + column * (place + 0.5),
-                MARK_HEIGHT * (line + 1) - 4,
-                name,
-                "end" if place + 0.5 > len(counts) / 2 else "start",
-            )
-            for line, (name, place) in enumerate(marks)
-        ]
-        self.ticks = list(self._ticks(labels, column))
-        self.described = self._describe(chart)
-        shares = (percent(count / whole) if whole else "" for count in counts)
-        rows = tuple(zip(labels, (f"{count:,}" for count in counts), shares, strict=True))
-        self.numbers = Table("", ("class", chart.unit, "share"), rows, "lrr")
-
-    @staticmethod
-    def _ticks(labels: Sequence[str], column: float) -> Iterable[tuple[float, str, bool, str]]:
-        """As many ticks as there is room for, some of them only in a wide window."""
-        wide = -(-TICK * len(labels) // WIDE) or 1
-        narrow = wide * -(-TICK * len(labels) // (NARROW * wide)) or 1
-        last = len(labels) - 1 if len(labels) > 4 else -1  # its text ends at the edge
-        for place, label in enumerate(labels):
-            if place % wide == 0:
-                x = PLOT_LEFT + column * (place + (0.9 if place == last else 0.5))
-                anchor = "end" if place == last else "middle"
-                yield x, anchor, place % narrow != 0, label.partition(" ")[0]
-
-    @staticmethod
-    def _describe(chart: Histogram) -> str:
-        """Content of a histogram in words, for screen readers."""
-        whole, labels = sum(chart.counts), chart.labels
-        if not whole:
-            return f"no {chart.unit}"
-        largest = max(range(len(chart.counts)), key=chart.counts.__getitem__)
-        marked = "".join(f"; {name} is in {labels[place]}" for name, place in chart.marks)
-        return (
-            f"{whole:,} {chart.unit} in {len(labels)} classes from {labels[0]} to {labels[-1]}; "
-            f"most of them, {chart.counts[largest]:,}, in {labels[largest]}{marked}"
-        )

@@ -113,20 +113,6 @@ class DataTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
-    """Vertical bars, one for each class."""
-
-    caption: str
-    labels: tuple[str, ...]
-    """Label of each class, such as `1`, `2 to 3`, `4 to 7`."""
-    counts: tuple[int, ...]
-    unit: str
-    """Unit of the counts, such as `documents`."""
-    marks: tuple[tuple[str, int], ...] = ()
-    """Names and class numbers of marks, such as the median."""
-
-
-@dataclass(frozen=True, slots=True)
 class Cell:
     """One token, or several that only together form a character."""
 
@@ -269,7 +255,6 @@ Block: TypeAlias = (
     | KeyValues
     | Table
     | DataTable
-    | Histogram
     | TokenStrip
     | Links
     | Form

@@ -40,7 +40,7 @@ from packline.viewing.describe import (
     analysis_warnings,
     finding_blocks,
     length_facts,
-    length_histogram,
+    length_table,
     packing_tables,
     short_name,
     source_tables,
@@ -177,7 +177,7 @@ def _store_blocks(store: StoreReader, analysis: Analysis, others: Sequence[Token
     if not analysis.documents:
         return [*blocks, Note("There are no documents in this store.", "warning")]
     blocks += [Heading("Sources"), *source_tables(analysis.groups)]
-    blocks += [Heading("Lengths"), length_histogram(analysis.lengths)]
+    blocks += [Heading("Lengths"), length_table(analysis.lengths)]
     if analysis.prices:
         about = (
             "Padding is a share of the positions of all rows, lost tokens a share of all tokens, split "

@@ -2,7 +2,7 @@
 
     render_lines(page, width, color)  ──>  lines of (text, style), which `cli.output` prints
 
-Warnings come first. Tables have aligned columns and charts consist of block characters. Tokens have a rule
+Warnings come first. Tables have aligned columns. Tokens have a rule
 before each document, positions at the left, and line ends where the text has them:
 
     ── document 14,895  web/a.jsonl at 7,749,032, id a1b2; from token 115
@@ -32,7 +32,6 @@ from packline.viewing.page import (
     DocumentOrigin,
     Form,
     Heading,
-    Histogram,
     KeyValues,
     Link,
     Links,
@@ -46,7 +45,7 @@ from packline.viewing.page import (
     Value,
     WithFacts,
 )
-from packline.viewing.text import Line, Piece, cells, columns, plain, plural, table, visible, wrapped
+from packline.viewing.text import Line, Piece, cells, plain, plural, table, visible, wrapped
 
 if TYPE_CHECKING:
     from packline.viewing.tokens import Kind
@@ -130,8 +129,6 @@ def _block_lines(block: Block, width: int, color: bool, wrap: bool) -> list[Line
             return _table_lines(block, width, room)
         case DataTable():
             return _table_lines(block.plain, width, room)
-        case Histogram():
-            return _histogram_lines(block, width)
         case TokenStrip():
             return strip_lines(block, width, color)
         case SideBySide():
@@ -192,21 +189,6 @@ def _bar(value: Bar, longest: int) -> Piece:
     whole = round(longest * min(value.share, 1.0))
     marked = min(round(longest * value.share * value.part), whole)
     return "━" * (whole - marked) + MARKED * marked or "·", MOODS[value.mood] or "number"
-
-
-def _histogram_lines(block: Histogram, width: int) -> list[Line]:
-    lines: list[Line] = [["  ", (text, "title")] for text in wrapped(block.caption, width - 2)]
-    if not sum(block.counts):
-        return [*lines, ["  ", (f"no {block.unit}", "quiet")]]
-    wide = max(1, min(4, (width - 4) // len(block.counts)))
-    bars = columns([count for count in block.counts for _ in range(wide)], height=5)
-    lines += [["  ", (line, "number")] for line in bars]
-    ends = " … ".join(dict.fromkeys((block.labels[0], block.labels[-1])))
-    lines.append(
-        ["  ", (f"{ends}; {sum(block.counts):,} {block.unit}, at most {max(block.counts):,}", "quiet")]
-    )
-    lines += [["  ", (f"{name}: {block.labels[place]}", "quiet")] for name, place in block.marks]
-    return lines
 
 
 # ----------------------------------------------------------------------------------------- tokens

@@ -14,7 +14,6 @@ import textwrap
 import unicodedata
 from collections.abc import Sequence
 
-BLOCKS = " ▁▂▃▄▅▆▇█"
 JOINERS = "\u200c\u200d"
 """Format characters that are kept: scripts and emoji need them, and they do not move text."""
 STACK = re.compile("[^\\x00-\\x7f]{5,}")
@@ -188,22 +187,6 @@ def bar(share: float, width: int) -> tuple[str, str]:
     """
     done = round(max(0.0, min(share, 1.0)) * width)
     return "━" * done, "─" * (width - done)
-
-
-def columns(counts: list[int], height: int = 1) -> list[str]:
-    """Histogram of vertical bars, `height` lines from the top down; counts above zero remain visible.
-
-    >>> columns([0, 1, 4, 8])
-    [' ▁▄█']
-    >>> columns([1, 16], height=2)
-    [' █', '▁█']
-    """
-    top = max(counts, default=0) or 1
-    eighths = [max(round(8 * height * count / top), 1) if count else 0 for count in counts]
-    return [
-        "".join(BLOCKS[max(0, min(eighth - 8 * line, 8))] for eighth in eighths)
-        for line in reversed(range(height))
-    ]
 
 
 def plural(count: int, noun: str, many: str = "") -> str:

@@ -21,7 +21,6 @@ from packline.viewing.page import (
     Cell,
     DocumentOrigin,
     Heading,
-    Histogram,
     KeyValues,
     Link,
     Note,
@@ -65,7 +64,6 @@ def every_block(text: str) -> Page:
                 text, (text, text), ((text, Link(text, text)), (Link(text, f"javascript:{RUN}"), text)), "lr"
             ),
             Table(text, (), ((text, Bar(text, 1.0, 0.5, "bad")), (text, Bar(text, 0.5))), "lr", text),
-            Histogram(text, (text, text, text), (1, 5, 2), text, ((text, 1),)),
             Table(text, (text, text, text), ((text, Bar(text, 1.0), Bar(text, 0.5)),), "lrr"),
             TokenStrip(
                 text,

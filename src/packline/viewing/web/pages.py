@@ -18,7 +18,7 @@ from packline.viewing.columns import column_table
 from packline.viewing.describe import (
     group_table,
     length_facts,
-    length_histogram,
+    length_table,
     store_facts,
     store_warnings,
 )
@@ -81,7 +81,7 @@ def overview(view: View) -> Page:
         pending = Note("Lengths are being counted; reload this page to see them.")
         blocks += [Heading("Sources"), groups(view), *column_table(store, view.opened.columns)]
         blocks.append(Heading("Lengths"))
-        blocks.append(pending if lengths is None else length_histogram(lengths))
+        blocks.append(pending if lengths is None else length_table(lengths))
     summary = f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"
     return Page(view.opened.name, tuple(blocks), store_warnings(store), summary)
 
