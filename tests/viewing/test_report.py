@@ -167,7 +167,7 @@ def test_every_document_is_counted_in_the_class_of_its_length(store: Store, pars
     told = {number(row[0]).bit_length(): number(row[1]) for row in rows}
     assert {power: count for power, count in told.items() if count} == classes
     lengths = sorted(len(document) for document in store.documents)
-    marks = {power: row[3] for power, row in zip(told, rows, strict=True)}
+    marks = {power: row[2] for power, row in zip(told, rows, strict=True)}
     for name, part in (("half", 0.5), ("90%", 0.9), ("99%", 0.99)):
         value = lengths[int(part * len(lengths))]
         assert f"{name} ≤ {value:,}" in marks[value.bit_length()]

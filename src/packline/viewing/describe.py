@@ -26,6 +26,7 @@ from packline.viewing.page import (
     Note,
     Page,
     Table,
+    Value,
     bar_cells,
 )
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards
@@ -211,19 +212,19 @@ def length_facts(lengths: DocumentLengths) -> tuple[tuple[str, str], ...]:
 
 
 def length_table(lengths: DocumentLengths) -> Table:
-    """Table of tokens per document by powers of two, from the first class that is not empty, with quantiles."""
+    """Table of documents by length in powers of two, with quantiles, from the first class not empty."""
     whole, top = sum(lengths.histogram), max(lengths.histogram, default=0)
     quantiles = (("half", lengths.median), ("90%", lengths.p90), ("99%", lengths.p99))
-    rows = []
+    rows: list[tuple[Value, ...]] = []
     for power, count in enumerate(lengths.histogram):
         if count or rows:
             ends = f"{2**power:,} to {2 ** (power + 1) - 1:,}" if power else "1"
             marks = ", ".join(
                 f"{name} ≤ {value:,}" for name, value in quantiles if value.bit_length() - 1 == power
             )
-            rows.append((ends, Bar(f"{count:,}", count / top), percent(count / whole), marks))
-    head = ("tokens", "documents", "share", "at most")
-    return Table("Tokens per document", head, tuple(rows), "lrrl")
+            rows.append((ends, Bar(f"{count:,} ({percent(count / whole)})", count / top), marks))
+    head = ("tokens", "documents", "at most")
+    return Table("Tokens per document", head, tuple(rows), "lrl")
 
 
 # --------------------------------------------------------------------------------------- packings

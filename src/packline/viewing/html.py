@@ -19,22 +19,23 @@ import base64
 import hashlib
 import itertools
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from packline.errors import OutOfSpace, StoreError
 from packline.storage.local import publish_bytes
 from packline.storage.places import refuse_remote
 from packline.version import __version__
-from packline.viewing.escaping import escaped, make_visible, safe_href
-from packline.viewing.page import Bar, Block, Heading, Link, Page
-from packline.viewing.strip_html import strip_figure
+from packline.viewing.page import Bar, Block, Cell, Heading, Link, Page
+from packline.viewing.text import JOINERS, plural, visible
+from packline.viewing.tokens import Kind, visible_pieces
 
 if TYPE_CHECKING:
     import jinja2
@@ -45,6 +46,10 @@ LONGEST_TEXT = 8000
 """Maximum characters of a text area, limited by the length of an address."""
 LEAST_BAR = 0.4
 """Shortest bar of a value above zero, in percent of the width, so that it remains visible."""
+SHORT = 48
+"""Maximum tokens of a document that shares a line with its neighbors."""
+TICKS_MOST = 6
+"""Most ticks below a character."""
 MOODS = {"good": "Good", "warning": "Warning", "bad": "Problem"}
 PLACE_HINT = "name a file in an existing folder that is writable"
 
@@ -84,7 +89,8 @@ def render_fragment(page: Page, *, interactive: bool = False) -> Markup:
     """Render a page as a fragment: title, warnings, blocks in sections.
 
     Args:
-        interactive: True to attach the facts of tokens for a script; see `strip_figure`.
+        interactive: True to attach the facts of tokens that a script shows on hover (`data-ids`,
+            `data-bytes`, `data-position`, `data-segment`, `data-loss`); otherwise they are in a title.
 
     >>> from packline.viewing.page import Note
     >>> print(render_fragment(Page("Store", (Note("two & two"),))))
@@ -246,7 +252,15 @@ def _template() -> Any:
 
 def _prepare(environment: jinja2.Environment) -> None:
     environment.globals.update(
-        version=__version__, moods=MOODS, longest_text=LONGEST_TEXT, contents_from=CONTENTS_FROM
+        version=__version__,
+        moods=MOODS,
+        longest_text=LONGEST_TEXT,
+        contents_from=CONTENTS_FROM,
+        short=SHORT,
+        most_ticks=TICKS_MOST,
+        plural=plural,
+        legend=legend,
+        drawn_cells=drawn_cells,
     )
     environment.tests.update(
         link=lambda value: isinstance(value, Link),
@@ -259,7 +273,6 @@ def _prepare(environment: jinja2.Environment) -> None:
         bar_widths=bar_widths,
         pct=lambda value: f"{value:.3f}".rstrip("0").rstrip(".") + "%",
         laid_out=lambda shares: list(itertools.accumulate(shares, initial=0.0)),
-        strip_figure=lambda strip, interactive: strip_figure(strip, interactive=interactive),
         as_typed=_as_typed,
     )
 
@@ -267,10 +280,77 @@ def _prepare(environment: jinja2.Environment) -> None:
 def _as_typed(text: str) -> Markup:
     """Escape a text to be edited: line ends and tabs are kept, all else is escaped as usual."""
     lines = text.replace("\r\n", "\n").split("\n")
-    return Markup("\n").join(Markup("\t").join(map(escaped, line.split("\t"))) for line in lines)
+    return Markup("\n").join(Markup("\t").join(map(escape, map(visible, line.split("\t")))) for line in lines)
 
 
-# ----------------------------------------------------------------------------------------- charts
+def make_visible(value: object) -> object:
+    """Make a text visible before it is escaped; `Markup` is left as it is."""
+    return visible(value) if type(value) is str else value
+
+
+def safe_href(href: str) -> str | None:
+    """Return an address within the site or the page, or on the web; None for any other.
+
+    >>> safe_href("/document/7"), safe_href("#tokens"), safe_href("javascript:alert(1)")
+    ('/document/7', '#tokens', None)
+    """
+    inside = href.startswith(("/", "#", "?")) and not href.startswith(("//", "/\\"))
+    return href if inside or href.lower().startswith(("https://", "http://")) else None
+
+
+# ----------------------------------------------------------------------------------------- strips
+
+
+def legend(cells: Sequence[Cell], segments: str) -> list[list[str]]:
+    """Classes, a sample and the meaning of each mark that is there.
+
+    Args:
+        segments: the cells as HTML.
+    """
+    text = [cell for cell in cells if not cell.padding]
+    marks = (
+        (any(cell.special for cell in cells), "t x", "special", "a control token"),
+        (any(cell.loss is False for cell in text), "t n", "no loss", "never a target"),
+        (
+            any(len(cell.ids) > 1 for cell in text),
+            "t m3",
+            "字",
+            "one character of several tokens, a tick for each",
+        ),
+        ('<i class="e">' in segments, "t e", "\\x9f", "not text: a byte or a character that acts"),
+    )
+    return [mark for there, *mark in marks if there]
+
+
+def drawn_cells(cells: Sequence[Cell]) -> Iterator[tuple[Cell, str, list[tuple[str, Kind]]]]:
+    """Cells with their ids and their pieces.
+
+    Combining marks are counted over several cells, since the browser puts them on one letter.
+    """
+    marks = -1
+    for cell in cells:
+        pieces = visible_pieces(cell, marks)
+        yield cell, " ".join(map(str, cell.ids)), pieces
+        marks = _marks_after(cell, pieces, marks)
+
+
+def _marks_after(cell: Cell, pieces: list[tuple[str, Kind]], before: int) -> int:
+    """Combining marks on the letter that a cell ends with; -1 if a mark could not follow."""
+    text, kind = pieces[-1] if pieces else ("", "escape")
+    if kind != "text" or cell.special or text[-1:].isspace():
+        return -1
+    if text.isascii():
+        return 0
+    marks = 0
+    for character in reversed(text):
+        if unicodedata.category(character)[0] == "M":
+            marks += 1
+        elif character not in JOINERS:
+            return marks
+    return marks + max(before, 0) if len(pieces) == 1 else marks
+
+
+# ------------------------------------------------------------------------------------------- bars
 
 
 def bar_widths(bar: Bar) -> tuple[float, float]:

@@ -9,6 +9,7 @@ harmless in one place, so code that describes a page need not escape.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -160,6 +161,12 @@ class TokenStrip:
     """Number of tokens that are not shown."""
     headings: bool = True
     """False to leave out the names of the documents, where the page has them already."""
+
+    def segments(self) -> Iterator[tuple[DocumentOrigin | None, list[Cell]]]:
+        """Cells of each document, or of padding, with the origin of the document."""
+        origins = {origin.segment: origin for origin in self.origins}
+        for number, cells in itertools.groupby(self.cells, lambda one: -1 if one.padding else one.segment):
+            yield origins.get(number), list(cells)
 
 
 @dataclass(frozen=True, slots=True)

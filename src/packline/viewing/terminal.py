@@ -18,7 +18,6 @@ terminal.
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -203,15 +202,13 @@ def strip_lines(strip: TokenStrip, width: int, color: bool) -> list[Line]:
     ['  row 0', '        0  one│ two', '     ·×1  padding']
     """
     lines: list[Line] = [["  ", (strip.caption, "title")]] if strip.caption else []
-    origins = {origin.segment: origin for origin in strip.origins}
-    for number, group in itertools.groupby(strip.cells, lambda cell: -1 if cell.padding else cell.segment):
-        held = list(group)
-        if number < 0:
+    for origin, held in strip.segments():
+        if held[0].padding:
             count = f"·×{sum(len(cell.ids) for cell in held):,}"
             lines.append([(f"{count:>{GUTTER}}  padding", "padding")])
             continue
-        if strip.headings and number in origins:
-            lines.append(_edge(held, origins[number]))
+        if strip.headings and origin:
+            lines.append(_edge(held, origin))
         lines += _Wrapped(width, color).lines(held)
     if strip.more:
         lines.append([" " * GUTTER, (f"  and {plural(strip.more, 'more token')}", "quiet")])

@@ -56,8 +56,6 @@ def test_files(chrome: Chrome, store: Store, tmp_path: Path, scheme: Scheme) -> 
 def test_the_report(chrome: Chrome, report: Path, scheme: Scheme, width: int) -> None:
     page = chrome.open(report.as_uri(), scheme=scheme, width=width)
     assert axe(page) == []
-    page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true })")
-    assert axe(page) == [], "with all numbers shown"
 
 
 @pytest.mark.slow

@@ -81,16 +81,6 @@ def test_the_keyboard_reaches_everything(chrome: Chrome, report: Path) -> None:
     assert reached == sorted(reached), "in the order of reading"
 
 
-def test_folds_open_by_the_keyboard(chrome: Chrome, report: Path) -> None:
-    page = chrome.open(report.as_uri())
-    fold = page.locator("details").first
-    fold.locator("summary").focus()
-    table = fold.locator("table").first
-    assert not table.is_visible()
-    page.keyboard.press("Enter")
-    assert table.is_visible()
-
-
 def test_the_contents_lead_to_the_sections(chrome: Chrome, report: Path) -> None:
     page = chrome.open(report.as_uri(), height=600)
     links = page.locator("nav[aria-label=Contents] a")
