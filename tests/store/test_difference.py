@@ -185,13 +185,13 @@ def test_equal_shards_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     one = make_store(tmp_path / "one", [[5, 2], [4]])
     other = make_store(tmp_path / "two", [[5, 2], [4], [3]])
     read: list[str] = []
-    listed = document_difference._listed
+    groups = document_difference._groups
 
-    def note(shard: Shard) -> Any:
+    def note(shard: Shard, files: dict[str, int]) -> Any:
         read.append(shard.entry.name)
-        return listed(shard)
+        return groups(shard, files)
 
-    monkeypatch.setattr(document_difference, "_listed", note)
+    monkeypatch.setattr(document_difference, "_groups", note)
     found = compare_stores(one.path, other.path)
     assert read == ["train-made-000002"]
     assert found.sources[0].counts.added == 1 and found.sources[0].counts.same == 3
