@@ -15,7 +15,7 @@ from typing import Any
 
 from packline.encoders.special_tokens import added_token_features
 from packline.encoders.tiktoken import LETTERS, PATTERNS, SPLIT_50K
-from packline.encoders.tokenizer import merge_pairs, parse_json
+from packline.encoders.tokenizer import parse_json
 
 LETTERS_OF_TEXT = frozenset(
     letter for letter, byte in LETTERS.items() if byte < 0xF5 and byte not in (0xC0, 0xC1)
@@ -137,9 +137,10 @@ def _of_model(model: dict[str, Any], added: list[dict[str, Any]], byte_level: bo
 
 def _spelled_otherwise(vocab: dict[str, int], added: set[Any]) -> Iterator[str]:
     """Tokens of a byte-level vocabulary that are not written in the byte-level alphabet."""
-    if LETTERS.keys() >= set("".join(vocab)):
+    own = [token for token in vocab if token not in added]
+    if LETTERS.keys() >= set("".join(own)):
         return
-    others = [token for token in vocab if token not in added and not LETTERS.keys() >= set(token)]
+    others = [token for token in own if not LETTERS.keys() >= set(token)]
     if any(" " not in token for token in others):
         yield "token spelled with other letters than bytes have"
     elif others:
@@ -152,10 +153,10 @@ def _of_merges(vocab: dict[str, int], merges: list[Any]) -> Iterator[str]:
         yield "several tokens of one id"
     if vocab and max(ids) >= len(vocab):
         yield "ids with gaps"
-    pairs = merge_pairs(merges)
-    made = [-1 if id is None else id for id in map(vocab.get, map("".join, pairs))]
+    results = [one.replace(" ", "") if isinstance(one, str) else "".join(one) for one in merges]
+    made = [-1 if id is None else id for id in map(vocab.get, results)]
     if len(set(made)) < len(made):
-        if len(set(map(tuple, pairs))) < len(pairs):
+        if len({one if isinstance(one, str) else tuple(one) for one in merges}) < len(merges):
             yield "merge stated twice"
         yield "several merges of one token"
     if made != sorted(made):

@@ -209,7 +209,10 @@ def _refuse_words(name: str, whole: dict[str, Any], special: dict[str, str]) -> 
 def _rename_in_model(model: dict[str, Any], renamed: dict[str, str]) -> dict[str, Any]:
     vocabulary = model["vocab"]
     if isinstance(vocabulary, dict):
-        vocabulary = {renamed.get(token, token): number for token, number in vocabulary.items()}
+        new = {renamed[token]: vocabulary[token] for token in renamed if token in vocabulary}
+        vocabulary = vocabulary | new
+        for token in renamed:
+            vocabulary.pop(token, None)
     else:
         vocabulary = [[renamed.get(piece, piece), *score] for piece, *score in vocabulary]  # Unigram
     changed = {"vocab": vocabulary}
