@@ -14,7 +14,7 @@ from tests.viewing.web.sites import small_store
 import packline.viewing.web.search as searching
 from packline.errors import CorruptStore
 from packline.facade import Store
-from packline.viewing.web.search import Found, Hit, find_origins, find_tokens
+from packline.viewing.web.search import Found, Hit, find_page, find_tokens
 
 FEW = st.integers(2, 4)
 """Ids of few kinds, so that sequences repeat and overlap."""
@@ -92,9 +92,8 @@ def test_documents_of_a_file_are_all_found(
     after: int | None = 0
     hits: list[int] = []
     while after is not None:
-        found = find_origins(
-            origins_store, "file", "made.txt", position=position, after=after, most=most, budget=budget
-        )
+        where = "file == 'made.txt'" + (f" and position == {position}" if position else "")
+        found = find_page(origins_store, where, after=after, most=most, budget=budget)
         hits += [hit.document for hit in found.hits]
         after = found.after
     expected = [
@@ -112,13 +111,13 @@ def origins_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 def test_an_id_is_found_where_it_is(origins_store: Store) -> None:
     for wanted in ("d0", "d50", "d119"):
-        (hit,) = find_origins(origins_store, "id", wanted, budget=10.0).hits
+        (hit,) = find_page(origins_store, f"id == {wanted!r}", budget=10.0).hits
         assert origins_store.provenance(hit.document).id == wanted
-    assert find_origins(origins_store, "id", "D0").hits == ()
+    assert find_page(origins_store, "id == 'D0'").hits == ()
 
 
 def test_a_damaged_provenance_is_an_error(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store")
     (store.path / f"{store.shards[0].entry.name}.docs.parquet").write_bytes(b"no parquet")
     with pytest.raises(CorruptStore, match="cannot read"):
-        find_origins(store, "id", "d0")
+        find_page(store, "id == 'd0'")

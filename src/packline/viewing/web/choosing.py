@@ -38,7 +38,7 @@ Key = TypeVar("Key")
 Result = TypeVar("Result")
 
 
-def recent(held: OrderedDict[Key, Result], key: Key, make: Callable[[], Result]) -> Result:
+def recent(held: OrderedDict[Key, Result], key: Key, make: Callable[[], Result], most: int = HELD) -> Result:
     """Kept result, or a new one in place of the one that was not used for longest.
 
     >>> held = OrderedDict({"a": 1})
@@ -47,7 +47,7 @@ def recent(held: OrderedDict[Key, Result], key: Key, make: Callable[[], Result])
     """
     if key not in held:
         held[key] = make()
-        if len(held) > HELD:
+        if len(held) > most:
             held.popitem(last=False)
     held.move_to_end(key)
     return held[key]

@@ -8,6 +8,7 @@ the store.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 from packline.errors import RecipeError
@@ -46,7 +47,7 @@ from packline.viewing.text import percent, plural, size, whole_characters
 from packline.viewing.token_pages import document_facts, loss_share
 from packline.viewing.tokens import Vocabulary, document_strip
 from packline.viewing.turns import with_loss_links, with_turns
-from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_page, find_tokens
+from packline.viewing.web.search import MOST_IDS, Found, Hit, find_page, find_tokens
 from packline.viewing.web.served_run import uses_of
 from packline.viewing.web.site import InvalidForm, View, choice, number
 from packline.where.grammar import canonical_where
@@ -144,7 +145,7 @@ def document(view: View, wanted: int) -> Page:
             href = view.href(f"/row/{row}", seq_len=seq_len, split=split_param(provenance.split))
             facts.append(("in row", Link(f"{row:,}, rows of {seq_len:,} tokens", href)))
     facts += uses_of(view.site.runs, view.store.place, wanted)
-    neighbors = (
+    beside = (
         _numbered(view, "‹ document", wanted - 1),
         _numbered(view, "document", wanted + 1, " ›"),
     )
@@ -161,7 +162,7 @@ def document(view: View, wanted: int) -> Page:
         content.append(Links("Parts of the document", ways))
     compare = view.href("/compare/tokenizers", document=wanted)
     content.append(Links("More", (Link("compare with another tokenizer", compare),)))
-    blocks = (Links("Neighbors", neighbors), WithFacts(tuple(content), (KeyValues(tuple(facts)),)))
+    blocks = (Links("Neighbors", beside), WithFacts(tuple(content), (KeyValues(tuple(facts)),)))
     share = loss_share(store, wanted)
     loss = "" if share is None else f", {percent(share)} in the loss"
     summary = f"{plural(count, 'token')}, {size(provenance.text_bytes)} of text{loss}"
@@ -197,20 +198,37 @@ def steps(view: View, path: str, page: int, count: int, params: dict[str, str]) 
     if last == 0 and page == 0:
         return ()
 
-    def to(text: str, target: int, there: bool) -> str | Link:
-        return Link(text, view.href(path, page=target or None, **params)) if there else text
+    def href(target: int) -> str:
+        return view.href(path, page=target or None, **params)
 
-    pages = Links(
-        "Pages",
-        (
-            to("« first", 0, page > 0),
-            to("‹ before", page - 1, page > 0),
-            f"page {page:,} of {last:,}",
-            to("next ›", page + 1, page < last),
-            to("last »", last, page < last),
-        ),
-    )
-    return (pages,)
+    here = f"page {page:,} of {last:,}"
+    return (neighbors("Pages", page, last, href, ("‹ before", here, "next ›"), ends=True),)
+
+
+def neighbors(
+    label: str,
+    at: int,
+    last: int,
+    href: Callable[[int], str],
+    texts: tuple[str, str | Link, str],
+    *,
+    ends: bool = False,
+) -> Links:
+    """Links from one of several pages to those before and after it.
+
+    Args:
+        at: number of the page, of 0 to `last`.
+        href: function from the number of a page to its address.
+        texts: words for the page before, this page, and the next.
+        ends: True to link to the first and the last page too.
+    """
+
+    def to(text: str, target: int) -> str | Link:
+        return Link(text, href(target)) if 0 <= target <= last and target != at else text
+
+    before, here, after = texts
+    links = (to(before, at - 1), here, to(after, at + 1))
+    return Links(label, (to("« first", 0), *links, to("last »", last)) if ends else links)
 
 
 def search_page(view: View) -> Page:
@@ -269,13 +287,10 @@ def _run_search(view: View, by: str, query: str) -> tuple[Found, str, int | None
     if len(query) > LONGEST_QUERY:
         raise RecipeError(f"{len(query):,} characters to search for: expected at most {LONGEST_QUERY:,}")
     store = view.store
-    if by == "where":
+    if by in ("where", "id", "file"):
         after = number(view.params, "after", 0, most=max(len(store.documents) - 1, 0))
-        return find_page(store, query, after=after), f"documents where {canonical_where(query)}", None
-    if by in ("id", "file"):
-        after = number(view.params, "after", 0, most=max(len(store.documents) - 1, 0))
-        found = find_origins(store, by, query, after=after)
-        return found, "documents with this id" if by == "id" else "documents of this file", None
+        where = canonical_where(query if by == "where" else f"{by} == {query!r}")
+        return find_page(store, where, after=after), f"documents where {where}", None
     after = number(view.params, "after", 0, most=max(store.manifest.tokens - 1, 0))
     if by == "ids":
         words = re.split(r"[\s,]+", query.strip(" ,[]()\t"))

@@ -5,6 +5,7 @@ Rows are located by arithmetic, so a row or a step far into a run costs as much 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,6 +13,8 @@ import numpy as np
 
 from packline.errors import RecipeError, StoreError
 from packline.loading.loader import Loader
+from packline.loading.schedule import source_name
+from packline.packing.batch import RowSource
 from packline.packing.packer import PACKINGS, RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
@@ -37,7 +40,14 @@ from packline.viewing.token_pages import row_facts
 from packline.viewing.tokens import AnyRows, row_strip
 from packline.viewing.turns import with_loss_links
 from packline.viewing.web.documents import Params, choice_fields, chosen_documents
-from packline.viewing.web.pages import PAGE_ITEMS, default_seq_len, split_param, steps, store_field
+from packline.viewing.web.pages import (
+    PAGE_ITEMS,
+    default_seq_len,
+    neighbors,
+    split_param,
+    steps,
+    store_field,
+)
 from packline.viewing.web.site import InvalidForm, View, choice, number
 
 TOKENS_OF_ROW = 2048
@@ -155,7 +165,7 @@ def row(view: View, wanted: int) -> Page:
             f"row {wanted:,}: expected 0 to {len(found) - 1:,}, the rows of {found.seq_len:,} tokens"
         )
     strip = strips_of_rows(view, found, [wanted], most=TOKENS_OF_ROW)[0]
-    neighbors: tuple[str | Link, ...] = (
+    beside: tuple[str | Link, ...] = (
         Link(f"‹ row {wanted - 1:,}", view.href(f"/row/{wanted - 1}", **params)) if wanted else "first row",
         Link("all rows", view.href("/rows", page=wanted // PAGE_ITEMS or None, **params)),
         Link(f"row {wanted + 1:,} ›", view.href(f"/row/{wanted + 1}", **params))
@@ -169,7 +179,7 @@ def row(view: View, wanted: int) -> Page:
         ("split", split),
     )
     strip, learned = with_loss_links(strip)
-    blocks = (Links("Neighbors", neighbors), WithFacts((*learned, strip), (KeyValues(facts),)))
+    blocks = (Links("Neighbors", beside), WithFacts((*learned, strip), (KeyValues(facts),)))
     summary = f"one of {plural(len(found), 'row')} of {found.seq_len:,} tokens"
     return Page(f"Row {wanted:,}", blocks, summary=summary)
 
@@ -224,21 +234,21 @@ def batch(view: View) -> Page:
     except (RecipeError, StoreError) as error:
         raise InvalidForm.of("Batch", form, error) from error
     chosen |= {"batch_size": size, "seed": seed or None, "world_size": ranks if ranks > 1 else None}
-    blocks: list[Block] = [form, _steps_of_run(view, loader, step, rank, chosen)]
-    share = size // ranks
-    indices = range(size) if rank < 0 else range(rank * share, (rank + 1) * share)
-    taken = loader.rows_of_step(step)
-    page = number(params, "page", 0, most=(len(indices) - 1) // ROWS_OF_BATCH)
-    shown = indices[page * ROWS_OF_BATCH : (page + 1) * ROWS_OF_BATCH]
-    numbers = taken.rows[list(shown)].tolist()
-    for index, one, strip in zip(
-        shown, numbers, strips_of_rows(view, found, numbers, most=TOKENS_IN_BATCH), strict=True
-    ):
-        where = f"slot {index:,}" if ranks == 1 else f"rank {index // share}, slot {index % share}"
-        whole = Link(f"all of row {one:,}", view.href(f"/row/{one}", **_of_rows(chosen)))
-        blocks += [replace(strip, caption=f"{where}: row {one:,}"), Links(f"Slot {index:,}", (whole,))]
-    if len(indices) > ROWS_OF_BATCH:
-        blocks.append(_pages_of_batch(view, page, len(indices), chosen | {"step": step, "rank": _rank(rank)}))
+    texts = ("‹ step before", f"step {step:,}", "next step ›")
+
+    def of_step(target: int) -> str:
+        return view.href("/batch", step=target, rank=_rank(rank), **chosen)
+
+    blocks: list[Block] = [form, neighbors("Steps", step, len(loader) - 1, of_step, texts)]
+    blocks += batch_blocks(
+        view,
+        loader,
+        step,
+        rank,
+        ranks,
+        lambda _, number: view.href(f"/row/{number}", **_of_rows(chosen)),
+        lambda page: view.href("/batch", **chosen, step=step, rank=_rank(rank), page=page or None),
+    )
     title = f"Batch of step {step:,}" + ("" if rank < 0 else f", rank {rank}")
     summary = (
         f"{plural(size, 'row')} of {found.seq_len:,} tokens; step {step:,} of {len(loader):,}, counted from 0"
@@ -254,21 +264,43 @@ def _of_rows(params: Params) -> Params:
     return {name: params[name] for name in ("seq_len", "packing", "split", "where", "unique", "exclude")}
 
 
-def _steps_of_run(view: View, loader: Loader, step: int, rank: int, params: Params) -> Links:
-    def to(text: str, target: int) -> str | Link:
-        there = 0 <= target < len(loader)
-        return Link(text, view.href("/batch", step=target, rank=_rank(rank), **params)) if there else text
+def batch_blocks(
+    view: View,
+    loader: Loader,
+    step: int,
+    rank: int,
+    ranks: int,
+    row_href: Callable[[int, int], str],
+    page_href: Callable[[int], str],
+) -> list[Block]:
+    """Rows of a batch, one page of them.
 
-    return Links("Steps", (to("‹ step before", step - 1), f"step {step:,}", to("next step ›", step + 1)))
+    Args:
+        rank: the rank whose rows are shown; below 0: all.
+        row_href: function from the place of a row in the batch, and its number, to its address.
+        page_href: function from a page of the batch to its address.
+    """
+    stage, taken = loader.schedule.stage_of(step), loader.rows_of_step(step)
+    share = stage.batch_size // ranks
+    indices = range(stage.batch_size) if rank < 0 else range(rank * share, (rank + 1) * share)
+    last = (len(indices) - 1) // ROWS_OF_BATCH
+    page = number(view.params, "page", 0, most=last)
+    shown = indices[page * ROWS_OF_BATCH : (page + 1) * ROWS_OF_BATCH]
+    blocks: list[Block] = []
+    for index in shown:
+        rows, one = stage.mixture.rows[int(taken.sources[index])], int(taken.rows[index])
+        (strip,) = strips_of_rows(view_of(view, rows), rows, [one], most=TOKENS_IN_BATCH)
+        place = f"slot {index:,}" if ranks == 1 else f"rank {index // share}, slot {index % share}"
+        caption = f"{place}: row {one:,} of {source_name(rows)}, epoch {int(taken.epochs[index])}"
+        whole = Link(f"all of row {one:,}", row_href(index, one))
+        blocks += [replace(strip, caption=caption), Links(f"Slot {index:,}", (whole,))]
+    if last:
+        words = f"rows {shown[0]:,} to {shown[-1]:,} of {stage.batch_size:,}"
+        texts = ("‹ rows before", words, "more rows ›")
+        blocks.append(neighbors("Rows of the batch", page, last, page_href, texts))
+    return blocks
 
 
-def _pages_of_batch(view: View, page: int, count: int, params: Params) -> Links:
-    last = (count - 1) // ROWS_OF_BATCH
-
-    def to(text: str, target: int) -> str | Link:
-        there = 0 <= target <= last
-        return Link(text, view.href("/batch", page=target or None, **params)) if there else text
-
-    first = page * ROWS_OF_BATCH
-    shown = f"rows {first:,} to {min(first + ROWS_OF_BATCH, count) - 1:,} of {count:,}"
-    return Links("Rows of the batch", (to("‹ rows before", page - 1), shown, to("more rows ›", page + 1)))
+def view_of(view: View, rows: RowSource) -> View:
+    """View of the store that rows are read from."""
+    return View(view.site, view.site.place_of(rows.store.place), {})

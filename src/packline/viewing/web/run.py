@@ -8,12 +8,9 @@ else, however long the run is.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from packline.errors import RecipeError
 from packline.loading.loader import Loader
 from packline.loading.schedule import ScheduledStage, source_name
-from packline.packing.batch import RowSource
 from packline.viewing.page import (
     Bar,
     Block,
@@ -22,7 +19,6 @@ from packline.viewing.page import (
     Heading,
     KeyValues,
     Link,
-    Links,
     Page,
     Table,
     Timeline,
@@ -32,7 +28,8 @@ from packline.viewing.page import (
 from packline.viewing.text import percent, plural, scaled
 from packline.viewing.token_pages import row_facts
 from packline.viewing.turns import with_loss_links
-from packline.viewing.web.rows import ROWS_OF_BATCH, TOKENS_IN_BATCH, TOKENS_OF_ROW, strips_of_rows
+from packline.viewing.web.pages import neighbors
+from packline.viewing.web.rows import ROWS_OF_BATCH, TOKENS_OF_ROW, batch_blocks, strips_of_rows, view_of
 from packline.viewing.web.served_run import address
 from packline.viewing.web.site import InvalidForm, View, choice, number
 
@@ -80,10 +77,25 @@ def run_page(view: View) -> Page:
     blocks: list[Block] = [
         _timeline(loader, step),
         form,
-        _steps(loader, step, chosen),
+        neighbors(
+            "Steps",
+            step,
+            len(loader) - 1,
+            lambda target: address("/run", **chosen, step=target),
+            ("‹ step before", f"step {step:,}", "next step ›"),
+            ends=True,
+        ),
         _sources(loader, stage, step),
         Heading("Batch"),
-        *_batch(view, loader, stage, step, rank, ranks, chosen),
+        *batch_blocks(
+            view,
+            loader,
+            step,
+            rank,
+            ranks,
+            lambda index, _: address("/run", **chosen, step=step, row=index),
+            lambda page: address("/run", **chosen, step=step, page=page),
+        ),
         Heading("Stages"),
         _stages(loader, stage.number, chosen),
         KeyValues((("fingerprint", loader.fingerprint), ("seed", f"{loader.seed:,}"))),
@@ -110,56 +122,6 @@ def _timeline(loader: Loader, step: int) -> Timeline:
     return Timeline(f"{plural(len(loader), 'step')}: {words}; now step {step:,}", parts, (step + 0.5) / total)
 
 
-def _steps(loader: Loader, step: int, params: Params) -> Links:
-    def to(text: str, target: int) -> str | Link:
-        there = 0 <= target < len(loader)
-        return Link(text, address("/run", **params, step=target)) if there else text
-
-    return Links(
-        "Steps",
-        (
-            to("« first", 0) if step else "« first",
-            to("‹ step before", step - 1),
-            f"step {step:,}",
-            to("next step ›", step + 1),
-            to("last »", len(loader) - 1) if step < len(loader) - 1 else "last »",
-        ),
-    )
-
-
-def _batch(
-    view: View, loader: Loader, stage: ScheduledStage, step: int, rank: int, ranks: int, chosen: Params
-) -> list[Block]:
-    """Rows of the batch, one page of them."""
-    share = stage.batch_size // ranks
-    indices = range(stage.batch_size) if rank < 0 else range(rank * share, (rank + 1) * share)
-    page = number(view.params, "page", 0, most=(len(indices) - 1) // ROWS_OF_BATCH)
-    shown = indices[page * ROWS_OF_BATCH : (page + 1) * ROWS_OF_BATCH]
-    taken = loader.rows_of_step(step)
-    blocks: list[Block] = []
-    for index in shown:
-        source, row = int(taken.sources[index]), int(taken.rows[index])
-        rows = stage.mixture.rows[source]
-        opened = _view_of(view, rows)
-        (strip,) = strips_of_rows(opened, rows, [row], most=TOKENS_IN_BATCH)
-        place = f"slot {index:,}" if ranks == 1 else f"rank {index // share}, slot {index % share}"
-        caption = f"{place}: row {row:,} of {source_name(rows)}, epoch {int(taken.epochs[index])}"
-        whole = Link("all of this row", address("/run", **chosen, step=step, row=index))
-        blocks += [replace(strip, caption=caption), Links(f"Slot {index:,}", (whole,))]
-    if len(indices) > ROWS_OF_BATCH:
-        last = (len(indices) - 1) // ROWS_OF_BATCH
-
-        def to(text: str, target: int) -> str | Link:
-            there = 0 <= target <= last
-            return Link(text, address("/run", **chosen, step=step, page=target)) if there else text
-
-        words = f"rows {shown[0]:,} to {shown[-1]:,} of {stage.batch_size:,}"
-        blocks.append(
-            Links("Rows of the batch", (to("‹ rows before", page - 1), words, to("more rows ›", page + 1)))
-        )
-    return blocks
-
-
 def _row(
     view: View, loader: Loader, stage: ScheduledStage, step: int, index: int, ranks: int, chosen: Params
 ) -> Page:
@@ -167,20 +129,16 @@ def _row(
     taken = loader.rows_of_step(step)
     rows = stage.mixture.rows[int(taken.sources[index])]
     row = int(taken.rows[index])
-    (strip,) = strips_of_rows(_view_of(view, rows), rows, [row], most=TOKENS_OF_ROW)
+    (strip,) = strips_of_rows(view_of(view, rows), rows, [row], most=TOKENS_OF_ROW)
     share = stage.batch_size // ranks
 
-    def to(text: str, target: int) -> str | Link:
-        there = 0 <= target < stage.batch_size
-        return Link(text, address("/run", **chosen, step=step, row=target)) if there else text
-
-    ways = Links(
+    batch = Link("the batch", address("/run", **chosen, step=step, page=index // ROWS_OF_BATCH or None))
+    ways = neighbors(
         "Neighbors",
-        (
-            to("‹ slot before", index - 1),
-            Link("the batch", address("/run", **chosen, step=step, page=index // ROWS_OF_BATCH or None)),
-            to("next slot ›", index + 1),
-        ),
+        index,
+        stage.batch_size - 1,
+        lambda target: address("/run", **chosen, step=step, row=target),
+        ("‹ slot before", batch, "next slot ›"),
     )
     facts = (
         ("source", source_name(rows)),
@@ -192,12 +150,6 @@ def _row(
     strip, learned = with_loss_links(strip)
     blocks = (ways, WithFacts((*learned, strip), (KeyValues(facts),)))
     return Page(f"Step {step:,}, slot {index:,}", blocks, summary=f"row {row:,} of {source_name(rows)}")
-
-
-def _view_of(view: View, rows: RowSource) -> View:
-    """View of the store that rows are read from."""
-    place = view.site.place_of(rows.store.place)
-    return View(view.site, place, {})
 
 
 def _sources(loader: Loader, stage: ScheduledStage, step: int) -> Table:

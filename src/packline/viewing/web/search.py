@@ -1,7 +1,7 @@
 """Find texts, token ids, document ids and files in a store of any size, page by page.
 
     find_tokens(store, [[1820, 262]], after=0)    -> places, and where to continue
-    find_origins(store, id="a1b2", after=0)
+    find_page(store, "id == 'a1b2'", after=0)
     TextSearch.find(store, b"text", after=0)
 
 A search proceeds through the store from `after` and stops when it has enough hits or its time is up; the next
@@ -38,7 +38,6 @@ from packline.store.shard import Shard
 from packline.viewing.tokens import Vocabulary
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import tokenizers
 
 BUDGET = 0.04
@@ -129,45 +128,6 @@ def find_tokens(
     return page(total)
 
 
-def find_origins(
-    store: StoreReader,
-    column: str,
-    value: str,
-    *,
-    position: int | None = None,
-    after: int = 0,
-    most: int = 20,
-    budget: float = BUDGET,
-) -> Found:
-    """Find documents by their id or file in their source, in the order of the store.
-
-    Args:
-        column: `id` or `file`.
-        value: the whole id, or the whole name of the file.
-        position: find only documents at this position in the file.
-        after: the document to begin at.
-        most: approximate hits per page: those of one row group stay together.
-        budget: seconds; one row group is read however long it takes.
-
-    Raises:
-        CorruptStore: a shard's provenance cannot be read.
-    """
-    total = len(store.documents)
-    hits: list[Hit] = []
-    end = time.monotonic() + budget
-    for first, table in _row_groups(store, [column, "position"], after):
-        mask = _equal(table[column], value)
-        if position is not None:
-            mask &= table["position"].to_numpy() == position
-        found = first + np.flatnonzero(mask)
-        found = found[found >= after][: most - len(hits)].tolist()
-        hits += [Hit(document, 0, 0) for document in found]
-        done = found[-1] + 1 if len(hits) >= most else first + table.num_rows
-        if len(hits) >= most or time.monotonic() > end:
-            return Found(tuple(hits), done if done < total else None, done / total)
-    return Found(tuple(hits), None, 1.0)
-
-
 def find_page(
     store: StoreReader, where: str, *, after: int = 0, most: int = 20, budget: float = BUDGET
 ) -> Found:
@@ -219,30 +179,6 @@ def document_at(shard: Shard, place: int) -> int:
         else:
             high = middle
     return low
-
-
-def _row_groups(store: StoreReader, columns: list[str], after: int) -> Iterator[tuple[int, pa.Table]]:
-    """Columns of provenance by row group, from that of document `after`, each with its first document."""
-    for number in range(max(int(store.firsts.searchsorted(after, "right")) - 1, 0), len(store.shards)):
-        file, first = store.shards[number].open_provenance(), int(store.firsts[number])
-        for group, rows in enumerate(file.rows):
-            if first + rows > after:
-                yield first, file.read(group, columns)
-            first += rows
-
-
-def _equal(column: pa.ChunkedArray, value: str) -> np.ndarray:
-    """Rows of a column that equal a value, bool `[N]`."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_dictionary(column.type):
-        pieces = [
-            pc.equal(piece.dictionary, value).to_numpy(zero_copy_only=False)[piece.indices.to_numpy()]
-            for piece in column.chunks
-        ]
-        return np.concatenate([*pieces, np.empty(0, bool)]).astype(bool)
-    return pc.fill_null(pc.equal(column, value), False).to_numpy()
 
 
 class TextSearch:

@@ -434,18 +434,8 @@ class ProvenanceCache:
 
     def _file(self, shard: int) -> ProvenanceFile:
         """Provenance file of a shard, kept open for a while."""
-        if shard not in self._files:
-            self._files[shard] = self._store.shards[shard].open_provenance()
-            if len(self._files) > FILES:
-                self._files.popitem(last=False)
-        return self._files[shard]
+        return recent(self._files, shard, self._store.shards[shard].open_provenance, FILES)
 
     def _table(self, key: tuple[int, int]) -> pa.Table:
-        if key in self._tables:
-            self._tables.move_to_end(key)
-            return self._tables[key]
         shard, group = key
-        table = self._tables[key] = self._file(shard).read(group)
-        if len(self._tables) > HELD:
-            self._tables.popitem(last=False)
-        return table
+        return recent(self._tables, key, lambda: self._file(shard).read(group), HELD)
