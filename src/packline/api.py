@@ -68,7 +68,7 @@ def build(
     [0, 1, 0, 2]
     """
     from packline.facade import Store
-    from packline.jobs.build import run_build
+    from packline.jobs.build_job import run_build
 
     recipe, options = make_recipe(inputs, tokenizer, settings)
     run_build(recipe, out, options, on_event, reuse=reuse, on=on)

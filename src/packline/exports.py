@@ -72,7 +72,7 @@ def export(
     from packline.formats.choice import ExportChoice, make_choice, with_weights, without_where
     from packline.formats.export import run_export
     from packline.formats.row_view import RowView
-    from packline.jobs.build import run_build
+    from packline.jobs.build_job import run_build
     from packline.loading.loader import Loader
     from packline.recipe import Recipe
     from packline.storage.places import store_beside

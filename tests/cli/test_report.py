@@ -9,7 +9,7 @@ import pytest
 from tests.cli.command import result, run
 from tests.viewing.tables import Parsed, number
 
-from packline.jobs.build import run_build
+from packline.jobs.build_job import run_build
 from packline.recipe import Recipe, RunOptions, Source
 
 

@@ -14,7 +14,7 @@ from tests.faults.test_crash import Breaker, Crash
 from tests.jobs.builds import build, digests
 
 from packline.errors import NoDocuments, ResumeMismatch
-from packline.jobs.build import run_build
+from packline.jobs.build_job import run_build
 from packline.recipe import Recipe, RunOptions, Source
 from packline.store.verify import verify
 

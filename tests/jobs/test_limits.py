@@ -123,7 +123,7 @@ def hook(event, arguments):
         reads += 1
 sys.addaudithook(hook)
 from packline.api import make_recipe
-from packline.jobs.build import run_build
+from packline.jobs.build_job import run_build
 from packline.recipe import RunOptions, load_recipe
 recipe, _ = load_recipe(sys.argv[1])
 options = RunOptions(workers=int(sys.argv[3]), engine="tokenizers")

@@ -23,7 +23,7 @@ from tests.laws.reference import write_corpus
 
 from packline.errors import CorruptStore, OutOfSpace, PacklineError, ResumeMismatch, StoreBusy, StoreError
 from packline.facade import Store
-from packline.jobs.build import run_build
+from packline.jobs.build_job import run_build
 from packline.jobs.folder import StoreFolder
 from packline.jobs.merging import run_merge
 from packline.recipe import Recipe, RunOptions, Source

@@ -25,7 +25,7 @@ from packline.errors import PacklineError, ResumeMismatch, StoreBusy, StoreError
 from packline.formats.import_ import ImportRequest, run_import
 from packline.jobs import driver as driver_module
 from packline.jobs import receipts
-from packline.jobs.build import run_build
+from packline.jobs.build_job import run_build
 from packline.jobs.driver import Driver, read_driver, record_command
 from packline.jobs.events import Finished, Planned, UnitDone
 from packline.jobs.status import Status, status

@@ -21,7 +21,7 @@ from tests.storage.servers import Bucket
 import packline
 from packline.errors import RecipeError, ResumeMismatch, UnitsLeft
 from packline.jobs import driver
-from packline.jobs.build import run_build
+from packline.jobs.build_job import run_build
 from packline.jobs.events import Event, UnitDone
 from packline.jobs.finish import finalize_store
 from packline.jobs.folder import StoreFolder

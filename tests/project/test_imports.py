@@ -86,9 +86,9 @@ def test_no_module_loads_what_only_some_users_have_or_need() -> None:
     assert not loaded & {"awkward", "cyclopts", "ray", "rich", "torch"}
 
 
-def test_the_process_that_asks_for_a_build_loads_nothing_that_encodes() -> None:
-    # It waits for the coordinator, which cannot begin before it: a quarter of a second of NumPy and Arrow.
-    loaded = loaded_by("import packline.cli.build, packline.jobs.build")
+def test_the_command_line_of_a_build_loads_nothing_that_encodes() -> None:
+    # A command line is parsed, or refused, without a quarter of a second of NumPy and Arrow.
+    loaded = loaded_by("import packline.cli.build")
     assert {"packline", "cyclopts"} <= loaded
     assert not loaded & {"numpy", "pyarrow", "tokenizers", "gigatoken", "fastokens"}
 

@@ -20,7 +20,7 @@ import packline
 from packline.errors import InputError, RecipeError
 from packline.facade import Store
 from packline.fingerprint import split_of
-from packline.jobs.build import run_build
+from packline.jobs.build_job import run_build
 from packline.recipe import Recipe, RunOptions, Source
 
 TEMPLATE = "# {{ title }}\n\n{% for part in parts %}{{ part.text }} {% endfor %}{{ meta.n * 2 }}"

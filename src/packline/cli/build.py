@@ -33,7 +33,7 @@ def build(
     """Build a token store from text; see `help_texts`."""
     recipe, options = recipe_of(inputs, settings)
     tally = Tally()
-    from packline.jobs.build import run_build
+    from packline.jobs.build_job import run_build
     from packline.jobs.resources import process_age
 
     try:

@@ -136,7 +136,7 @@ def _plan(corpus: Corpus) -> Estimate:
 
 
 def _build(corpus: Corpus, tally: Tally) -> Finished:
-    from packline.jobs.build import run_build
+    from packline.jobs.build_job import run_build
 
     recipe, options = load_recipe(corpus.recipe)
     with watch(tally, str(corpus.store)) as hear:

@@ -150,7 +150,7 @@ def _store_of(
         )
     store = store_beside(out)
     recipe, running = make_recipe(sources, tokenizer, {**of_text, "workers": workers})
-    from packline.jobs.build import run_build
+    from packline.jobs.build_job import run_build
     from packline.jobs.resources import process_age
 
     with watch(Tally(), store) as hear:

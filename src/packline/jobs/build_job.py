@@ -31,6 +31,7 @@ from packline.jobs.build_runner import (
     StreamRead,
     TokenizeSettings,
 )
+from packline.jobs.engine import run_job
 from packline.jobs.events import (
     BuildPlanned,
     EnginesTried,
@@ -51,6 +52,7 @@ from packline.jobs.limits import (
     settle_share,
     share_below,
 )
+from packline.jobs.on import On
 from packline.jobs.resources import (
     count_workers,
     free_disk,
@@ -64,6 +66,7 @@ from packline.sources.files import InputFile, not_text_notes
 from packline.sources.piece_checksum import piece_checksum
 from packline.sources.reader import Span, read_span
 from packline.sources.stream_splitter import StreamEnd, split_stream
+from packline.storage.inputs import refuse_name
 from packline.store.ledger import totals_by_source
 from packline.store.manifest import InputPiece, Manifest, Receipt, split_warnings
 from packline.store.unit_names import planned_name
@@ -78,6 +81,32 @@ IN_FLIGHT = 2
 """Units of a worker whose files are on its disk: one is uploaded while the next is made."""
 BYTES_A_TOKEN = 3.5
 """Estimated bytes per token for the disk check, on the low side for English."""
+
+
+def run_build(
+    recipe: Recipe,
+    out: str | Path,
+    options: RunOptions = RunOptions(),  # noqa: B008  frozen
+    on_event: Callable[[Event], None] | None = None,
+    started: float | None = None,
+    reuse: str | Path | None = None,
+    on: On = "local",
+) -> Finished:
+    """Build a store and return the result.
+
+    Args:
+        on_event: called with every event, in this thread.
+        started: start of all time measurements, on the monotonic clock; by default now.
+        reuse: folder of an earlier store to take units from (`reuse`).
+        on: where the units run.
+
+    Raises:
+        PacklineError: the build stopped; running it again resumes from the committed units.
+    """
+    refuse_name(str(out))
+    began = time.monotonic() if started is None else started
+    earlier = None if reuse is None else str(reuse)
+    return run_job(BuildJob(recipe, str(out), options, began, earlier, here=on == "local"), on_event, on=on)
 
 
 class BuildJob(StoreJob[Task, BuildResult, Finished]):
