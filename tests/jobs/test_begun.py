@@ -13,10 +13,11 @@ import packline
 from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.jobs import store_job
-from packline.jobs.begun import PLAN, BegunBuild, read_begun, record_begun
+from packline.jobs.begun import PLAN, BegunBuild, Stream, read_begun, record_begun
 from packline.loading.units_read import build_identity
 from packline.storage.local import LocalFolder
 from packline.storage.protocol import Storage
+from packline.store.ledger import source_names
 from packline.store.manifest import WORK
 from packline.store.unit_names import STREAM, planned_name
 
@@ -43,12 +44,13 @@ def check(record: BegunBuild, store: Store) -> None:
     assert record.dtype == manifest.dtype and record.recipe == manifest.recipe
     assert record.tokenizer == msgspec.structs.replace(manifest.tokenizer, round_trip="")
     units = dict(zip(manifest.units.names("unit"), manifest.units.names("source"), strict=True))
-    planned = {unit.name: unit for unit in record.planned()}
+    planned = {unit.name: unit for unit in record.units}
     assert {planned_name(unit.removesuffix(STREAM)) for unit in units} <= set(planned)
+    names = source_names(record.recipe)
     for unit, source in units.items():
-        assert planned[planned_name(unit.removesuffix(STREAM))].source == source
+        assert names[planned[planned_name(unit.removesuffix(STREAM))].source] == source
     streams = {unit.removesuffix(STREAM) for unit in units if unit.endswith(STREAM)}
-    assert streams == {unit.name for unit in record.planned() if unit.is_stream}
+    assert streams == {unit.name for unit in record.units if isinstance(unit, Stream)}
     assert read_begun(LocalFolder(store.path)) is None  # it ends with the build
 
 

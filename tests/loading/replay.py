@@ -12,7 +12,7 @@ from types import TracebackType
 import msgspec
 
 from packline.facade import Store
-from packline.jobs.begun import BegunBuild, PlannedUnit, Stream, Unit, record_begun
+from packline.jobs.begun import BegunBuild, Stream, Unit, record_begun
 from packline.loading.units_read import build_identity
 from packline.storage.local import LocalFolder
 from packline.store.manifest import MANIFEST, WORK, Receipt
@@ -43,8 +43,11 @@ class Replay:
         for _, _, unit, source in known:
             if unit.endswith(STREAM):
                 planned[unit.removesuffix(STREAM)] = (source, True)
-        self.plan = tuple(PlannedUnit(name, source, stream) for name, (source, stream) in planned.items())
-        self.table = table_of(self.plan, list(store.manifest.sources))
+        self.units: list[Unit | Stream] = [
+            Stream(name, order[source], 0, 1, 0) if stream else Unit(name, order[source], (), 0)
+            for name, (source, stream) in planned.items()
+        ]
+        """Planned units; their spans are not needed."""
         self._lock = -1
 
     def begin(self) -> None:
@@ -57,7 +60,7 @@ class Replay:
             recipe=manifest.recipe,
             tokenizer=msgspec.structs.replace(manifest.tokenizer, round_trip=""),
             dtype=manifest.dtype,
-            units=self.table,
+            units=self.units,
         )
         record_begun(LocalFolder(self.folder), begun)
         self.resume()
@@ -112,13 +115,3 @@ class Replay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def table_of(plan: Iterable[PlannedUnit], sources: list[str]) -> list[Unit | Stream]:
-    """The planned units as a plan has them; their spans are not needed."""
-    return [
-        Stream(unit.name, sources.index(unit.source), 0, 1, 0)
-        if unit.is_stream
-        else Unit(unit.name, sources.index(unit.source), (), 0)
-        for unit in plan
-    ]

@@ -58,15 +58,6 @@ class Stream(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
         return max(-(-self.text_bytes // max(self.slice_bytes, 1)), 1)
 
 
-class PlannedUnit(msgspec.Struct, frozen=True, gc=False):
-    """A unit, or a stream, whose slices are units."""
-
-    name: str
-    source: str
-    """Name of the source."""
-    is_stream: bool = False
-
-
 class BegunBuild(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of the record."""
 
@@ -84,12 +75,6 @@ class BegunBuild(msgspec.Struct, frozen=True, kw_only=True):
     """Format and options of an import; None for a build of text."""
     input_format: str = ""
     """Format of the inputs in the manifest, if it is not the files' own."""
-
-    def planned(self) -> Iterator[PlannedUnit]:
-        """Units and streams, in the order of the documents."""
-        names = source_names(self.recipe)
-        for unit in self.units:
-            yield PlannedUnit(unit.name, names[unit.source], isinstance(unit, Stream))
 
     def inputs(self) -> Iterator[InputEntry]:
         """Inputs for the manifest, without checksums."""

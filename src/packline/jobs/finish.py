@@ -15,7 +15,7 @@ from packline.encoders.reference import Reference, RoundTrip
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import StoreError, StoreNotFound
-from packline.jobs.begun import BegunBuild, read_begun
+from packline.jobs.begun import BegunBuild, Unit, read_begun
 from packline.jobs.folder import TOKENIZER_FILE, StoreFolder
 from packline.jobs.identity import record_etags
 from packline.jobs.limits import in_order, read_share
@@ -30,12 +30,12 @@ from packline.toml import refuse_toml
 def missing_units(begun: BegunBuild, committed: CommittedReceipts) -> int:
     """Number of planned units and streams that are not committed."""
     missing = 0
-    for unit in begun.planned():
-        if not unit.is_stream:
+    for unit in begun.units:
+        if isinstance(unit, Unit):
             missing += unit.name not in committed.receipts
         else:
             slices = committed.streams[unit.name].units if unit.name in committed.streams else 1
-            missing += any(f"{unit.name}-{number:06d}" not in committed.receipts for number in range(slices))
+            missing += any(unit.unit_name(number) not in committed.receipts for number in range(slices))
             missing += unit.name not in committed.streams
     return missing
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_bytes, hash_value
-from packline.jobs.begun import BegunBuild, PlannedUnit, read_begun
+from packline.jobs.begun import BegunBuild, Stream, Unit, read_begun
 from packline.jobs.limits import Limit
 from packline.jobs.work import is_running
 from packline.loading.units_read import build_identity, selected_names
@@ -88,7 +88,7 @@ class GrowingStore(StoreReader):
 class SourceUnits:
     """Units of one source, in the order of its documents."""
 
-    def __init__(self, folder: Path, units: Sequence[PlannedUnit]) -> None:
+    def __init__(self, folder: Path, units: Sequence[Unit | Stream]) -> None:
         self._folder, self._units = folder, units
         self._place = self._slice = 0
         self.committed: list[CommittedUnit] = []
@@ -103,7 +103,7 @@ class SourceUnits:
     def next_unit(self) -> str:
         """Name of the first unit that is missing; of a stream, it may turn out that there is none."""
         planned = self._units[self._place]
-        return f"{planned.name}-{self._slice:06d}" if planned.is_stream else planned.name
+        return planned.unit_name(self._slice) if isinstance(planned, Stream) else planned.name
 
     def advance(self) -> bool:
         """Read the receipts that have been committed since; True if there are any."""
@@ -112,7 +112,7 @@ class SourceUnits:
             found = self._read(self.next_unit, Receipt)
             if found is not None:
                 self.committed.append(CommittedUnit(*found))
-                if self._units[self._place].is_stream:
+                if isinstance(self._units[self._place], Stream):
                     self._slice += 1
                 else:
                     self._place += 1
@@ -124,7 +124,7 @@ class SourceUnits:
 
     def _at_end_of_stream(self) -> bool:
         planned = self._units[self._place]
-        if not planned.is_stream:
+        if isinstance(planned, Unit):
             return False
         end = self._read(f"{planned.name}{STREAM}", StreamReceipt)
         return end is not None and end[0].units == self._slice
@@ -199,9 +199,10 @@ class GrowingBuild:
         new = self.begun is None
         if self.begun is None:
             self.begun = begun
+            names = source_names(begun.recipe)
             self._sources = {
-                name: SourceUnits(self.path, list(units))
-                for name, units in groupby(begun.planned(), lambda unit: unit.source)
+                names[source]: SourceUnits(self.path, list(units))
+                for source, units in groupby(begun.units, lambda unit: unit.source)
             }
         elif begun.build != self.begun.build:
             raise self._other("was begun again, from another recipe, tokenizer or inputs")
