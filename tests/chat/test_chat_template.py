@@ -306,6 +306,17 @@ def test_templates_that_train_on_what_a_model_has_to_say_pass(text: str) -> None
         ("{{ messages | tojson(indent=1000000000) }}", "indent is 1000000000"),
         ("{{ lipsum(1000000000) }}", "'lipsum' is undefined"),
         ("{{ raise_exception('no') }}", "no"),
+        ("{{ ([[1]] * 250000) | sum(start=[]) }}", "sum: lists"),  # copies quadratically
+        ("{% break %}", "is not one: 'break' outside loop"),
+        # The text of an object has an address, which differs in every run.
+        ("{{ {} | attr('get') }}", "builtin_function_or_method has no text"),
+        ("{{ [raise_exception] }}", "function has no text"),
+        ("{{ [raise_exception] | string }}", "function has no text"),
+        ("{{ raise_exception | upper }}", "function has no text"),
+        ("{{ '' ~ messages.copy }}", "has no text"),
+        ("{{ '%s' % messages.copy }}", "has no text"),
+        ("{{ '{}'.format(messages.copy) }}", "has no text"),
+        ("{{ [messages.copy] | join }}", "has no text"),
     ],
 )
 def test_a_template_that_reaches_out_or_never_ends_is_refused(text: str, message: str) -> None:

@@ -26,16 +26,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from jinja2 import Environment, TemplateError, nodes, pass_context
+from jinja2 import Environment, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
-from jinja2.runtime import Context
 
 from packline.chat.conversations import Conversation, Message, as_messages
 from packline.chat.pieces import Piece, check_pieces, join_pieces, trained_runs
 from packline.encoders.tokenizer import read_added_tokens
 from packline.errors import RecipeError
 from packline.sources.batch import RecordProblem, TemplateTimeout
-from packline.sources.sandbox import BUDGET, Sandbox
+from packline.sources.sandbox import Sandbox, print_value
 
 HIDE, SHOW, OPEN, CLOSE = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
 """Noncharacters, which Unicode never assigns; if a text contains them, they are hidden too."""
@@ -283,11 +282,12 @@ def _compile(environment: Environment, text: str) -> tuple[Any, bool]:
     """Compile a template; also return whether it has marks."""
     try:
         return environment.from_string(text), re.search(r"\{%-?\+?\s*generation\b", text) is not None
-    except TemplateError as error:
-        number = getattr(error, "lineno", None)
+    except (TemplateError, SyntaxError, RecursionError) as error:
+        said = error.msg if isinstance(error, SyntaxError) else error  # its lines are of Jinja's Python
+        number = getattr(error, "lineno", None) if said is error else None
         line = f", line {number}" if number else ""
         raise RecipeError(
-            f"the chat template is not one{line}: {error}",
+            f"the chat template is not one{line}: {said}",
             hint="it has to be Jinja, as transformers reads it",
         ) from error
 
@@ -318,12 +318,6 @@ class _ChatSandbox(Sandbox):
             )
 
 
-@pass_context
-def _printed(context: Context, value: Any) -> Any:
-    context.parent[BUDGET].copy(value)
-    return value
-
-
 def _refuse(message: str) -> None:
     raise TemplateError(message)
 
@@ -335,7 +329,7 @@ def make_environment() -> Sandbox:
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[_Generation, loopcontrols],
-        finalize=_printed,
+        finalize=print_value,
     )
     environment.globals["raise_exception"] = _refuse
     environment.bound()

@@ -1,21 +1,19 @@
-"""Jinja's immutable sandbox, with bounds on the work that a template does for one record.
+"""Jinja's immutable sandbox, with counts of what a template does for one record.
 
-    steps         repetitions of loops, calls, entries of new lists     1,000,000       a bad record
-    characters    all text that is produced, printed or not             by the caller   a bad record
-    seconds       processor time of the thread                          60              stops the job
+    steps         repetitions of loops, calls, filters, entries of lists     1,000,000       a bad record
+    characters    all text that is produced, printed or not                  by the caller   a bad record
+    seconds       processor time of the thread                               60              stops the job
 
 Steps and characters are counted before they are spent, and equally on every machine, so a refused record is
 always refused. A value put into a list counts with everything in it: a list that contains one list twice,
-which contains another twice, and so on, takes no memory until it is printed or compared. Reading counts too:
-one step per 16 kB of text, or per 16 values.
+which contains another twice, and so on, takes no memory until it is printed or compared.
 
 Jinja's sandbox hides the attributes of objects, and passes calls and operators to `call` and `call_binop`.
-Loops, literals, comparisons, slices and `~` have no such hook, so the parsed template is changed to send
-their values through filters (`_Hooks`). Nothing is evaluated while a template is compiled.
+Loops, literals, slices and `~` have no such hook, so the parsed template is changed to send their values
+through filters (`_Hooks`). Values that are no JSON values are not printed, as their text has addresses.
 
-Guarantee: no operation has an operand or a result beyond these bounds, and the clock is read at each of them,
-so a template ends, at the latest soon after 60 seconds of processor time. An operation in progress is never
-interrupted: this needs no signals, and holds in any thread and process.
+No value is larger than the counts allow and every operation takes a time linear in its values, so the clock,
+which is read when something is counted, ends a template without signals or other processes.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from time import monotonic, thread_time
 from types import MappingProxyType
 from typing import Any
 
-from jinja2 import Template, nodes, pass_context
+from jinja2 import Template, Undefined, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.filters import make_attrgetter
 from jinja2.runtime import Context, LoopContext
@@ -47,12 +45,11 @@ MOST_BITS = 4096
 MOST_WIDTH = 9999
 """Maximum width that a filter, a method or a format may request."""
 MOST_INDENT = 16
-READ_CHARACTERS, READ_VALUES = 1 << 14, 16
-"""Characters and values read, for example compared, per step."""
 CONTAINERS = (list, tuple, dict)
+PRINTED = (*CONTAINERS, str, int, float, type(None), range, Undefined)
+"""Types of values that have a text of their own."""
 BUDGET = "the budget"
 """Variable of the budget: no identifier, so no template can name it."""
-LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 CHOOSING = frozenset(("d", "default", "first", "last", "max", "min", "get"))
 """Filters and methods that return an existing value, so their result is not counted."""
 FORMATS = frozenset(("%", "format", "format_map"))
@@ -60,9 +57,11 @@ GROWING = {**dict.fromkeys(FORMATS, "{%"), "expandtabs": "\t", "indent": "\n", "
 """Operations that may insert their arguments at each of these characters in a text; "" is each character."""
 WIDTHS = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs", "indent", "batch", "slice", "round"))
 """Filters and methods whose integer arguments determine the size of the result."""
-SPECIAL = WIDTHS | GROWING.keys() | {"replace", "split", "rsplit", "splitlines", "wordcount"}
-WIDE = re.compile(r"%[^a-zA-Z%]*(?:\*|\d{5})")
-"""A format of `%` with a large width, or one from a value."""
+WIDE = re.compile(r"%[^a-zA-Z%]*(?:\*|\d{5})|\{[^{}]*:[^{}]*(?:\{|\d{5})")
+"""A format with a large width, or one from a value."""
+LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+UNBOUND = ("random", "striptags", "urlize", "wordwrap", "xmlattr")
+"""Filters without order or bounds, or for HTML alone."""
 
 
 def measure(value: Any, most: int) -> tuple[int, int]:
@@ -70,26 +69,28 @@ def measure(value: Any, most: int) -> tuple[int, int]:
 
     Stops once there are more values than `most`.
 
+    Raises:
+        RecordProblem: it contains an object that is no JSON value.
+
     >>> measure("abc", 9), measure([1, ["ab", {"c": 2}]], 9)
     ((0, 3), (5, 3))
     """
-    if isinstance(value, str):
-        return 0, len(value)
     values = characters = 0
-    rest = [value] if isinstance(value, CONTAINERS) else []
+    rest = [value]
     while rest and values <= most:
         one = rest.pop()
-        values += len(one)
-        for part in one if not isinstance(one, dict) else (*one, *one.values()):
-            if isinstance(part, str):
-                characters += len(part)
-            elif isinstance(part, CONTAINERS):
-                rest.append(part)
+        if isinstance(one, str):
+            characters += len(one)
+        elif isinstance(one, CONTAINERS):
+            values += len(one)
+            rest += one if not isinstance(one, dict) else (*one, *one.values())
+        elif not isinstance(one, PRINTED):
+            raise RecordProblem("template", f"a {type(one).__name__} has no text")
     return values, characters
 
 
 class Budget:
-    """Budget of one record; its clock runs from the start.
+    """Counts of one record; the clock runs from the start.
 
     Args:
         most: maximum characters of produced text.
@@ -122,20 +123,12 @@ class Budget:
             raise RecordProblem("template", f"it makes more than {self._most:,} characters")
 
     def copy(self, value: Any, times: int = 1) -> None:
-        """Count a value with everything in it, before it is put into another one `times` times."""
+        """Count a value with everything in it, before it is printed or put into another one."""
         if type(value) is str:
             self.spend(0, len(value) * times)
             return
         values, characters = measure(value, self.steps)
         self.spend(values * times, characters * times)
-
-    def read(self, value: Any) -> None:
-        """Count a value that is traversed, for example by a comparison."""
-        if type(value) is str:
-            self.spend(len(value) // READ_CHARACTERS)
-        elif isinstance(value, CONTAINERS):
-            values, characters = measure(value, self.steps * READ_VALUES)
-            self.spend(values // READ_VALUES + characters // READ_CHARACTERS)
 
     def made(self, value: Any) -> Any:
         """Count a new string or list; an iterator becomes a list."""
@@ -163,7 +156,7 @@ class Budget:
         if operator == "**":
             raise SecurityError("a template has no use for powers")
         if operator == "%" and isinstance(left, str):
-            self._insert(operator, left, (right,))
+            self._grow(operator, left, (right,))
         elif operator == "*":
             for many, times in ((left, right), (right, left)):
                 if isinstance(many, str | list | tuple) and isinstance(times, int):
@@ -183,40 +176,40 @@ class Budget:
         given: Any = (),
         named: Any = MappingProxyType({}),
     ) -> Any:
-        """Call a filter or method of a value, with its arguments and its result counted."""
-        self.read(value)
-        if given or named or name in SPECIAL:
-            self._check(name, value, (*given, *named.values()))
-        found = function(value, *given, **named)
-        return found if found is value or name in CHOOSING else self.made(found)
-
-    def _check(self, name: str, value: Any, arguments: tuple[Any, ...]) -> None:
-        """Count the arguments of a filter or method, and check the size of its result."""
-        for each in arguments:
-            self.read(each)
-            if name in WIDTHS and isinstance(each, int) and abs(each) > MOST_WIDTH:
+        """Call a filter or method of a value, with its result counted."""
+        self.spend(1)
+        arguments = (*given, *named.values())
+        for each in arguments if name in WIDTHS else ():
+            if isinstance(each, int) and abs(each) > MOST_WIDTH:
                 raise RecordProblem("template", f"{name}: {each} is more than {MOST_WIDTH:,}")
+        if name == "sum" and any(isinstance(each, CONTAINERS) for each in arguments):
+            raise RecordProblem("template", "sum: lists are joined by +")
         if isinstance(value, str):
-            if name in GROWING:
-                self._insert(name, value, arguments)
-            elif name == "replace" and all(isinstance(each, str) for each in arguments[:2]):
-                old, new = (*arguments, "", "")[:2]
-                self.need(value.count(old) * max(len(new) - len(old), 0))
-            elif name == "wordcount":
-                self.spend(characters=len(value))  # a hundred times slower than a comparison
-            elif name in ("split", "rsplit", "splitlines"):
-                plain = not arguments or arguments[0] is None or name == "splitlines"
-                ends: Iterable[str] = LINE_ENDS + string.whitespace if plain else arguments[:1]
-                if len(value) > self.steps and sum(map(value.count, ends)) > self.steps:
-                    self.spend(self.steps + 1)
+            self._grow(name, value, arguments)
+        found = function(value, *given, **named)
+        if found is value or name in CHOOSING:
+            return found
+        if isinstance(found, str) and not isinstance(value, str):
+            measure(value, self.steps)  # an object that has no text
+        return self.made(found)
 
-    def _insert(self, name: str, text: str, arguments: Sequence[Any]) -> None:
-        """Check that a text with its arguments inserted is within the budget."""
-        if name in FORMATS and WIDE.search(text):
-            raise RecordProblem("template", f"a format with a width of more than {MOST_WIDTH:,}")
-        size = measure([*arguments], self.steps)[1] + (MOST_WIDTH if name in FORMATS else 8)
-        size += sum(abs(each) for each in arguments if isinstance(each, int)) if name in WIDTHS else 0
-        self.need(sum(map(text.count, GROWING[name])) * size if GROWING[name] else len(text) * size)
+    def _grow(self, name: str, text: str, given: Sequence[Any]) -> None:
+        """Check that the result of an operation on a text is within the budget."""
+        if name in GROWING:
+            if name in FORMATS and WIDE.search(text):
+                raise RecordProblem("template", f"a format with a width of more than {MOST_WIDTH:,}")
+            size = measure([*given], self.steps)[1] + (MOST_WIDTH if name in FORMATS else 8)
+            size += sum(abs(each) for each in given if isinstance(each, int)) if name in WIDTHS else 0
+            places = sum(map(text.count, GROWING[name])) if GROWING[name] else len(text)
+            self.need(places * size)
+        elif name == "replace" and all(isinstance(each, str) for each in given[:2]):
+            old, new = (*given, "", "")[:2]
+            self.need(text.count(old) * max(len(new) - len(old), 0))
+        elif name in ("split", "rsplit", "splitlines") and len(text) > self.steps:
+            plain = not given or given[0] is None or name == "splitlines"
+            ends: Iterable[str] = LINE_ENDS + string.whitespace if plain else given[:1]
+            if sum(map(text.count, ends)) > self.steps:
+                self.spend(self.steps + 1)
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -234,26 +227,22 @@ class Sandbox(ImmutableSandboxedEnvironment):
         settings |= {"finalize": finalize}
         super().__init__(autoescape=False, optimized=False, cache_size=0, **settings)
         self._most_characters = most_characters
-        for name in ("random", "urlize", "wordwrap", "xmlattr"):  # without order or bounds, or for HTML alone
+        for name in UNBOUND:
             del self.filters[name]
         del self.globals["lipsum"]  # random text
         self.filters.update(join=join_values, tojson=json_text)
 
     def bound(self) -> None:
-        """Count all filters and tests, and add those of `_Hooks`; after the last change to them."""
+        """Count all filters, and add those of `_Hooks`; after the last change to them."""
         filters: dict[str, Any] = self.filters
-        tests: dict[str, Any] = self.tests
         self.filters = {name: _counted(name, function) for name, function in filters.items()} | HOOKS
-        self.tests = {name: _counted(name, function) for name, function in tests.items()}
 
-    def start(
-        self, template: Template, variables: Mapping[str, Any], budget: Budget | None = None
-    ) -> tuple[Iterator[str], Budget]:
-        """Render one record in parts; also return its budget, by default a new one.
+    def start(self, template: Template, variables: Mapping[str, Any]) -> tuple[Iterator[str], Budget]:
+        """Render one record in parts; also return its budget.
 
         Any error of an operation with the values of the record may be raised while the parts are iterated.
         """
-        budget = budget or Budget(self._most_characters)
+        budget = Budget(self._most_characters)
         context = template.new_context({**variables, BUDGET: budget})
         return template.root_render_func(context), budget
 
@@ -267,18 +256,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Arithmetic, within the budget."""
-        budget = context.parent[BUDGET]
-        budget.operate(operator, left, right)
+        context.parent[BUDGET].operate(operator, left, right)
         return super().call_binop(context, operator, left, right)
-
-    def wrap_str_format(self, value: Any) -> Any:
-        """`str.format` in Jinja's sandbox, without widths that are large or come from values."""
-        wrapped = super().wrap_str_format(value)
-        if wrapped is not None:
-            for _, _, form, _ in string.Formatter().parse(value.__self__):
-                if form and ("{" in form or re.search(r"\d{5}", form)):
-                    raise SecurityError(f"a format with a width of more than {MOST_WIDTH:,}")
-        return wrapped
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a method or a function of the template, within the budget."""
@@ -305,7 +284,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a filter or test, so that its arguments and result are counted."""
+    """Wrap a filter, so that its arguments and result are counted."""
     kind, name = _PassArg.from_obj(function), name.removeprefix(".")
 
     @pass_context
@@ -346,42 +325,36 @@ def json_text(value: Any, ensure_ascii: bool = False, indent: Any = None, **more
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
 
 
+def _hook(use: Callable[[Budget, Any], Any]) -> Callable[..., Any]:
+    """A filter that gives a value to the budget."""
+    return pass_context(lambda context, value: use(context.parent[BUDGET], value))
+
+
+def _copied(budget: Budget, value: Any) -> Any:
+    budget.copy(value)
+    return value
+
+
 @pass_context
-def _joined(context: Context, values: list[Any]) -> Any:
+def _joined(context: Context, values: list[Any]) -> str:
     """The values of a `~`."""
-    text, budget = join_values(context, values), context.parent[BUDGET]
-    budget.spend(characters=len(text))
-    return text
-
-
-@pass_context
-def _copied(context: Context, value: Any) -> Any:
-    context.parent[BUDGET].copy(value)
-    return value
-
-
-@pass_context
-def _read(context: Context, value: Any) -> Any:
-    context.parent[BUDGET].read(value)
-    return value
+    return str(context.parent[BUDGET].made(join_values(context, values)))
 
 
 JINJAS_OWN = ("_loop_vars", "_block_vars")
 """Arguments that compiled templates add to every call."""
 HOOKS: dict[str, Callable[..., Any]] = {
     "__joined": _joined,
-    "__copied": _copied,
-    "__read": _read,
-    "__made": pass_context(lambda context, value: context.parent[BUDGET].made(value)),
-    "__loop": pass_context(lambda context, values: context.parent[BUDGET].list_of(values)),
+    "__copied": _hook(_copied),
+    "__made": _hook(Budget.made),
+    "__loop": _hook(Budget.list_of),
 }
+print_value = HOOKS["__copied"]
+"""`finalize` of an environment: a value, counted before it is printed."""
 
 
 class _Hooks(NodeTransformer):
     """Send the values of operations that Jinja does not intercept through filters that count them."""
-
-    def __init__(self) -> None:
-        self._captured = False
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -391,14 +364,6 @@ class _Hooks(NodeTransformer):
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
         return through("__made", node) if isinstance(node.arg, nodes.Slice) else node
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        self.generic_visit(node)
-        operands: list[Any] = [node, *node.ops]
-        for operand in operands:
-            if not isinstance(operand.expr, nodes.Const):
-                operand.expr = through("__read", operand.expr)
-        return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
@@ -414,18 +379,6 @@ class _Hooks(NodeTransformer):
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
         return self.visit_List(node) if node.ctx == "load" else node  # otherwise names that are assigned
-
-    def visit_Macro(self, node: nodes.Node) -> nodes.Node:
-        """The text of a macro or block is a value of the template: printed like one, it is counted."""
-        before, self._captured = self._captured, True
-        self.generic_visit(node)
-        self._captured = before
-        return node
-
-    visit_AssignBlock = visit_FilterBlock = visit_CallBlock = visit_Macro
-
-    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:
-        return nodes.Const(node.data, lineno=node.lineno) if self._captured else node
 
 
 def through(
