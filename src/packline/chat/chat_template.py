@@ -23,7 +23,7 @@ Cost: about 30 microseconds per message with marks; without, one rendering per t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jinja2 import Environment, TemplateError, nodes
@@ -38,6 +38,8 @@ from packline.sources.sandbox import Sandbox, print_value
 
 HIDE, SHOW, OPEN, CLOSE = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
 """Noncharacters, which Unicode never assigns; if a text contains them, they are hidden too."""
+MARKS = (OPEN, CLOSE)
+NEVER = (False, False)
 MOST_CHARACTERS = 64 << 20
 """Maximum length of a rendered conversation."""
 MOST_PRODUCED = 8 * MOST_CHARACTERS
@@ -117,7 +119,7 @@ class ChatTemplate:
         whole = self._run(messages, tools, prompt=False)
         if not self.marked:
             whole = self._mark(whole, messages, tools)
-        return join_pieces(self._cut(whole))
+        return self._cut(whole)
 
     def write(self, conversation: Conversation) -> str:
         """Render the text of a conversation, whether or not a mask can be determined.
@@ -245,24 +247,31 @@ class ChatTemplate:
             done = end
         return "".join([*marked, whole[done:]])
 
-    def _cut(self, rendered: str) -> Iterator[Piece]:
-        """Cut text, control tokens and marks into pieces."""
-        trained = strip_next = False
+    def _cut(self, rendered: str) -> list[Piece]:
+        """Cut text, control tokens and marks into pieces; adjacent texts of the same kind are joined."""
+        pieces: list[Piece] = []
+        trained = strip = False
+        hides = HIDE in rendered
         parts = self._split.split(rendered)
         for place, part in enumerate(parts):
-            if part in (OPEN, CLOSE):
-                trained = part == OPEN
-            elif place % 2:
-                strip_next = self._strips[part][1]
-                yield Piece(part, trained, control=True)
+            if place % 2:
+                if part in MARKS:
+                    trained = part == OPEN
+                else:
+                    strip = self._strips[part][1]
+                    pieces.append(Piece(part, trained, True))
             elif part:
-                if strip_next:
-                    part = part.lstrip()
-                after = parts[place + 1] if place + 1 < len(parts) else ""
-                if self._strips.get(after, (False, False))[0]:
+                if strip:
+                    part, strip = part.lstrip(), False
+                if place + 1 < len(parts) and self._strips.get(parts[place + 1], NEVER)[0]:
                     part = part.rstrip()
-                strip_next = False
-                yield Piece(self._shown(part), trained)
+                if hides:
+                    part = self._shown(part)
+                if pieces and not pieces[-1].control and pieces[-1].trained == trained:
+                    part = pieces.pop().text + part
+                if part:
+                    pieces.append(Piece(part, trained))
+        return pieces
 
     def _hidden_in(self, value: Any) -> Any:
         """The value with all special tokens and marks in its strings hidden."""
@@ -300,10 +309,8 @@ class _Generation(Extension):
     def parse(self, parser: Any) -> Any:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
-
-    def _marked(self, caller: Callable[[], str]) -> str:
-        return f"{OPEN}{caller()}{CLOSE}"
+        marks = [nodes.Output([nodes.TemplateData(mark)], lineno=line) for mark in (OPEN, CLOSE)]
+        return nodes.Scope([marks[0], *body, marks[1]], lineno=line)  # names that are set inside end there
 
 
 class _ChatSandbox(Sandbox):

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from time import monotonic, thread_time
-from types import MappingProxyType
+from types import BuiltinMethodType, MappingProxyType
 from typing import Any
 
 from jinja2 import Template, Undefined, nodes, pass_context
@@ -60,6 +60,8 @@ WIDTHS = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs", "indent",
 WIDE = re.compile(r"%[^a-zA-Z%]*(?:\*|\d{5})|\{[^{}]*:[^{}]*(?:\{|\d{5})")
 """A format with a large width, or one from a value."""
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+SHRINKING = frozenset(("strip", "lstrip", "rstrip", "startswith", "endswith", "partition", "rpartition"))
+"""Methods of text that make no more text than there was, which templates call most."""
 UNBOUND = ("random", "striptags", "urlize", "wordwrap", "xmlattr")
 """Filters without order or bounds, or for HTML alone."""
 
@@ -221,7 +223,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         settings: other settings of the environment.
     """
 
-    intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
+    intercepted_binops = frozenset(("+", "*", "%", "**"))
 
     def __init__(self, most_characters: int, *, finalize: Callable[..., Any], **settings: Any) -> None:
         settings |= {"finalize": finalize}
@@ -256,12 +258,27 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Arithmetic, within the budget."""
-        context.parent[BUDGET].operate(operator, left, right)
+        budget = context.parent[BUDGET]
+        if operator == "+" and type(left) is type(right) is str:  # the most frequent by far
+            budget.spend(0, len(left) + len(right))
+            return left + right
+        budget.operate(operator, left, right)
         return super().call_binop(context, operator, left, right)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Attribute or entry; an entry at once where no attribute has its name."""
+        if type(obj) is dict and attribute in obj and not hasattr(dict, attribute):
+            return obj[attribute]
+        if type(obj) is str and attribute in SHRINKING:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a method or a function of the template, within the budget."""
         budget = __context.parent[BUDGET]
+        if type(__obj) is BuiltinMethodType and type(__obj.__self__) is str and __obj.__name__ in SHRINKING:
+            budget.spend(1, len(__obj.__self__))
+            return __obj(*args)
         own = {name: kwargs.pop(name) for name in JINJAS_OWN if name in kwargs}
         called = partial(super().call, **own)
         owner = getattr(getattr(__obj, "__wrapped__", __obj), "__self__", None)
@@ -349,8 +366,16 @@ HOOKS: dict[str, Callable[..., Any]] = {
     "__made": _hook(Budget.made),
     "__loop": _hook(Budget.list_of),
 }
-print_value = HOOKS["__copied"]
-"""`finalize` of an environment: a value, counted before it is printed."""
+
+
+@pass_context
+def print_value(context: Context, value: Any) -> Any:
+    """`finalize` of an environment: a value, counted before it is printed."""
+    if type(value) is str:
+        context.parent[BUDGET].spend(0, len(value))
+    else:
+        context.parent[BUDGET].copy(value)
+    return value
 
 
 class _Hooks(NodeTransformer):
