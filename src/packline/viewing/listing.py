@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,7 @@ from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, provenance_of
 from packline.viewing.columns import value_text
 from packline.viewing.describe import left_out_facts
-from packline.viewing.page import Block, KeyValues, Link, Page, Table, Value
+from packline.viewing.page import Block, KeyValues, Page, Table, Value
 from packline.viewing.text import plural, whole_characters
 from packline.viewing.tokens import Vocabulary
 
@@ -51,14 +51,12 @@ def document_table(
     documents: Sequence[int],
     known: Mapping[int, Provenance],
     caption: str,
-    link: Callable[[int], str] | None = None,
 ) -> Table:
     """Table of documents.
 
     Args:
         documents: their numbers.
         known: provenance by number; others are shown without it.
-        link: function from a document to the address of its page.
     """
     vocabulary, names = Vocabulary.of_store(store), shown_columns(known.values())
     rows: list[tuple[Value, ...]] = []
@@ -66,7 +64,7 @@ def document_table(
         tokens, one = store.documents[document], known.get(document)
         rows.append(
             (
-                Link(f"{document:,}", link(document)) if link else f"{document:,}",
+                f"{document:,}",
                 beginning(vocabulary, tokens),
                 f"{len(tokens):,}",
                 f"{one.text_bytes:,}" if one else "",

@@ -301,7 +301,7 @@ def _run_search(view: View, by: str, query: str) -> tuple[Found, str, int | None
             )
         if len(words) > MOST_IDS:
             raise RecipeError(f"{plural(len(words), 'token')} to search for: expected 1 to {MOST_IDS}")
-        return find_tokens(store, [[int(word) for word in words]], after=after), "token ids", None
+        return find_tokens(store, [int(word) for word in words], after=after), "token ids", None
     texts = view.opened.texts
     wanted = texts.spell(query)
     spelled = wanted.decode("utf-8", "replace")

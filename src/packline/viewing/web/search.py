@@ -1,6 +1,6 @@
 """Find texts, token ids, document ids and files in a store of any size, page by page.
 
-    find_tokens(store, [[1820, 262]], after=0)    -> places, and where to continue
+    find_tokens(store, [1820, 262], after=0)      -> places, and where to continue
     find_page(store, "id == 'a1b2'", after=0)
     TextSearch.find(store, b"text", after=0)
 
@@ -21,9 +21,8 @@ store and cannot be found. `TextSearch.spell` converts a text to the way such a 
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,48 +78,66 @@ class Found:
 
 
 def find_tokens(
-    store: StoreReader,
-    patterns: Sequence[Sequence[int]],
-    *,
-    after: int = 0,
-    most: int = 20,
-    budget: float = BUDGET,
+    store: StoreReader, ids: Sequence[int], *, after: int = 0, most: int = 20, budget: float = BUDGET
 ) -> Found:
-    """Find token sequences within documents, in the order of the store.
+    """Find a token sequence within documents, in the order of the store.
 
     Args:
-        patterns: sequences of ids, none of them empty.
+        ids: the sequence; of none, or of more than `MOST_IDS`, nothing is found.
         after: token to begin at, counted over all shards: 0, or `after` of the previous page.
         most: maximum hits per page.
         budget: seconds; one block is searched however long it takes.
-
-    Returns:
-        The hits, ordered by place, then by pattern.
     """
-    total, most_id = store.manifest.tokens, int(np.iinfo(store.dtype).max)
-    wanted = [np.array(ids, np.int64) for ids in patterns if 0 < len(ids) <= MOST_IDS]
-    wanted = [ids for ids in wanted if int(ids.min()) >= 0 and int(ids.max()) <= most_id]
+    wanted, most_id = np.array(ids, np.int64), int(np.iinfo(store.dtype).max)
+    if not 0 < len(ids) <= MOST_IDS or int(wanted.min()) < 0 or int(wanted.max()) > most_id:
+        return Found((), None, 1.0)
+
+    def places(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        return ((at, 0, len(ids)) for at in _in_block(shard.tokens, wanted, start, stop))
+
+    return _find(
+        store, places, lambda start, skip, length, size: start + length <= size, BLOCK, after, most, budget
+    )
+
+
+def _find(
+    store: StoreReader,
+    places: Callable[[Shard, int, int], Iterator[tuple[int, int, int]]],
+    is_hit: Callable[[int, int, int, int], bool],
+    block: int,
+    after: int,
+    most: int,
+    budget: float,
+) -> Found:
+    """Search blocks of tokens until there are hits enough or the time is up.
+
+    Args:
+        places: function from a shard and a range of its tokens to the places that begin there, in order:
+            token, bytes into it, number of tokens touched.
+        is_hit: function from the place of the first token in its document, the bytes into it, the number of
+            tokens touched, and the tokens of the document.
+    """
+    total = store.manifest.tokens
     hits: list[Hit] = []
+    latest = -1
 
     def page(position: int) -> Found:
-        return Found(tuple(hits), position if position < total else None, min(position / max(total, 1), 1.0))
+        done = min(position / max(total, 1), 1.0)
+        return Found(tuple(hits), position if position < total else None, done)
 
     end, first, position = time.monotonic() + budget, 0, max(after, 0)
-    for number, shard in enumerate(store.shards if wanted else ()):
+    for number, shard in enumerate(store.shards):
         last = first + shard.entry.tokens
         while position < last:
-            place, stop = position - first, min(position - first + BLOCK, last - first)
-            found = sorted(
-                (at, len(ids)) for ids in wanted for at in _in_block(shard.tokens, ids, place, stop)
-            )
-            for at, group in itertools.groupby(found, lambda one: one[0]):
-                inner = document_at(shard, at)
-                start = at - int(shard.places(slice(inner, inner + 1))[0])
-                room = int(shard.lengths[inner]) - start
-                document = int(store.firsts[number]) + inner
-                hits += [Hit(document, start, length) for _, length in group if length <= room]
-                if len(hits) >= most:
-                    return page(first + at + 1)
+            stop = min(position - first + block, last - first)
+            for token, skip, length in places(shard, position - first, stop):
+                if len(hits) >= most and token != latest:
+                    return page(first + token)
+                inner = document_at(shard, token)
+                start = token - int(shard.places(slice(inner, inner + 1))[0])
+                if is_hit(start, skip, length, int(shard.lengths[inner])):
+                    hits.append(Hit(int(store.firsts[number]) + inner, start, length, skip))
+                    latest = token
             position = first + stop
             if time.monotonic() > end:
                 return page(position)
@@ -247,31 +264,17 @@ class TextSearch:
         Raises:
             CorruptStore: an id is outside the vocabulary.
         """
-        total = store.manifest.tokens
-        hits: list[Hit] = []
-        latest = -1
+        begin = 0 if store.manifest.tokenizer.bos_id is None else 1
 
-        def page(position: int) -> Found:
-            done = min(position / max(total, 1), 1.0)
-            return Found(tuple(hits), position if position < total else None, done)
+        def is_hit(start: int, skip: int, length: int, size: int) -> bool:
+            if self._drops_space and start == begin and skip == 0 and wanted.startswith(b" "):
+                return False  # the space that such a tokenizer adds before every text
+            return start >= begin and start + length <= size - 1
 
-        end, first, position = time.monotonic() + budget, 0, max(after, 0)
-        for number, shard in enumerate(store.shards):
-            last = first + shard.entry.tokens
-            while position < last:
-                start, stop = position - first, min(position - first + TEXT_BLOCK, last - first)
-                for token, skip, length in self._in_block(shard, wanted, start, stop):
-                    if len(hits) >= most and token != latest:
-                        return page(first + token)
-                    hit = self._hit(store, number, token, skip, length, wanted)
-                    if hit is not None:
-                        hits.append(hit)
-                        latest = token
-                position = first + stop
-                if time.monotonic() > end:
-                    return page(position)
-            first = last
-        return page(total)
+        def places(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+            return self._in_block(shard, wanted, start, stop)
+
+        return _find(store, places, is_hit, TEXT_BLOCK, after, most, budget)
 
     def _in_block(self, shard: Shard, wanted: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Places that begin in a range of tokens: token, bytes into it, number of tokens touched."""
@@ -290,17 +293,3 @@ class TextSearch:
             touched = int(np.searchsorted(begins, at + len(wanted))) - token
             yield start + token, at - int(begins[token]), touched
             at = data.find(wanted, at + 1)
-
-    def _hit(
-        self, store: StoreReader, number: int, token: int, skip: int, length: int, wanted: bytes
-    ) -> Hit | None:
-        """Make a hit of a place within the text of one document; None for other places."""
-        shard = store.shards[number]
-        inner = document_at(shard, token)
-        start = token - int(shard.places(slice(inner, inner + 1))[0])
-        begin = 0 if store.manifest.tokenizer.bos_id is None else 1
-        if start < begin or start + length > int(shard.lengths[inner]) - 1:
-            return None
-        if self._drops_space and start == begin and skip == 0 and wanted.startswith(b" "):
-            return None  # the space that such a tokenizer adds before every text
-        return Hit(int(store.firsts[number]) + inner, start, length, skip)
