@@ -41,6 +41,7 @@ from packline.sources.files import InputFile
 from packline.sources.piece_checksum import piece_checksum, stream_checksum
 from packline.sources.reader import Span
 from packline.storage.local import disk_errors
+from packline.storage.places import is_remote
 from packline.storage.sharing import share_file
 from packline.store.files import FileEntry, read_file, reading, stat_file
 from packline.store.ledger import source_names
@@ -194,6 +195,11 @@ class Reuse:
             raise RecipeError(
                 "val_documents does not go with --reuse: a document's split depends on all documents",
                 hint="use val_fraction, which depends on the document alone",
+            )
+        if is_remote(path):
+            raise StoreError(
+                f"{path}: an earlier store must be a local folder, since its files are linked",
+                hint=f"copy it first: packline cp {path} DIR, and give --reuse DIR",
             )
         if out.exists() and Path(path).exists() and os.path.samefile(path, out):
             raise StoreError(f"{path} is the output itself", hint="choose another --out")

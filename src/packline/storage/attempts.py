@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 
@@ -12,6 +13,12 @@ PATIENCE_SECONDS = 180.0
 FIRST_SECONDS = 5.0
 """The same for one that has never answered: its address may be wrong."""
 LONGEST_PAUSE = 15.0
+TOLD_SECONDS = 15.0
+"""Time after which repeated failures are told, once a minute at most."""
+MINUTE = 60.0
+LOG = logging.getLogger("packline.storage")
+
+_told = -MINUTE
 
 
 class Attempts:
@@ -30,10 +37,19 @@ class Attempts:
         self._began = time.monotonic()
         self.number = 1
 
-    def wait(self, patience: float) -> bool:
-        """Pause before the next attempt; False, at once, if more than `patience` seconds have passed."""
-        if time.monotonic() - self._began > patience:
+    def wait(self, patience: float, reason: str = "") -> bool:
+        """Pause before the next attempt; False, at once, if more than `patience` seconds have passed.
+
+        Args:
+            reason: what failed, for the log.
+        """
+        global _told
+        now = time.monotonic()
+        if (seconds := now - self._began) > patience:
             return False
+        if seconds > TOLD_SECONDS and now - _told >= MINUTE:
+            _told = now
+            LOG.warning("requests have failed for %d s and are repeated: %s", seconds, reason)
         time.sleep(self._pause * random.uniform(0.5, 1.5))
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
         self.number += 1

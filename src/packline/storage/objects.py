@@ -121,7 +121,7 @@ class ObjectFolder:
             try:
                 return self._once(action, name, request)
             except _Passing as failure:
-                if not attempts.wait(self._patience):
+                if not attempts.wait(self._patience, failure.error.message):
                     raise attempts.error(failure.error) from None
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -298,7 +298,7 @@ class ObjectFolder:
             if (found := self._head(name)) is not None:
                 self._compare(name, found, len(data), checksum)
                 return False
-            if not attempts.wait(self._patience):
+            if not attempts.wait(self._patience, failure.message if failure else ""):
                 failure = failure or StoreError(
                     f"cannot create {join(self.place, name)}: the store reports that it exists, and has none",
                     hint="run the same command again: finished work is kept",
@@ -362,7 +362,7 @@ class ObjectFolder:
                 return facts.etag  # ours: its answer was lost
             if (facts.etag if facts else None) != expected:
                 return None
-            if not attempts.wait(self._patience):
+            if not attempts.wait(self._patience, failure.message if failure else ""):
                 if failure is None:
                     return None
                 raise attempts.error(failure)

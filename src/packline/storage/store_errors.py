@@ -30,8 +30,12 @@ _REASONS = {
 }
 _AGAIN = {"BadDigest", "IncompleteBody", "Md5Mismatch", "RequestTimeout", "XAmzContentSHA256Mismatch"}
 """Codes of answers to bytes that were damaged or late on their way."""
+_EXPIRED = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired")
+"""Codes of answers to credentials that have run out, some with the status 400."""
+_DAMAGED = re.compile(r"(invalid \w+(?: \w+)* response|Error getting \w+ response body)")
+"""Words of the client about an answer whose body cannot be read."""
 _FINAL = ("certificate", "URL scheme is not allowed", INSTANCE)
-_SENT = re.compile(r"HTTP error|HttpError|RetryError|reqwest|[Tt]imed? ?[Oo]ut")
+_SENT = re.compile(rf"HTTP error|HttpError|RetryError|reqwest|[Tt]imed? ?[Oo]ut|{_DAMAGED.pattern}")
 """Signs of a request that was sent, so that its failure is one of the network."""
 _SETTING = re.compile(r"error: ((?:Missing|Account must|Invalid Access Key|Unable to open)[^\n]{0,150})")
 """Messages about settings that contain none of their values."""
@@ -56,11 +60,27 @@ def is_missing_bucket(error: BaseException) -> bool:
     return any(code in str(error) for code in ("NoSuchBucket", "ContainerNotFound"))
 
 
+def is_refused(error: BaseException) -> bool:
+    """True if an answer refuses access, or says that the credentials have run out.
+
+    >>> is_refused(Exception("status code: 400 <Code>ExpiredToken</Code>")), is_refused(Exception())
+    (True, False)
+    """
+    code = _CODE.search(str(error))
+    return (
+        status_of(error) in (401, 403)
+        or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError")
+        or (code is not None and code[1] in _EXPIRED)
+    )
+
+
 def may_pass(error: BaseException) -> bool:
     """True if another attempt may succeed.
 
     >>> may_pass(Exception("status code: 503")), may_pass(Exception("status code: 404"))
     (True, False)
+    >>> may_pass(Exception("Generic S3 error: Got invalid list response: missing field"))
+    True
     """
     text, status = str(error), status_of(error)
     if any(sign in text for sign in _FINAL):
@@ -85,6 +105,8 @@ def reason_of(error: BaseException) -> str:
         name = code[1] if code else http.client.responses.get(status, "")
         parts = f"status {status}, {name}" if name else f"status {status}"
         return f"{parts}: {message[1]}" if message and not _WITH_SECRETS.search(message[1]) else parts
+    if damaged := _DAMAGED.search(text):
+        return f"its answer is damaged: {damaged[1]}"
     for sign, reason in _REASONS.items():
         if sign in text:
             return reason
@@ -111,7 +133,7 @@ def store_error(error: BaseException, place: str, scheme: str, action: str) -> S
         )
     if INSTANCE in str(error):
         return StoreError(f"{start}: no credentials were found", hint=ACCESS[scheme])
-    if status in (401, 403) or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
+    if is_refused(error):
         return StoreError(f"{start}: access refused: {reason}", hint=ACCESS[scheme])
     if not status and _SENT.search(str(error)) is None:
         return StoreError(f"{start}: {reason}", hint=ACCESS[scheme])
