@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import bisect
-import hashlib
 import http.server
 import os
 import re
@@ -85,7 +84,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         try:
             with open(path, "rb") as file:
                 facts = os.fstat(file.fileno())
-                etag = hashlib.md5(f"{facts.st_mtime_ns} {facts.st_size}".encode()).hexdigest()
+                etag = f"{facts.st_mtime_ns}-{facts.st_size}"
                 self._send(file, facts.st_size, etag, facts.st_mtime, body=body)
         except (FileNotFoundError, IsADirectoryError):
             self._answer(404)
@@ -127,7 +126,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             found = []
             for name, path in chosen:
                 facts = path.stat()
-                etag = hashlib.md5(f"{facts.st_mtime_ns} {facts.st_size}".encode()).hexdigest()
+                etag = f"{facts.st_mtime_ns}-{facts.st_size}"
                 found.append((name, facts.st_size, etag))
         more, found = len(found) > LISTED, found[:LISTED]
         rows = "".join(

@@ -224,6 +224,36 @@ def test_small_files_are_requested_before_they_are_read(
     assert sorted(requested) == [file.path for file in files], "each once"
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "deep/b.jsonl.gz", "deep/d.jsonl.zst"])
+def test_a_bit_that_flips_on_the_way_is_no_bad_record(
+    corpus: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, read = source_of(f"{corpus}/{name}"), object_inputs.ObjectInputs.read
+    (file,) = files_of(source)
+    flips = [1]
+
+    def flipped(self: Any, *where: Any) -> Any:
+        data = bytearray(read(self, *where))
+        data[len(data) // 2] ^= flips.pop() if flips else 0
+        return data
+
+    monkeypatch.setattr(object_inputs.ObjectInputs, "read", flipped)
+    with pytest.raises(InputError, match="damaged on its way"):
+        list(read_span(file, source, Span(0, 0, file.size), 1 << 20, Hasher()))
+    assert not flips and read_file(source).texts == TEXTS
+
+
+def test_plain_http_beyond_this_machine_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for address, told in (("http://10.0.0.1:9000", 1), ("http://127.0.0.1:9000", 0), ("https://10.0.0.1", 0)):
+        caplog.clear()
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
+        object_inputs._tell_of_plain_http.cache_clear()
+        object_inputs._tell_of_plain_http("s3://bucket")
+        assert len(caplog.records) == told, address
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_faults_on_the_way_change_nothing(
     corpus: str,

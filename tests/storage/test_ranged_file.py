@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import threading
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.errors import InputChanged
+from packline.errors import InputChanged, InputError
 from packline.storage import ranged_file
-from packline.storage.ranged_file import RangedFile, share_read_ahead
+from packline.storage.ranged_file import RangedFile
 from packline.storage.threads import map_in_threads
 
 DATA = bytes(number * number % 251 for number in range(3000))
@@ -22,15 +22,11 @@ steps = st.lists(st.tuples(st.sampled_from(["seek", "read", "readinto"]), offset
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of 100 bytes, three of them at a time."""
-    share = ranged_file._Share()
-    share.budget = 300
-    monkeypatch.setattr(ranged_file, "SMALLEST_PIECE", 10)
+    monkeypatch.setattr(ranged_file, "PIECE_BYTES", 100)
+    monkeypatch.setattr(ranged_file, "AHEAD_BYTES", 300)
     monkeypatch.setattr(ranged_file, "FIRST_REQUEST", 16)
-    monkeypatch.setattr(ranged_file, "_SHARE", share)
-    yield
-    assert share._held == 0, "a closed file holds nothing"
 
 
 class Server:
@@ -77,18 +73,32 @@ def test_an_announced_range_is_requested_once(start: int, size: int, step: int) 
 
 
 def test_what_is_held_is_bounded() -> None:
-    arrived = threading.Semaphore(0)
+    server = Server()
+    with RangedFile(server, len(DATA), "x") as remote:
+        remote.expect([(0, len(DATA))])
+        for _ in range(0, len(DATA), 50):
+            assert remote.read(50)
+            assert sum(piece.stop - piece.start for piece in remote._pieces) <= 300
+
+
+def test_damage_on_the_way_is_noticed_by_a_checksum() -> None:
+    readings = 0
 
     def read(start: int, stop: int) -> bytes:
-        arrived.release()
-        return DATA[start:stop]
+        nonlocal readings
+        readings += not start
+        data = bytearray(DATA[start:stop])
+        data[0] ^= start == 0 and readings == 1
+        return bytes(data)
 
-    with RangedFile(read, len(DATA), "x") as one, RangedFile(read, len(DATA), "y") as two:
-        one.expect([(0, len(DATA))])
-        two.expect([(0, len(DATA))])
-        assert ranged_file._SHARE._held == 300
-        assert one.read(10) == two.read(10), "a file that got no share reads nevertheless"
-        assert ranged_file._SHARE._held <= 400
+    md5, kinds = hashlib.md5(DATA).hexdigest(), []
+    with RangedFile(read, len(DATA), "x", md5) as remote:
+        with pytest.raises(InputError, match="damaged on its way"):
+            remote.readall()
+    with RangedFile(read, len(DATA), "x", md5, lambda: kinds.append("no MD5")) as remote:
+        assert remote.readall() == DATA and readings == 3 and not kinds
+    with RangedFile(read, len(DATA), "x", "0" * 32, lambda: kinds.append("no MD5")) as remote:
+        assert remote.readall() == DATA and kinds == ["no MD5"]
 
 
 def test_a_short_answer_is_an_error() -> None:
@@ -105,16 +115,6 @@ def test_the_error_of_a_request_reaches_its_reader() -> None:
         remote.expect([(0, 500)])
         with pytest.raises(OSError, match="gone"):
             remote.read(3)
-
-
-def test_the_budget_is_divided_among_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    share = ranged_file._SHARE
-    share_read_ahead(2, 16 << 30)
-    assert share.piece == ranged_file.LARGEST_PIECE
-    share_read_ahead(64, 512 << 30)
-    assert 64 * share.budget == ranged_file.NODE_BYTES
-    share_read_ahead(64, 1 << 30)
-    assert 64 * share.budget <= (1 << 30) // 8
 
 
 @given(st.lists(st.integers(), max_size=50), st.integers(1, 4))

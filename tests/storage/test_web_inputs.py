@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,19 @@ def test_a_refusal_is_an_error_at_once(web: Web, fault: str) -> None:
     web.faults += [fault]
     with pytest.raises(InputError, match="cannot find" if fault == "404" else "access refused"):
         read_start(f"{web.address}/a.bin", 10)
+
+
+def test_failures_that_last_are_told(
+    web: Web, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packline.storage.attempts.TOLD_SECONDS", 0)
+    monkeypatch.setattr("packline.storage.attempts._told", -99.0)
+    web.faults += ["503"] * 20
+    uri = f"{web.address}/a.bin"
+    with suppress(InputError):
+        read_start(uri, 10)
+    (record,) = caplog.records
+    assert uri in record.getMessage() and "503" in record.getMessage()
 
 
 def test_no_server_is_an_error(web: Web) -> None:

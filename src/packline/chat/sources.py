@@ -36,8 +36,7 @@ from packline.sources.files import InputFile, plain_name
 from packline.sources.json_array import first_element, starts_array
 from packline.sources.listing import describe_inputs
 from packline.sources.records import MAX_RECORD_BYTES, Record, read_records
-from packline.storage.inputs import read_fully, read_start
-from packline.storage.remote_files import ListedFile
+from packline.storage.inputs import ListedFile, read_fully, read_start
 
 UNIT_BYTES = 16 << 20
 """Bytes of JSONL per unit: rendering and encoding them takes a few seconds."""

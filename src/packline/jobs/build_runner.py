@@ -40,7 +40,6 @@ from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile
 from packline.sources.reader import read_span
 from packline.sources.stream_splitter import StreamEnd, split_stream
-from packline.storage.ranged_file import share_read_ahead
 from packline.store.manifest import Receipt, StreamReceipt
 
 
@@ -115,7 +114,6 @@ class BuildRunner(Runner[Task, BuildResult]):
         )
         set_room(work, chosen.names, base)
         if workers:
-            share_read_ahead(workers, workers * memory)
             # A unit may add to an engine's cache before the next check: leave room for that.
             self.memory_bytes = max(memory * 3 // 4, peak_memory() + (128 << 20))
         unit_settings = msgspec.structs.replace(work.settings, tokenizer=settings.fingerprint)

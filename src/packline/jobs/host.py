@@ -37,9 +37,8 @@ from packline.jobs.events import Failed, Progress, as_failed
 from packline.jobs.executor import Committer
 from packline.jobs.host_process import REQUESTS, Committed, Drop, Dropped, Opened, Run, Start, encode
 from packline.jobs.job import NeedsFreshProcess, Runner, WorkUnit
-from packline.jobs.resources import die_with_parent, keep_freed_memory, resident_memory, usable_memory
+from packline.jobs.resources import die_with_parent, keep_freed_memory, resident_memory
 from packline.jobs.signals import ignore_signals
-from packline.storage.ranged_file import share_read_ahead
 
 AT_HAND = 2
 """Units queued per worker."""
@@ -382,7 +381,6 @@ def run_host(descriptor: int, parent: int) -> int:
             return 0
         start = REQUESTS.decode(driver.recv_bytes())
         assert isinstance(start, Start)
-        share_read_ahead(start.workers, usable_memory())  # a runner may know a smaller limit
         runner = open_runner(start)
         driver.send_bytes(msgspec.msgpack.encode(Opened(encode(runner.info()))))
         Host(driver, start, runner).serve()

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from packline.sources.listing import map_files
+from packline.storage.inputs import ListedFile
 from packline.storage.places import is_remote
-from packline.storage.remote_files import ListedFile
 
 LOOKED = 1000
 """Files of an ending that are looked at."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from packline.errors import InputError
 from packline.fingerprint import Hasher
+from packline.storage.ranged_file import RangedFile
 
 if TYPE_CHECKING:
     from packline.sources.batch import Reason  # it imports NumPy and Arrow, which manifests do not need
@@ -162,5 +163,7 @@ class DecompressedStream:
         return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()
 
     def _fail(self, reason: Reason, error: str) -> None:
+        if isinstance(self._file, RangedFile):  # damage of the file, or of this reading?
+            self._file.compare_again(self.raw_bytes, self.checksum(), Hasher())
         self.problem = (reason, f"{error} (after {self.raw_bytes - len(self._pending):,} compressed bytes)")
         self._ended = True

@@ -30,8 +30,7 @@ from packline.sources.json_array import read_array, starts_array
 from packline.sources.jsonl import BOM, JsonlDecoder, decode_json, fits_a_type
 from packline.sources.listing import common_folder, describe_inputs
 from packline.sources.plain_text import likely_charset
-from packline.storage.inputs import open_input, read_fully, read_start
-from packline.storage.remote_files import InputState, ListedFile
+from packline.storage.inputs import InputState, ListedFile, open_input, read_fully, read_start
 
 if TYPE_CHECKING:
     import pyarrow as pa

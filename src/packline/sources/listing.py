@@ -14,11 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from packline.errors import InputError
-from packline.storage.globs import MAGIC
-from packline.storage.inputs import HUB, expand_remote, refuse_irregular, refuse_name
+from packline.storage.inputs import HUB, MAGIC, ListedFile, expand_remote, refuse_irregular, refuse_name
 from packline.storage.places import is_remote, place_in, refuse_secrets
-from packline.storage.ranged_file import PLANNING_REQUESTS
-from packline.storage.remote_files import ListedFile
 from packline.storage.threads import map_in_threads
 
 
@@ -40,6 +37,7 @@ OF_STORES = ("manifest.json", "shards.parquet")
 CHUNK = 64
 """Number of local files that a thread describes at a time."""
 LOCAL_THREADS = 16
+REMOTE_THREADS = 128
 FileId = tuple[int, int]
 """Device and inode: identifies a folder whatever its path."""
 
@@ -99,7 +97,7 @@ def map_files(look: Callable[[F], T], files: Sequence[F]) -> Iterator[T]:
         look: is called in threads.
     """
     if any(is_remote(file.path) for file in files):
-        return map_in_threads(look, files, PLANNING_REQUESTS, "planning")
+        return map_in_threads(look, files, REMOTE_THREADS, "planning")
     # Local files are read so fast that handing over one at a time would take longer: several at a time.
     chunks = (files[start : start + CHUNK] for start in range(0, len(files), CHUNK))
     threads = LOCAL_THREADS if len(files) > CHUNK else 1

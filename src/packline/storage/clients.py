@@ -108,7 +108,8 @@ class Clients:
     def _make(self, module: Any, seconds: int) -> Any:
         from obstore import store as stores
 
-        options: dict[str, Any] = {"connect_timeout": timedelta(seconds=10), "allow_http": self._plain_http()}
+        plain = self.endpoint().startswith("http://")
+        options: dict[str, Any] = {"connect_timeout": timedelta(seconds=10), "allow_http": plain}
         if seconds:
             options["timeout"] = timedelta(seconds=seconds)
         else:
@@ -125,16 +126,16 @@ class Clients:
         if (provider := profile_credentials()) is not None:
             common["credential_provider"] = provider
         # TLS protects the bytes on their way; on plain HTTP the signature does.
-        return stores.S3Store(self.bucket, unsigned_payload=not self._plain_http(), **common)
+        return stores.S3Store(self.bucket, unsigned_payload=not plain, **common)
 
-    def _plain_http(self) -> bool:
-        """True if the user has named an endpoint without TLS.
+    def endpoint(self) -> str:
+        """Address of the store where the user has named one, in lower case; "" without.
 
         Raises:
             StoreError: an endpoint that is not an address.
         """
         if self.scheme == "az" and os.environ.get("AZURE_STORAGE_USE_EMULATOR", "") not in ("", "false"):
-            return True
+            return "http://localhost"
         for name in ENDPOINTS[self.scheme]:
             if endpoint := os.environ.get(name):
                 if not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", endpoint, re.IGNORECASE):
@@ -142,8 +143,8 @@ class Clients:
                         f"${name} is not an address: expected http://HOST:PORT or https://HOST alone",
                         hint="credentials have variables of their own",
                     )
-                return endpoint.lower().startswith("http://")
-        return False
+                return endpoint.lower()
+        return ""
 
 
 def profile_credentials() -> Any | None:

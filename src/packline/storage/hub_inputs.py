@@ -22,8 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
 from packline.errors import InputChanged, InputError
-from packline.storage.globs import fixed_folder, glob_pattern, is_hidden
-from packline.storage.remote_files import InputState, ListedFile
+from packline.storage.inputs import InputState, ListedFile, fixed_folder, glob_pattern, is_hidden
 
 COMMIT = re.compile("[0-9a-f]{40}")
 ATTEMPTS = 2

@@ -11,21 +11,105 @@ Readers use `open_input` and see a file in each case.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Protocol, cast
+
+import msgspec
 
 from packline.errors import InputChanged, InputError
 from packline.fingerprint import Hasher
 from packline.storage.places import is_remote
 from packline.storage.ranged_file import RangedFile
-from packline.storage.remote_files import InputState, ListedFile, RemoteFiles
 
 READ_BYTES = 4 << 20
 HUB = "hf://"
 TAIL_BYTES = 64 << 10
 """Bytes read after a range, in which its last record probably ends."""
+WITH_MD5 = ("s3://", "gs://")
+"""Stores whose ETag is the MD5 of an object that was put in one request, but for some kinds of encryption."""
+_NO_MD5: set[str] = set()
+"""Buckets in which it proved to be another."""
+MAGIC = re.compile("[*?[]")
+"""Wildcards of a glob."""
+
+
+class InputState(msgspec.Struct, frozen=True, gc=False):
+    """Size and state of an input when it was planned, to detect changes."""
+
+    size: int
+    modified: str
+    """ETag or modification time, where available; compared, never published."""
+
+
+class ListedFile(msgspec.Struct, frozen=True, gc=False):
+    """A file of a listing."""
+
+    path: str
+    """Path or URI."""
+    state: InputState | None = None
+    """None if a listing does not tell it."""
+
+
+class RemoteFiles(Protocol):
+    """Files of one kind of URI. Every answer with bytes is compared with the state that was planned.
+
+    All methods raise `InputError` with the URI if a server refuses or cannot be reached, after retries.
+    """
+
+    def expand(self, uri: str) -> Iterator[ListedFile]:
+        """Files of a URI: itself, those below a folder, or the matches of a glob; sorted by path."""
+
+    def read_start(self, uri: str, size: int) -> tuple[InputState, bytes]:
+        """State of a file and its first bytes."""
+
+    def read(self, uri: str, start: int, stop: int, state: InputState) -> Any:
+        """Bytes of a range, as a buffer.
+
+        Raises:
+            InputChanged: the file is no longer in this state.
+        """
+
+
+def fixed_folder(glob: str) -> str:
+    """Folder of a glob up to its first part with a wildcard, without a slash at its end.
+
+    >>> fixed_folder("a/b/*.txt"), fixed_folder("*/x"), fixed_folder("a/b*/c")
+    ('a/b', '', 'a')
+    """
+    return MAGIC.split(glob)[0].rpartition("/")[0]
+
+
+def is_hidden(path: str) -> bool:
+    """True if a part of a relative path begins with a dot.
+
+    >>> is_hidden("a/.b/c"), is_hidden("a/b.c")
+    (True, False)
+    """
+    return path.startswith(".") or "/." in path
+
+
+def glob_pattern(glob: str) -> re.Pattern[str] | None:
+    """Pattern of the names that a glob matches, with the rules of `glob.glob`; None without a wildcard.
+
+    Raises:
+        InputError: `**` is only a part of a name.
+
+    >>> [bool(glob_pattern("a/**/*.txt").fullmatch(name)) for name in ("a/x.txt", "a/b/c/x.txt", "a/x.md")]
+    [True, True, False]
+    >>> [bool(glob_pattern("a/[!x]?/*").fullmatch(name)) for name in ("a/bc/d", "a/xc/d", "a/bc/d/e")]
+    [True, False, False]
+    """
+    if not MAGIC.search(glob):
+        return None
+    from fsspec.utils import glob_translate
+
+    try:
+        return re.compile(glob_translate(glob))
+    except ValueError as error:
+        raise InputError(f"cannot use the pattern {glob}: {error}", hint="write a/**/b or a/*b") from error
 
 
 def remote_files(uri: str) -> RemoteFiles | None:
@@ -181,7 +265,16 @@ def open_input(
             return cast("BinaryIO", open(path, "rb", buffering=0))
         if (files := remote_files(path)) is not None:
             planned = state or input_state(path)
-            file = RangedFile(lambda begin, end: files.read(path, begin, end, planned), planned.size, path)
+            bucket = path.rpartition("://")[2].partition("/")[0]
+            whole = start == 0 and stop == planned.size
+            known = whole and path.startswith(WITH_MD5) and bucket not in _NO_MD5
+            file = RangedFile(
+                lambda begin, end: files.read(path, begin, end, planned),
+                planned.size,
+                path,
+                planned.modified if known and re.fullmatch("[0-9a-f]{32}", planned.modified) else "",
+                lambda: _NO_MD5.add(bucket),
+            )
             if start is not None and stop is not None:
                 file.expect([(max(start - 1, 0), stop + (TAIL_BYTES if stop < planned.size else 0))])
             return cast("BinaryIO", file)

@@ -5,8 +5,8 @@
 
 Each answer is compared with the state that was planned: the ETag where the server has one, else the time of
 modification, and the size in any case. Answers that break off or stall, resets and 5xx are repeated, only the
-range concerned. A flipped bit is noticed by TLS or not at all on its way; units record checksums of what they
-have read, and `verify` with the inputs finds it.
+range concerned. A flipped bit is noticed by TLS; without it, `ranged_file` compares files that are read whole
+with the MD5 in their ETag.
 
 obstore may not be used before a fork (`clients`): the driver may plan with it, and then workers, which are
 forked from a process of their own, read with it.
@@ -14,6 +14,7 @@ forked from a process of their own, read with it.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,12 +23,18 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from packline.errors import InputChanged, InputError, StoreError
-from packline.storage.attempts import FIRST_SECONDS, PATIENCE_SECONDS, Attempts
+from packline.storage.attempts import FIRST_SECONDS, LOG, PATIENCE_SECONDS, Attempts
 from packline.storage.clients import READ_SECONDS, RETRIES, STALL_SECONDS, Clients, obstore
-from packline.storage.globs import fixed_folder, glob_pattern, is_hidden
+from packline.storage.inputs import InputState, ListedFile, fixed_folder, glob_pattern, is_hidden
 from packline.storage.places import without_secrets
-from packline.storage.remote_files import InputState, ListedFile
-from packline.storage.store_errors import ACCESS, is_missing_bucket, may_pass, reason_of, status_of
+from packline.storage.store_errors import (
+    ACCESS,
+    is_missing_bucket,
+    is_refused,
+    may_pass,
+    reason_of,
+    status_of,
+)
 
 LISTED = 1000
 FIRST_PAUSE = 0.2
@@ -46,6 +53,7 @@ class ObjectInputs:
 
     def expand(self, uri: str) -> Iterator[ListedFile]:
         """See `RemoteFiles.expand`."""
+        _tell_of_plain_http(split_address(uri)[0])
         if is_web(uri):
             yield ListedFile(uri)
             return
@@ -131,6 +139,31 @@ class ObjectInputs:
         return _retried(uri, get)
 
 
+@lru_cache(64)
+def _tell_of_plain_http(root: str) -> None:
+    """Log, once for each store, that its bytes come over a network without TLS."""
+    try:
+        address = root if is_web(root) else Clients(root).endpoint()
+    except StoreError:
+        return  # told by the first request
+    if address.startswith("http://") and not is_loopback(urlsplit(address).hostname or ""):
+        LOG.warning(
+            "%s is read over plain http: bytes damaged on the way may go unnoticed", without_secrets(root)
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """True for a name or address of this machine.
+
+    >>> is_loopback("127.0.0.2"), is_loopback("10.0.0.1"), is_loopback("minio")
+    (True, False, False)
+    """
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def is_web(uri: str) -> bool:
     """True for http and https."""
     return uri.startswith(("http://", "https://"))
@@ -203,9 +236,11 @@ def _retried(uri: str, ask: Callable[[], T]) -> T:
                 _REACHED.add(root)
             other = OTHER_RANGE in str(error)
             patience = PATIENCE_SECONDS if root in _REACHED else FIRST_SECONDS
-            if not (other or may_pass(error)) or not attempts.wait(patience):
-                reason = "its server answers with other ranges than requested"
-                raise _input_error(uri, reason if other else reason_of(error), error) from None
+            reason = "its server answers with other ranges than requested" if other else reason_of(error)
+            if not (other or may_pass(error)) or not attempts.wait(
+                patience, f"{without_secrets(uri)}: {reason}"
+            ):
+                raise _input_error(uri, reason, error) from None
         else:
             _REACHED.add(root)
             return result
@@ -224,7 +259,7 @@ def _input_error(uri: str, reason: str, error: Exception) -> InputError:
             f"cannot read {shown}: there is no such bucket or container",
             hint="check its name and the endpoint",
         )
-    if status in (401, 403) or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
+    if is_refused(error):
         hint = ACCESS.get(uri.partition("://")[0], "the server wants credentials, and packline sends none")
         return InputError(f"cannot read {shown}: access refused: {reason}", hint=hint)
     if isinstance(error, ValueError) and not status:

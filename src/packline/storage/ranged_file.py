@@ -1,94 +1,45 @@
 """Remote files read by ranges, ahead of their reader.
 
-    plan      [piece][piece][piece][piece]...     ranges that will be read, cut into pieces
-    read      done   here   arrived  on its way   each piece is one request, and whole in memory before use
-
-A reader gives the ranges that it will read, in order (`expect`); pieces are requested ahead by threads, as
-far as a budget of bytes allows that all files of a process share. A read elsewhere is a separate request. A
-request is never held open by a slow reader: servers and clients count their deadlines from its start.
+A reader gives the ranges that it will read, in order (`expect`); they are cut into pieces, each of which
+is one request, made by a thread. A read elsewhere is a separate request. No request is held open by a slow
+reader: servers and clients count their deadlines from its start.
 
 Threads start with the first read, so a process that has read must not fork readers (see `storage.clients`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from packline.errors import InputChanged
+from packline.errors import InputChanged, InputError
 
-LARGEST_PIECE = 16 << 20
-SMALLEST_PIECE = 1 << 20
-PIECES = 3
-"""Number of pieces that fit into the budget of a process."""
-NODE_BYTES = 1 << 30
-"""Maximum bytes that the workers of a machine hold ahead of their readers."""
+PIECE_BYTES = 8 << 20
+AHEAD_BYTES = 16 << 20
+"""Bytes that a file may hold before another piece is requested."""
 FIRST_REQUEST = 64 << 10
 THREADS = 32
-"""Maximum number of requests of a process at a time; with pieces of full size, the budget allows fewer."""
-PLANNING_REQUESTS = 128
-"""Maximum number of files that are looked at together while units are planned."""
+"""Maximum number of requests of a process at a time."""
 
-T = TypeVar("T")
-U = TypeVar("U")
 ReadRange = Callable[[int, int], Any]
 """Returns the bytes of a range, as any buffer."""
-
-
-class _Share:
-    """Bytes that this process may hold ahead, its threads, and the bytes held."""
-
-    def __init__(self) -> None:
-        self.budget = PIECES * LARGEST_PIECE
-        self._held = 0
-        self._lock = threading.Lock()
-        self._pool: tuple[int, ThreadPoolExecutor] | None = None
-
-    @property
-    def piece(self) -> int:
-        return min(max(self.budget // PIECES, SMALLEST_PIECE), LARGEST_PIECE)
-
-    def take(self, size: int, *, anyway: bool = False) -> bool:
-        with self._lock:
-            if not anyway and self._held + size > max(self.budget, size if not self._held else 0):
-                return False
-            self._held += size
-            return True
-
-    def give(self, size: int) -> None:
-        with self._lock:
-            self._held -= size
-
-    def submit(self, read: ReadRange, start: int, stop: int) -> Future[Any]:
-        if self._pool is None or self._pool[0] != os.getpid():
-            self._pool = os.getpid(), ThreadPoolExecutor(THREADS, thread_name_prefix="read-ahead")
-        return self._pool[1].submit(read, start, stop)
-
-
-_SHARE = _Share()
-
-
-def share_read_ahead(workers: int, memory: int) -> None:
-    """Divide the budget for reading ahead among the workers of this machine; call it before they are forked.
-
-    Args:
-        workers: number of processes that read.
-        memory: bytes of memory that they may use together.
-    """
-    node = min(NODE_BYTES, memory // 8)
-    _SHARE.budget = max(min(node // max(workers, 1), PIECES * LARGEST_PIECE), SMALLEST_PIECE)
 
 
 class _Piece(NamedTuple):
     start: int
     stop: int
     data: Future[Any]
-    planned: bool
+
+
+@lru_cache(1)
+def _threads(process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="read-ahead")
 
 
 class RangedFile(io.RawIOBase):
@@ -98,6 +49,9 @@ class RangedFile(io.RawIOBase):
         read: returns the bytes of a range; called from several threads.
         size: size of the file in bytes.
         name: for messages.
+        md5: MD5 of the file in hexadecimal digits, compared once the file has been read as a whole; "" if
+            it is not known.
+        no_md5: called where `md5` is not the MD5 of the file, as with some kinds of encryption.
 
     >>> data = bytes(range(100))
     >>> file = RangedFile(lambda start, stop: data[start:stop], 100, "x")
@@ -106,83 +60,88 @@ class RangedFile(io.RawIOBase):
     (12, b'\\x0c\\r\\x0e')
     """
 
-    def __init__(self, read: ReadRange, size: int, name: str) -> None:
+    def __init__(
+        self, read: ReadRange, size: int, name: str, md5: str = "", no_md5: Callable[[], None] = lambda: None
+    ) -> None:
         self._read, self._size, self.name = read, size, name
-        self._at = 0
-        self._planned: deque[tuple[int, int]] = deque()
+        self._at = self._hashed = 0
+        self._due: deque[tuple[int, int]] = deque()
         self._pieces: list[_Piece] = []
-        self._request = FIRST_REQUEST
-        """Size of the next request outside the plan; grows while they follow each other."""
-        self._end = -1
-        self._last: _Piece | None = None
+        self._other = -1, FIRST_REQUEST
+        """End and size of the last request outside the plan; they grow while they follow each other."""
+        self._md5, self._no_md5 = md5, no_md5
+        self._hasher = hashlib.md5(usedforsecurity=False)
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Plan to read these ranges, in order, and begin."""
-        self._planned += [(start, min(stop, self._size)) for start, stop in ranges if start < stop]
-        self._top_up()
+        for start, stop in ranges:
+            end = min(stop, self._size)
+            self._due += [(at, min(at + PIECE_BYTES, end)) for at in range(start, end, PIECE_BYTES)]
+        self._request_ahead()
 
-    def _next_piece(self) -> tuple[int, int] | None:
-        while self._planned and self._planned[0][0] >= self._planned[0][1]:
-            self._planned.popleft()
-        if not self._planned:
-            return None
-        start, stop = self._planned[0]
-        return start, min(stop, start + _SHARE.piece)
+    def _request_ahead(self) -> None:
+        while self._due and sum(piece.stop - piece.start for piece in self._pieces) < AHEAD_BYTES:
+            self._request(*self._due.popleft())
 
-    def _top_up(self, *, anyway: bool = False) -> None:
-        """Request pieces of the plan while the budget allows it.
-
-        Args:
-            anyway: request one, whatever the budget.
-        """
-        while (piece := self._next_piece()) is not None:
-            start, stop = piece
-            if not _SHARE.take(stop - start, anyway=anyway):
-                return
-            anyway = False
-            self._planned[0] = stop, self._planned[0][1]
-            self._pieces.append(_Piece(start, stop, _SHARE.submit(self._read, start, stop), True))
-
-    def _drop(self, piece: _Piece) -> None:
-        self._pieces.remove(piece)
-        piece.data.cancel()
-        _SHARE.give(piece.stop - piece.start)
-
-    def _held(self) -> _Piece | None:
-        return next((piece for piece in self._pieces if piece.start <= self._at < piece.stop), None)
+    def _request(self, start: int, stop: int) -> _Piece:
+        piece = _Piece(start, stop, _threads(os.getpid()).submit(self._read, start, stop))
+        self._pieces.append(piece)
+        return piece
 
     def _piece(self, wanted: int) -> _Piece:
         """Piece at the position: one of the plan, or a separate request."""
-        if (found := self._held()) is not None:
+        for piece in self._pieces:
+            if piece.start <= self._at < piece.stop:
+                return piece
+        self._pieces = [piece for piece in self._pieces if piece.start > self._at]
+        while self._due and self._due[0][1] <= self._at:
+            self._due.popleft()
+        if self._due and self._due[0][0] <= self._at:
+            found = self._request(*self._due.popleft())
+            self._request_ahead()
             return found
-        # A piece is kept until the reader is behind it, since a reader may go back a little.
-        for piece in [one for one in self._pieces if one is self._last or not one.planned]:
-            self._drop(piece)
-        planned = self._next_piece()
-        if planned is not None and planned[0] <= self._at < planned[1]:
-            self._top_up(anyway=True)
-            found = self._held()
-            assert found is not None
-            return found
-        self._top_up()
-        self._request = min(self._request * 4, _SHARE.piece) if self._at == self._end else FIRST_REQUEST
-        after = min((one.start for one in self._pieces if one.start > self._at), default=self._size)
-        self._end = min(self._at + max(self._request, wanted), after)
-        _SHARE.take(self._end - self._at, anyway=True)
-        data = _SHARE.submit(self._read, self._at, self._end)
-        self._pieces.append(_Piece(self._at, self._end, data, False))
-        return self._pieces[-1]
+        end, size = self._other
+        size = min(size * 4, PIECE_BYTES) if end == self._at else FIRST_REQUEST
+        after = min((piece.start for piece in self._pieces), default=self._size)
+        end = min(self._at + max(size, wanted), after)
+        self._other = end, size
+        return self._request(self._at, end)
 
     def _part(self, wanted: int) -> memoryview:
         """The next bytes, up to `wanted`, at least one; the position moves behind them."""
-        piece = self._last = self._piece(wanted)
+        piece = self._piece(wanted)
+        self._request_ahead()
         data = memoryview(piece.data.result())
         if len(data) != piece.stop - piece.start:
             expected = piece.stop - piece.start
             raise InputChanged(f"{self.name}: expected {expected:,} bytes of a range, found {len(data):,}")
         part = data[self._at - piece.start :][:wanted]
+        if self._md5 and self._at <= self._hashed < self._at + len(part):
+            self._hasher.update(part[self._hashed - self._at :])
+            self._hashed = self._at + len(part)
+            if self._hashed == self._size and self._hasher.hexdigest() != self._md5:
+                self.compare_again(self._size, self._hasher.hexdigest(), hashlib.md5(usedforsecurity=False))
+                self._no_md5()
         self._at += len(part)
         return part
+
+    def compare_again(self, stop: int, checksum: str, hasher: Any) -> None:
+        """Read the first `stop` bytes once more, and compare their checksum with that of the first reading.
+
+        Args:
+            hasher: new hasher of the kind that computed `checksum`.
+
+        Raises:
+            InputError: they differ, so bytes were damaged on their way.
+        """
+        for at in range(0, stop, PIECE_BYTES):
+            hasher.update(self._read(at, min(at + PIECE_BYTES, stop)))
+        if (found := hasher.hexdigest()) != checksum:
+            raise InputError(
+                f"{self.name} was damaged on its way: its first {stop:,} bytes have the checksum {checksum} "
+                f"at one reading and {found} at the next",
+                hint="run the same command again: finished work is kept; https protects from such damage",
+            )
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer, completely except at the end of the file."""
@@ -198,15 +157,11 @@ class RangedFile(io.RawIOBase):
         """The next bytes, fewer only at the end of the file."""
         left = max(self._size - self._at, 0)
         wanted = left if size is None or size < 0 else min(size, left)
-        if not wanted:
-            return b""
-        part = self._part(wanted)
-        if len(part) == wanted:
-            return bytes(part)
-        data = bytearray(wanted)
-        data[: len(part)] = part
-        self.readinto(memoryview(data)[len(part) :])
-        return bytes(data)
+        parts: list[memoryview] = []
+        while wanted:
+            parts.append(self._part(wanted))
+            wanted -= len(parts[-1])
+        return b"".join(parts)
 
     def readall(self) -> bytes:
         """All bytes from here."""
@@ -236,7 +191,7 @@ class RangedFile(io.RawIOBase):
 
     def close(self) -> None:
         """Forget all pieces; requests on their way end unread."""
-        for piece in list(self._pieces):
-            self._drop(piece)
-        self._planned.clear()
+        for piece in self._pieces:
+            piece.data.cancel()
+        self._pieces, self._due = [], deque()
         super().close()
