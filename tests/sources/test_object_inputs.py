@@ -249,8 +249,8 @@ def test_plain_http_beyond_this_machine_is_told(
     for address, told in (("http://10.0.0.1:9000", 1), ("http://127.0.0.1:9000", 0), ("https://10.0.0.1", 0)):
         caplog.clear()
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
-        object_inputs._tell_of_plain_http.cache_clear()
-        object_inputs._tell_of_plain_http("s3://bucket")
+        object_inputs._warn_of_plain_http.cache_clear()
+        object_inputs._warn_of_plain_http("s3://bucket")
         assert len(caplog.records) == told, address
 
 

@@ -13,12 +13,12 @@ PATIENCE_SECONDS = 180.0
 FIRST_SECONDS = 5.0
 """The same for one that has never answered: its address may be wrong."""
 LONGEST_PAUSE = 15.0
-TOLD_SECONDS = 15.0
-"""Time after which repeated failures are told, once a minute at most."""
+LOG_AFTER_SECONDS = 15.0
+"""Time after which repeated failures are logged, once a minute at most."""
 MINUTE = 60.0
 LOG = logging.getLogger("packline.storage")
 
-_told = -MINUTE
+_logged = -MINUTE
 
 
 class Attempts:
@@ -43,12 +43,12 @@ class Attempts:
         Args:
             reason: what failed, for the log.
         """
-        global _told
+        global _logged
         now = time.monotonic()
         if (seconds := now - self._began) > patience:
             return False
-        if seconds > TOLD_SECONDS and now - _told >= MINUTE:
-            _told = now
+        if seconds > LOG_AFTER_SECONDS and now - _logged >= MINUTE:
+            _logged = now
             LOG.warning("requests have failed for %d s and are repeated: %s", seconds, reason)
         time.sleep(self._pause * random.uniform(0.5, 1.5))
         self._pause = min(self._pause * 2, LONGEST_PAUSE)

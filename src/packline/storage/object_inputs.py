@@ -53,7 +53,7 @@ class ObjectInputs:
 
     def expand(self, uri: str) -> Iterator[ListedFile]:
         """See `RemoteFiles.expand`."""
-        _tell_of_plain_http(split_address(uri)[0])
+        _warn_of_plain_http(split_address(uri)[0])
         if is_web(uri):
             yield ListedFile(uri)
             return
@@ -140,12 +140,12 @@ class ObjectInputs:
 
 
 @lru_cache(64)
-def _tell_of_plain_http(root: str) -> None:
+def _warn_of_plain_http(root: str) -> None:
     """Log, once for each store, that its bytes come over a network without TLS."""
     try:
         address = root if is_web(root) else Clients(root).endpoint()
     except StoreError:
-        return  # told by the first request
+        return  # the first request reports it
     if address.startswith("http://") and not is_loopback(urlsplit(address).hostname or ""):
         LOG.warning(
             "%s is read over plain http: bytes damaged on the way may go unnoticed", without_secrets(root)
