@@ -81,7 +81,7 @@ def test_equal_recipes_have_no_difference_and_others_each_changed_field(one: Rec
     changed = {name for name in old if old[name] != new[name]}
     assert {re.split(r"[\[:]", line)[0] for line in lines} == changed
     seedless = {name: value for name, value in old.items() if name != "seed"}
-    assert recipe_difference(seedless, old) == [f"seed: None -> {one.seed}"]
+    assert recipe_difference(seedless, old) == [f"seed: not given -> {one.seed}"]
     back = recipe_difference(new, old)
     assert [line.partition(": ")[0] for line in back] == [line.partition(": ")[0] for line in lines]
 
@@ -105,8 +105,8 @@ def test_a_recipe_made_in_python_is_checked_like_a_file() -> None:
     strict = Recipe(sources=(Source(inputs=("a", "b"), rare_fields=("x",)),), tokenizer="t")
     assert found == strict and hash(found) == hash(strict)
     for wrong, message in (
-        (recipe(sources=(source(inputs="a.jsonl"),), tokenizer="t"), "got `str` - at `$.sources[0].inputs`"),
-        (recipe(sources=loose, tokenizer="t"), "got `object` - at `$.sources`"),
+        (recipe(sources=(source(inputs="a.jsonl"),), tokenizer="t"), "inputs is 'a.jsonl': expected a list"),
+        (recipe(sources=loose, tokenizer="t"), "sources is a table: expected a list of tables"),
         (recipe(sources=(loose,), tokenizer="t", val_fraction="1"), "val_fraction"),
         (recipe(sources=(loose,), tokenizer=object()), "the recipe: "),
     ):
@@ -119,3 +119,56 @@ def test_fractions_that_leave_nothing_are_refused() -> None:
     with pytest.raises(RecipeError, match=r"test_fraction is 0.6"):
         check_recipe(Recipe(sources=source, tokenizer="t", val_fraction=0.5, test_fraction=0.6))
     assert check_recipe(Recipe(sources=source, tokenizer="t", test_fraction=0.5)).test_fraction == 0.5
+
+
+@pytest.mark.parametrize(
+    ("written", "message", "hint"),
+    [
+        (
+            'tokenizer = "t"\n[sources]\ninputs = ["a"]',
+            "sources is a table: expected a list of",
+            "[[sources]]",
+        ),
+        ('tokenizer = "t"\n[[sources]]\ninputs = "laws/"', "inputs is 'laws/': ", 'inputs = ["laws/"]'),
+        (
+            'tokenizer = "t"\n[[sources]]\nname = "web"\ninputs = ["a"]\nformat = "json"',
+            "web: format is 'json': expected auto, jsonl, parquet or text",
+            "did you mean 'jsonl'?",
+        ),
+        (
+            'tokenizer = "t"\nval_fraction = "1%"\n[[sources]]\ninputs = ["a"]',
+            "val_fraction is '1%'",
+            "= 0.01",
+        ),
+        (
+            'tokenizer = "t"\nval_fraction = 1\n[[sources]]\ninputs = ["a"]',
+            "expected at least 0 and below 1",
+            "",
+        ),
+        ('[[sources]]\ninputs = ["a"]', "tokenizer is missing", "write tokenizer = "),
+        (
+            'tokenizer = "t"\n[[sources]]\ninputs = ["a"]\nweight = 1\nmax_epochs = 0',
+            "max_epochs is 0: expected at least 1 or unlimited",
+            "",
+        ),
+        (
+            'tokenizer = "t"\n[run]\nstrict = "true"\n[[sources]]\ninputs = ["a"]',
+            "strict is 'true': expected true or false",
+            "without quotes",
+        ),
+    ],
+)
+def test_a_mistake_in_a_recipe_is_answered_in_words_of_the_file(
+    tmp_path: Path, written: str, message: str, hint: str
+) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(written)
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    assert message in str(caught.value) and hint in caught.value.hint
+
+
+def test_a_source_that_is_gone_and_one_that_changed_are_named() -> None:
+    old = {"sources": [{"name": "qa", "template": "a" * 300}, {"name": "novels", "template": None}]}
+    new = {"sources": [{"name": "qa", "template": "b" * 300}]}
+    assert recipe_difference(old, new) == ["sources: novels is gone", "sources[qa].template: changed"]

@@ -107,9 +107,9 @@ def test_a_setting_is_put_on_top_of_a_recipe_and_the_rest_is_kept(
     [
         ("t", {"unheard": 1}, "no setting 'unheard'"),
         (None, {}, "no tokenizer"),
-        ("t", {"seed": "x"}, "a setting is wrong: "),
-        ("t", {"min_chars": "x"}, "a setting is wrong: "),
-        ("t", {"workers": "x"}, "a setting is wrong: "),
+        ("t", {"seed": "x"}, "seed is 'x': expected a whole number"),
+        ("t", {"min_chars": "x"}, "min_chars is 'x': expected a whole number, at least 0"),
+        ("t", {"workers": "x"}, "workers is 'x': expected a whole number, at least 0"),
         ("t", {"workers": -1}, "workers is -1"),
         ("t", {"val_fraction": 1.0}, "val_fraction is 1.0"),
     ],

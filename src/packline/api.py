@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from packline.conversion import convert
 from packline.errors import CorruptStore, RecipeError, refuse_unknown_names
 from packline.settings import (
     BuildKeywords,
     CachePlace,
-    convert_setting,
     make_recipe,
 )
 
@@ -221,7 +221,7 @@ def build_chat(
     sources = [one for one in given if isinstance(one, ConversationSource)]
     paths = tuple(str(one) for one in given if not isinstance(one, ConversationSource))
     if paths:
-        sources.append(convert_setting({"inputs": paths, **common}, ConversationSource))
+        sources.append(convert({"inputs": paths, **common}, ConversationSource))
     elif common:
         raise RecipeError(f"{min(common)!r} belongs to a source", hint="set it in each ConversationSource")
     request = {
@@ -240,7 +240,7 @@ def build_chat(
         "seed": seed,
         "workers": workers,
     }
-    run_sft(convert_setting(request, SftRequest), on_event, on)
+    run_sft(convert(request, SftRequest), on_event, on)
     return Store(out)
 
 

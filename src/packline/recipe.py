@@ -25,11 +25,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
+from packline.conversion import convert, in_toml
 from packline.errors import RecipeError, did_you_mean
 from packline.quantities import read_quantities
 from packline.toml import read_table, read_toml
@@ -42,6 +43,12 @@ Engine = Literal["auto", "gigatoken", "fastokens", "nanotoken", "tokenizers"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 """All splits, in the order in which they are shown and written."""
+
+Natural = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+PartOf = Annotated[float, Meta(ge=0, lt=1)]
+"""Fraction of documents in a split."""
 
 FIELDS = "packline init writes a recipe with the usual settings, and comments on the others"
 """Hint at the settings of a recipe."""
@@ -73,9 +80,9 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Separator for `documents = "separator"`; not part of any document."""
     label: str | None = None
     """Label stored with every document, for choosing documents when the store is read."""
-    min_chars: int = 0
+    min_chars: Natural = 0
     """Documents with fewer characters (code points) are left out and counted."""
-    max_chars: int | None = None
+    max_chars: Natural | None = None
     """Documents with more characters are left out and counted."""
     template: str | UnsetType = UNSET
     """Sandboxed Jinja template that makes the text from a record's fields. Replaces `text`."""
@@ -118,19 +125,19 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Token put before every document, if given."""
     special_tokens: SpecialTokens = "text"
     """Special-token strings inside documents: plain text, control tokens, or a reason to reject."""
-    val_fraction: float = 0.0
+    val_fraction: PartOf = 0.0
     """Fraction of documents (by hash of their text) in the validation split."""
-    test_fraction: float | UnsetType = UNSET
+    test_fraction: PartOf | UnsetType = UNSET
     """Fraction of documents in the test split, by the same hash."""
-    val_documents: int | UnsetType = UNSET
+    val_documents: Positive | UnsetType = UNSET
     """Number of documents in the validation split, instead of val_fraction."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed for the split."""
-    limit_documents: int | None = None
+    limit_documents: Positive | None = None
     """Keep only the first `limit_documents` documents."""
-    limit_tokens: int | None = None
+    limit_tokens: Positive | None = None
     """Keep only the first documents whose tokens, boundary tokens included, sum to at most this."""
-    max_document_bytes: int = 256 << 20
+    max_document_bytes: Positive = 256 << 20
     """Largest document, in bytes; a larger one is a bad record, since memory is bounded."""
 
 
@@ -146,14 +153,14 @@ class RecipeOfFile(Recipe, frozen=True, forbid_unknown_fields=True, kw_only=True
 class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of a run; no byte of the store depends on any of them."""
 
-    workers: int | None = None
+    workers: Natural | None = None
     """Number of encoding processes; default as many as the machine allows. 0 runs in the calling process."""
     memory_bytes: int | None = None
     """Memory limit for all processes together; default 1 GiB per worker, within the machine's memory."""
     engine: Engine = "auto"
     strict: bool = False
     """Stop at the first bad record."""
-    max_bad_fraction: float = 0.01
+    max_bad_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.01
     """Fraction of bad records above which the run, its store complete, ends with exit code 3."""
 
 
@@ -175,9 +182,9 @@ class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     weight: int | float | str | None = None
     """Share of the rows, relative to the other sources: `0.7`, `"1/3"`."""
-    tokens: int | None = None
+    tokens: Positive | None = None
     """Number of tokens to read, instead of a weight."""
-    max_epochs: int | Literal["unlimited"] | None = None
+    max_epochs: Positive | Literal["unlimited"] | None = None
     """Maximum number of times a row may be read."""
 
 
@@ -213,12 +220,10 @@ def _load(path: str | Path) -> tuple[Recipe, RunOptions, list[Share]]:
         where = f"{path}: sources[{number}]"
         source.update(read(source, Source, where, more=Share.__struct_fields__))
         said[number] = read_quantities(said[number], Share, where)
-    try:
-        recipe = msgspec.convert(read(table, Recipe, str(path), more=["run"]), Recipe)
-        options = msgspec.convert(read(run, RunOptions, f"{path}: run", more=["memory"]), RunOptions)
-        shares = msgspec.convert(said, list[Share])
-    except msgspec.ValidationError as error:
-        raise RecipeError(f"{path}: {error}", hint=FIELDS) from error
+    where = str(path)
+    recipe = convert(read(table, Recipe, where, more=["run"]), Recipe, where, hint=FIELDS)
+    options = convert(read(run, RunOptions, f"{path}: run", more=["memory"]), RunOptions, f"{path}: run")
+    shares = convert(said, list[Share], where)
     _check_shares(shares, path)
     return check_recipe(_of_file(recipe, path.parent)), check_options(options), shares
 
@@ -233,10 +238,6 @@ def _check_shares(shares: list[Share], path: Path) -> None:
                 f'{where}: weight is {share.weight!r}: expected a number above 0, as 0.7 or "1/3"',
                 hint="leave out a source that is not wanted",
             )
-        if share.tokens is not None and share.tokens < 1:
-            raise RecipeError(f"{where}: tokens is {share.tokens}: expected at least 1")
-        if isinstance(share.max_epochs, int) and share.max_epochs < 1:
-            raise RecipeError(f"{where}: max_epochs is {share.max_epochs}: expected at least 1")
         if share.max_epochs is not None and share.weight is None and share.tokens is None:
             raise RecipeError(
                 f"{where} has max_epochs, but neither weight nor tokens",
@@ -275,31 +276,22 @@ def check_recipe(recipe: Recipe) -> Recipe:
 
     >>> check_recipe(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t", val_fraction=2.0))
     Traceback (most recent call last):
-    packline.errors.RecipeError: val_fraction is 2.0: expected 0 <= val_fraction < 1
+    packline.errors.RecipeError: val_fraction is 2.0: expected at least 0 and below 1
     """
     try:  # Python does not check the types of fields
-        recipe = msgspec.convert(msgspec.to_builtins(recipe, enc_hook=os.fspath), type(recipe))
-    except (msgspec.ValidationError, TypeError) as error:
+        given = msgspec.to_builtins(recipe, enc_hook=os.fspath)
+    except TypeError as error:
         raise RecipeError(f"the recipe: {error}", hint=FIELDS) from error
+    recipe = convert(given, type(recipe), hint=FIELDS)
     if not recipe.sources:
         raise RecipeError("the recipe has no sources", hint="name at least one input")
-    if not 0 <= recipe.val_fraction < 1:
-        raise RecipeError(f"val_fraction is {recipe.val_fraction}: expected 0 <= val_fraction < 1")
     test_fraction = recipe.test_fraction or 0.0
-    if not 0 <= test_fraction < 1 or recipe.val_fraction + test_fraction > 1:
+    if recipe.val_fraction + test_fraction > 1:
         raise RecipeError(
             f"test_fraction is {test_fraction}: expected 0 or more, and no more than val_fraction leaves"
         )
     if recipe.val_documents is not UNSET:
-        _check_val_documents(recipe, recipe.val_documents)
-    if not 0 <= recipe.seed < 2**63:
-        raise RecipeError(f"seed is {recipe.seed}: expected 0 <= seed < 2**63")
-    for name in ("limit_documents", "limit_tokens"):
-        limit: int | None = getattr(recipe, name)
-        if limit is not None and limit < 1:
-            raise RecipeError(f"{name} is {limit}: expected at least 1")
-    if recipe.max_document_bytes < 1:
-        raise RecipeError(f"max_document_bytes is {recipe.max_document_bytes}: expected at least 1")
+        _check_val_documents(recipe)
     for number, source in enumerate(recipe.sources):
         _check_source(source, source.name or f"sources[{number}]")
     recipe = msgspec.structs.replace(recipe, sources=tuple(map(_with_canonical_where, recipe.sources)))
@@ -309,9 +301,7 @@ def check_recipe(recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _check_val_documents(recipe: Recipe, count: int) -> None:
-    if count < 1:
-        raise RecipeError(f"val_documents is {count}: expected at least 1")
+def _check_val_documents(recipe: Recipe) -> None:
     if recipe.val_fraction:
         raise RecipeError("val_documents and val_fraction are two sizes of one split: expected one of them")
     if is_limited(recipe):
@@ -349,8 +339,6 @@ def _check_source(source: Source, where: str) -> None:
         from packline.where.grammar import check_where
 
         check_where(source.where, [where])
-    if source.min_chars < 0:
-        raise RecipeError(f"{where}: min_chars is {source.min_chars}: expected 0 or more")
     if source.max_chars is not None and source.max_chars < source.min_chars:
         raise RecipeError(f"{where}: max_chars {source.max_chars} is below min_chars {source.min_chars}")
 
@@ -462,10 +450,7 @@ def _with_canonical_where(source: Source) -> Source:
 
 def check_options(options: RunOptions) -> RunOptions:
     """Refuse run options that no build can use."""
-    if options.workers is not None and options.workers < 0:
-        raise RecipeError(f"workers is {options.workers}: expected 0 or more")
-    if not 0 <= options.max_bad_fraction <= 1:
-        raise RecipeError(f"max_bad_fraction is {options.max_bad_fraction}: expected 0 to 1")
+    options = convert(msgspec.to_builtins(options), RunOptions)
     if options.memory_bytes is not None and options.memory_bytes < 256 << 20:
         given = options.memory_bytes
         raise RecipeError(
@@ -483,6 +468,10 @@ def is_limited(recipe: Recipe) -> bool:
     return recipe.limit_documents is not None or recipe.limit_tokens is not None
 
 
+LONGEST_DIFFERENCE = 200
+"""Characters of a line that shows two values; of longer ones only the name is shown."""
+
+
 def recipe_difference(old: Any, new: Any, where: str = "") -> list[str]:
     """Differences between two recipes (as builtins), one line each.
 
@@ -496,10 +485,21 @@ def recipe_difference(old: Any, new: Any, where: str = "") -> list[str]:
             for key in keys
             for line in recipe_difference(old.get(key), new.get(key), f"{where}.{key}" if where else key)
         ]
-    if isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
-        return [
-            line
-            for number, (one, other) in enumerate(zip(old, new, strict=True))
-            for line in recipe_difference(one, other, f"{where}[{number}]")
-        ]
-    return [] if old == new else [f"{where}: {old!r} -> {new!r}"]
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        if all(isinstance(one, dict) and one.get("name") for one in (*old, *new)):
+            before, after = ({one["name"]: one for one in listed} for listed in (old, new))
+            lines = [f"{where}: {name} is gone" for name in before if name not in after]
+            lines += [f"{where}: {name} is new" for name in after if name not in before]
+            for name in sorted(before.keys() & after.keys()):
+                lines += recipe_difference(before[name], after[name], f"{where}[{name}]")
+            return lines or ([f"{where}: another order"] if [*before] != [*after] else [])
+        if len(old) == len(new):
+            return [
+                line
+                for number, (one, other) in enumerate(zip(old, new, strict=True))
+                for line in recipe_difference(one, other, f"{where}[{number}]")
+            ]
+    if old == new:
+        return []
+    line = f"{where}: {in_toml(old)} -> {in_toml(new)}"
+    return [line if len(line) <= LONGEST_DIFFERENCE else f"{where}: changed"]

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
+from packline.conversion import convert
 from packline.errors import RecipeError, unknown_name
 from packline.quantities import parse_bytes
 from packline.recipe import (
@@ -175,22 +176,10 @@ def make_recipe(
                 "no tokenizer", hint="name one with --tokenizer: gpt2, a hub id, a tokenizer.json, ..."
             )
         paths = [str(inputs)] if isinstance(inputs, str | Path) else [str(path) for path in inputs]  # type: ignore[union-attr]
-        source = convert_setting({"inputs": paths, **of_source}, Source)
-        recipe = convert_setting({"tokenizer": str(tokenizer), "sources": [source], **of_recipe}, Recipe)
-        options = convert_setting(of_options, RunOptions)
+        source = convert({"inputs": paths, **of_source}, Source)
+        recipe = convert({"tokenizer": str(tokenizer), "sources": [source], **of_recipe}, Recipe)
+        options = convert(of_options, RunOptions)
     return check_recipe(recipe), check_options(options)
-
-
-def convert_setting(fields: dict[str, Any], kind: type[Any]) -> Any:
-    """Settings as a Struct.
-
-    Raises:
-        RecipeError: a value of the wrong type.
-    """
-    try:
-        return msgspec.convert(fields, kind)
-    except msgspec.ValidationError as error:
-        raise RecipeError(f"a setting is wrong: {error}") from error
 
 
 def _whole_recipe(
@@ -210,6 +199,4 @@ def _whole_recipe(
 def _replace(value: Any, changes: dict[str, Any]) -> Any:
     kind = type(value)
     fields = {name: getattr(value, name) for name in kind.__struct_fields__} | changes
-    return convert_setting(
-        {name: field for name, field in fields.items() if field is not msgspec.UNSET}, kind
-    )
+    return convert({name: field for name, field in fields.items() if field is not msgspec.UNSET}, kind)

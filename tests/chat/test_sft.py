@@ -416,7 +416,7 @@ def test_rows_carry_the_mask(tokenizer_json: Path, tmp_path: Path) -> None:
         ({"overflow": "truncate"}, "goes with max_tokens"),
         ({"max_tokens": 2}, "expected at least 3"),
         ({"scheme": "nanochat", "chat_template": "x"}, "goes with scheme"),
-        ({"scheme": "other"}, "a setting is wrong"),
+        ({"scheme": "other"}, "scheme is 'other': expected "),
         ({"workers": -1}, "expected 0 or more"),
     ],
 )

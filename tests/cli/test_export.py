@@ -78,8 +78,8 @@ def test_options_of_the_format(store: Store, tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").glob("rows-*.bin"))) == -(-len(store.rows(16)) // 10)
     for words, said in (
         (["--set", "file_rows"], "--set file_rows: expected name=value"),
-        (["--set", "rows=3"], "unknown field `rows`"),
-        (["--set", "file_rows=few"], "Expected `int`"),
+        (["--set", "rows=3"], "there is no setting 'rows'"),
+        (["--set", "file_rows=few"], "file_rows is 'few': expected a whole number"),
     ):
         done = run("bake", store.path, "--seq-len", "16", *words, "--out", "no", cwd=tmp_path)
         assert done.returncode == 2 and said in done.stderr

@@ -94,9 +94,9 @@ def test_an_interrupted_build_goes_on_to_the_same_bytes(tmp_path: Path, tokenize
     [
         ({"val_fraction": 0.25}, "val_fraction: 0.0 -> 0.25"),
         ({"special_tokens": "parse"}, "special_tokens: 'text' -> 'parse'"),
-        ({"bos": 0}, "bos: None -> 0"),
-        ({"text": "text"}, "sources[0].text: None -> 'text'"),
-        ({"limit_documents": 5}, "limit_documents: None -> 5"),
+        ({"bos": 0}, "bos: not given -> 0"),
+        ({"text": "text"}, "text: not given -> 'text'"),
+        ({"limit_documents": 5}, "limit_documents: not given -> 5"),
     ],
 )
 def test_another_recipe_is_refused_with_the_difference(

@@ -407,8 +407,10 @@ def test_settings_that_make_no_sense(store: Store, tmp_path: Path) -> None:
     refused("--seq-len is for rows", choice=ExportChoice(seq_len=16))
     refused("no row length was given", to="baked")
     refused("--stage requires a run file", to="baked", choice=ExportChoice(seq_len=16, stage=0))
-    refused("unknown field `shards`", options={"shards": 3})
-    refused("Expected `int`", to="baked", choice=ROWS, options={"file_rows": "many"})
+    refused("there is no setting 'shards'", options={"shards": 3})
+    refused(
+        "file_rows is 'many': expected a whole number", to="baked", choice=ROWS, options={"file_rows": "many"}
+    )
     refused("workers is -1", workers=-1)
     refused("link is 'soft'", link="soft")
     with pytest.raises(StoreNotFound, match="is a file, not the folder of a store"):

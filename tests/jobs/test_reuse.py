@@ -243,8 +243,12 @@ def test_a_copy_of_a_store_is_no_evidence_for_its_inputs(tmp_path: Path, corpus:
 
 CHANGES: dict[str, tuple[Callable[[Corpus], Any], str, bool]] = {
     "filter": (lambda one: one.sources["plain"].update(min_chars=9), "min_chars: 0 -> 9", False),
-    "label": (lambda one: one.sources["plain"].update(label="x"), "label: None -> 'x'", False),
-    "columns": (lambda one: one.sources["plain"].update(columns=("n",)), "columns: None -> ['n']", False),
+    "label": (lambda one: one.sources["plain"].update(label="x"), "label: not given -> 'x'", False),
+    "columns": (
+        lambda one: one.sources["plain"].update(columns=("n",)),
+        "columns: not given -> ['n']",
+        False,
+    ),
     "seed": (lambda one: one.recipe.update(seed=3), "seed: 0 -> 3", True),
     "share": (lambda one: one.recipe.update(val_fraction=0.5), "val_fraction: 0.3 -> 0.5", True),
     "size": (
@@ -252,7 +256,7 @@ CHANGES: dict[str, tuple[Callable[[Corpus], Any], str, bool]] = {
         "max_document_bytes: 268435456 -> 999999",
         True,
     ),
-    "bos": (lambda one: one.recipe.update(bos="<|endoftext|>"), "bos: None -> 0", True),
+    "bos": (lambda one: one.recipe.update(bos="<|endoftext|>"), "bos: not given -> 0", True),
 }
 
 

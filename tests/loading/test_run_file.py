@@ -179,9 +179,9 @@ def test_an_unknown_setting_is_named_with_its_place_and_with_what_there_is(place
         ),
         ({"stages__0__tokens": "many"}, r"stages\[0\]: tokens: 'many' is not a number"),
         ({"loader": {}}, "loader has no batch_size: expected rows per global batch"),
-        ({"loader": 3}, "Expected `object`, got `int` - at `loader`"),
-        ({"stages__0__sources__0": 3}, r"at `stages\[0\].sources\[0\]`"),
-        ({"stages__0__sources__0__labels": 3}, r"got `int` - at `stages\[0\].sources\[0\].labels`"),
+        ({"loader": 3}, "loader is 3: expected a table"),
+        ({"stages__0__sources__0": 3}, r"stages\[0\].sources\[0\] is 3: expected a table"),
+        ({"stages__0__sources__0__labels": 3}, r"sources\[0\].labels is 3: expected text or a list"),
         ({"stages__0__sources__0__max_epochs": "forever"}, "forever"),
     ],
 )

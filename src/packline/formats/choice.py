@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from packline.conversion import convert
 from packline.errors import RecipeError
 from packline.formats.types import Edges
 from packline.packing.packer import DocumentFilter
@@ -81,11 +82,8 @@ def make_choice(settings: dict[str, Any]) -> tuple[ExportChoice, dict[str, Any]]
         if name in given and not isinstance(given[name], bool):
             names = [given[name]] if isinstance(given[name], str) else list(given[name])
             given[name] = sorted(set(names))
-    try:
-        choice = msgspec.convert(given, ExportChoice)
-    except msgspec.ValidationError as error:
-        raise RecipeError(f"a setting is wrong: {str(error).replace('$.', '')}") from error
-    return choice, {name: value for name, value in settings.items() if name not in known}
+    rest = {name: value for name, value in settings.items() if name not in known}
+    return convert(given, ExportChoice), rest
 
 
 def with_order(choice: ExportChoice, *, shuffled: bool) -> ExportChoice:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args, get_origin
 import msgspec
 import numpy as np
 
+from packline.conversion import convert
 from packline.errors import InputError, RecipeError, unknown_name
 from packline.formats.choice import ExportChoice, document_view, row_view
 from packline.formats.types import (
@@ -287,15 +288,13 @@ def convert_options(format: HasOptions, given: Mapping[str, Any]) -> Options:
     ('tokens', 'targets', 'loss_mask')
     """
     types = {field.name: field.type for field in msgspec.structs.fields(format.options)}
+    known = ", ".join(types) or "none"
+    hint = f"its options: {known}; packline formats {format.name} explains them"
     try:
         values = {name: _value(types.get(name), value) for name, value in given.items()}
-        return msgspec.convert(values, format.options, strict=False)
-    except msgspec.MsgspecError as error:
-        known = ", ".join(format.options.__struct_fields__) or "none"
-        raise RecipeError(
-            f"{format.name}: {str(error).replace('Object contains', 'there is').replace('$.', '')}",
-            hint=f"its options: {known}; packline formats {format.name} explains them",
-        ) from error
+    except msgspec.DecodeError as error:
+        raise RecipeError(f"{format.name}: {error}", hint=hint) from error
+    return convert(values, format.options, format.name, hint=hint, strict=False)
 
 
 def _value(kind: Any, value: Any) -> Any:

@@ -39,11 +39,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from packline.conversion import convert
 from packline.errors import PacklineError, RecipeError
 from packline.loading.order import OrderName, RowOrder, row_order
 from packline.packing.packer import DocumentFilter, RowOptions
 from packline.quantities import read_quantities
-from packline.recipe import Share
+from packline.recipe import Positive, Share
 from packline.storage.places import is_remote
 from packline.store.paths import StorePath
 from packline.toml import read_table, read_toml
@@ -96,7 +97,7 @@ class SourceSettings(RowOptions, frozen=True, forbid_unknown_fields=True, kw_onl
     """Folder of the store, relative to the file."""
     weight: int | float | str | None = None
     """Share of the stage's rows, `0.7` or `"1/3"`; required if there are other sources."""
-    max_epochs: int | Literal["unlimited"] = 1
+    max_epochs: Positive | Literal["unlimited"] = 1
     """Largest number of times its rows may be used; needing more is an error before the first batch."""
 
     @property
@@ -140,6 +141,12 @@ PACKING_FIELDS = tuple(
 """Settings that turn documents into rows, in a stage or in a source."""
 
 
+LAYOUT = (
+    "a run file has [loader] with batch_size or batch_tokens, "
+    "and [[stages]] with seq_len and [[stages.sources]]"
+)
+
+
 def read_run(path: str | Path) -> RunFile:
     """Read a run file without opening any store. Folders are absolute or relative to the working directory.
 
@@ -178,19 +185,7 @@ def convert_run(table: dict[str, Any], name: str) -> RunFile:
     Raises:
         RecipeError: a wrong type, or a setting that does not fit the others.
     """
-    run: RunFile = _converted(table, RunFile, name, "")
-    return _check(run, name)
-
-
-def _converted(value: Any, kind: type[Any], name: str, where: str) -> Any:
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        hint = (
-            "a run file has [loader] with batch_size or batch_tokens, and [[stages]] with seq_len and "
-            "[[stages.sources]]"
-        )
-        raise RecipeError(f"{name}: {str(error).replace('$.', where)}", hint=hint) from error
+    return _check(convert(table, RunFile, name, hint=LAYOUT), name)
 
 
 def _with_sources_complete(table: dict[str, Any], name: str) -> dict[str, Any]:
@@ -202,7 +197,7 @@ def _with_sources_complete(table: dict[str, Any], name: str) -> dict[str, Any]:
         if not isinstance(stage, dict):
             return table
         common = {field: stage[field] for field in PACKING_FIELDS if field in stage}
-        _converted(common, RowOptions, name, f"stages[{number}].")
+        convert(common, RowOptions, f"{name}: stages[{number}]")
         rest = {field: value for field, value in stage.items() if field not in common}
         if isinstance(stage.get("sources"), list):
             rest["sources"] = [_completed(source, common) for source in stage["sources"]]
