@@ -15,9 +15,9 @@ from tests.evals.plainly import WriteJsonl, build, plain_grams, plain_words, sec
 
 import packline
 from packline.errors import CorruptStore, RecipeError
-from packline.evals import candidates, contamination, ngram_index, overlaps
+from packline.evals import contamination, grams
 from packline.evals.contamination import find_questions
-from packline.evals.ngram_index import gram_hashes
+from packline.evals.grams import gram_hashes
 
 
 def words_of(seed: int, count: int) -> str:
@@ -91,11 +91,11 @@ def test_tokens_are_compared_as_ids(
     store = build(tmp_path, texts, tokenizer_json, write_jsonl)
     questions = write_jsonl(tmp_path / "questions.jsonl", QUESTIONS, field="prompt")
     ids_asked = [store.tokenizer.encode(one, add_special_tokens=False).ids for one in QUESTIONS]
-    grams = [plain_grams(ids, 13) for ids in ids_asked]
+    significant = [plain_grams(ids, 13) for ids in ids_asked]
     expected = {
         (document, number)
         for document, tokens in enumerate(store.documents)
-        for number, gram in enumerate(grams)
+        for number, gram in enumerate(significant)
         if plain_grams(tokens[:-1].tolist(), 13) & gram
     }
     assert len(expected) > 10
@@ -103,6 +103,19 @@ def test_tokens_are_compared_as_ids(
         monkeypatch.setattr(contamination, "CHUNK_TOKENS", stretch)
         report = find_questions(store, [str(questions)], gram_of="tokens")
         assert {(one.document, one.question) for one in report.overlaps} == expected
+
+
+@pytest.mark.parametrize("size", [10, 3000])
+def test_a_word_longer_than_what_is_kept_of_it_is_no_other_word(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(contamination, "CHUNK_TOKENS", 20)
+    monkeypatch.setattr(grams, "LONGEST", 200)
+    texts = [f"{'x' * size}{QUESTIONS[0]}", f"{'x' * size} {QUESTIONS[1]}", QUESTIONS[2]]
+    store = build(tmp_path, texts, tokenizer_json, write_jsonl)
+    report = find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))])
+    found = sorted((one.document, one.question, one.length) for one in report.overlaps)
+    assert found == [(0, 0, 19), (1, 1, 20), (2, 2, 20)]
 
 
 def test_a_document_counts_once_however_questions_lie_over_its_end(
@@ -138,10 +151,8 @@ def test_equal_hashes_alone_are_no_overlap(
     monkeypatch: pytest.MonkeyPatch,
     gram_of: Any,
 ) -> None:
-    for module in (ngram_index, overlaps):
-        monkeypatch.setattr(module, "gram_hashes", lambda values, n: gram_hashes(values, n) % np.uint64(50))
-    for kind in (candidates.WordCandidates, candidates.IdCandidates):
-        monkeypatch.setattr(kind, "find", lambda self, tokens, last: [(0, len(tokens))])
+    coarse = np.uint64(50)
+    monkeypatch.setattr(grams, "gram_hashes", lambda ids, n: gram_hashes(ids, n) % coarse)
     store = build(tmp_path, [words_of(n, 60) for n in range(3000, 3010)], tokenizer_json, write_jsonl)
     path = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))
     assert find_questions(store, [path], gram_of=gram_of, most_texts=1000, workers=0).clean

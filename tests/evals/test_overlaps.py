@@ -15,7 +15,7 @@ from tests.evals.plainly import WriteJsonl, build, plain_grams, plain_words
 
 from packline.evals import contamination
 from packline.evals.contamination import ContaminationReport, find_questions
-from packline.evals.ngram_index import GramOf
+from packline.evals.grams import GramOf
 
 WORDS = [
     "aa",

@@ -21,7 +21,7 @@ from packline.viewing.text import bar, duration, plural, size
 
 if TYPE_CHECKING:
     from packline.evals.contamination import ContaminationReport
-    from packline.evals.ngram_index import GramOf
+    from packline.evals.grams import GramOf
     from packline.formats.check import DatasetReport
 
 FOREIGN = Group("Datasets of other projects", sort_key=20)

@@ -1,13 +1,13 @@
 """Search of a store for evaluation questions: documents with n words or tokens of a question in a row.
 
-    questions ──> grams (`ngram_index`) ──┐
+    questions ──> grams (`grams`) ────────┐
     shards ──one unit each──> processes ──┴──> overlaps ──> by set, by source, the longest of all
 
 `words` (the default) compares the text, in lower case and without punctuation (`words`), independent of the
 tokenizer (if it does not keep all of a text, the part it keeps); `tokens` compares ids exactly; where a token
 is less than a character, 13 of them are short.
 
-Cost: 1.5 s for the 78,000 questions of CORE, MMLU and GSM8K, then one pass over the shards (`scanning`).
+Cost: 1.5 s for the 78,000 questions of CORE, MMLU and GSM8K, then one pass over the shards.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ import numpy as np
 from packline.encoders.token_bytes import TokenText, keeps_text, token_bytes
 from packline.errors import RecipeError
 from packline.evals.evaluation_texts import read_evaluations
-from packline.evals.letters import entries_of
-from packline.evals.ngram_index import (
+from packline.evals.grams import (
+    CHUNK_TOKENS,
+    WORDS,
     GramOf,
     QuestionGrams,
     Questions,
+    ScanSettings,
     SetFound,
+    ShardFound,
+    word_encoder,
     write_questions,
 )
-from packline.evals.scanning import CHUNK_TOKENS, ScanSettings, ShardFound
 from packline.evals.task import EvaluationText, text_encoder
 from packline.evals.words import LOWER, spelled
 from packline.jobs.engine import run_units
@@ -157,7 +160,7 @@ def find_questions(
         found = _look(store, job, workers, on_progress, on)
         if write is not None:
             _write_found(write, store, job, questions, found)
-        return _sum_up(store, job, questions, QuestionGrams(folder), found, time.perf_counter() - started)
+        return _sum_up(store, job, questions, found, time.perf_counter() - started)
 
 
 def _read(against: Sequence[str]) -> Iterator[EvaluationText]:
@@ -189,19 +192,21 @@ def _prepare(
             found[boundary] = b" "
     vocabulary = TokenText.of_tokens(found)
     vocabulary.save(folder)
-    entries_of(found).save(folder)
-    if keeps_text(tokenizer):
-        return write_questions(folder, texts, n, most_texts)
-    encoder = text_encoder(tokenizer)
+    encoder = text_encoder(tokenizer) if not keeps_text(tokenizer) else None
 
     def spell(texts: Sequence[str]) -> list[bytes]:
         """Texts as a store has them: only the part that its tokenizer keeps."""
+        if encoder is None:
+            return [text.encode("utf-8", "surrogatepass") for text in texts]
         ids = encoder.encode(texts)
         data, begins = vocabulary.gather(ids.tokens)
         places = begins[ids.offsets].tolist()
         return [data[start:end].tobytes() for start, end in pairwise(places)]
 
-    return write_questions(folder, texts, n, most_texts, spell=spell)
+    known: dict[bytes, int] = {}
+    questions = write_questions(folder, texts, n, most_texts, word_encoder(known, spell))
+    (folder / WORDS).write_bytes(b"\n".join(known))
+    return questions
 
 
 def _look(
@@ -241,7 +246,6 @@ def _sum_up(
     store: StoreReader,
     job: ScanSettings,
     questions: Questions,
-    grams: QuestionGrams,
     found: list[ShardFound],
     seconds: float,
 ) -> ContaminationReport:
@@ -259,9 +263,12 @@ def _sum_up(
         sets[names[text]].found += 1
     rows = (zip(here.lengths, here.documents, here.texts, here.positions, strict=True) for here in found)
     longest = nsmallest(MOST_LISTED, chain.from_iterable(rows), key=lambda row: (-row[0], *row[1:]))
+    grams = QuestionGrams(Path(job.folder), job.n)
+    words = (Path(job.folder) / WORDS).read_bytes().split(b"\n") if job.gram_of == "words" else []
     overlaps = []
     for length, document, text, position in longest:
         place = store.provenance(document)
+        said = grams.piece(text, position, position + length).tolist()
         overlaps.append(
             Overlap(
                 document,
@@ -273,7 +280,11 @@ def _sum_up(
                 names[text],
                 questions.numbers[text],
                 length,
-                _shown(store, grams.pieces(text, position, position + length)),
+                _shown(
+                    spelled([words[one] for one in said])
+                    if words
+                    else store.tokenizer.decode(said, skip_special_tokens=False)
+                ),
             )
         )
     count = sum(len(here.documents) for here in found)
@@ -300,11 +311,6 @@ def _sum_up(
     )
 
 
-def _shown(store: StoreReader, pieces: list[bytes] | list[int]) -> str:
-    """Text of an overlap for display."""
-    words = [piece for piece in pieces if isinstance(piece, bytes)]
-    if words:
-        whole = spelled(words)
-    else:
-        whole = str(store.tokenizer.decode(pieces, skip_special_tokens=False))
-    return whole if len(whole) <= MOST_SHOWN else f"{whole[:MOST_SHOWN]}..."
+def _shown(text: str) -> str:
+    """Text of an overlap, cut for display."""
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
