@@ -112,6 +112,15 @@ def test_evaluation_records_are_the_same_from_every_file_and_name_their_place(tm
             list(records_of(str(tmp_path / name)))
 
 
+def test_a_compressed_file_that_ends_early_is_refused_not_read_in_part(tmp_path: Path) -> None:
+    for name, row in (("a.csv.gz", b"%d,x\n"), ("a.jsonl.gz", b"[%d]\n")):
+        rows = b"".join(row % (number * number) for number in range(100_000))
+        packed = gzip.compress(rows)
+        (tmp_path / name).write_bytes(packed[: len(packed) // 2])
+        with pytest.raises(InputError, match=f"{name}: the gzip stream ends inside a frame"):
+            list(records_of(str(tmp_path / name)))
+
+
 def test_of_several_files_only_the_test_split_is_taken(tmp_path: Path) -> None:
     for name in ("train-0.jsonl", "test-0.jsonl", "latest.jsonl", "sub/test/b.csv", "notes.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

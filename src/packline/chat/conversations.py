@@ -15,8 +15,7 @@ Cost: a few microseconds per message. `chat_template` and `nanochat` render conv
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -99,16 +98,6 @@ class Conversation(msgspec.Struct, frozen=True):
 
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] = ()
-
-
-def words_of(message: Message) -> Iterator[str]:
-    """Strings of a message, with calls as name and arguments."""
-    if message.reasoning:
-        yield message.reasoning
-    yield from (part.text for part in message.parts) if message.parts else (message.content,)
-    for call in message.calls:
-        yield call.name
-        yield call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
 
 
 def read_conversation(record: Any, field: str | None = None) -> Conversation:

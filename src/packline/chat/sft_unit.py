@@ -9,7 +9,7 @@ bytes, the tokenizer and the options. The caller publishes it (`BuildFolder.comm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from packline.chat.chat_template import ChatTemplate, strips_of
 from packline.chat.conversations import Conversation, read_conversation
-from packline.chat.pieces import Encoded, Piece, PieceEncoder, Rendered, check_pieces, mute, render_nanochat
+from packline.chat.pieces import Encoded, PieceEncoder, Rendered, check_pieces, mute, render_nanochat
 from packline.chat.sources import ConversationSource, ConversationUnit
 from packline.chat.tasks import GENERATORS, adapter_of, read_words
 from packline.encoders.parity import audited
@@ -117,7 +117,8 @@ class ConversationRunner(Runner[ChatUnit, ChatResult]):
         self.encoder = PieceEncoder(tokenizer, job.boundary, sum(file.size for file in job.files))
         self.text_bytes = TextBytes(tokenizer)
         self.special = SpecialTokenCounter(tokenizer.special_tokens)
-        self.render = make_renderer(job.options, tokenizer.json)
+        template = make_template(job.options, tokenizer.json)
+        self.render = render_nanochat if template is None else template.render
 
     def run(self, unit: ChatUnit, report: ReportProgress) -> ChatResult:
         """Write a unit's files into the work folder, or scan its texts.
@@ -145,16 +146,6 @@ class ConversationRunner(Runner[ChatUnit, ChatResult]):
         """Move the unit's files into the store."""
         if isinstance(result, Written):
             self.folder.commit(result.receipt)
-
-
-def make_renderer(options: SftOptions, tokenizer_json: str) -> Callable[[Conversation], list[Piece]]:
-    """Function that renders a conversation.
-
-    Raises:
-        RecipeError: a template that cannot be used.
-    """
-    template = make_template(options, tokenizer_json)
-    return render_nanochat if template is None else template.render
 
 
 def make_template(options: SftOptions, tokenizer_json: str) -> ChatTemplate | None:

@@ -20,7 +20,8 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -142,26 +143,43 @@ def _read_array(file: InputFile, max_bytes: int) -> Iterator[Record | Reject]:
 
 
 def read_whole(file: InputFile) -> bytes:
-    """All bytes of a small file, decompressed."""
+    """All bytes of a small file, decompressed.
+
+    Raises:
+        InputError: it cannot be read, or is damaged.
+    """
     with file.open() as raw:
-        stream = DecompressedStream(raw, file.compression) if file.compression else raw
-        parts = []
-        while data := stream.read(1 << 20):
-            parts.append(data)
-    if file.compression and stream.problem:  # type: ignore[union-attr]
-        raise InputError(f"{file.path}: {stream.problem[1]}")  # type: ignore[union-attr]
-    return b"".join(parts)
+        return _decompressed(raw, file.path)
+
+
+def _decompressed(raw: BinaryIO, path: str) -> bytes:
+    try:
+        data = raw.read()
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    kind = detect_compression(data[:64])
+    if not kind:
+        return data
+    stream = DecompressedStream(io.BytesIO(data), kind)
+    data = b"".join(iter(partial(stream.read, 1 << 24), b""))
+    if stream.problem:
+        raise InputError(f"{path}: {stream.problem[1]}")
+    return data
+
+
+def _table(data: bytes, path: str) -> Iterator[list[str]]:
+    """Rows of CSV, blank ones included."""
+    try:
+        yield from csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not CSV in UTF-8: {error}") from error
 
 
 def _read_table(file: InputFile) -> Iterator[Record]:
     """Rows of CSV as lists of strings, without the header; a position is the number of the row."""
-    try:
-        text = read_whole(file).decode("utf-8-sig")
-        for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True)):
-            if row and not (number == 0 and row[0] == "question"):
-                yield Record(number, row, None)
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{file.path} is not CSV in UTF-8: {error}") from error
+    for number, row in enumerate(_table(read_whole(file), file.path)):
+        if row and not (number == 0 and row[0] == "question"):
+            yield Record(number, row, None)
 
 
 def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
@@ -227,21 +245,10 @@ def read_bytes(path: str) -> bytes:
     """Read a whole file, decompressed.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: it cannot be read, or is damaged.
     """
-    with open_input(path) as file:
-        try:
-            data = file.read()
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    kind = detect_compression(data[:64])
-    if not kind:
-        return data
-    stream = DecompressedStream(io.BytesIO(data), kind)
-    parts = []
-    while part := stream.read(1 << 24):
-        parts.append(part)
-    return b"".join(parts)
+    with open_input(path) as raw:
+        return _decompressed(raw, path)
 
 
 def lines_of(path: str) -> Iterator[tuple[int, bytes]]:
@@ -261,11 +268,8 @@ def records_of(path: str) -> Iterator[tuple[str, Any]]:
     if (name := plain_name(path)).endswith(".parquet"):
         yield from _rows_of(path)
     elif name.endswith(".csv"):
-        try:
-            rows = csv.reader(io.StringIO(read_bytes(path).decode("utf-8-sig"), newline=""), strict=True)
-            yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1) if row)
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise InputError(f"{path} is not CSV in UTF-8: {error}") from error
+        rows = _table(read_bytes(path), path)
+        yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1) if row)
     else:
         for number, line in lines_of(path):
             where = f"{path}, line {number}"
