@@ -265,9 +265,11 @@ def open_input(
             return cast("BinaryIO", open(path, "rb", buffering=0))
         if (files := remote_files(path)) is not None:
             planned = state or input_state(path)
+            from packline.storage.object_inputs import without_tls
+
             bucket = path.rpartition("://")[2].partition("/")[0]
             whole = start == 0 and stop == planned.size
-            known = whole and path.startswith(WITH_MD5) and bucket not in _NO_MD5
+            known = whole and path.startswith(WITH_MD5) and bucket not in _NO_MD5 and without_tls(path)
             file = RangedFile(
                 lambda begin, end: files.read(path, begin, end, planned),
                 planned.size,

@@ -139,14 +139,20 @@ class ObjectInputs:
         return _retried(uri, get)
 
 
-@lru_cache(64)
-def _warn_of_plain_http(root: str) -> None:
-    """Log, once for each store, that its bytes come over a network without TLS."""
+def without_tls(uri: str) -> str:
+    """Address of the server of a URI if it is read over plain http; else ""."""
+    root = split_address(uri)[0]
     try:
         address = root if is_web(root) else Clients(root).endpoint()
     except StoreError:
-        return  # the first request reports it
-    if address.startswith("http://") and not is_loopback(urlsplit(address).hostname or ""):
+        return ""  # the first request reports it
+    return address if address.startswith("http://") else ""
+
+
+@lru_cache(64)
+def _warn_of_plain_http(root: str) -> None:
+    """Log, once for each store, that its bytes come over a network without TLS."""
+    if (address := without_tls(root)) and not is_loopback(urlsplit(address).hostname or ""):
         LOG.warning(
             "%s is read over plain http: bytes damaged on the way may go unnoticed", without_secrets(root)
         )
