@@ -146,9 +146,10 @@ def test_fractions_that_leave_nothing_are_refused() -> None:
             "",
         ),
         ('[[sources]]\ninputs = ["a"]', "tokenizer is missing", "write tokenizer = "),
+        ('tokenizer = "t"', "sources is missing", "write [[sources]]"),
         (
             'tokenizer = "t"\n[[sources]]\ninputs = ["a"]\nweight = 1\nmax_epochs = 0',
-            "max_epochs is 0: expected at least 1 or unlimited",
+            "recipe.toml: sources[0]: max_epochs is 0: expected at least 1 or unlimited",
             "",
         ),
         (

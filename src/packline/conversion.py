@@ -63,7 +63,14 @@ def _in_words(message: str, value: Any, kind: inspect.Type) -> tuple[str, str]:
             name = str(named) if named else f"{name}[{number}]"
     before = f"{name}: " if name else ""
     if found := _MISSING.search(message):
-        return f"{before}{found[1]} is missing", f"write {found[1]} = ..."
+        kinds = _types(_fields(kind)[found[1]])
+        tables = any(
+            isinstance(one, LISTS) and isinstance(one.item_type, inspect.StructType) for one in kinds
+        )
+        return (
+            f"{before}{found[1]} is missing",
+            f"write [[{found[1]}]]" if tables else f"write {found[1]} = ...",
+        )
     if found := _UNKNOWN.search(message):
         known = sorted(_fields(kind))
         hint = f"{did_you_mean(found[1], known)}expected one of: {', '.join(known)}"

@@ -223,7 +223,7 @@ def _load(path: str | Path) -> tuple[Recipe, RunOptions, list[Share]]:
     where = str(path)
     recipe = convert(read(table, Recipe, where, more=["run"]), Recipe, where, hint=FIELDS)
     options = convert(read(run, RunOptions, f"{path}: run", more=["memory"]), RunOptions, f"{path}: run")
-    shares = convert(said, list[Share], where)
+    shares = [convert(one, Share, f"{path}: sources[{number}]") for number, one in enumerate(said)]
     _check_shares(shares, path)
     return check_recipe(_of_file(recipe, path.parent)), check_options(options), shares
 
