@@ -299,8 +299,8 @@ def commands() -> dict[str, list[list[str]]]:
         )
     words["export-trl-loss"] = "export sft-split --to trl --out export-trl-loss --seq-len 512"
     words["export-run"] = "export run.toml --to litdata --out export-run --stage 0"
-    words["bake"] = "bake build-split --out bake --seq-len 512 --seed 5 --epochs 2"
-    words["bake-run"] = "bake run.toml --out bake-run --stage 1"
+    words["bake"] = "export build-split --to baked --out bake --seq-len 512 --seed 5 --epochs 2"
+    words["bake-run"] = "export run.toml --to baked --out bake-run --stage 1"
     for name in ("megatron", "llmc", "datatrove", "olmo", "forager", "arrow", "parquet"):
         words[f"import-{name}"] = (
             f"import export-{name} --from {name} --tokenizer {gpt2} --out import-{name} --eod 50256"
@@ -316,7 +316,9 @@ def commands() -> dict[str, list[list[str]]]:
         f"build sliced.toml --out s3://results/s3-slices --scratch scratch --slice {one}/2" for one in (1, 0)
     )
     words["s3-export"] = "export s3://results/s3-build --to megatron --out s3://results/s3-export"
-    words["s3-bake"] = "bake s3://results/s3-build --out s3://results/s3-bake --seq-len 512 --seed 5"
+    words["s3-bake"] = (
+        "export s3://results/s3-build --to baked --out s3://results/s3-bake --seq-len 512 --seed 5"
+    )
     bundle = f"{SHARED}/evals/core_eval_bundle"
     words["evals-core"] = (
         f"evals core {bundle} --tokenizer {gpt2} --bos 50256 --task copa --task arc_easy --max-seq-len 512 "

@@ -34,7 +34,6 @@ _HOMES = {
     "analyze": "packline.viewing.analysis",
     "build": "packline.api",
     "build_chat": "packline.api",
-    "convert": "packline.exports",
     "copy": "packline.stores",
     "diff": "packline.stores",
     "estimate": "packline.api",
@@ -61,7 +60,6 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.api import import_dataset as import_dataset
     from packline.api import open as open
     from packline.errors import PacklineError as PacklineError
-    from packline.exports import convert as convert
     from packline.exports import export as export
     from packline.exports import write_rows as write_rows
     from packline.facade import Store as Store

@@ -1,4 +1,4 @@
-"""Python functions that write the layouts of other projects, behind `export`, `convert` and `bake`.
+"""Python functions that write the layouts of other projects, behind `export`.
 
 export          a store, a run or text -> the layout of another project
 convert         a dataset -> the layout of another project, through a store
@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from packline.api import import_dataset
-from packline.errors import RecipeError, unknown_name
+from packline.errors import unknown_name
 from packline.settings import ExportKeywords, RowKeywords, is_recipe, make_recipe
-from packline.toml import is_toml, refuse_toml
+from packline.toml import is_toml
 
 if TYPE_CHECKING:
     from packline.facade import Store
@@ -99,103 +98,6 @@ def export(
         raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
     return run_export(
         view,
-        to=to_format,
-        out=out,
-        options=options,
-        choice=choice,
-        link=link,
-        workers=workers,
-        on=on,
-        on_event=on_event,
-    )
-
-
-def convert(
-    source: str | Path,
-    *,
-    out: str | Path,
-    to_format: str,
-    from_format: str | None = None,
-    tokenizer: str | Path | None = None,
-    eod: str | int | None = None,
-    bos: str | int | None = None,
-    options: Mapping[str, Any] | None = None,
-    import_options: Mapping[str, Any] | None = None,
-    link: Link = "auto",
-    workers: int | None = None,
-    on: On = "local",
-    on_event: Callable[[Event], None] | None = None,
-    **settings: Unpack[RowKeywords],
-) -> Exported:
-    """Write a dataset in another layout, or resume an interrupted conversion.
-
-        a store, or a dataset of any format ── import ──> OUT.store (kept) ── export ──> OUT
-
-    There is one path from each layout and one to each, so all pairs behave the same, and all checks of both
-    steps apply. The intermediate store is kept: it can be exported again, verified and trained on.
-
-    Args:
-        source: a store, or a file or folder of another format, which becomes a store at `OUT.store`.
-        out: output folder: new, empty, or containing the same conversion.
-        to_format: the format to write.
-        from_format: the format to read; None: recognised, if unambiguous.
-        tokenizer: the tokenizer that made the ids; needed unless `source` is a store.
-        eod: end of document, as a string or an id; by default from the metadata or the tokenizer.
-        bos: begin of document, as a string or an id; by default from the metadata or the tokenizer.
-        options: options of the format to write.
-        import_options: options of the format to read.
-        link: how bytes of the store are shared; see `export`.
-        workers: number of processes; 0: run in this process.
-        on: where it runs; see `build`.
-        on_event: called with every event of the import and of the export.
-        **settings: documents or rows to export; see `packline.settings.RowKeywords`.
-
-    Raises:
-        PacklineError: any error of the import or the export. Finished work is kept.
-
-    >>> import msgspec, tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
-    >>> _ = (folder / "tokenizer.json").write_bytes(msgspec.json.encode({"model": model}))
-    >>> _ = (folder / "train.bin").write_bytes(bytes([0, 0, 1, 0, 2, 0, 1, 0, 2, 0]))
-    >>> done = convert(
-    ...     folder / "train.bin",
-    ...     out=folder / "shards",
-    ...     from_format="nanogpt",
-    ...     to_format="llmc",
-    ...     tokenizer=folder / "tokenizer.json",
-    ...     eod="</s>",
-    ... )
-    >>> done.documents, (folder / "shards" / "fineweb_train_000000.bin").read_bytes()[1024:].hex()
-    (2, '02000000010002000100')
-    """
-    from packline.formats.choice import ExportChoice, is_store, make_choice
-    from packline.formats.export import run_export
-    from packline.storage.places import store_beside
-
-    choice, rest = make_choice(dict(settings))
-    if rest:
-        raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
-    store = str(source)
-    if not is_store(source, from_format):
-        refuse_toml(source, "a store, or a dataset of another project")
-        if tokenizer is None:
-            raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
-        store = store_beside(out)
-        import_dataset(
-            source,
-            tokenizer=tokenizer,
-            out=store,
-            from_format=from_format,
-            eod=eod,
-            bos=bos,
-            options=import_options,
-            workers=workers,
-            on=on,
-            on_event=on_event,
-        )
-    return run_export(
-        store,
         to=to_format,
         out=out,
         options=options,

@@ -1,4 +1,4 @@
-"""`packline export` and `packline bake`: what they write, say, refuse, and how they go on."""
+"""`packline export`: what they write, say, refuse, and how they go on."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from packline.formats.export import ExportPlanned
 from packline.formats.types import NotPreserved
 from packline.jobs.events import Progress, UnitDone
 from packline.store.reader import shard_labels
+
+BAKE = ("export", "--to", "baked")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +75,7 @@ def test_json_is_one_object(store: Store, tmp_path: Path) -> None:
 
 def test_options_of_the_format(store: Store, tmp_path: Path) -> None:
     words = ["--seq-len", "16", "--split", "train", "--set", "file_rows=10"]
-    done = run("bake", store.path, *words, "--out", "out", cwd=tmp_path)
+    done = run(*BAKE, store.path, *words, "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "out").glob("rows-*.bin"))) == -(-len(store.rows(16)) // 10)
     for words, said in (
@@ -81,14 +83,28 @@ def test_options_of_the_format(store: Store, tmp_path: Path) -> None:
         (["--set", "rows=3"], "there is no setting 'rows'"),
         (["--set", "file_rows=few"], "file_rows is 'few': expected a whole number"),
     ):
-        done = run("bake", store.path, "--seq-len", "16", *words, "--out", "no", cwd=tmp_path)
+        done = run(
+            "export", store.path, "--to", "baked", "--seq-len", "16", *words, "--out", "no", cwd=tmp_path
+        )
         assert done.returncode == 2 and said in done.stderr
         assert done.stderr.count("\n") == 2 and not (tmp_path / "no").exists()
 
 
 def test_baked_rows_are_those_of_the_loader(store: Store, tmp_path: Path) -> None:
     words = ["--seq-len", "16", "--packing", "best_fit", "--seed", "4", "--batch-size", "3", "--epochs", "2"]
-    done = run("bake", store.path, *words, "--min-tokens", "4", "--out", "rows", "--json", cwd=tmp_path)
+    done = run(
+        "export",
+        store.path,
+        "--to",
+        "baked",
+        *words,
+        "--min-tokens",
+        "4",
+        "--out",
+        "rows",
+        "--json",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     rows = BakedRows(tmp_path / "rows" / "train")
     loader = packline.Loader(
@@ -103,11 +119,10 @@ def test_baked_rows_are_those_of_the_loader(store: Store, tmp_path: Path) -> Non
         assert all(np.array_equal(batch[name], baked[name]) for name in batch)
 
 
-@pytest.mark.parametrize("command", [["bake"], ["export", "--to", "baked"]])
-def test_a_choice_of_documents_reaches_the_rows(store: Store, tmp_path: Path, command: list[str]) -> None:
+def test_a_choice_of_documents_reaches_the_rows(store: Store, tmp_path: Path) -> None:
     source = shard_labels(store)[0].source
     words = ["--seq-len", "16", "--source", source, "--max-tokens", "20", "--split", "all", "--in-order"]
-    done = run(*command, store.path, *words, "--shuffle-documents", "5", "--out", "rows", cwd=tmp_path)
+    done = run(*BAKE, store.path, *words, "--shuffle-documents", "5", "--out", "rows", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = store.rows(16, sources=[source], max_tokens=20, split="all", shuffle_documents=5)
     baked = BakedRows(tmp_path / "rows")
@@ -115,7 +130,7 @@ def test_a_choice_of_documents_reaches_the_rows(store: Store, tmp_path: Path, co
     assert len(baked) == len(rows) < len(store.rows(16, split="all"))
     assert np.array_equal(baked.read(every)["tokens"], rows.read(every)["tokens"])
     for option in ("--source", "--label"):
-        done = run(*command, store.path, "--seq-len", "16", option, "nope", "--out", "no", cwd=tmp_path)
+        done = run(*BAKE, store.path, "--seq-len", "16", option, "nope", "--out", "no", cwd=tmp_path)
         assert done.returncode == 2 and "'nope'" in done.stderr, done.stderr
 
 
@@ -135,11 +150,13 @@ seq_len = 16
 store = "{store.path}"
 """
     )
-    done = run("export", "run.toml", "--to", "baked", "--out", "out", cwd=tmp_path)
+    done = run(*BAKE, "run.toml", "--out", "out", cwd=tmp_path)
     assert done.returncode == 2 and "--stage 0" in done.stderr
-    done = run("export", "run.toml", "--to", "baked", "--out", "out", "--stage", "0", cwd=tmp_path)
+    done = run(*BAKE, "run.toml", "--out", "out", "--stage", "0", cwd=tmp_path)
     assert done.returncode == 0 and len(BakedRows(tmp_path / "out")) == 20
-    done = run("bake", "run.toml", "--out", "x", "--stage", "0", "--seed", "1", cwd=tmp_path)
+    done = run(
+        "export", "run.toml", "--to", "baked", "--out", "x", "--stage", "0", "--seed", "1", cwd=tmp_path
+    )
     assert done.returncode == 2 and "--seed is set by the run file" in done.stderr
     done = run("export", "run.toml", "--to", "megatron", "--out", "x", cwd=tmp_path)
     assert done.returncode == 2 and "is a run file" in done.stderr
@@ -193,7 +210,18 @@ def test_another_export_in_the_same_place_is_refused(store: Store, tmp_path: Pat
 
 
 def test_ctrl_c_says_how_to_go_on(store: Store, tmp_path: Path) -> None:
-    words = ["bake", str(store.path), "--seq-len", "8", "--epochs", "20", "--set", "file_rows=2"]
+    words = [
+        "export",
+        str(store.path),
+        "--to",
+        "baked",
+        "--seq-len",
+        "8",
+        "--epochs",
+        "20",
+        "--set",
+        "file_rows=2",
+    ]
     command = [sys.executable, "-m", "packline", *words, "--out", "out", "--workers", "2"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path
@@ -265,7 +293,7 @@ def test_rows_say_in_which_folders_the_splits_are(store: Store, tmp_path: Path) 
 
 
 def test_verify_tells_a_stray_file_and_a_missing_record(store: Store, tmp_path: Path) -> None:
-    run("export", store.path, "--to", "baked", "--seq-len", "16", "--out", "rows", cwd=tmp_path)
+    run(*BAKE, store.path, "--seq-len", "16", "--out", "rows", cwd=tmp_path)
     stray = tmp_path / "rows" / "train" / "rows-000009.bin"
     stray.write_bytes(b"12")
     done = run("verify", "rows", "--from", "baked", cwd=tmp_path)

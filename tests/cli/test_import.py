@@ -126,31 +126,6 @@ def test_a_foreign_data_set_is_verified(data: Path, tokenizer: Path, tmp_path: P
     assert done.returncode == 2 and "--from" in done.stderr
 
 
-def test_converting_goes_by_way_of_a_store(data: Path, tokenizer: Path, tmp_path: Path) -> None:
-    out = tmp_path / "shards"
-    done = run(
-        "convert",
-        data,
-        out,
-        "--from",
-        "nanogpt",
-        "--to",
-        "llmc",
-        "--tokenizer",
-        tokenizer,
-        "--eod",
-        EOD,
-        "--set-out",
-        "prefix=web",
-    )
-    assert done.returncode == 0, done.stderr
-    assert (out / "web_val_000000.bin").read_bytes()[1024:] == np.array([0, 4], "<u2").tobytes()
-    assert packline.open(f"{out}.store").verify().ok
-    values = result(run("convert", f"{out}.store", tmp_path / "back", "--to", "nanogpt", "--json"))
-    assert values["command"] == "convert" and values["documents"] == 3
-    assert (tmp_path / "back" / "train.bin").read_bytes() == (data / "train.bin").read_bytes()
-
-
 def test_formats_are_listed_and_explained() -> None:
     done = run("formats")
     assert done.returncode == 0, done.stderr

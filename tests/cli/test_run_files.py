@@ -79,8 +79,6 @@ def folder(
         "cp FILE x",
         "push FILE hf://datasets/a/b",
         "status FILE",
-        "finalize FILE",
-        "convert FILE x --to llmc",
         "import FILE --from llmc --tokenizer TOKENIZER --out x",
         "sft FILE --tokenizer TOKENIZER --out x",
         "init FILE",

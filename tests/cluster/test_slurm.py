@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -16,47 +16,31 @@ import pytest
 from tests.jobs.builds import SRC, build, digests
 from tests.laws.reference import write_corpus
 
-from packline.errors import RecipeError
-from packline.jobs.slurm import array_script
-
-BUILD = ["build", "in", "--tokenizer", "t.json", "--out", "a store"]
+PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 
 
-def test_the_script_divides_the_command_among_nodes() -> None:
-    text = array_script(["packline", *BUILD], 1000, options=["time=04:00:00", "partition=cpu"])
-    assert "#SBATCH --array=0-999\n" in text
-    assert "#SBATCH --time=04:00:00\n#SBATCH --partition=cpu\n" in text
-    assert "packline finalize 'a store'" in text
-    last = text.splitlines()[-1]
-    assert last.startswith("exec packline build in --tokenizer t.json --out 'a store' --slice ")
-    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+def array_script(command: str, nodes: int) -> str:
+    """The script of the page, for another command and number of nodes."""
+    _, found, rest = PAGE.read_text().partition("```bash\n#!/bin/bash\n#SBATCH")
+    text = "#!/bin/bash\n#SBATCH" + rest.partition("```")[0]
+    given, asked = "packline build recipe.toml --out /shared/store", "--array=0-15"
+    assert found and text.count(given) == text.count(asked) == text.count('/16"') == 1
+    return text.replace(given, command).replace(asked, f"--array=0-{nodes - 1}").replace('/16"', f'/{nodes}"')
 
 
-def test_an_export_is_finished_by_its_own_command() -> None:
-    command = ["export", "store", "--to", "megatron", "--out", "data"]
-    text = array_script(command, 2)
-    assert f"#     packline {' '.join(command)}\n" in text and "finalize" not in text
-    assert text.splitlines()[-1].startswith(f"exec packline {' '.join(command)} --slice ")
-
-
-@pytest.mark.parametrize(
-    ("command", "nodes", "options", "what"),
-    [
-        (BUILD, 0, [], "nodes is 0"),
-        (BUILD, 1001, [], "nodes is 1,001"),
-        ([], 2, [], "no command"),
-        (["analyze", "store", "--out", "data"], 2, [], "'analyze'"),
-        ([*BUILD, "--slice=0/2"], 2, [], "--slice"),
-        ([*BUILD, "--on", "ray"], 2, [], "--on"),
-        (BUILD[:-2], 2, [], "no --out"),
-        (BUILD, 2, ["time=1\nrm -r x"], "sbatch"),
-    ],
-)
-def test_what_cannot_be_divided_is_refused(
-    command: list[str], nodes: int, options: list[str], what: str
-) -> None:
-    with pytest.raises(RecipeError, match=re.escape(what)):
-        array_script(command, nodes, options=options)
+def test_some_tasks_alone_have_their_own_slices(tmp_path: Path) -> None:
+    """As `sbatch --array=3,7` calls the script, which sets the number of tasks to 2."""
+    (tmp_path / "packline").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "packline").chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_ARRAY_TASK_ID": "7",
+        "SLURM_ARRAY_TASK_COUNT": "2",
+    }
+    script = array_script("packline build in --out store", 16)
+    done = subprocess.run(["bash"], input=script, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "build in --out store --slice 7/16\n"
 
 
 CONF = """
@@ -152,7 +136,7 @@ def test_a_real_slurm_runs_the_script(
         "--engine",
         "tokenizers",
     ]
-    text = array_script([*command, "--workers", "1"], 2)
+    text = array_script(shlex.join(["packline", *command, "--workers", "1"]), 2)
     own = tmp_path / "bin"
     own.mkdir()
     (own / "packline").write_text(f'#!/bin/sh\nexec {sys.executable} -m packline "$@"\n')

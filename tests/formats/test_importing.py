@@ -383,27 +383,23 @@ def test_a_store_of_something_else_is_not_overwritten(shards: Path, tokenizer: P
     assert store.verify().ok
 
 
-def test_converting_keeps_the_store_and_comes_back_to_the_same_bytes(
+def test_an_import_and_an_export_come_back_to_the_same_bytes(
     shards: Path, tokenizer: Path, tmp_path: Path
 ) -> None:
     stream = b"".join(path.read_bytes()[1024:] for path in sorted(shards.iterdir()))
-    packline.convert(
-        shards,
-        out=tmp_path / "nano",
-        from_format="llmc",
-        to_format="nanogpt",
-        tokenizer=tokenizer,
-        eod=0,
-        workers=0,
-    )
+
+    def convert(source: Path, from_format: str, to_format: str, out: Path, **settings: Any) -> None:
+        store = tmp_path / f"{out.name}.store"
+        packline.import_dataset(
+            source, from_format=from_format, out=store, tokenizer=tokenizer, workers=0, **settings
+        )
+        packline.export(store, to_format=to_format, out=out, workers=0)
+
+    convert(shards, "llmc", "nanogpt", tmp_path / "nano", eod=0)
     assert (tmp_path / "nano" / "train.bin").read_bytes() == stream[2:] + b"\0\0"
     assert packline.open(tmp_path / "nano.store").verify().ok
-    packline.convert(
-        tmp_path / "nano", out=tmp_path / "again", to_format="llmc", tokenizer=tokenizer, workers=0
-    )
+    convert(tmp_path / "nano", "nanogpt", "llmc", tmp_path / "again")
     found = sorted((tmp_path / "again").glob("*.bin"))
     assert b"".join(path.read_bytes()[1024:] for path in found) == stream
-    packline.convert(tmp_path / "again.store", out=tmp_path / "last", to_format="nanogpt", workers=0)
+    packline.export(tmp_path / "again.store", to_format="nanogpt", out=tmp_path / "last", workers=0)
     assert (tmp_path / "last" / "train.bin").read_bytes() == stream[2:] + b"\0\0"
-    with pytest.raises(RecipeError, match="no tokenizer"):
-        packline.convert(shards, out=tmp_path / "x", from_format="llmc", to_format="nanogpt")

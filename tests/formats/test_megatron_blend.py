@@ -57,7 +57,7 @@ def test_pairs_have_the_names_of_the_stores_shards(recipe: Path, tmp_path: Path)
     _, line, listed = export(store, tmp_path / "b", edges="none", shard_tokens=100)
     assert sorted(line) == sorted(listed) and len(listed) > 4
     assert {re.sub(r"\d{6}$", "", name) for name in listed} == {"train-web-", "train-test-"}
-    packline.convert(
+    packline.export(
         store.path, out=tmp_path / "c", to_format="megatron", shuffle_documents=1, options={}, workers=0
     )
     assert json.loads((tmp_path / "c/data_args.json").read_bytes())["train"] == ["train-000000"]

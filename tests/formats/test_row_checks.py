@@ -90,9 +90,4 @@ def test_rows_do_not_become_documents(tmp_path: Path, store: Store, name: str, f
     assert "use the store that the rows were made from" in caught.value.hint
     assert not (tmp_path / "back").exists()
     with pytest.raises(RecipeError, match=REASON.format(name)):
-        packline.convert(
-            out, out=tmp_path / "shards", to_format="llmc", from_format=given, tokenizer=tokenizer, workers=0
-        )
-    assert not (tmp_path / "shards").exists()
-    with pytest.raises(RecipeError, match=REASON.format(name)):
         analyze_foreign(out, format=given, tokenizer=str(tokenizer))

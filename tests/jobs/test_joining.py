@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import strategies as st
-from tests.jobs.builds import build, digests, set_sizes
 from tests.jobs.test_folder import IDENTITY, receipt_of
-from tests.laws.reference import Contents, write_corpus
+from tests.laws.reference import Contents
 
-from packline.errors import ResumeMismatch, StoreBusy, StoreError, StoreNotFound
-from packline.jobs import folder, store_job, work
-from packline.jobs.finish import finalize_store
+from packline.errors import ResumeMismatch, StoreBusy, StoreError
+from packline.jobs import folder, work
 from packline.jobs.folder import StoreFolder
 from packline.jobs.work import is_running
 from packline.sources.reader import Span
-from packline.store.manifest import MANIFEST, WORK
+from packline.store.manifest import WORK
 
 NUMBERS = [f"{number} " * (number % 11 + 1) for number in range(60)]
 CORPUS: Contents = [("jsonl", NUMBERS[:25], True), ("jsonl.zst", NUMBERS[20:], True)]
@@ -78,32 +74,3 @@ def test_a_build_of_other_versions_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ResumeMismatch, match=r"other versions: pyarrow: '.*' -> '1\.0'") as caught:
             process.begin(other, "{}")
         assert "install" in caught.value.hint
-
-
-@pytest.mark.parametrize("settings", [{"val_fraction": 0.3}, {"val_documents": 7}], ids=str)
-def test_anyone_finishes_a_build_without_its_inputs(
-    settings: dict[str, Any], tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_sizes(monkeypatch, 1000, 200)
-    write_corpus(tmp_path / "in", CORPUS)
-    build(tmp_path / "clean", tmp_path / "in", tokenizer_json, **settings)
-
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store_job, "publish_store", stop)
-        with pytest.raises(KeyboardInterrupt):
-            build(tmp_path / "out", tmp_path / "in", tokenizer_json, **settings)
-    shutil.copytree(tmp_path / "out", tmp_path / "short")
-    shutil.rmtree(tmp_path / "in")
-    for _ in range(2):
-        assert finalize_store(str(tmp_path / "out")).documents == 60 + 25 - 20
-        assert digests(tmp_path / "out") == digests(tmp_path / "clean")
-    min((tmp_path / "short" / "receipts").iterdir()).unlink()
-    with pytest.raises(StoreError, match="units are not committed"):
-        finalize_store(str(tmp_path / "short"))
-    assert not (tmp_path / "short" / MANIFEST).exists()
-    with pytest.raises(StoreNotFound):
-        finalize_store(str(tmp_path / "nothing"))
-    assert not (tmp_path / "nothing").exists()

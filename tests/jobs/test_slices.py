@@ -23,7 +23,6 @@ from packline.errors import RecipeError, ResumeMismatch, UnitsLeft
 from packline.jobs import driver
 from packline.jobs.build_job import run_build
 from packline.jobs.events import Event, UnitDone
-from packline.jobs.finish import finalize_store
 from packline.jobs.folder import StoreFolder
 from packline.jobs.job import Numbered
 from packline.jobs.on import Slice, parse_slice
@@ -118,7 +117,7 @@ def test_a_build_without_slices_does_what_they_have_left(
     assert digests(tmp_path / f"store{number}") == digests(tmp_path / "whole")
 
 
-def test_finalize_publishes_once_all_is_committed_and_may_be_repeated(
+def test_joining_publishes_once_all_is_committed_and_may_be_repeated(
     corpus: Path, tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build(tmp_path / "whole", corpus, tokenizer_json)
@@ -130,12 +129,8 @@ def test_finalize_publishes_once_all_is_committed_and_may_be_repeated(
         patch.setattr("packline.jobs.store_job.make_manifest", killed)
         with pytest.raises(KeyboardInterrupt):
             build(tmp_path / "store", corpus, tokenizer_json, on=Slice(0, 1))
-    moved = corpus.rename(corpus.with_name("moved"))  # the inputs are not needed
-    try:
-        for _ in range(2):
-            finalize_store(str(tmp_path / "store"))
-    finally:
-        moved.rename(corpus)
+    for _ in range(2):
+        build(tmp_path / "store", corpus, tokenizer_json, on=Slice(0, 1))
     assert digests(tmp_path / "store") == digests(tmp_path / "whole")
 
 
@@ -195,16 +190,16 @@ def test_a_slice_waits_while_another_process_publishes(
         published.append(threading.current_thread().name)
         publish(folder, manifest)
 
-    def finalize() -> None:
+    def join() -> None:
         try:
-            finalize_store(place)
+            run_build(recipe, place, RunOptions(workers=0, engine="tokenizers"), on=Slice(0, 1))
         finally:
             other.end()
 
     def lead_while_another_does(folder: StoreFolder) -> bool:
         other.take()
         monkeypatch.setenv(SCRATCH, str(tmp_path / "other"))  # as on another machine
-        threads.submit(finalize)
+        threads.submit(join)
         return lead(folder)
 
     monkeypatch.setattr(StoreFolder, "publish", counted)

@@ -36,7 +36,6 @@ EXPORTS = [
     "analyze",
     "build",
     "build_chat",
-    "convert",
     "copy",
     "diff",
     "estimate",

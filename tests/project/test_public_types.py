@@ -43,7 +43,6 @@ for batch in loader:
 print(packline.estimate(["a.jsonl", "b.jsonl"], "tokenizer.json").documents)
 packline.export(store, out="out", to_format="npz", seq_len=512, packing="pad", overflow="split")
 packline.export("in.jsonl", out="out", to_format="llmc", tokenizer="tokenizer.json", eod=0)
-packline.convert("shards", out="out", from_format="llmc", to_format="nanogpt", tokenizer="tokenizer.json")
 packline.write_rows(loader, out="rows", on_event=print)
 packline.import_dataset("shards", out="back", tokenizer="tokenizer.json", options={"edges": "eod"})
 packline.build_chat("chat.jsonl", "tokenizer.json", out="chat", overflow="truncate", max_tokens=4096)
@@ -77,7 +76,6 @@ packline.Stage(store.rows(512), from_step="many")  # arg-type
 packline.export(store, out="out", to_format="npz", seqlen=512)  # call-arg
 packline.export(store, out="out", to_format="npz", packing=3)  # arg-type
 packline.estimate("in.jsonl", "tokenizer.json", engine="fast")  # arg-type
-packline.convert("shards", "out", to_format="llmc")  # call-arg misc
 packline.build_chat("chat.jsonl", "tokenizer.json", out="chat", overflow="drop")  # arg-type
 packline.import_dataset("shards", out="back", tokenizer="t", format="llmc")  # call-arg
 packline.load("run.toml")  # attr-defined

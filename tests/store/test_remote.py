@@ -91,7 +91,21 @@ def test_commands_show_the_same(
     assert main(["report", place, "--out", str(tmp_path / "page.html")]) == 0
     for source, out in ((place, "remote"), (str(local.path), "local")):
         assert main(["export", source, "--to", "nanogpt", "--out", str(tmp_path / out)]) == 0
-        assert main(["bake", source, "--seq-len", "128", "--out", str(tmp_path / f"{out}-rows")]) == 0
+        assert (
+            main(
+                [
+                    "export",
+                    source,
+                    "--to",
+                    "baked",
+                    "--seq-len",
+                    "128",
+                    "--out",
+                    str(tmp_path / f"{out}-rows"),
+                ]
+            )
+            == 0
+        )
     for name in ("train.bin", "val.bin"):
         assert (tmp_path / "remote" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
     assert (tmp_path / "remote" / "train.bin").stat().st_nlink == 1

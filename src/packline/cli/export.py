@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
+import msgspec
 from cyclopts import Group, Parameter
 
 from packline.cli.arguments import (
@@ -18,7 +19,7 @@ from packline.cli.arguments import (
     _token,
     option,
 )
-from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
+from packline.cli.exporting import options_of, show_exported, watch_export
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
@@ -72,44 +73,15 @@ def export(
         "val_fraction": val_fraction,
         "val_documents": val_documents,
     }
-    return write_export(
-        "export",
-        list(source),
-        to=to,
-        out=out,
-        options=options_of(set),
-        settings={**documents.settings(), **rows.settings()},
-        link=link,
-        workers=workers,
-        on=place.place(),
-        tokenizer=tokenizer,
-        of_text=of_text,
-    )
-
-
-def write_export(
-    command: str,
-    sources: list[str],
-    *,
-    to: str,
-    out: str,
-    options: dict[str, Any],
-    settings: dict[str, Any],
-    link: Link,
-    workers: int | None,
-    on: On,
-    tokenizer: str | None = None,
-    of_text: dict[str, Any] | None = None,
-) -> int:
-    """Run an export, show its progress and result, and return the exit code."""
-    choice, _ = make_choice(settings)
+    options, on = options_of(set), place.place()
+    choice, _ = make_choice({**documents.settings(), **rows.settings()})
     try:
-        place = _store_of(sources, tokenizer, out, workers, on, of_text or {})
-        if len(sources) == 1 and is_recipe(sources[0]):
-            options = with_weights(to, options, sources[0])
+        store = _store_of(list(source), tokenizer, out, workers, on, of_text)
+        if len(source) == 1 and is_recipe(source[0]):
+            options = with_weights(to, options, source[0])
         with watch_export(out) as hear:
             exported = run_export(
-                place,
+                store,
                 to=to,
                 out=out,
                 options=options,
@@ -122,7 +94,7 @@ def write_export(
     except KeyboardInterrupt as error:
         return interrupted(error, "finished parts are kept")
     show_exported(exported)
-    output.result(export_facts(exported, command, DONE))
+    output.result({"command": "export", "exit_code": DONE, **msgspec.to_builtins(exported)})
     return DONE
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
-
 from packline.cli.output import Line, output, table
 from packline.cli.progress import Tally, watch
 from packline.errors import RecipeError
@@ -126,8 +124,3 @@ def near(path: str) -> str:
         return path
     relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative
-
-
-def export_facts(exported: Exported, command: str, code: int) -> dict[str, Any]:
-    """Results of an export as values for JSON output."""
-    return {"command": command, "exit_code": code, **msgspec.to_builtins(exported)}

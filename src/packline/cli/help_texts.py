@@ -127,38 +127,6 @@ that --exclude leaves out.""",
 Exit codes: 0 no problem, 1 problems or questions found, 4 no question found
 but some could not be checked.""",
     ),
-    "finalize": (
-        """Publish a store whose units are all committed.
-
-For builds divided by --slice, when every slice has ended and none has
-published. Reads the plan and the receipts, not the inputs. Anyone may run it,
-any number of times; if units are missing, it reports how many.""",
-        """Examples:
-
-  packline finalize store
-  packline finalize s3://bucket/store""",
-    ),
-    "slurm": (
-        """Write a script that divides a command among the nodes of a Slurm cluster.
-
-COMMAND is a build, sft, import, export or bake. The script is an array job of
---nodes tasks, at most 1,000. Each task has a node of its own and runs one slice
-of the job; slices that are done help others, and the last one publishes. Tasks
-that are preempted are queued again and resume. Comments in the script say how
-to watch the job and what to do afterwards.""",
-        """Examples:
-
-  packline slurm --nodes 16 -- build corpus/ --tokenizer gpt2 --out store
-  packline slurm --nodes 64 --sbatch time=04:00:00 --sbatch partition=cpu \
-      -- build recipe.toml --out s3://bucket/store
-  sbatch packline.slurm
-
-The same slices elsewhere, with the number and count that a scheduler gives:
-
-  Kubernetes, indexed job:  --slice "$JOB_COMPLETION_INDEX/16"
-  AWS Batch, array job:     --slice "$AWS_BATCH_JOB_ARRAY_INDEX/16"
-  SkyPilot, several nodes:  --slice $SKYPILOT_NODE_RANK/$SKYPILOT_NUM_NODES""",
-    ),
     "merge": (
         """Combine several stores into one, by hard links.
 
@@ -312,20 +280,10 @@ them. After an interruption the same command resumes the export. Without
   packline export store --to megatron --out data
   packline export store --to llmc --out data --set shard_tokens=50000000
   packline export store --to mds --out rows --seq-len 2048 --seed 1
+  packline export run.toml --to baked --out rows
   packline export run.toml --to npz --out batches --stage 0
   packline export 'web/*.jsonl.zst' --tokenizer gpt2/tokenizer.json \\
       --to nanogpt --out data""",
-    ),
-    "bake": (
-        """Write rows in training order as native shards.
-
-The rows of a loader, batch by batch, as one sequence on disk: for trainers
-that read from beginning to end, and for machines without the store.
-packline.formats.baked.BakedRows reads them: of several splits OUT/train, ...""",
-        """Examples:
-
-  packline bake run.toml --out rows
-  packline bake store --seq-len 4096 --packing best_fit --seed 1 --out rows""",
     ),
     "import": (
         """Turn another project's dataset into a store.
@@ -342,18 +300,6 @@ same command resumes the import.""",
       --set edges=bos --out store
   packline import data.ds --from datatrove --tokenizer Qwen/Qwen3-8B \\
       --eod '<|endoftext|>' --out store""",
-    ),
-    "convert": (
-        """Convert a dataset to another format (keeps the intermediate store).
-
-SOURCE is a store; or a dataset in the format of --from, whose ids --tokenizer
-made, which first becomes a store at OUT.store. It is then exported to OUT.""",
-        """Examples:
-
-  packline convert data out --from megatron --to llmc \\
-      --tokenizer gpt2/tokenizer.json
-  packline convert shards rows --from llmc --to mds --seq-len 2048 \\
-      --tokenizer gpt2/tokenizer.json""",
     ),
     "formats": (
         """List the supported formats, or describe one.
@@ -467,11 +413,10 @@ TOPICS = {
     "Make a store": ("build", "plan", "status", "sft", "merge"),
     "Look at it": ("info", "view", "serve", "report"),
     "Check it": ("verify", "analyze", "diff"),
-    "Train": ("pack", "trace", "export", "bake"),
-    "Other formats": ("formats", "import", "convert"),
+    "Train": ("pack", "trace", "export"),
+    "Other formats": ("formats", "import"),
     "Tokenizers and evaluation sets": ("tokenizer", "evals"),
     "Move and publish": ("cp", "push", "pull"),
-    "Use many machines": ("slurm", "finalize"),
 }
 """Commands by topic, in the order of `packline --help`."""
 
@@ -480,13 +425,9 @@ WRITING = (
     "sft",
     "merge",
     "cp",
-    "finalize",
-    "slurm",
     "init",
     "export",
-    "bake",
     "import",
-    "convert",
     "evals",
     "push",
     "pull",

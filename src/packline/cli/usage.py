@@ -13,6 +13,21 @@ if TYPE_CHECKING:
     from cyclopts import App, CycloptsError
     from cyclopts.argument import Argument
 
+NOW = {
+    "bake": "packline export --to baked",
+    "convert": "packline import, then packline export",
+    "finalize": "packline build --join",
+    "slurm": "packline build --slice i/n, in an array script",
+    "dedup": "packline analyze, and --unique where rows are made",
+    "decontaminate": "packline verify --against",
+    "inspect": "packline view",
+    "preprocess": "packline build",
+    "tokenize": "packline build",
+    "prepare": "packline build",
+    "stats": "packline analyze",
+    "ls": "packline info",
+}
+"""Commands that people look for, and what does it."""
 PLACEHOLDERS = {"--out": "FOLDER", "--to": "FORMAT", "--tokenizer": "TOKENIZER", "--from": "FORMAT"}
 """Names of values in messages; else the type, as in help pages."""
 
@@ -70,6 +85,8 @@ def _unknown_command(error: CycloptsError, command: str) -> tuple[str, str]:
     if word.startswith("-"):
         options = [name for name in app or () if name.startswith("--")]
         return f"{command} has no option {word}", _see(_near_option(word, options), command)
+    if command == "packline" and word in NOW:
+        return f"packline has no command {word!r}", f"{NOW[word]} does it"
     return f"{command} has no command {word!r}", _see(did_you_mean(word, known), command)
 
 

@@ -216,7 +216,7 @@ def read_entries(folder: Path) -> Entries:
         if record is None or f"{prefix}{BAKED}" not in {entry.name for entry in record.files}:
             raise CorruptStore(
                 f"{folder} has no {RECORD}: expected the one that was written with {BAKED}",
-                hint="without it damaged rows cannot be detected; put it back, or bake the rows again",
+                hint="without it damaged rows cannot be detected; put it back, or export the rows again",
             )
     if record is None:
         raise InputError(f"{folder} holds no baked rows: it has no {BAKED}")
@@ -241,7 +241,7 @@ def read_facts(folder: Path, entries: Entries) -> BakedFacts:
     Raises:
         CorruptStore: it is missing or damaged, of a newer version, or names files that packline.json lacks.
     """
-    path, hint = folder / BAKED, "bake the rows again"
+    path, hint = folder / BAKED, "export the rows again"
     data = read_file(folder, entries[BAKED])
     try:
         facts = msgspec.json.decode(data, type=BakedFacts)

@@ -11,20 +11,17 @@ from collections.abc import Iterable
 
 import msgspec
 
-from packline.encoders.reference import Reference, RoundTrip
-from packline.encoders.special_tokens import without_special_tokens
-from packline.encoders.tokenizer import Tokenizer
-from packline.errors import StoreError, StoreNotFound
-from packline.jobs.begun import BegunBuild, Unit, read_begun
-from packline.jobs.folder import TOKENIZER_FILE, StoreFolder
+from packline.encoders.reference import RoundTrip
+from packline.errors import StoreError
+from packline.jobs.begun import BegunBuild, Unit
+from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import record_etags
-from packline.jobs.limits import in_order, read_share
+from packline.jobs.limits import in_order
 from packline.jobs.receipts import CommittedReceipts
 from packline.recipe import is_limited
 from packline.store.ledger import source_names
-from packline.store.manifest import Manifest, Receipt, StreamReceipt, assemble, join_checksums, refuse_empty
+from packline.store.manifest import Manifest, Receipt, StreamReceipt, assemble, join_checksums
 from packline.store.tables import TOKENIZER, InputEntry, Picked
-from packline.toml import refuse_toml
 
 
 def missing_units(begun: BegunBuild, committed: CommittedReceipts) -> int:
@@ -77,51 +74,6 @@ def publish_store(folder: StoreFolder, manifest: Manifest, begun: BegunBuild) ->
     record_etags(manifest, source_names(begun.recipe), begun.files)
     folder.publish(manifest)
     folder.drop_unlisted(manifest)
-
-
-def finalize_store(place: str) -> Manifest:
-    """Publish the store at a place, all units of which are committed; any number of times, by anyone.
-
-    The inputs are not needed.
-
-    Raises:
-        StoreNotFound: no build has begun there.
-        StoreError: units are missing, or a limit applies to the whole build, which only the build can do.
-        NoDocuments: the store is complete, and empty.
-    """
-    folder = StoreFolder(place)
-    folder.shared, folder.drives = True, False
-    if not folder.exists():
-        refuse_toml(place, "the folder of a build")
-        raise StoreNotFound(f"no build has begun in {place}", hint="packline build begins one")
-    with folder:
-        if (manifest := folder.finished()) is None:
-            begun = read_begun(folder.storage)
-            if begun is None:
-                raise StoreError(f"{place} has no plan of a build", hint="run the build again")
-            if is_limited(begun.recipe):
-                raise StoreError(
-                    f"{place}: a limit of documents or tokens needs the build itself to be applied",
-                    hint="run the build again; it publishes the store",
-                )
-            manifest = make_manifest(
-                folder, begun, folder.read_receipts(), _round_trip(folder, begun), read_share(folder)
-            )
-            publish_store(folder, manifest, begun)
-        folder.clean()
-    refuse_empty(place, manifest)
-    return manifest
-
-
-def _round_trip(folder: StoreFolder, begun: BegunBuild) -> RoundTrip:
-    """Exactness of decoding by the tokenizer of the store: a function of its bytes."""
-    entry = begun.tokenizer
-    text = folder.storage.read(TOKENIZER_FILE).decode()
-    tokenizer = Tokenizer(
-        name=entry.name, kind="huggingface", json=text, vocab_size=entry.vocab_size, special_tokens={}
-    )
-    parse = begun.recipe.special_tokens == "parse"
-    return Reference(text if parse else without_special_tokens(tokenizer)).round_trip
 
 
 def _with_checksums(

@@ -295,12 +295,6 @@ def settle_share(
     return share
 
 
-def read_share(folder: StoreFolder) -> float | msgspec.UnsetType:
-    """Share that was settled for a build; UNSET if it needs none."""
-    earlier = _read_settled(folder)
-    return msgspec.UNSET if earlier is None else earlier.share
-
-
 def _read_settled(folder: StoreFolder) -> Settled | None:
     try:
         return msgspec.json.decode(folder.storage.read(RECORD), type=Settled)
