@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,10 +20,14 @@ from tests.laws.reference import write_corpus
 from tests.storage.servers import Bucket
 
 import packline
+from packline.encoders.parity import plain_round_trip
+from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import RecipeError, ResumeMismatch, UnitsLeft
 from packline.jobs import driver
+from packline.jobs.begun import read_begun
 from packline.jobs.build_job import run_build
 from packline.jobs.events import Event, UnitDone
+from packline.jobs.finish import make_manifest, publish_store
 from packline.jobs.folder import StoreFolder
 from packline.jobs.job import Numbered
 from packline.jobs.on import Slice, parse_slice
@@ -190,16 +195,24 @@ def test_a_slice_waits_while_another_process_publishes(
         published.append(threading.current_thread().name)
         publish(folder, manifest)
 
-    def join() -> None:
+    def publish_elsewhere() -> None:
+        folder = StoreFolder(place)
+        folder.shared, folder.drives = True, False
         try:
-            run_build(recipe, place, RunOptions(workers=0, engine="tokenizers"), on=Slice(0, 1))
+            with folder:
+                begun = read_begun(folder.storage)
+                assert begun is not None
+                decoded = plain_round_trip(load_tokenizer(str(tokenizer_json)))
+                manifest = make_manifest(folder, begun, folder.read_receipts(), decoded, msgspec.UNSET)
+                publish_store(folder, manifest, begun)
+                folder.clean()
         finally:
             other.end()
 
     def lead_while_another_does(folder: StoreFolder) -> bool:
         other.take()
         monkeypatch.setenv(SCRATCH, str(tmp_path / "other"))  # as on another machine
-        threads.submit(join)
+        threads.submit(publish_elsewhere)
         return lead(folder)
 
     monkeypatch.setattr(StoreFolder, "publish", counted)
