@@ -133,7 +133,7 @@ def changed(path: Path, **fields: Any) -> Callable[[], None]:
     [
         ({"seed": 7}, "seed: 0 and 7"),
         ({"val_fraction": 0.5}, "val_fraction: 0.0 and 0.5"),
-        ({"test_fraction": 0.5}, "test_fraction: None and 0.5"),
+        ({"test_fraction": 0.5}, "test_fraction: not given and 0.5"),
         ({"special_tokens": "parse"}, "special_tokens: 'text' and 'parse'"),
         ({"max_document_bytes": 9}, "max_document_bytes"),
     ],
