@@ -17,12 +17,11 @@ import packline
 from packline.facade import Store
 from packline.hub.card import make_card, split_card
 from packline.hub.markdown import markdown_table
-from packline.hub.places import parse_place
 from packline.hub.publication import read_publication
 from packline.hub.push import push
 from packline.viewing.text import visible
 
-PLACE = parse_place("hf://datasets/org/tokens")
+PLACE = "hf://datasets/org/tokens"
 
 
 @pytest.fixture(scope="module")
@@ -101,13 +100,13 @@ def test_every_table_of_the_viewer_has_files(store: Store) -> None:
 def test_what_somebody_writes_is_kept(hub: LoopbackHub, store: Store) -> None:
     from huggingface_hub import CommitOperationAdd, HfApi
 
-    push(store.path, str(PLACE))
+    push(store.path, PLACE)
     card = hub.files("org/tokens")["README.md"].decode()
     mine = card.replace("# tokens\n", "# My title\n\nMy words.\n") + "\nThe end.\n"
     mine = mine.replace("---\n", "---\npretty_name: Tokens of mine\n", 1)
     added = [CommitOperationAdd("README.md", mine.encode())]
     HfApi().create_commit("org/tokens", added, commit_message="words", repo_type="dataset")
-    push(store.path, str(PLACE), licence="odc-by")
+    push(store.path, PLACE, licence="odc-by")
     matter, text = split_card(hub.files("org/tokens")["README.md"].decode())
     assert text.lstrip().startswith("# My title\n\nMy words.\n") and text.endswith("The end.\n")
     assert matter["pretty_name"] == "Tokens of mine" and matter["license"] == "odc-by"

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from tests.hub.loopback import LoopbackHub
+from tests.hub.repositories import git_file
 from tests.hub.test_push import NAME, PLACE, content
 
 import packline
 from packline.errors import CorruptStore, HubError, StoreError
-from packline.hub.layout import repository_paths
+from packline.hub.publication import repository_paths
 from packline.hub.pull import pull, pulled_from
 from packline.hub.push import push
 from packline.store.manifest import MANIFEST
@@ -31,7 +32,7 @@ def test_a_pulled_store_is_the_pushed_one(hub: LoopbackHub, store: Path, tmp_pat
     pushed = push(store, PLACE)
     pulled = pull(PLACE, tmp_path / "copy")
     assert content(tmp_path / "copy") == content(store)
-    assert pulled.place.revision == pushed.revision and pulled.kind == "store"
+    assert pulled.revision == pushed.revision and pulled.kind == "store"
     found = pulled_from(tmp_path / "copy")
     assert found is not None and (found.repository, found.commit) == (PLACE, pushed.revision)
     assert packline.open(tmp_path / "copy").verify().ok
@@ -135,6 +136,21 @@ def test_a_folder_of_something_else_is_refused(hub: LoopbackHub, store: Path, tm
         pull(PLACE, store)
 
 
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../up.bin", "a//b.bin", "a/./b.bin", "nul\0.bin", "\ud800.bin", "n" * 300]
+)
+def test_names_of_a_hostile_listing_are_refused(
+    hub: LoopbackHub, store: Path, tmp_path: Path, name: str
+) -> None:
+    push(store, PLACE)
+    hub.repository(NAME).find("main").files[name] = git_file(b"hostile")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(HubError, match="cannot be kept under its name"):
+        pull(PLACE, tmp_path / "copy")
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert hub.count("resolve") == 0
+
+
 # offline
 
 
@@ -151,7 +167,7 @@ def test_offline_a_pulled_folder_is_enough(
     pull(PLACE, tmp_path / "copy")
     offline(monkeypatch)
     hub.requests.clear()
-    assert pull(PLACE, tmp_path / "copy").place.revision == pushed.revision
+    assert pull(PLACE, tmp_path / "copy").revision == pushed.revision
     assert pull(f"{PLACE}@{pushed.revision}", tmp_path / "copy").nothing_to_do
     assert not hub.requests
 
@@ -187,8 +203,8 @@ def test_offline_the_cache_of_the_client_is_used_and_the_first_missing_file_name
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("hf://datasets/org/absent", "no repository hf://datasets/org/absent"),
-        (f"{PLACE}@v9", "has no revision v9"),
+        ("hf://datasets/org/absent", "hf://datasets/org/absent: no such repository"),
+        (f"{PLACE}@v9", "@v9: no such revision"),
     ],
 )
 def test_what_is_absent_is_named(
@@ -204,7 +220,7 @@ def test_a_private_repository_needs_a_token(
 ) -> None:
     push(store, PLACE)
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(HubError, match="no repository") as caught:
+    with pytest.raises(HubError, match="no such repository") as caught:
         pull(PLACE, tmp_path / "copy")
     assert "HF_TOKEN" in caught.value.hint
 

@@ -11,7 +11,7 @@ from tests.hub.test_push import PLACE
 
 import packline
 from packline.errors import StoreError
-from packline.hub.layout import repository_paths
+from packline.hub.publication import repository_paths
 from packline.hub.push import push
 from packline.testing import make_store
 

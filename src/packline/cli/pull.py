@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -9,7 +10,6 @@ from cyclopts import Parameter
 from packline.cli.arguments import Flags
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
-from packline.cli.transfer import watch_transfer
 from packline.hub.pull import Pulled
 from packline.hub.pull import pull as pull_folder
 from packline.viewing.text import duration, plural, size
@@ -24,9 +24,10 @@ def pull(
     flags: Flags = _FLAGS,
 ) -> int:
     """Pull a folder; see `help_texts`."""
+    if output.quiet:
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     try:
-        with watch_transfer("pulled") as hear:
-            pulled = pull_folder(source, out, on_progress=hear)
+        pulled = pull_folder(source, out)
     except KeyboardInterrupt as error:
         return interrupted(error, "the files that are complete are kept")
     output.lines(_lines(pulled, out))
@@ -36,8 +37,8 @@ def pull(
             "source": source,
             "folder": out,
             "exit_code": DONE,
-            "pinned": str(pulled.place),
-            "revision": pulled.place.revision,
+            "pinned": pulled.place,
+            "revision": pulled.revision,
             "kind": pulled.kind,
             "files": pulled.files,
             "bytes": pulled.bytes,
@@ -56,7 +57,7 @@ def _lines(pulled: Pulled, out: str) -> list[Line]:
     rows: list[Line] = [
         [(pulled.kind, "quiet"), (out, "title")],
         [("done", "quiet"), (done, "good")],
-        [("pinned", "quiet"), str(pulled.place)],
+        [("pinned", "quiet"), pulled.place],
     ]
     if pulled.kind == "store":
         rows.append([("look at it", "quiet"), f"packline info {out}"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import msgspec
@@ -10,7 +11,6 @@ from cyclopts import Parameter
 from packline.cli.arguments import MAIN, Flags, option
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
-from packline.cli.transfer import watch_transfer
 from packline.hub.push import Pushed
 from packline.hub.push import push as push_folder
 from packline.viewing.text import duration, plural, size
@@ -35,16 +35,16 @@ def push(
     flags: Flags = _FLAGS,
 ) -> int:
     """Push a folder; see `help_texts`."""
+    if output.quiet:
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     try:
-        with watch_transfer("pushed") as hear:
-            pushed = push_folder(folder, to, private=not public, licence=licence, on_progress=hear)
+        pushed = push_folder(folder, to, private=not public, licence=licence)
     except KeyboardInterrupt as error:
         return interrupted(error, "what is committed is kept")
     for note in pushed.notes:
         output.note(("note: ", "warning"), note)
     output.lines(_lines(pushed, folder))
-    facts = msgspec.to_builtins(pushed) | {"place": str(pushed.place)}
-    output.result({"command": "push", "folder": folder, "exit_code": DONE, **facts})
+    output.result({"command": "push", "folder": folder, "exit_code": DONE, **msgspec.to_builtins(pushed)})
     return DONE
 
 
@@ -54,7 +54,6 @@ def _lines(pushed: Pushed, folder: str) -> list[Line]:
         sent += f", {plural(pushed.removed_files, 'earlier file')} removed"
     if pushed.nothing_to_do:
         sent = "nothing to do: the repository has everything"
-    pinned = pushed.place.at(pushed.revision)
     made = {True: "new, private", False: "new, public", None: "existing"}[pushed.private]
     rows: list[Line] = [
         [(pushed.kind, "quiet"), (folder, "title")],
@@ -62,6 +61,6 @@ def _lines(pushed: Pushed, folder: str) -> list[Line]:
         [("holds", "quiet"), f"{plural(pushed.files, 'file')}, {size(pushed.bytes)}"],
         [("sent", "quiet"), (sent, "good")],
         [("revision", "quiet"), pushed.revision],
-        [("fetch it", "quiet"), f"packline pull {pinned} FOLDER"],
+        [("fetch it", "quiet"), f"packline pull {pushed.place.partition('@')[0]}@{pushed.revision} FOLDER"],
     ]
     return table(rows, "ll", width=output.wrap)

@@ -18,7 +18,6 @@ import msgspec
 import yaml  # type: ignore[import-untyped]
 
 from packline.hub.markdown import Markdown, code, fenced, markdown_table
-from packline.hub.places import HubPlace
 from packline.hub.publication import Publication, without_credentials
 from packline.recipe import Recipe, Source
 from packline.store.ledger import Ledger, losses
@@ -33,9 +32,7 @@ _UNIT = "[0-9]" * 6
 _VIEWER_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
-def make_card(
-    publication: Publication, place: HubPlace, earlier: str = "", licence: str | None = None
-) -> str:
+def make_card(publication: Publication, place: str, earlier: str = "", licence: str | None = None) -> str:
     """The card of a folder that is pushed.
 
     Args:
@@ -64,11 +61,7 @@ def make_card(
     if found:
         body = before + made + rest.partition(END)[2]
     else:
-        title = (
-            f"# {place.repository.partition('/')[2]}\n\n"
-            if not old_text.strip()
-            else old_text.rstrip() + "\n\n"
-        )
+        title = f"# {place.rpartition('/')[2]}\n\n" if not old_text.strip() else old_text.rstrip() + "\n\n"
         body = title + made + "\n"
     front = yaml.safe_dump(matter, sort_keys=False, allow_unicode=True, width=100)
     return f"---\n{front}---\n\n{body.lstrip()}"
@@ -158,7 +151,7 @@ def _sources(manifest: Manifest) -> list[str]:
     return list(manifest.shards.table["source"].to_pylist())
 
 
-def _store_text(manifest: Manifest, place: HubPlace) -> str:
+def _store_text(manifest: Manifest, place: str) -> str:
     tokenizer, ledger = manifest.tokenizer, manifest.ledger
     bos = (
         []
@@ -232,13 +225,13 @@ def _ledger(ledger: Ledger) -> list[str]:
     return ["## Ledger", "Every record is accounted for.", markdown_table(("what", "count"), rows, "lr")]
 
 
-def _usage(manifest: Manifest, place: HubPlace, first: str) -> str:
+def _usage(manifest: Manifest, place: str, first: str) -> str:
     kind = "<u2" if manifest.dtype == "uint16" else "<i4"
     return f"""With packline, at a commit that `pull` prints, so that a run can pin it:
 
 ```bash
 pip install packline
-packline pull {place.unpinned} store
+packline pull {place} store
 packline verify store
 ```
 
@@ -304,7 +297,7 @@ def _toml(value: Any) -> str:
 # ------------------------------------------------------------------------------------- everything else
 
 
-def _export_card(publication: Publication, place: HubPlace) -> tuple[dict[str, Any], str]:
+def _export_card(publication: Publication, place: str) -> tuple[dict[str, Any], str]:
     record = publication.export
     assert record is not None
     tokenizer = record.tokenizer
@@ -351,11 +344,11 @@ def _export_card(publication: Publication, place: HubPlace) -> tuple[dict[str, A
     return matter, "\n\n".join(parts)
 
 
-def _export_usage(publication: Publication, place: HubPlace) -> str:
+def _export_usage(publication: Publication, place: str) -> str:
     data = [entry.name for entry in publication.files if not entry.name.endswith((".json", ".jinja"))]
     first = data[0] if data else publication.record
     usage = f"""```bash
-packline pull {place.unpinned} data
+packline pull {place} data
 ```
 
 A trainer that fetches single files gets them by name:
@@ -363,7 +356,7 @@ A trainer that fetches single files gets them by name:
 ```python
 from huggingface_hub import hf_hub_download
 
-path = hf_hub_download("{place.repository}", "{first}", repo_type="dataset")
+path = hf_hub_download("{place.removeprefix("hf://datasets/")}", "{first}", repo_type="dataset")
 ```"""
     if first.endswith(".parquet"):
         usage += f"""
@@ -371,13 +364,13 @@ path = hf_hub_download("{place.repository}", "{first}", repo_type="dataset")
 ```python
 from datasets import load_dataset
 
-rows = load_dataset("{place.repository}", split="train")
+rows = load_dataset("{place.removeprefix("hf://datasets/")}", split="train")
 ```"""
     return usage
 
 
-def _other_card(publication: Publication, place: HubPlace) -> tuple[dict[str, Any], str]:
-    name = place.repository
+def _other_card(publication: Publication, place: str) -> tuple[dict[str, Any], str]:
+    name = place.removeprefix("hf://")
     if publication.kind == "tokenizer":
         from packline.encoders.tokenizer import load_tokenizer
 
@@ -417,7 +410,7 @@ packline build corpus/ --tokenizer {name} --out store
 training set is searched for leaks:
 
 ```bash
-packline pull {place.unpinned} evals
+packline pull {place} evals
 packline verify store --against evals
 ```"""
     return {"tags": ["packline", "evaluation"], "packline": {"kind": "evaluation", "tasks": len(tasks)}}, text

@@ -7,29 +7,29 @@
     evaluation   config.json, with questions.jsonl next to it
     tokenizer    tokenizer.json
 
-The record is published last. A revision that has it is complete.
+The record is published last. A revision that has it is complete. Names are the same in the repository, except
+that a folder of a store with more than 5,000 files is divided (`0000/`, `0001/`, ...): the hub allows 10,000.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
 from packline.encoders.tokenizer import JSON as TOKENIZER_JSON
-from packline.errors import StoreError, StoreNotFound
+from packline.errors import StoreError, StoreNotFound, hide_credentials
 from packline.evals.task import CONFIG, QUESTIONS
 from packline.formats.export_record import RECORD, ExportRecord, files_below, read_record
-from packline.hub.layout import refuse_many, repository_paths
-from packline.hub.places import RepositoryKind
-from packline.storage.places import without_secrets
+from packline.storage.hub_folder import local_name
+from packline.storage.places import is_remote, without_secrets
 from packline.store.files import FileEntry, stat_file
 from packline.store.manifest import MANIFEST, Manifest
 from packline.store.manifest_reader import read_manifest
+from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER
 
 Kind = Literal["store", "export", "evaluation", "tokenizer"]
 RECORDS: dict[Kind, str] = {
@@ -42,8 +42,11 @@ RECORDS: dict[Kind, str] = {
 CARD = "README.md"
 PULLED = ".packline-hub.json"
 """File in a pulled folder that names the repository and the commit; it is not pushed."""
+MOST_FILES = 100_000
+"""Number of files that the hub recommends as the limit of a repository."""
+MOST_IN_FOLDER = 5_000
 _NOT_PUSHED = re.compile(r"(.*/)?(\..*|__pycache__/.*)|README\.md")
-_SECRET = re.compile(r"(token|key|secret|signature|password|credential|sig)[^=]*=", re.IGNORECASE)
+_SHARD = re.compile(r"(train|val|test)-.*\.(bin|idx|docs\.parquet|loss|sums)")
 
 
 class Publication(msgspec.Struct, frozen=True):
@@ -62,14 +65,55 @@ class Publication(msgspec.Struct, frozen=True):
         return RECORDS[self.kind]
 
     @property
-    def repository_kind(self) -> RepositoryKind:
+    def repository_kind(self) -> str:
         """`model` for a tokenizer, since transformers looks for one there; `dataset` for all else."""
         return "model" if self.kind == "tokenizer" else "dataset"
+
+    def notes(self) -> tuple[str, ...]:
+        """Remark on absolute paths in the recipe: true of one machine, and published with the manifest."""
+        places = _places(self.manifest) if self.manifest is not None else []
+        paths = sorted({place for place in places if place.startswith(("/", "~"))})
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        remark = "manifest.json contains paths of the machine that built the store"
+        return (f"{remark}: {paths[0]}{more}",) if paths else ()
 
     def paths(self) -> dict[str, str]:
         """Path in the repository of each file but the record, by its local name."""
         names = [entry.name for entry in self.files]
-        return repository_paths(names) if self.kind == "store" else dict(zip(names, names, strict=True))
+        return repository_paths(names) if self.kind == "store" else {name: name for name in names}
+
+
+def repository_paths(names: Iterable[str], most: int = MOST_IN_FOLDER) -> dict[str, str]:
+    """Path in a repository of each file of a store.
+
+    Args:
+        names: names below the store.
+        most: number of files in a folder above which it is divided.
+
+    >>> list(repository_paths(["manifest.json", "train-a-000000.bin", "train-a-000000.idx"], 1).values())
+    ['manifest.json', '0000/train-a-000000.bin', '0001/train-a-000000.idx']
+    """
+    folders: dict[str, list[str]] = {}
+    for name in sorted(names):
+        folder = str(PurePosixPath(name).parent)
+        folders.setdefault(folder if folder != "." or _SHARD.fullmatch(name) else "", []).append(name)
+    paths = {name: name for name in folders.pop("", [])}
+    for folder, inside in folders.items():
+        for number, name in enumerate(inside):
+            own = f"{number // most:04d}" if len(inside) > most else ""
+            paths[name] = str(PurePosixPath(folder, own, PurePosixPath(name).name))
+    return paths
+
+
+def belongs_to_store(path: str) -> bool:
+    """True for a path that only a store's files have: what a push of another store replaces.
+
+    >>> belongs_to_store("0000/train-a-000000.bin"), belongs_to_store("LICENSE")
+    (True, False)
+    """
+    name = local_name(path)
+    folder, _, inner = name.partition("/")
+    return bool(_SHARD.fullmatch(name)) or (bool(inner) and folder in (RECEIPTS, REJECTS, TOKENIZER))
 
 
 def publication_kind(names: Iterable[str]) -> Kind | None:
@@ -117,7 +161,11 @@ def read_publication(folder: str | Path) -> Publication:
             f"{folder} has no store, export, tokenizer or evaluation sets",
             hint="give the output folder of build, export, tokenizer train or evals",
         )
-    refuse_many(len(made.files), str(folder))
+    if len(made.files) > MOST_FILES:
+        raise StoreError(
+            f"{folder} has {len(made.files):,} files: expected at most {MOST_FILES:,}, the hub's limit",
+            hint="keep it on an object store, or push stores of single sources",
+        )
     for entry in made.files:
         found = stat_file(folder / entry.name, folder).st_size
         if found != entry.bytes:
@@ -153,14 +201,9 @@ def without_credentials(place: str) -> str:
     return without_secrets(place)
 
 
-def machine_paths(manifest: Manifest) -> list[str]:
-    """Absolute paths in the recipe of a manifest: true of one machine, and published with the manifest."""
-    return sorted({place for place in _places(manifest) if place.startswith(("/", "~"))})
-
-
 def _refuse_credentials(manifest: Manifest) -> None:
     for place in _places(manifest):
-        if "://" in place and ("@" in urlsplit(place).netloc or _SECRET.search(urlsplit(place).query)):
+        if is_remote(place) and hide_credentials(place) != place:
             raise StoreError(
                 f"the recipe of the store has an input with credentials: {without_credentials(place)}?...",
                 hint="build again with the credentials in the environment: the manifest would publish them",

@@ -2,9 +2,9 @@
 
     revision ──> commit ──> record ──> files ── checked ── .OUT.packline-pull/ ──rename──> OUT
 
-Files are fetched by the hub's own client, which continues partial ones, and compared with the checksums of
-the manifest or, where there is none, of the hub. OUT appears when all are right. The commit is recorded in
-OUT, in a hidden file.
+The hub's client fetches the files, continues partial ones, and has the cache for `HF_HUB_OFFLINE`. They are
+compared with the checksums of the manifest or, where there is none, of the hub. OUT appears when all are
+right. The commit is recorded in OUT, in a hidden file.
 """
 
 from __future__ import annotations
@@ -12,26 +12,33 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_names
-from packline.fingerprint import Hasher
-from packline.hub.client import HubClient, HubFile, not_cached, with_patience
-from packline.hub.offline import CachedSnapshot
-from packline.hub.places import HubPlace, parse_place
 from packline.hub.publication import CARD, PULLED, RECORDS, Kind, publication_kind, read_publication
+from packline.hub.repository import Repository, parse_repository, same_bytes, with_patience
+from packline.storage.hub_client import address, hub_errors
 from packline.storage.hub_folder import local_name
 from packline.storage.local import publish_bytes, publish_folder, sync_file_system
 from packline.store.files import FileEntry
+from packline.store.report import Findings
+from packline.store.shard_check import check_file
 from packline.store.tables import INPUTS, SHARDS, UNITS
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfUri, RepoFile
 
 TABLES = (SHARDS, INPUTS, UNITS)
 THREADS = 8
-READ_BYTES = 8 << 20
+HIDDEN = [CARD, ".*", "*/.*"]
+"""Patterns of the files of the hub itself."""
 
 
 class PulledFrom(msgspec.Struct, frozen=True):
@@ -45,42 +52,31 @@ class PulledFrom(msgspec.Struct, frozen=True):
 class Pulled(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a pull."""
 
-    place: HubPlace
-    """The repository at the commit."""
+    place: str
+    """Address of the repository at the commit."""
+    revision: str
+    """The commit."""
     folder: Path
     kind: str
     files: int
     bytes: int
     fetched_files: int
-    """Files that were not complete before."""
+    """Files that were not there before."""
     seconds: float = 0.0
     nothing_to_do: bool = False
 
 
-class PullProgress(msgspec.Struct, frozen=True):
-    """Files and bytes that are complete and checked, and all."""
-
-    files: int
-    bytes: int
-    total_files: int
-    total_bytes: int
-
-
-OnProgress = Callable[[PullProgress], None]
-
-
 @refuse_unknown_names
-def pull(source: str, out: str | Path, *, on_progress: OnProgress = lambda progress: None) -> Pulled:
+def pull(source: str, out: str | Path) -> Pulled:
     """Fetch what a push published, checked, or continue an interrupted pull.
 
     Args:
         source: `hf://datasets/ORG/NAME` or `hf://ORG/NAME`; `@REVISION` names a branch, a tag or a commit.
         out: folder to make: absent, empty, or pulled from the same commit.
-        on_progress: called after every file.
 
     Raises:
-        HubError: no such repository or revision, no access, no connection; or with `HF_HUB_OFFLINE`, a file
-            that the cache of the hub's client does not have.
+        HubError: no such repository or revision, no access, no connection; a file whose name cannot be kept;
+            or with `HF_HUB_OFFLINE`, a file that the cache of the hub's client does not have.
         CorruptStore: a file arrives damaged twice, or is missing in the repository.
         StoreError: `out` is something else.
         RecipeError: `source` is no address of a repository.
@@ -91,27 +87,18 @@ def pull(source: str, out: str | Path, *, on_progress: OnProgress = lambda progr
     """
     from huggingface_hub import constants
 
-    place, folder = parse_place(source), Path(out)
     started = time.perf_counter()
-    if constants.HF_HUB_OFFLINE:
-        if place.revision is None and (found := pulled_from(folder)) is not None:
-            place = place.at(found.commit)
-        if (done := _already(place, folder, started)) is not None:
-            return done
-        cached = CachedSnapshot(place)
-        at = place.at(cached.commit)
-        return _Pull(at, folder, cached.tree(), cached.fetch, on_progress, offline=True).run(started)
-    hub = HubClient(place)
-    commit = hub.head()
-    place = place.at(commit)
-    if (done := _already(place, folder, started)) is not None:
-        return done
-
-    def fetch(path: str, into: Path) -> Path:
-        return with_patience(lambda: hub.download(path, commit, into))
-
-    tree = with_patience(lambda: hub.tree(commit))
-    return _Pull(place, folder, tree, fetch, on_progress).run(started)
+    place, folder = parse_repository(source), Path(out)
+    found = pulled_from(folder)
+    if not constants.HF_HUB_OFFLINE:
+        commit = Repository(place).head()
+    elif found is not None and place.revision in (None, found.commit):
+        commit = found.commit
+    else:
+        commit = _cached(place).name
+    place = replace(place, revision=commit)
+    made = _already(place, folder) or _Pull(place, folder).run()
+    return msgspec.structs.replace(made, seconds=time.perf_counter() - started)
 
 
 def pulled_from(folder: str | Path) -> PulledFrom | None:
@@ -126,151 +113,158 @@ def pulled_from(folder: str | Path) -> PulledFrom | None:
         return None
 
 
-def _already(place: HubPlace, folder: Path, started: float) -> Pulled | None:
+def _already(place: HfUri, folder: Path) -> Pulled | None:
     """The result, if the folder is there; refuse one with other contents."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
+    unpinned = replace(place, revision=None)
     found = pulled_from(folder) if folder.is_dir() else None
-    if found is None or found.repository != place.unpinned:
+    if found is None or found.repository != address(unpinned):
         raise StoreError(
-            f"{folder} exists and was not pulled from {place.unpinned}", hint="name a new folder"
+            f"{folder} exists and was not pulled from {address(unpinned)}", hint="name a new folder"
         )
     if found.commit != place.revision:
         raise StoreError(
             f"{folder} is at another commit: expected {place.revision}, found {found.commit}",
-            hint=f"name a new folder, or write {place.at(found.commit)}",
+            hint=f"name a new folder, or write {address(replace(place, revision=found.commit))}",
         )
     made = read_publication(folder)
     sizes = [entry.bytes for entry in made.files] + [(folder / made.record).stat().st_size]
     return Pulled(
-        place=place,
+        place=address(place),
+        revision=found.commit,
         folder=folder,
         kind=made.kind,
         files=len(sizes),
         bytes=sum(sizes),
         fetched_files=0,
-        seconds=time.perf_counter() - started,
         nothing_to_do=True,
     )
+
+
+def _cached(place: HfUri) -> Path:
+    """Folder of a revision in the cache of the hub's client, named by the commit; files may be absent."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import IncompleteSnapshotError
+
+    record = RECORDS["tokenizer" if place.type == "model" else "store"]
+    with hub_errors(f"{record} of {address(place)}"):
+        try:
+            where = {"repo_type": place.type, "revision": place.revision}
+            return Path(snapshot_download(place.id, **where, local_files_only=True))
+        except IncompleteSnapshotError as error:
+            return Path(error.snapshot_path)
 
 
 class _Pull:
     """One pull of a commit into a folder that is absent."""
 
-    def __init__(
-        self,
-        place: HubPlace,
-        out: Path,
-        tree: dict[str, HubFile],
-        fetch: Callable[[str, Path], Path],
-        on_progress: OnProgress,
-        offline: bool = False,
-    ) -> None:
-        self.offline = offline
-        self.place, self.out, self.fetch, self.on_progress = place, out, fetch, on_progress
-        self.tree = {path: file for path, file in tree.items() if not _is_hubs(path)}
-        self.staging = out.with_name(f".{out.name}.packline-pull")
-        self.files = self.staging / (place.revision or "")
-        self.fetched = 0
+    def __init__(self, place: HfUri, out: Path) -> None:
+        from huggingface_hub import constants
 
-    def run(self, started: float) -> Pulled:
-        kind = publication_kind(self.tree)
+        self.repository, self.out, self.commit = Repository(place), out, place.revision or ""
+        self.staging = out.with_name(f".{out.name}.packline-pull")
+        self.files = self.staging / self.commit
+        self.cached = _cached(place) if constants.HF_HUB_OFFLINE else None
+        """Folder that files are copied from in offline mode."""
+        self.tree: Mapping[str, RepoFile] = {}
+        """Facts of the files by path; empty in offline mode."""
+        self.entries: dict[str, FileEntry] = {}
+        """Sizes and checksums by name, where something lists them."""
+
+    def run(self) -> Pulled:
+        if self.cached is not None:
+            there = {str(path.relative_to(self.cached)) for path in self.cached.rglob("*") if path.is_file()}
+        else:
+            self.tree = with_patience(lambda: self.repository.tree(self.commit))
+            there = set(self.tree)
+        paths = [path for path in sorted(there) if not (path == CARD or path.startswith(".") or "/." in path)]
+        kind = publication_kind(paths)
         if kind is None:
-            raise self._nothing()
-        self.files.mkdir(parents=True, exist_ok=True)
-        entries = self._entries(kind)
-        paths = {local_name(path) if kind == "store" else path: path for path in self.tree}
-        names = sorted(paths)
-        if absent := sorted(set(entries) - set(names)):
-            raise self._absent(absent[0], RECORDS[kind])
-        total = sum(self.tree[paths[name]].size for name in names)
-        done = PullProgress(0, 0, len(names), total)
-        with ThreadPoolExecutor(THREADS) as pool:
-            for name in pool.map(lambda name: self._bring(name, paths[name], entries.get(name)), names):
-                size = self.tree[paths[name]].size
-                done = PullProgress(done.files + 1, done.bytes + size, len(names), total)
-                self.on_progress(done)
+            raise self._nothing(paths)
+        had = [path for path in paths if (self.files / path).exists()]
+        names = {local_name(path) if kind == "store" else path: path for path in paths}
+        if kind in ("store", "export"):
+            first = [RECORDS[kind], *(TABLES if kind == "store" else ())]
+            self._refuse_absent(first, paths, kind)
+            self._bring(first)
+            self.entries = _listed(self.files, kind)
+            self._refuse_absent(self.entries, names, kind)
+        self._bring(paths)
+        for name, path in names.items():
+            if name != path:  # in a numbered folder of a large store
+                (self.files / name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(self.files / path, self.files / name)
+        total = sum((self.files / name).stat().st_size for name in names)
         self._publish()
         return Pulled(
-            place=self.place,
+            place=str(self.repository),
+            revision=self.commit,
             folder=self.out,
             kind=kind,
             files=len(names),
             bytes=total,
-            fetched_files=self.fetched,
-            seconds=time.perf_counter() - started,
+            fetched_files=len(paths) - len(had),
         )
 
-    def _nothing(self) -> HubError:
-        first = RECORDS["tokenizer" if self.place.kind == "model" else "store"]
-        if self.offline:
-            return not_cached(first, self.place)
+    def _nothing(self, paths: list[str]) -> HubError:
         return HubError(
-            f"{self.place} has nothing that packline reads: expected one of"
-            f" {', '.join(RECORDS.values())}, found {_some(self.tree)}",
+            f"{self.repository} has nothing that packline reads: expected one of"
+            f" {', '.join(RECORDS.values())}, found {', '.join(paths[:3]) or 'no files'}",
             hint="an unfinished push has no such file yet: push again, or name an earlier commit",
         )
 
-    def _absent(self, name: str, record: str) -> HubError | CorruptStore:
-        if self.offline:
-            return not_cached(name, self.place)
-        return CorruptStore(
-            f"{self.place} lacks {name}, which its {record} names",
-            hint="push it again from the folder that has it",
-        )
+    def _refuse_absent(self, wanted: Collection[str], there: Collection[str], kind: Kind) -> None:
+        absent = sorted(set(wanted) - set(there))
+        if absent and self.cached is not None:
+            raise HubError(
+                f"HF_HUB_OFFLINE is set, and {absent[0]} of {self.repository} is not in the hub's cache",
+                hint="unset HF_HUB_OFFLINE, or pull once with a connection",
+            )
+        if absent:
+            raise CorruptStore(
+                f"{self.repository} lacks {absent[0]}, which its {RECORDS[kind]} names",
+                hint="push it again from the folder that has it",
+            )
 
-    def _entries(self, kind: Kind) -> dict[str, FileEntry]:
-        """Sizes and checksums by name, from the manifest and its tables, which come first."""
-        if kind not in ("store", "export"):
-            return {}
-        for path in [RECORDS[kind], *(TABLES if kind == "store" else ())]:
-            if path not in self.tree:
-                raise self._absent(path, RECORDS[kind])
-            self._bring(path, path, None)
-        if kind == "store":
-            from packline.store.manifest_reader import read_manifest
-
-            return {entry.name: entry for entry in read_manifest(self.files).files()}
-        from packline.formats.export_record import read_record
-
-        record = read_record(self.files)
-        return {entry.name: entry for entry in record.files} if record else {}
-
-    def _bring(self, name: str, path: str, entry: FileEntry | None) -> str:
-        """Fetch a file unless it is here, check it, and put it at its place; once more if it is damaged."""
-        target = self.files / name
-        if target.exists() and _right(target, entry, self.tree[path]):
-            return name
-        found = self.fetch(path, self.files)
-        if not _right(found, entry, self.tree[path]):
-            self._forget(found, path)
-            found = self.fetch(path, self.files)
-            if not _right(found, entry, self.tree[path]):
-                self._forget(found, path)
+    def _bring(self, paths: list[str]) -> None:
+        """Fetch files that are not here, and check them; those that arrive damaged once more."""
+        if self.cached is not None:
+            for path in paths:
+                (self.files / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(self.cached / path, self.files / path)
+        else:
+            few = paths if len(paths) <= len(TABLES) + 1 else None  # patterns are slow for many files
+            with_patience(lambda: self.repository.download(self.files, few, HIDDEN))
+        for path in self._damaged(paths):
+            if self.cached is None:
+                with_patience(partial(self.repository.download_again, self.files, path))
+            if self._damaged([path]):
                 raise CorruptStore(
-                    f"{path} of {self.place} arrived damaged twice: expected"
-                    f" {entry.checksum if entry else self.tree[path].checksum}, found other bytes",
+                    f"{path} of {self.repository} arrived damaged twice",
                     hint="run the same command again; if it stays so, push it again from a sound folder",
                 )
-        self.fetched += 1
-        if found != target:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(found, target)
-        return name
 
-    def _forget(self, found: Path, path: str) -> None:
-        """Remove a damaged file and what the client recorded of it, so that it is fetched again."""
-        found.unlink(missing_ok=True)
-        record = self.files / ".cache/huggingface/download" / f"{path}.metadata"
-        record.unlink(missing_ok=True)
+    def _damaged(self, paths: list[str]) -> list[str]:
+        with ThreadPoolExecutor(THREADS) as pool:
+            return [
+                path for path, right in zip(paths, pool.map(self._right, paths), strict=True) if not right
+            ]
+
+    def _right(self, path: str) -> bool:
+        """True if a file has the bytes that the manifest names or, without an entry, the hub."""
+        entry = self.entries.get(local_name(path))
+        if entry is not None and entry.checksum:
+            return check_file(self.files, FileEntry(path, entry.bytes, entry.checksum), Findings())
+        return self.cached is not None or same_bytes(self.files / path, self.tree[path])
 
     def _publish(self) -> None:
         shutil.rmtree(self.files / ".cache", ignore_errors=True)
         for folder in sorted((path for path in self.files.rglob("*") if path.is_dir()), reverse=True):
             if not any(folder.iterdir()):  # a numbered folder whose files moved out
                 folder.rmdir()
-        record = PulledFrom(self.place.unpinned, self.place.revision or "")
-        publish_bytes(self.files / PULLED, msgspec.json.encode(record) + b"\n")
+        origin = PulledFrom(address(replace(self.repository.place, revision=None)), self.commit)
+        publish_bytes(self.files / PULLED, msgspec.json.encode(origin) + b"\n")
         sync_file_system(self.files)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -280,28 +274,12 @@ class _Pull:
         shutil.rmtree(self.staging, ignore_errors=True)
 
 
-def _right(path: Path, entry: FileEntry | None, file: HubFile) -> bool:
-    """True if a file has the bytes that the manifest names or, without an entry, the hub."""
-    if path.stat().st_size != file.size:
-        return False
-    if entry is None or not entry.checksum:
-        return file.matches(path)
-    return entry.bytes == file.size and _checksum(path) == entry.checksum
+def _listed(folder: Path, kind: Kind) -> dict[str, FileEntry]:
+    """Entries of a store's manifest, or of an export's record, by name."""
+    from packline.formats.export_record import read_record
+    from packline.store.manifest_reader import read_manifest
 
-
-def _checksum(path: Path) -> str:
-    hasher = Hasher()
-    with open(path, "rb", buffering=0) as file:
-        while data := file.read(READ_BYTES):
-            hasher.update(data)
-    return str(hasher.hexdigest())
-
-
-def _is_hubs(path: str) -> bool:
-    """True for the files of the hub itself: the card, and hidden ones."""
-    return path == CARD or path.startswith(".") or "/." in path
-
-
-def _some(paths: Iterable[str]) -> str:
-    names = sorted(paths)[:3]
-    return ", ".join(names) if names else "no files"
+    if kind == "store":
+        return {entry.name: entry for entry in read_manifest(folder).files()}
+    record = read_record(folder)
+    return {entry.name: entry for entry in record.files} if record else {}
