@@ -137,7 +137,7 @@ def test_a_folder_of_something_else_is_refused(hub: LoopbackHub, store: Path, tm
 
 
 @pytest.mark.parametrize(
-    "name", ["/etc/passwd", "../up.bin", "a//b.bin", "a/./b.bin", "nul\0.bin", "\ud800.bin", "n" * 300]
+    "name", ["/etc/passwd", "../up.bin", "a//b.bin", "a/./b.bin", "nul\0.bin", "n" * 300]
 )
 def test_names_of_a_hostile_listing_are_refused(
     hub: LoopbackHub, store: Path, tmp_path: Path, name: str
