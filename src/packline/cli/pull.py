@@ -24,7 +24,7 @@ def pull(
     flags: Flags = _FLAGS,
 ) -> int:
     """Pull a folder; see `help_texts`."""
-    if output.quiet:
+    if output.quiet or not output.interactive:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     try:
         pulled = pull_folder(source, out)

@@ -35,7 +35,7 @@ def push(
     flags: Flags = _FLAGS,
 ) -> int:
     """Push a folder; see `help_texts`."""
-    if output.quiet:
+    if output.quiet or not output.interactive:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     try:
         pushed = push_folder(folder, to, private=not public, licence=licence)
