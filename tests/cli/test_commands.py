@@ -120,8 +120,8 @@ def test_a_finished_build_has_nothing_to_do(corpus: Path, store: Path, tokenizer
         (["build", "a.jsonl", "--out", "o", "--tokenizer", "t", "--val-fraction", "7"], 2, "RecipeError"),
         (["build", "a.jsonl", "--tokenizer", "t"], 2, "UsageError"),
         (["build", "a.jsonl", "--tokenizer", "t", "--out", "o", "--colour"], 2, "UsageError"),
-        (["plan", "a.jsonl", "--tokenizer", "t", "--engine", "warp"], 2, "UsageError"),
-        (["plan", "a.jsonl", "--tokenizer", "t", "--limit-documents", "many"], 2, "UsageError"),
+        (["build", "--dry-run", "a.jsonl", "--tokenizer", "t", "--engine", "warp"], 2, "UsageError"),
+        (["build", "--dry-run", "a.jsonl", "--tokenizer", "t", "--limit-documents", "many"], 2, "UsageError"),
         (["polish"], 2, "UsageError"),
         (["info", "nowhere"], 1, "StoreNotFound"),
         (["status", "nowhere"], 1, "StoreNotFound"),
@@ -185,14 +185,14 @@ def test_plan_says_what_build_does_and_writes_nothing(
     tmp_path: Path, corpus: Path, tokenizer_json: Path
 ) -> None:
     before = sorted(tmp_path.rglob("*"))
-    done = run("plan", corpus, "--tokenizer", tokenizer_json, "--json", cwd=tmp_path)
+    done = run("build", "--dry-run", corpus, "--tokenizer", tokenizer_json, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert sorted(tmp_path.rglob("*")) == before
     found = result(done)
     built = run("build", corpus, "--tokenizer", tokenizer_json, "--out", tmp_path / "out", "--json")
     assert found["tokens"] == result(built)["tokens"]  # the sample is all of it
     assert found["documents"] == len(TEXTS)
-    page = run("plan", corpus, "--tokenizer", tokenizer_json)
+    page = run("build", "--dry-run", corpus, "--tokenizer", tokenizer_json)
     assert page.returncode == 0 and "\x1b" not in page.stdout
     assert re.search(r"^ +\S+ +1 +\d+ B +4 ", page.stdout, re.MULTILINE)
 

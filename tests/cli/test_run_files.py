@@ -114,10 +114,10 @@ def test_a_recipe_in_place_of_a_run_file_is_to_be_built(folder: Path, command: s
 def test_a_run_file_in_place_of_a_recipe_is_named(folder: Path) -> None:
     for words in (
         ["build", "run.toml", "--out", "x"],
-        ["plan", "run.toml"],
+        ["build", "run.toml", "--dry-run"],
         ["build", "run.toml", "one.jsonl"],
     ):
-        done = run(*words, *(() if "--out" in words or words[0] == "plan" else ("--out", "x")), cwd=folder)
+        done = run(*words, *(() if "--out" in words else ("--out", "x")), cwd=folder)
         assert done.returncode == 2 and "run.toml is a run file: expected" in done.stderr
     assert not (folder / "x").exists()
 

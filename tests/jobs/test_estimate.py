@@ -12,7 +12,7 @@ import pytest
 from tests.jobs.builds import build
 
 import packline
-from packline.cli.plan import estimate_blocks
+from packline.cli.dry_run import estimate_blocks
 from packline.errors import InputError, TokenizerError
 from packline.jobs.estimate import Estimate
 from packline.jobs.events import Note

@@ -259,9 +259,9 @@ def test_the_error_of_mixed_files_names_init_which_leaves_out_what_is_no_text(
     (tmp_path / "data/numbers.jsonl").write_text('{"n": 1}\n')
     assert (
         "looking at the inputs"
-        in run("plan", "notes.txt", "--tokenizer", "tokenizer.json", cwd=tmp_path).stderr
+        in run("build", "--dry-run", "notes.txt", "--tokenizer", "tokenizer.json", cwd=tmp_path).stderr
     )
-    for words in (("plan", "data"), ("build", "data", "--out", "o"), ("plan", "data", "--text", "body")):
+    for words in (("build", "data", "--dry-run"), ("build", "data", "--out", "o", "--text", "body")):
         refused = run(*words, "--tokenizer", "tokenizer.json", cwd=tmp_path)
         assert refused.returncode == 1 and "packline init data" in refused.stderr, refused.stderr
     done = run("init", "data", "--tokenizer", "tokenizer.json", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""The options that `build` and `plan` share, and those of every command.
+"""The options of `build`, and those of every command.
 
 Options exist only for settings that users vary from the command line; everything else, and more than one
 source, belongs in a recipe (docs/recipe.md). An option that is not given leaves the recipe's setting

@@ -6,12 +6,13 @@ import time
 from typing import Annotated, Any
 
 import msgspec
-from cyclopts import Parameter
 
 from packline.cli.arguments import MAIN, Flags, Inputs, PlaceArguments, Settings, option, recipe_of
 from packline.cli.main import DONE, TOO_MANY_BAD, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, engine_shares, show_finished, too_many_bad, warn_of_splits, watch
+from packline.cli.usage import sample_line
+from packline.errors import RecipeError
 from packline.jobs.events import Finished
 from packline.viewing.text import plural
 
@@ -21,7 +22,12 @@ NOTHING_KEPT = "before the first unit"
 
 def build(
     *inputs: Inputs,
-    out: Annotated[str, Parameter(help="Output folder, or URI: new, empty, or with this build unfinished.")],
+    out: Annotated[
+        str | None, option("Output folder, or URI: new, empty, or with this build unfinished.", MAIN)
+    ] = None,
+    dry_run: Annotated[
+        bool, option("Estimate result and cost from a sample, and what is reused; write nothing.", MAIN)
+    ] = False,
     reuse: Annotated[
         str | None,
         option("Earlier store whose units are taken over where nothing has changed, by hard link.", MAIN),
@@ -32,6 +38,12 @@ def build(
 ) -> int:
     """Build a token store from text; see `help_texts`."""
     recipe, options = recipe_of(inputs, settings)
+    if dry_run:
+        from packline.cli.dry_run import dry_run as show
+
+        return show(recipe, options, out, reuse)
+    if out is None:
+        raise RecipeError("packline build needs --out FOLDER", hint=sample_line(["build"]))
     tally = Tally()
     from packline.jobs.build_job import run_build
     from packline.jobs.resources import process_age

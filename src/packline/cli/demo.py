@@ -34,9 +34,9 @@ from cyclopts import Parameter
 
 from packline.cli.arguments import Flags
 from packline.cli.build import facts, kept
+from packline.cli.dry_run import estimate_blocks
 from packline.cli.main import DONE, FAILED, interrupted
 from packline.cli.output import output
-from packline.cli.plan import estimate_blocks
 from packline.cli.progress import Tally, finished_blocks, watch
 from packline.cli.verify import report_blocks, run_verify
 from packline.errors import StoreError
@@ -129,7 +129,7 @@ def _train(corpus: Corpus) -> float:
 def _plan(corpus: Corpus) -> Estimate:
     from packline.jobs.estimate import estimate_build
 
-    _title(3, "plan", f"packline plan {_quoted(corpus.recipe)}")
+    _title(3, "plan", f"packline build {_quoted(corpus.recipe)} --dry-run")
     found = estimate_build(*load_recipe(corpus.recipe))
     output.blocks(*estimate_blocks(found))
     return found

@@ -27,6 +27,7 @@ the same command resumes it, and the result is the same, byte for byte.""",
         """Examples:
 
   packline build corpus/ --tokenizer gpt2 --out store
+  packline build recipe.toml --dry-run
   packline build 'web/*.jsonl.zst' --tokenizer Qwen/Qwen3-8B \\
       --eod '<|endoftext|>' --out store
   packline build books.parquet --text body --tokenizer gpt2 \\
@@ -84,16 +85,6 @@ for a store, with the weights or budgets of --recipe.""",
       --out run.toml
 
 Presets: fineweb-edu, wikitext-103, tinystories, openwebtext, climbmix.""",
-    ),
-    "plan": (
-        """Predict the result and cost of a build, and write nothing.
-
-Takes the arguments of build, except --out. Encodes a small sample of the
-inputs and reports units, tokens, bytes and minutes.""",
-        """Examples:
-
-  packline plan 'web/*.jsonl.zst' --tokenizer gpt2/tokenizer.json
-  packline plan recipe.toml --json""",
     ),
     "status": (
         """Show the progress of a job.
@@ -410,7 +401,7 @@ demo trains a tokenizer on it, builds a store, verifies it and shows it.""",
 
 TOPICS = {
     "Start": ("demo", "init"),
-    "Make a store": ("build", "plan", "status", "sft", "merge"),
+    "Make a store": ("build", "status", "sft", "merge"),
     "Look at it": ("info", "view", "serve", "report"),
     "Check it": ("verify", "analyze", "diff"),
     "Train": ("pack", "trace", "export"),

@@ -17,6 +17,7 @@ NOW = {
     "bake": "packline export --to baked",
     "convert": "packline import, then packline export",
     "finalize": "packline build --join",
+    "plan": "packline build --dry-run",
     "slurm": "packline build --slice i/n, in an array script",
     "dedup": "packline analyze, and --unique where rows are made",
     "decontaminate": "packline verify --against",
@@ -59,10 +60,10 @@ def describe(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
         given = error.keyword or next((token.keyword for token in argument.tokens if token.keyword), None)
         if given is not None:
             return f"{given} needs a value: expected {_value_of(argument)}", _see("", command)
-        return f"{command} needs {_name_of(argument)}", _sample_line(chain)
+        return f"{command} needs {_name_of(argument)}", sample_line(chain)
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         more = " ".join(error.unused_tokens)
-        return f"{command} has no use for {more!r}", _sample_line(chain)
+        return f"{command} has no use for {more!r}", sample_line(chain)
     if isinstance(error, RepeatArgumentError):
         return f"{error.token.keyword} is given twice", _see("", command)
     if isinstance(error, CoercionError) and error.token is not None:
@@ -121,7 +122,7 @@ def _value_of(argument: Argument | None) -> str:
     return PLACEHOLDERS.get(name) or ("NUMBER" if is_number else "VALUE")
 
 
-def _sample_line(chain: Sequence[str]) -> str:
+def sample_line(chain: Sequence[str]) -> str:
     """First example of the command's help page."""
     lines = PAGES.get(chain[0] if chain else "", ("", ""))[1].replace(" \\\n     ", "")
     line = re.search(rf"^ +(packline {' '.join(chain)} .*)$", lines, re.MULTILINE)

@@ -3,7 +3,7 @@
     survey of each kind of files ──> one [[sources]] each, with comments ──> recipe.toml
 
 A preset is a recipe for a well-known data set on the Hugging Face hub (`hf://`): nothing is fetched before
-`plan` or `build` reads it, published splits are kept, and without any a share of documents is reserved by
+`build` reads it, published splits are kept, and without any a share of documents is reserved by
 hash.
 
 The drafted recipe builds without changes; its comments list the alternatives. `packline.recipe.load_recipe`
@@ -173,7 +173,7 @@ def placed(path: str, folder: Path) -> str:
 
 
 def _head(tokenizer: str, eod: str | None, folder: Path, notes: Sequence[str]) -> Iterator[str]:
-    yield "# A packline recipe: packline plan THIS, then packline build THIS --out store."
+    yield "# A packline recipe: packline build THIS --dry-run, then packline build THIS --out store."
     yield "# Lines behind # are choices that were not made; docs/recipe.md has all of them."
     yield ""
     for note in notes:

@@ -1,30 +1,37 @@
-"""`packline plan`: an estimate of a build, without building."""
+"""`packline build --dry-run`: an estimate of a build, and of what it takes over, without building."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import msgspec
 
-from packline.cli.arguments import Flags, Inputs, Settings, recipe_of
 from packline.cli.main import DONE
 from packline.cli.output import output
+from packline.cli.reuse_lines import reuse_lines
 from packline.jobs.estimate import Estimate, estimate_build
+from packline.recipe import Recipe, RunOptions
 from packline.viewing.page import Block, KeyValues, Note, Table
 from packline.viewing.text import duration, percent, plural, scaled, size
 
-_FLAGS, _SETTINGS = Flags(), Settings()
 
-
-def plan(
-    *inputs: Inputs,
-    settings: Settings = _SETTINGS,
-    flags: Flags = _FLAGS,
-) -> int:
-    """Estimate the cost of a build; see `help_texts`."""
-    recipe, options = recipe_of(inputs, settings)
+def dry_run(recipe: Recipe, options: RunOptions, out: str | None, reuse: str | None) -> int:
+    """Estimate a build from a sample, and show what it would take over; nothing is written."""
     output.note("looking at the inputs, and encoding a sample of them")
     found = estimate_build(recipe, options)
     output.blocks(*estimate_blocks(found))
-    output.result({"command": "plan", "exit_code": DONE, **msgspec.to_builtins(found)})
+    facts = {"command": "build", "dry_run": True, "exit_code": DONE, **msgspec.to_builtins(found)}
+    if reuse is not None:
+        from packline.jobs.reuse import Reuse
+        from packline.jobs.units import prepare
+
+        work = prepare(recipe, options)
+        earlier = Reuse(reuse, work, Path(out or os.devnull))
+        planned = earlier.event(earlier.plan(work.units, strict=options.strict))
+        output.lines(reuse_lines(planned))
+        facts["reuse"] = msgspec.to_builtins(planned)
+    output.result(facts)
     return DONE
 
 
