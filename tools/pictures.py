@@ -92,7 +92,7 @@ def prepare() -> None:
     run("demo", "--out", DEMO)
     modules = (path.read_text("utf-8", "replace") for path in sorted(Path(io.__file__).parent.glob("*.py")))
     (WORK / SMALL).write_text(train_bpe(modules, SMALL_VOCABULARY, ("<|endoftext|>",)), "utf-8")
-    run("report", STORE, "-o", "report.html", "--seq-len", "2048", "--against", SMALL)
+    run("info", STORE, "--html", "report.html", "--seq-len", "2048", "--against", SMALL)
 
 
 def varied(rows: Rows) -> int:

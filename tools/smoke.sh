@@ -17,8 +17,8 @@ done
 "$bin/packline" verify store --deep >/dev/null
 "$bin/packline" info store >/dev/null
 "$bin/packline" view store --document 0 >/dev/null
-"$bin/packline" pack store --seq-len 1k >/dev/null
-"$bin/packline" report store -o report.html -q >/dev/null
+"$bin/packline" info store --seq-len 1k >/dev/null
+"$bin/packline" info store --html report.html -q >/dev/null
 for format in nanogpt megatron parquet arrow; do
   "$bin/packline" export store --to "$format" --out "$format" -q
 done

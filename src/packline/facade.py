@@ -100,7 +100,7 @@ class Store(StoreReader, Notebook):
 
         Args:
             seq_len: tokens per row, L.
-            packing: `concat`, `best_fit` or `pad`; `packline pack` reports the cost of each.
+            packing: `concat`, `best_fit` or `pad`; `packline info --seq-len` reports the cost of each.
             split: `train`, `val`, `test`, or `all`.
             labels: only documents with this label, or with one of these.
             sources: only documents of this source, or of these.

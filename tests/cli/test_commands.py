@@ -118,7 +118,7 @@ def test_a_finished_build_has_nothing_to_do(corpus: Path, store: Path, tokenizer
         (["build", "a.toml", "--out", "o"], 2, "RecipeError"),
         (["build", "a.jsonl", "--out", "o"], 2, "RecipeError"),
         (["build", "a.jsonl", "--out", "o", "--tokenizer", "t", "--val-fraction", "7"], 2, "RecipeError"),
-        (["build", "a.jsonl", "--tokenizer", "t"], 2, "UsageError"),
+        (["build", "a.jsonl", "--tokenizer", "t"], 2, "RecipeError"),
         (["build", "a.jsonl", "--tokenizer", "t", "--out", "o", "--colour"], 2, "UsageError"),
         (["build", "--dry-run", "a.jsonl", "--tokenizer", "t", "--engine", "warp"], 2, "UsageError"),
         (["build", "--dry-run", "a.jsonl", "--tokenizer", "t", "--limit-documents", "many"], 2, "UsageError"),

@@ -60,7 +60,7 @@ def test_the_tutorial_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
 def test_from_notes_to_nanogpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names, outputs = run_page("nanogpt-from-notes.md", {})
-    plan = next(text for line, text in outputs.items() if line.startswith("plan"))
+    plan = next(text for line, text in outputs.items() if "--dry-run" in line)
     assert "2 files are not UTF-8 text: old.txt, scan.png" in plan
     assert packline.open("old").text(0) == "Übermäßige Straßen.\n"
     assert len(names["train"]) + len(names["val"]) == packline.open("store").manifest.tokens

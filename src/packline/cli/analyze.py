@@ -15,7 +15,7 @@ from packline.cli.arguments import ClusterArguments, Flags, Length, option
 from packline.cli.import_ import Reading
 from packline.cli.main import DONE
 from packline.cli.output import Line, output
-from packline.cli.pack import price_facts
+from packline.cli.packings import price_facts
 from packline.cli.verify import show_list
 from packline.errors import RecipeError
 from packline.packing.exclusions import check_list_path, write_duplicates

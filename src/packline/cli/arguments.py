@@ -380,7 +380,9 @@ class RowArguments(RowShape):
 class DocumentArguments(_Given):
     """Choice and order of documents."""
 
-    split: Annotated[str | None, option("train, val, test or all. Default: all; pack: train.", CHOICE)] = None
+    split: Annotated[
+        str | None, option("train, val, test or all. Default: all; with --seq-len: train.", CHOICE)
+    ] = None
     labels: Annotated[
         list[str] | None, option("Only documents with this label. May be repeated.", CHOICE, name="--label")
     ] = None

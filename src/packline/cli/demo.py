@@ -159,7 +159,7 @@ def _show(corpus: Corpus) -> None:
         (
             ("in Python", f"packline.open({str(corpus.store)!r}).documents[0]"),
             ("in a browser", f"packline serve {_quoted(corpus.store)}"),
-            ("as rows", f"packline pack {_quoted(corpus.store)} --seq-len 2048"),
+            ("as rows", f"packline info {_quoted(corpus.store)} --seq-len 2048"),
         )
     )
     lengths = length_table(measure_lengths(store))

@@ -170,12 +170,25 @@ Exit codes: 0 equal, 1 different, partly compared or an error, 2 wrong usage."""
         """Show the contents of a store, or what a run reads.
 
 Of a store: tokens by split, source and label, ledger, lengths and the first
-documents. Of a run: stages, shares, epochs at their ends, missing rows.""",
+documents. Of a run: stages, shares, epochs at their ends, missing rows.
+
+With --seq-len the cost of every packing in rows of N tokens: rows, padding,
+lost tokens, documents that are split, rows with several. It is counted from
+lengths alone, for documents chosen by --where, a condition on their columns,
+--unique and --exclude; what each leaves out is counted.
+
+With --html one file that any browser opens without a network: the same, the
+ledger, costs of packings, rows with their tokens, odd documents, and other
+tokenizers to compare with.""",
         """Examples:
 
-  packline info store
   packline info store --documents 10
-  packline info run.toml""",
+  packline info run.toml
+  packline info store --html report.html --against Qwen/Qwen3-8B
+  packline info store --seq-len 4096 --seq-len 32768 --min-tokens 512
+  packline info store --seq-len 4096 --unique --exclude leaked.parquet \\
+      --where "score >= 3 and language in ['de', 'en']"
+  packline info store --seq-len 4096 --packing best_fit --write""",
     ),
     "analyze": (
         """Count the tokens of a store, a dataset or a batch, and find bad documents.
@@ -211,35 +224,6 @@ visible and have no effect. Uses a pager in a terminal, plain text in a pipe."""
   packline view run.toml --step 1200 --world-size 8 --rank 3
   packline view store --step 0 --seq-len 2048 --batch-size 32 --out batch.html
   packline view a_batch_0001.npz --tokenizer gpt2/tokenizer.json --grid --rows 4""",
-    ),
-    "report": (
-        """Write a self-contained HTML summary of a store.
-
-Warnings first; then the ledger from records to tokens in rows, tokens by
-source and label, lengths of documents, costs of every packing, rows token by
-token, the most used tokens, suspicious documents and duplicates. The file is
-below 1 MB, has no script and loads nothing from elsewhere.""",
-        """Examples:
-
-  packline report store -o report.html
-  packline report store --seq-len 4096 --packing best_fit
-  packline report store --against Qwen/Qwen3-8B --against gpt2""",
-    ),
-    "pack": (
-        """Compare the costs of every packing on the documents of a store.
-
-For rows of --seq-len tokens: number of rows, padding, lost tokens, documents
-split over several rows, and rows with several documents. Counted from lengths
-alone; writes nothing without --write. Documents are chosen by --where, a
-condition on their columns, --unique and --exclude; what each leaves out is
-counted.""",
-        """Examples:
-
-  packline pack store --seq-len 4096
-  packline pack store --seq-len 4096 --seq-len 32768 --min-tokens 512
-  packline pack store --seq-len 4096 --unique --exclude leaked.parquet \\
-      --where "score >= 3 and language in ['de', 'en']"
-  packline pack store --seq-len 4096 --packing best_fit --write""",
     ),
     "trace": (
         """Show the documents of a batch, or the batches of a document.
@@ -402,9 +386,9 @@ demo trains a tokenizer on it, builds a store, verifies it and shows it.""",
 TOPICS = {
     "Start": ("demo", "init"),
     "Make a store": ("build", "status", "sft", "merge"),
-    "Look at it": ("info", "view", "serve", "report"),
+    "Look at it": ("info", "view", "serve"),
     "Check it": ("verify", "analyze", "diff"),
-    "Train": ("pack", "trace", "export"),
+    "Train": ("trace", "export"),
     "Other formats": ("formats", "import"),
     "Tokenizers and evaluation sets": ("tokenizer", "evals"),
     "Move and publish": ("cp", "push", "pull"),

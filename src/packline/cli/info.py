@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from packline.cli.arguments import Count, Flags
+from packline.cli.arguments import ROWS, Count, DocumentArguments, Flags, Length, option
 from packline.cli.main import DONE
 from packline.cli.output import output
+from packline.errors import RecipeError
 from packline.store.reader import StoreReader
 from packline.toml import kind_of
 from packline.viewing.columns import ColumnCounts, count_columns
 from packline.viewing.describe import store_page
 from packline.viewing.store_counts import DocumentLengths, group_shards, measure_lengths
 
-_FLAGS = Flags()
+_FLAGS, _DOCUMENTS = Flags(), DocumentArguments()
+REPORT = Group("Report", sort_key=5)
+_HTML = "packline info {} --html report.html --seq-len 4096"
 CHARACTERS = 1000
 """Maximum characters of a document's text in JSON output."""
 MARGIN = 8
@@ -29,11 +32,78 @@ def info(
     /,
     *,
     documents: Annotated[Count, Parameter(help="Number of first documents to show.")] = 3,
+    html: Annotated[
+        str | None, option("Write all this and more into one HTML file; replaced if it exists.", REPORT)
+    ] = None,
+    against: Annotated[
+        list[str] | None, option("Tokenizer to compare with, for --html. May be repeated.", REPORT)
+    ] = None,
+    rows: Annotated[Count | None, option("Number of rows to show, for --html. Default: 3.", REPORT)] = None,
+    workers: Annotated[
+        int | None, option("Number of processes, for --html. Default: one per usable core.", REPORT)
+    ] = None,
+    seq_len: Annotated[
+        list[Length] | None, option("Cost of packings in rows of N tokens. May be repeated.", ROWS)
+    ] = None,
+    packing: Annotated[
+        Literal["concat", "best_fit", "pad"] | None, option("Only this packing. Default: all.", ROWS)
+    ] = None,
+    pack_window: Annotated[
+        int | None, option("Also the cost of best_fit in windows of N units of a source.", ROWS)
+    ] = None,
+    write: Annotated[
+        bool, option("With --packing best_fit: write the plan, or check an existing one.", ROWS)
+    ] = False,
+    plans: Annotated[str | None, option("Folder of plans. Default: in the store.", ROWS)] = None,
+    choice: DocumentArguments = _DOCUMENTS,
     flags: Flags = _FLAGS,
 ) -> int:
     """Show the contents of a store or a run; see `help_texts`."""
+    of_report, of_rows = (html, against, rows, workers), (seq_len, packing, pack_window, plans, write or None)
+    chosen = any(value is not None for value in choice.settings().values())
     if kind_of(store) == "run file":
+        if chosen or any(value is not None for value in (*of_report, *of_rows)):
+            raise RecipeError(
+                "--html, --seq-len and their options are for a store, and this is a run file",
+                hint=f"packline info {store}",
+            )
         return show_run(store)
+    if html is None and any(value is not None for value in of_report):
+        raise RecipeError("--against, --rows and --workers are for --html FILE", hint=_HTML.format(store))
+    if html is not None:
+        if chosen or pack_window is not None or write or plans is not None or len(seq_len or ()) > 1:
+            raise RecipeError(
+                "--html describes the whole store: expected one --seq-len, and no choice of documents",
+                hint=_HTML.format(store),
+            )
+        from packline.cli.html_report import write_report
+
+        return write_report(
+            store,
+            html,
+            seq_len=seq_len[0] if seq_len else None,
+            packing=packing,
+            against=against or (),
+            rows=rows,
+            workers=workers,
+        )
+    if not seq_len and (chosen or any(value is not None for value in of_rows)):
+        raise RecipeError(
+            "the choice of documents and packing is for rows: expected --seq-len NUMBER",
+            hint=f"packline info {store} --seq-len 4096",
+        )
+    if seq_len:
+        from packline.cli.packings import show_packings
+
+        return show_packings(
+            store,
+            seq_len,
+            packing,
+            pack_window=pack_window,
+            write=write,
+            plans=plans,
+            documents=choice.settings(),
+        )
     opened = StoreReader(store)
     lengths = measure_lengths(opened)
     shown = range(min(max(documents, 0), len(opened.documents)))

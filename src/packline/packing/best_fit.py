@@ -254,7 +254,7 @@ class BestFit:
         where = self.plan.folder or self.selection.store.place
         return CorruptStore(
             f"the plan of {where} does not fit the lengths in the store: found {found}",
-            hint="packline verify checks the store; packline pack --write checks the plan",
+            hint="packline verify checks the store; packline info --seq-len N --write checks the plan",
         )
 
 

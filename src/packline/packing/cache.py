@@ -10,7 +10,7 @@ Processes that make the same plan at once do the work twice, and all use the pla
 Leftovers of a killed process begin with a dot and are ignored.
 
 Checksums are compared when a plan is loaded, if it has at most 1 GB (a tenth of a second); for a larger plan
-only sizes are, unless `check=True` (as in `packline pack --write`).
+only sizes are, unless `check=True` (as in `packline info --seq-len N --write`).
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class RowOptions(DocumentFilter, frozen=True, forbid_unknown_fields=True, kw_onl
     """Documents of a store, and how they fill rows."""
 
     packing: str = "concat"
-    """`concat`, `best_fit` or `pad`; `packline pack` reports the cost of each."""
+    """`concat`, `best_fit` or `pad`; `packline info --seq-len` reports the cost of each."""
     min_tail_fraction: float = 0.5
     """For concat: smallest share of a row for which the last row is kept, padded."""
     pack_window: int | None = None

@@ -7,7 +7,7 @@
                                   2 - - -
 
 For models that must not see two documents in one row, and for evaluation. On ordinary text most of every row
-is padding; `packline pack` reports how much for a given store.
+is padding; `packline info --seq-len` reports how much for a given store.
 
 Cost: `truncate` is closed form. `split` and `drop` need the number of rows before a document: sums over every
 16th one, made in one pass over the lengths (`SampledOffsets`).

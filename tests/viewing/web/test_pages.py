@@ -360,7 +360,7 @@ def test_pages_wait_for_no_plan(store: Store, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(choosing, "PACKED_MOST", 10)
     found = page(client_of([store]), f"/rows?{ROWS}&packing=best_fit", 400)
-    assert "packline pack" in found.of("main") and "--write" in found.of("main")
+    assert "packline info" in found.of("main") and "--write" in found.of("main")
     store.rows(32, packing="best_fit", plans=store.path / "plans")
     page(client_of([store]), f"/rows?{ROWS}&packing=best_fit")
 

@@ -141,5 +141,5 @@ def open_rows(store: StoreReader, seq_len: int, options: RowOptions) -> Rows:
     raise RecipeError(
         f"no plan of best_fit with rows of {seq_len:,} tokens yet, and {len(selection):,} documents are "
         "too many to pack them for a page",
-        hint=f"packline pack {store.place} {' '.join(words)} --write",
+        hint=f"packline info {store.place} {' '.join(words)} --write",
     )

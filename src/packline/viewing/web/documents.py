@@ -2,8 +2,8 @@
 
     /documents?where=score >= 3&sort=tokens&desc=1     heads sort and show distributions
 
-The choice (`where`, `unique`, `exclude`) means what it means for `packline pack` and for training, and the
-pages of rows take the same.
+The choice (`where`, `unique`, `exclude`) means what it means for `packline info --seq-len` and for training,
+and the pages of rows take the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`packline report`: a file that a browser opens, and a few lines that say where it is and what is wrong."""
+"""`packline info --html`: a file that a browser opens, and lines that say where it is and what is wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path, docume
 
 
 def test_it_writes_a_file_and_says_what_is_wrong(store: Path, tokenizer_json: Path, tmp_path: Path) -> None:
-    done = run("report", store, "--against", tokenizer_json, "--seq-len", "128", cwd=tmp_path)
+    done = run(
+        "info", store, "--html", "report.html", "--against", tokenizer_json, "--seq-len", "128", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "report.html" in done.stdout and "1 record of the input could not be read" in done.stdout
     parsed = Parsed((tmp_path / "report.html").read_text("utf-8"))
@@ -36,7 +38,7 @@ def test_it_writes_a_file_and_says_what_is_wrong(store: Path, tokenizer_json: Pa
 
 def test_json_says_the_same_for_a_program(store: Path, tmp_path: Path) -> None:
     out = tmp_path / "there.html"
-    done = run("report", store, "-o", out, "--json", "--rows", "1", "--packing", "best_fit")
+    done = run("info", store, "--html", out, "--json", "--rows", "1", "--packing", "best_fit")
     values = result(done)
     assert values["out"] == str(out) and values["bytes"] == out.stat().st_size
     assert values["exit_code"] == done.returncode == 0
@@ -47,16 +49,18 @@ def test_json_says_the_same_for_a_program(store: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words, message, code",
     [
-        (["-o", "no/such/folder.html"], "no folder", 1),
-        (["--seq-len", "1"], "seq_len is 1", 2),
-        (["--rows", "-1"], "rows is -1", 2),
-        (["--against", "missing/tokenizer.json"], "no tokenizer at", 1),
+        (["--html", "no/such/folder.html"], "no folder", 1),
+        (["--html", "x.html", "--seq-len", "1"], "seq_len is 1", 2),
+        (["--html", "x.html", "--rows", "-1"], "rows is -1", 2),
+        (["--rows", "3"], "are for --html FILE", 2),
+        (["--html", "x.html", "--where", "a == 1"], "--html describes the whole store", 2),
+        (["--html", "x.html", "--against", "missing/tokenizer.json"], "no tokenizer at", 1),
     ],
 )
 def test_mistakes_are_named_and_leave_nothing(
     store: Path, tmp_path: Path, words: list[str], message: str, code: int
 ) -> None:
-    done = run("report", store, *words, cwd=tmp_path)
+    done = run("info", store, *words, cwd=tmp_path)
     assert done.returncode == code
     assert message in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -66,6 +70,6 @@ def test_a_damaged_store_is_an_error_and_not_a_report(store: Path, tmp_path: Pat
     damaged = shutil.copytree(store, tmp_path / "store")
     shard = next(damaged.glob("*.bin"))
     shard.write_bytes(shard.read_bytes()[:-2])
-    done = run("report", damaged, cwd=tmp_path)
+    done = run("info", damaged, "--html", "report.html", cwd=tmp_path)
     assert done.returncode == 1 and str(shard.name) in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "report.html").exists()

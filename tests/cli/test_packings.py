@@ -1,4 +1,4 @@
-"""`packline pack`: its numbers are right, its table is readable, and plans are written when asked for."""
+"""`packline info --seq-len`: its numbers are right, its table is readable, and plans are written."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_the_numbers_are_those_of_packing_by_hand(store: Path, words: list[str], lengths: list[int]) -> None:
-    done = run("pack", store, "--seq-len", "10", "--seq-len", "4", *words, "--json")
+    done = run("info", store, "--seq-len", "10", "--seq-len", "4", *words, "--json")
     assert done.returncode == 0, done.stderr
     values = result(done)
     assert (values["documents"], values["tokens"]) == (len(lengths), sum(lengths))
@@ -57,7 +57,7 @@ def test_the_numbers_are_those_of_packing_by_hand(store: Path, words: list[str],
 
 
 def test_the_table_says_the_same_within_80_columns(store: Path) -> None:
-    done = run("pack", store.name, "--seq-len", "10", cwd=store.parent, COLUMNS="80")
+    done = run("info", store.name, "--seq-len", "10", cwd=store.parent, COLUMNS="80")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert all(len(line) <= 80 for line in lines)
@@ -81,7 +81,7 @@ def test_the_table_says_the_same_within_80_columns(store: Path) -> None:
 
 
 def test_the_last_lines_name_the_cheapest(store: Path) -> None:
-    lines = run("pack", store, "--seq-len", "10").stdout.splitlines()[-3:]
+    lines = run("info", store, "--seq-len", "10").stdout.splitlines()[-3:]
     assert lines[0].split("  ")[1] == "loses fewest tokens"
     expected = by_hand.prices(WEB + BOOKS, 10)
     lossless = {name for name, one in expected.items() if not one.dropped_tokens + one.truncated_tokens}
@@ -94,7 +94,7 @@ def test_the_last_lines_name_the_cheapest(store: Path) -> None:
 
 
 def test_a_plan_is_written_when_asked_for_and_checked_the_next_time(store: Path, tmp_path: Path) -> None:
-    words = ["pack", str(store), "--seq-len", "10", "--packing", "best_fit", "--write"]
+    words = ["info", str(store), "--seq-len", "10", "--packing", "best_fit", "--write"]
     words += ["--plans", str(tmp_path / "plans"), "--shuffle-documents", "3"]
     first = run(*words)
     assert first.returncode == 0, first.stderr
@@ -126,17 +126,18 @@ def test_a_plan_is_written_when_asked_for_and_checked_the_next_time(store: Path,
         (["--seq-len", "8", "--write", "--packing", "pad"], "--write belongs to --packing best_fit"),
         (["--seq-len", "8", "--label", "nope"], "the label 'nope'"),
         (["--seq-len", "8", "--packing", "nope"], "--packing"),
-        ([], "--seq-len"),
+        (["--packing", "pad"], "expected --seq-len"),
+        (["--unique"], "expected --seq-len"),
     ],
 )
 def test_settings_that_make_no_sense_are_wrong_usage(store: Path, words: list[str], message: str) -> None:
-    done = run("pack", store, *words)
+    done = run("info", store, *words)
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and message in done.stderr
     assert done.stdout == ""
 
 
 def test_no_document_left_is_an_error(store: Path) -> None:
-    done = run("pack", store, "--seq-len", "8", "--min-tokens", "1000")
+    done = run("info", store, "--seq-len", "8", "--min-tokens", "1000")
     assert done.returncode == 1
     assert "no document is left" in done.stderr

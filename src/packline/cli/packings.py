@@ -1,14 +1,13 @@
-"""`packline pack`: the cost of every packing on the documents of a store; optionally writes a plan."""
+"""`packline info --seq-len`: the cost of every packing on the documents of a store."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from cyclopts import Parameter
 
-from packline.cli.arguments import ROWS, DocumentArguments, Flags, Length, option
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import RecipeError
@@ -20,43 +19,27 @@ from packline.viewing.describe import cheapest_facts, left_out_facts, packing_ta
 from packline.viewing.page import Block, KeyValues
 from packline.viewing.text import plural, size
 
-_FLAGS, _DOCUMENTS = Flags(), DocumentArguments()
 
-
-def pack(
-    store: Annotated[str, Parameter(help="Folder of a finished store.")],
-    /,
+def show_packings(
+    store: str,
+    lengths: Sequence[int],
+    packing: str | None,
     *,
-    seq_len: Annotated[
-        list[Length] | None, option("Tokens per row, required. May be repeated.", ROWS)
-    ] = None,
-    packing: Annotated[
-        Literal["concat", "best_fit", "pad"] | None, option("Only this packing. Default: all.", ROWS)
-    ] = None,
-    pack_window: Annotated[
-        int | None, option("Also the cost of best_fit in windows of N units of a source.", ROWS)
-    ] = None,
-    write: Annotated[
-        bool, option("With --packing best_fit: write the plan, or check an existing one.", ROWS)
-    ] = False,
-    plans: Annotated[str | None, option("Folder of plans. Default: in the store.", ROWS)] = None,
-    documents: DocumentArguments = _DOCUMENTS,
-    flags: Flags = _FLAGS,
+    pack_window: int | None,
+    write: bool,
+    plans: str | None,
+    documents: dict[str, Any],
 ) -> int:
-    """Show the cost of every packing; see `help_texts`."""
+    """Show the cost of packings on selected documents, and write the plan of best_fit on request."""
     if write and packing != "best_fit":
         raise RecipeError(
             "--write belongs to --packing best_fit: other packings are computed when rows are opened",
-            hint="packline pack STORE --seq-len N --packing best_fit --write",
+            hint="packline info STORE --seq-len N --packing best_fit --write",
         )
-    chosen = {name: value for name, value in documents.settings().items() if value is not None}
+    chosen = {name: value for name, value in documents.items() if value is not None}
     opened = StoreReader(store)
-    if not seq_len:
-        raise RecipeError(
-            "packline pack needs --seq-len NUMBER", hint=f"packline pack {store} --seq-len 4096"
-        )
     selection = Selection(opened, DocumentFilter(**chosen), plans=plans)
-    lengths = list(dict.fromkeys(seq_len))
+    lengths = list(dict.fromkeys(lengths))
     prices = {
         length: compare_packings(
             selection, length, [packing] if packing else PACKINGS, pack_window=pack_window
@@ -74,7 +57,7 @@ def pack(
     output.blocks(*blocks)
     output.result(
         {
-            "command": "pack",
+            "command": "info",
             "store": store,
             "exit_code": DONE,
             "documents": len(selection),
