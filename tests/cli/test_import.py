@@ -64,7 +64,7 @@ def test_a_data_set_becomes_a_store(data: Path, tokenizer: Path, tmp_path: Path)
     shown = run("info", tmp_path / "store")
     assert shown.returncode == 0 and re.search(r"imported from +nanogpt", shown.stdout)
     assert result(run("info", tmp_path / "store", "--json"))["imported"][0]["format"] == "nanogpt"
-    assert run("pack", tmp_path / "store", "--seq-len", "4").returncode == 0
+    assert run("info", tmp_path / "store", "--seq-len", "4").returncode == 0
 
 
 def test_damage_and_wrong_usage_end_with_their_codes(data: Path, tokenizer: Path, tmp_path: Path) -> None:

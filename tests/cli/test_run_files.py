@@ -66,13 +66,10 @@ def folder(
 @pytest.mark.parametrize(
     "command",
     [
-        "report FILE",
         "verify FILE",
         "verify FILE --from llmc --tokenizer TOKENIZER",
         "analyze FILE",
         "analyze FILE --from llmc --tokenizer TOKENIZER",
-        "pack FILE",
-        "pack FILE --seq-len 32",
         "merge FILE two --out x",
         "diff FILE one",
         "diff one FILE",

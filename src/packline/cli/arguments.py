@@ -83,7 +83,10 @@ class Settings:
         option("gpt2, a hub id, a tokenizer.json, a folder with one, a .tiktoken or .model file.", MAIN),
     ] = None
     encoding: Annotated[
-        str | None, option("Encoding of a .tiktoken file whose name does not reveal it.", TOKENS)
+        str | None,
+        option(
+            "Encoding of a .tiktoken file whose name does not reveal it.", TOKENS, name="--tiktoken-encoding"
+        ),
     ] = None
     eod: Annotated[
         str | None,

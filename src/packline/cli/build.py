@@ -23,7 +23,8 @@ NOTHING_KEPT = "before the first unit"
 def build(
     *inputs: Inputs,
     out: Annotated[
-        str | None, option("Output folder, or URI: new, empty, or with this build unfinished.", MAIN)
+        str | None,
+        option("Output folder, or URI: new, empty, or with this build unfinished.", MAIN, alias="-o"),
     ] = None,
     dry_run: Annotated[
         bool, option("Estimate result and cost from a sample, and what is reused; write nothing.", MAIN)

@@ -63,7 +63,7 @@ END = "<|endoftext|>"
 def demo(
     *,
     out: Annotated[
-        str, Parameter(help="Folder for all files: new, or of an earlier demo.")
+        str, Parameter(help="Folder for all files: new, or of an earlier demo.", alias="-o")
     ] = "packline-demo",
     flags: Flags = _FLAGS,
 ) -> int:

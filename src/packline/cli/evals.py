@@ -41,7 +41,7 @@ def evals(
         str,
         option("A tokenizer.json, a folder with one, a hub id, a .tiktoken or SentencePiece file.", TOKENS),
     ],
-    out: Annotated[str, option("Output folder; created if missing.", FILES)],
+    out: Annotated[str, option("Output folder; created if missing.", FILES, alias="-o")],
     mmlu: Annotated[
         str | None, option("chat: file or folder of MMLU; its test split, if there are several.", QUESTIONS)
     ] = None,
@@ -51,7 +51,10 @@ def evals(
         list[str] | None, option("core: only this task, by its label. May be repeated.", QUESTIONS)
     ] = None,
     encoding: Annotated[
-        str | None, option("Encoding of a .tiktoken file whose name does not reveal it.", TOKENS)
+        str | None,
+        option(
+            "Encoding of a .tiktoken file whose name does not reveal it.", TOKENS, name="--tiktoken-encoding"
+        ),
     ] = None,
     chat_template: Annotated[
         str | None,

@@ -41,7 +41,9 @@ def export(
         Parameter(help="Folder of a store, a run file (.toml), or text: files, folders, globs, a recipe."),
     ],
     to: Annotated[str, Parameter(help="Output format; `packline formats` lists them.")],
-    out: Annotated[str, Parameter(help="Output folder, or URI: new, empty, or with this export.")],
+    out: Annotated[
+        str, Parameter(help="Output folder, or URI: new, empty, or with this export.", alias="-o")
+    ],
     set: Annotated[
         list[str] | None,
         option("Option of the format: NAME=VALUE, a list as NAME=A,B. May be repeated.", MAIN),

@@ -75,7 +75,9 @@ def import_(
     path: Annotated[str, Parameter(help="File or folder of the dataset.")],
     /,
     *,
-    out: Annotated[str, Parameter(help="Output folder, or URI: new, empty, or with this import unfinished.")],
+    out: Annotated[
+        str, Parameter(help="Output folder, or URI: new, empty, or with this import unfinished.", alias="-o")
+    ],
     reading: Reading = _READING,
     workers: Annotated[
         int | None, option("Number of processes. Default: one per usable core; 0 for little data.", RUNNING)

@@ -30,7 +30,9 @@ def init(
         str | None, option(f"Tokenizer of the recipe. Default: {DEFAULT_TOKENIZER}.", MAIN)
     ] = None,
     eod: Annotated[str | None, option("End-of-document token. Default: the tokenizer's own.", MAIN)] = None,
-    out: Annotated[str | None, option("File to write. Default: recipe.toml, or run.toml.", MAIN)] = None,
+    out: Annotated[
+        str | None, option("File to write. Default: recipe.toml, or run.toml.", MAIN, alias="-o")
+    ] = None,
     force: Annotated[bool, option("Replace an existing file.", MAIN)] = False,
     run: Annotated[str | None, option("Store for which to write a run file.", RUN)] = None,
     recipe: Annotated[str | None, option("Recipe of the store, for weights and budgets.", RUN)] = None,

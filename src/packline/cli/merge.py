@@ -20,7 +20,9 @@ def merge(
     stores: Annotated[list[str], Parameter(help="Folders of two or more finished stores.", negative="")],
     /,
     *,
-    out: Annotated[str, Parameter(help="Output folder: new, empty, or with this merge unfinished.")],
+    out: Annotated[
+        str, Parameter(help="Output folder: new, empty, or with this merge unfinished.", alias="-o")
+    ],
     verify: Annotated[
         bool, option("Compare the checksums of all files, which reads them. Default: sizes.", MAIN)
     ] = False,

@@ -47,7 +47,9 @@ def sft(
     *inputs: Annotated[
         str, Parameter(help="Files, folders, globs or URIs of JSONL, JSON arrays or Parquet.")
     ],
-    out: Annotated[str, Parameter(help="Output folder, or URI: new, empty, or with this build unfinished.")],
+    out: Annotated[
+        str, Parameter(help="Output folder, or URI: new, empty, or with this build unfinished.", alias="-o")
+    ],
     tokenizer: Annotated[
         str | None, option("A tokenizer.json, a folder with one, a hub id, ...", MAIN)
     ] = None,

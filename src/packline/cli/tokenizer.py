@@ -40,7 +40,7 @@ def train(
     vocab_size: Annotated[
         Length, Parameter(help="Total number of tokens: bytes, merges and special tokens.", group=LEARNING)
     ],
-    out: Annotated[str, Parameter(help="Output folder, new or empty.")],
+    out: Annotated[str, Parameter(help="Output folder, new or empty.", alias="-o")],
     pattern: Annotated[
         PatternName, Parameter(help="Pattern that splits text into words before merging.", group=LEARNING)
     ] = "gpt4",
@@ -194,7 +194,7 @@ def export(
     /,
     *,
     to: Annotated[Literal["nanochat"], Parameter(help="Trainer that reads the files.")],
-    out: Annotated[str, Parameter(help="Output folder, new or empty.")],
+    out: Annotated[str, Parameter(help="Output folder, new or empty.", alias="-o")],
     force: Annotated[bool, Parameter(help="Write into a folder that is not empty.", negative="")] = False,
     flags: Flags = _FLAGS,
 ) -> int:

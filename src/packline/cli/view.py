@@ -67,7 +67,7 @@ class Shown:
         int, option("First token of the document, or first document of a list. Default: 0.", SHOWN)
     ] = 0
     out: Annotated[
-        str | None, option("Write an HTML file that opens offline, instead of printing.", SHOWN)
+        str | None, option("Write an HTML file that opens offline, instead of printing.", SHOWN, alias="-o")
     ] = None
 
 
