@@ -1,4 +1,4 @@
-"""`packline cp` between any two storages: the same bytes, or an error and the same command again."""
+"""Copies between any two storages: the same bytes, or an error and the same command again."""
 
 from __future__ import annotations
 
@@ -193,22 +193,59 @@ def test_exports_and_plain_folders_are_copied_too(store: Path, tmp_path: Path, b
 
 def test_the_command_shows_what_it_did(store: Path, tmp_path: Path, bucket: Bucket) -> None:
     target = bucket.place("copy")
-    done = run_alone("cp", "store", target, cwd=tmp_path, COLUMNS="100", **bucket.environment)
+    done = run_alone("push", "store", target, cwd=tmp_path, COLUMNS="100", **bucket.environment)
     assert done.returncode == 0, done.stderr
     assert f"store -> {target}" in done.stdout and "checksums of the manifest while reading" in done.stdout
-    values = result(run_alone("cp", target, "back", "--verify", "--json", cwd=tmp_path, **bucket.environment))
+    values = result(
+        run_alone("pull", target, "back", "--verify", "--json", cwd=tmp_path, **bucket.environment)
+    )
     assert values["kind"] == "store" and values["verified"] and values["target"] == "back"
-    again = run_alone("cp", target, "back", cwd=tmp_path, **bucket.environment)
+    for further in (bucket.place("again"), "beside"):  # from store to store, and from folder to folder
+        source = target if is_remote(further) else "store"
+        done = run_alone("push", source, further, "--verify", cwd=tmp_path, **bucket.environment)
+        assert done.returncode == 0 and "and the target read back" in done.stdout, done.stderr
+    assert contents(bucket.place("again")) == contents(tmp_path / "beside") == contents(store)
+    again = run_alone("pull", target, "back", cwd=tmp_path, **bucket.environment)
     assert "nothing to do: all files are there" in again.stdout
-    failed = run_alone("cp", "store", f"s3://{bucket.name}-none/x", cwd=tmp_path, **bucket.environment)
+    failed = run_alone("push", "store", f"s3://{bucket.name}-none/x", cwd=tmp_path, **bucket.environment)
     assert failed.returncode == 1 and "there is no such bucket or container" in failed.stderr
 
 
-def test_a_store_that_lies_is_refused_unless_it_has_one_writer(store: Path, lying_bucket: Bucket) -> None:
+def test_a_store_that_lies_is_refused_unless_it_has_one_writer(
+    store: Path, lying_bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(StoreError, match="ignores conditions"):
         packline.copy(store, lying_bucket.place("copy"))
     packline.copy(store, lying_bucket.place("copy"), one_writer=True)
-    assert {facts.name for facts in open_storage(lying_bucket.place("copy")).walk()} == set(contents(store))
+    monkeypatch.setenv("PACKLINE_ONE_WRITER", "1")
+    packline.copy(store, lying_bucket.place("by-environment"))
+    for name in ("copy", "by-environment"):
+        assert {facts.name for facts in open_storage(lying_bucket.place(name)).walk()} == set(contents(store))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("push store new --public", "--public is for the hub: new is another place"),
+        (
+            "push store s3://bucket/x --license mit",
+            "--license is for the hub: s3://bucket/x is another place",
+        ),
+        ("push store hf://datasets/org/name --verify", "--verify is for folders and object stores"),
+        (
+            "push s3://bucket/x hf://datasets/org/name",
+            "s3://bucket/x: a push to the hub reads a local folder",
+        ),
+        ("pull hf://datasets/org/name new --verify", "--verify is for object stores"),
+        ("cp store new", "packline push, or packline pull does it"),
+    ],
+)
+def test_an_option_of_another_place_is_refused_by_name(
+    words: str, message: str, store: Path, tmp_path: Path
+) -> None:
+    done = run_alone(*words.split(), cwd=tmp_path)
+    assert done.returncode in (1, 2) and message in done.stderr
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("path", ["folder to folder", "objects to folder"])

@@ -114,6 +114,7 @@ def test_no_error_repeats_the_credentials_of_an_address(
         ["tokenizer", "check", uri],
         ["evals", uri],
         ["push", "store", uri],
+        ["pull", uri, "new"],
         ["no-such-command", uri],
     ):
         done = run(*words, cwd=tmp_path)
@@ -143,20 +144,20 @@ def test_no_secret_is_ever_written(
     denied = "access refused: status 403"
     # Expected error of each command; empty: success.
     commands: list[tuple[str, list[str]]] = [
-        ("", ["cp", "store", at("copy")]),
-        ("", ["cp", at("copy"), "back", "--verify", "--json"]),
+        ("", ["push", "store", at("copy")]),
+        ("", ["pull", at("copy"), "back", "--verify", "--json"]),
         ("", ["build", "text", *build, "--out", at("built"), "--json"]),
         ("", ["status", at("built")]),
         ("", ["info", at("copy")]),
         ("", ["verify", at("copy")]),
-        (denied, ["cp", "store", at("denied")]),
-        (denied, ["cp", "store", at("denied"), "--debug"]),
-        (denied, ["cp", "store", at("denied"), "--json"]),
+        (denied, ["push", "store", at("denied")]),
+        (denied, ["push", "store", at("denied"), "--debug"]),
+        (denied, ["push", "store", at("denied"), "--json"]),
         (denied, ["build", "text", *build, "--out", at("denied")]),
-        ("no such bucket", ["cp", "store", f"s3://none-{bucket.name}/x", "--debug"]),
-        (signed, ["cp", "store", f"s3://me:{IN_URI}@{bucket.name}/x"]),
-        (signed, ["cp", f"az://c/x?sig={IN_QUERY}", "new", "--json"]),
-        (signed, ["cp", f"{at('copy')}?sig={IN_QUERY}", "new", "--debug"]),
+        ("no such bucket", ["push", "store", f"s3://none-{bucket.name}/x", "--debug"]),
+        (signed, ["push", "store", f"s3://me:{IN_URI}@{bucket.name}/x"]),
+        (signed, ["pull", f"az://c/x?sig={IN_QUERY}", "new", "--json"]),
+        (signed, ["pull", f"{at('copy')}?sig={IN_QUERY}", "new", "--debug"]),
         (signed, ["status", f"{at('built')}?sig={IN_QUERY}"]),
         (signed, ["info", f"{at('copy')}?sig={IN_QUERY}", "--debug"]),
         ("in a local folder", ["verify", f"{at('copy')}?sig={IN_QUERY}", "--from", "nanogpt"]),
@@ -175,7 +176,7 @@ def test_no_secret_is_ever_written(
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     monkeypatch.delenv("AWS_SESSION_TOKEN")
     for profile, code in (("hidden", 0), ("absent", 1)):
-        done = run_alone("cp", "store", at(f"by-{profile}"), cwd=home, AWS_PROFILE=profile)
+        done = run_alone("push", "store", at(f"by-{profile}"), cwd=home, AWS_PROFILE=profile)
         assert done.returncode == code, done.stderr
         printed[profile] = done.stdout + done.stderr
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "any")

@@ -202,7 +202,9 @@ def test_what_needs_a_local_path_refuses_a_uri_and_says_what_to_do(local: packli
         local.rows(256, packing="best_fit", plans="s3://bucket/plans")
     with pytest.raises(InputError, match="s3://bucket/x: a data set is checked in a local folder") as found:
         check_dataset("s3://me:word@bucket/x?sig=1", "nanogpt")
-    assert "packline cp s3://bucket/x DIR --verify && packline verify DIR --from nanogpt" in found.value.hint
+    assert (
+        "packline pull s3://bucket/x DIR --verify && packline verify DIR --from nanogpt" in found.value.hint
+    )
 
 
 def test_run_files_name_stores_by_uri(local: packline.Store, place: str, tmp_path: Path) -> None:

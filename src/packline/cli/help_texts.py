@@ -134,25 +134,6 @@ them. After an interruption the same command resumes.""",
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
     ),
-    "cp": (
-        """Copy a store, an export or a folder from one storage into another.
-
-SOURCE and TARGET are folders or URIs: s3://bucket/key, gs://bucket/key,
-az://container/key. Files are created, never overwritten. What is read is
-compared with the checksums of the manifest, and the manifest is copied last,
-so a copy that has one is whole. Between folders files are linked where
-possible. After an interruption the same command resumes. Hidden files are
-left out. Credentials and endpoints come from the environment, a profile or
-the machine: see docs/storage.md.""",
-        """Examples:
-
-  packline cp store s3://bucket/stores/web
-  packline cp s3://bucket/stores/web web --verify
-  packline cp s3://bucket/stores/web gs://other/stores/web
-  packline cp store ../backup/store --link copy
-
-Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
-    ),
     "diff": (
         """Show what differs between two stores, or between two run files.
 
@@ -321,35 +302,47 @@ Needs packline[web].""",
   packline serve store --host 0.0.0.0""",
     ),
     "push": (
-        """Publish a store, an export, a tokenizer or evaluation sets on the hub.
+        """Send a store, an export or a folder to the hub, an object store or a folder.
 
-Uploads what the repository lacks, a few commits in all, and the manifest last:
-a revision that has one is complete. The same command continues an interrupted
-push. The card (README.md) is made from the manifest; what you write around its
-marked part is kept. A new repository is private. Needs a token that may write:
+TO is hf://, s3://, gs://, az:// or a folder. Files are compared with the
+checksums of the manifest, which comes last: what has one is complete. The same
+command continues an interrupted push.
+
+To an object store or a folder files are created, never overwritten; between
+folders they are linked where possible. FOLDER may be a URI, too. Hidden files
+are left out. Credentials and endpoints: see docs/storage.md.
+
+To the hub go stores, exports, tokenizers and evaluation sets, with a card
+(README.md) that is made from the manifest; what you write around its marked
+part is kept. A new repository is private. Needs a token that may write:
 `hf auth login` or HF_TOKEN.""",
         """Examples:
 
   packline push store hf://datasets/org/tokens
   packline push store hf://datasets/org/tokens@v2 --public --license odc-by
   packline push mytok hf://org/tokenizer
-  packline push data hf://datasets/org/fineweb-bin
+  packline push store s3://bucket/stores/web
+  packline push s3://bucket/stores/web gs://other/stores/web --verify
+  packline push store ../backup/store
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
     ),
     "pull": (
-        """Fetch what a push published, and check it.
+        """Fetch a store, an export or a folder from the hub or an object store.
 
-Resolves the revision to a commit, fetches what is missing, compares every file
-with the checksums of the manifest, and makes the folder in one step. Prints
-the commit: a run that names it reads the same bytes for ever. The same command
-continues an interrupted pull. With HF_HUB_OFFLINE only the cache of the hub's
-client is used.""",
+Compares every file with the checksums of the manifest. The same command
+continues an interrupted pull. From an object store the manifest comes last: a
+folder that has one is complete.
+
+From the hub the revision is resolved to a commit, and the folder is made in
+one step. Prints the commit: a run that names it reads the same bytes for ever.
+With HF_HUB_OFFLINE only the cache of the hub's client is used.""",
         """Examples:
 
   packline pull hf://datasets/org/tokens store
   packline pull hf://datasets/org/tokens@v1 store
   packline pull hf://org/tokenizer mytok
+  packline pull s3://bucket/stores/web web --verify
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
     ),
@@ -391,7 +384,7 @@ TOPICS = {
     "Train": ("trace", "export"),
     "Other formats": ("formats", "import"),
     "Tokenizers and evaluation sets": ("tokenizer", "evals"),
-    "Move and publish": ("cp", "push", "pull"),
+    "Move and publish": ("push", "pull"),
 }
 """Commands by topic, in the order of `packline --help`."""
 
@@ -399,7 +392,6 @@ WRITING = (
     "build",
     "sft",
     "merge",
-    "cp",
     "init",
     "export",
     "import",

@@ -1,4 +1,4 @@
-"""`packline pull`: a repository on the hub becomes a folder, checked."""
+"""`packline pull`: what is on the hub or in an object store becomes a folder, checked."""
 
 from __future__ import annotations
 
@@ -7,23 +7,38 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from packline.cli.arguments import Flags
+from packline.cli.arguments import MAIN, Flags, option
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
+from packline.cli.transfer import transfer
+from packline.errors import RecipeError
 from packline.hub.pull import Pulled
 from packline.hub.pull import pull as pull_folder
+from packline.storage.places import HUB, is_remote, without_secrets
 from packline.viewing.text import duration, plural, size
 
 _FLAGS = Flags()
 
 
 def pull(
-    source: Annotated[str, Parameter(help="hf://datasets/ORG/NAME or hf://ORG/NAME; @REVISION may follow.")],
+    source: Annotated[
+        str,
+        Parameter(help="hf://datasets/ORG/NAME or hf://ORG/NAME, @REVISION may follow; s3://, gs://, az://."),
+    ],
     out: Annotated[str, Parameter(help="Folder to make: absent, empty, or an interrupted pull.")],
     *,
+    verify: Annotated[
+        bool, option("Also read OUT back and compare it. From the hub always so.", MAIN)
+    ] = False,
     flags: Flags = _FLAGS,
 ) -> int:
     """Pull a folder; see `help_texts`."""
+    if not source.startswith(HUB) or is_remote(out):
+        return transfer("pull", source, out, verify=verify)
+    if verify:
+        raise RecipeError(
+            f"--verify is for object stores: files of {without_secrets(source)} are always compared"
+        )
     if output.quiet or not output.interactive:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     try:

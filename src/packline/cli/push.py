@@ -1,4 +1,4 @@
-"""`packline push`: a store, an export, a tokenizer or evaluation sets become a repository on the hub."""
+"""`packline push`: a store, an export or another folder to the hub, an object store or a folder."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from cyclopts import Parameter
 from packline.cli.arguments import MAIN, Flags, option
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
+from packline.cli.transfer import transfer
+from packline.errors import RecipeError
 from packline.hub.push import Pushed
 from packline.hub.push import push as push_folder
+from packline.storage.places import HUB, without_secrets
 from packline.viewing.text import duration, plural, size
 
 _FLAGS = Flags()
@@ -20,21 +23,41 @@ _FLAGS = Flags()
 
 def push(
     folder: Annotated[
-        str, Parameter(help="Folder of a finished store, export, tokenizer or evaluation sets.")
+        str, Parameter(help="Folder of a finished store, export, tokenizer or evaluation sets, or a URI.")
     ],
     to: Annotated[
-        str, Parameter(help="hf://datasets/ORG/NAME; for a tokenizer hf://ORG/NAME; @BRANCH may follow.")
+        str,
+        Parameter(
+            help="hf://datasets/ORG/NAME; for a tokenizer hf://ORG/NAME; @BRANCH may follow. Or s3://, gs://,"
+            " az:// or a folder: new, empty, or with a part of this copy."
+        ),
     ],
     *,
+    verify: Annotated[
+        bool, option("Also read the target back and compare it. Not for the hub.", MAIN)
+    ] = False,
     public: Annotated[
-        bool, option("Make a new repository public. Default: private. An existing one keeps its own.", MAIN)
+        bool,
+        option(
+            "Make a new repository of the hub public. Default: private. An existing one keeps its own.", MAIN
+        ),
     ] = False,
     licence: Annotated[
-        str | None, Parameter(name=["--license"], help="Licence for the card, such as odc-by.", group=MAIN)
+        str | None,
+        Parameter(name=["--license"], help="Licence for the hub's card, such as odc-by.", group=MAIN),
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
     """Push a folder; see `help_texts`."""
+    if not to.startswith(HUB):
+        for name, given in {"--public": public, "--license": licence}.items():
+            if given:
+                raise RecipeError(f"{name} is for the hub: {without_secrets(to)} is another place")
+        return transfer("push", folder, to, verify=verify)
+    if verify:
+        raise RecipeError(
+            "--verify is for folders and object stores: the hub compares the checksums of what is sent"
+        )
     if output.quiet or not output.interactive:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     try:

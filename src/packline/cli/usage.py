@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 NOW = {
     "bake": "packline export --to baked",
+    "cp": "packline push, or packline pull",
     "convert": "packline import, then packline export",
     "finalize": "packline build --join",
     "pack": "packline info STORE --seq-len N",

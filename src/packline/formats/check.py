@@ -94,7 +94,7 @@ def check_dataset(
         shown, name = without_secrets(str(path)), format or "FORMAT"
         raise InputError(
             f"{shown}: a data set is checked in a local folder, found a URI",
-            hint=f"copy it first, then check the copy: packline cp {shown} DIR --verify && "
+            hint=f"copy it first, then check the copy: packline pull {shown} DIR --verify && "
             f"packline verify DIR --from {name}",
         )
     path, findings = Path(path), Findings()

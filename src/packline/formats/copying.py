@@ -1,4 +1,4 @@
-"""`packline cp`: a store, an export or any folder from one storage into another, with its record last.
+"""A store, an export or any folder from one storage into another, with its record last.
 
 A store's `manifest.json` and an export's `packline.json` list every file with size and checksum: a copy that
 has one is whole. Other files of the folder are copied too, by checksums of their own. Files and folders whose
@@ -7,6 +7,7 @@ names begin with a dot are left out: caches, and the work folders of unfinished 
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ import msgspec
 from packline.errors import CorruptStore, PacklineError, StoreError, StoreNotFound
 from packline.fingerprint import hash_bytes
 from packline.formats.export_record import RECORD, read_record
+from packline.jobs.work import ONE_WRITER
 from packline.storage.copying import CopiedFile, Copier, forget_waiting
 from packline.storage.local import LocalFolder
 from packline.storage.objects import ObjectFolder
@@ -66,7 +68,7 @@ def run_copy(
     began = time.monotonic()
     reading, writing = open_storage(source), open_storage(target)
     if isinstance(writing, ObjectFolder):
-        writing.one_writer = one_writer
+        writing.one_writer = one_writer or bool(os.environ.get(ONE_WRITER))
     _refuse_overlap(reading, writing)
     kind, record, listed = _contents(reading)
     found = list(reading.walk())

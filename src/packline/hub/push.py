@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from packline.errors import CorruptStore, HubError, refuse_unknown_names
+from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_names
 from packline.hub.card import make_card
 from packline.hub.publication import CARD, Publication, belongs_to_store, publication_kind, read_publication
 from packline.hub.repository import Repository, parse_repository, same_bytes, with_patience
 from packline.storage.hub_client import address
+from packline.storage.places import is_remote, without_secrets
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
 
@@ -80,6 +81,7 @@ def push(folder: str | Path, to: str, *, private: bool = True, licence: str | No
     Raises:
         StoreNotFound: nothing to push, or an unfinished store.
         CorruptStore: a file differs from its checksum; it is not uploaded.
+        StoreError: `folder` is a URI.
         HubError: no token, no permission, no connection, or another kind of repository.
         RecipeError: `to` is no address of a repository.
 
@@ -89,6 +91,11 @@ def push(folder: str | Path, to: str, *, private: bool = True, licence: str | No
     """
     started = time.perf_counter()
     place = parse_repository(to)
+    if is_remote(folder):
+        raise StoreError(
+            f"{without_secrets(str(folder))}: a push to the hub reads a local folder, found a URI",
+            hint="fetch it first: packline pull URI FOLDER, and push FOLDER",
+        )
     publication = read_publication(folder)
     if publication.repository_kind != place.type:
         right = address(replace(place, type=publication.repository_kind))

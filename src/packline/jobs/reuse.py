@@ -199,7 +199,7 @@ class Reuse:
         if is_remote(path):
             raise StoreError(
                 f"{path}: an earlier store must be a local folder, since its files are linked",
-                hint=f"copy it first: packline cp {path} DIR, and give --reuse DIR",
+                hint=f"copy it first: packline pull {path} DIR, and give --reuse DIR",
             )
         if out.exists() and Path(path).exists() and os.path.samefile(path, out):
             raise StoreError(f"{path} is the output itself", hint="choose another --out")

@@ -141,5 +141,5 @@ def refuse_remote(place: str | os.PathLike[str], what: str) -> None:
     if is_remote(place):
         raise StoreError(
             f"{without_secrets(os.fspath(place))}: {what} is written to a local path, found a URI",
-            hint="write it to a local path, then copy it: packline cp SRC DST",
+            hint="write it to a local path, then copy it: packline push FOLDER URI",
         )

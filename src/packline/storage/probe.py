@@ -14,7 +14,10 @@ from packline.storage.protocol import Storage
 from packline.storage.store_errors import status_of
 
 FOLDER = ".packline"
-HINT = "use a store that knows conditional puts, or --one-writer if no other process will write there"
+HINT = (
+    "use a store that knows conditional puts, or set PACKLINE_ONE_WRITER=1 "
+    "if no other process will write there"
+)
 
 
 def probe(storage: Storage) -> None:

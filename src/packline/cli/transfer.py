@@ -1,52 +1,35 @@
-"""`packline cp`: a store, an export or a folder into another storage."""
+"""`packline push` and `packline pull` between folders and object stores."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from packline.cli.arguments import MAIN, Flags, option
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
 from packline.formats.copying import Copied, OnProgress
 from packline.storage.places import without_secrets
-from packline.storage.sharing import Link
 from packline.stores import copy
 from packline.viewing.text import bar, duration, plural, size
 
-_FLAGS = Flags()
 
+def transfer(command: str, source: str, target: str, *, verify: bool) -> int:
+    """Copy between places of which the hub's own client serves neither; print the result.
 
-def cp(
-    source: Annotated[str, Parameter(help="Folder or URI of a store, an export or other files.")],
-    target: Annotated[str, Parameter(help="Folder or URI: new, empty, or with a part of this copy.")],
-    /,
-    *,
-    verify: Annotated[bool, option("Also read the target back and compare it.", MAIN)] = False,
-    link: Annotated[Link, option("How to share files between folders. Default: auto.", MAIN)] = "auto",
-    one_writer: Annotated[
-        bool,
-        option("Accept a store that ignores conditions: nothing else writes into TARGET meanwhile.", MAIN),
-    ] = False,
-    flags: Flags = _FLAGS,
-) -> int:
-    """Copy; see `help_texts`."""
+    Args:
+        command: `push` or `pull`, for the result.
+    """
 
     def run(hear: OnProgress | None) -> Copied:
-        return copy(source, target, verify=verify, link=link, one_writer=one_writer, on_progress=hear)
+        return copy(source, target, verify=verify, on_progress=hear)
 
     try:
         copied = _with_bar(run)
     except KeyboardInterrupt as error:
         return interrupted(error, "the files that are copied are kept")
-    shown = without_secrets(target)
-    output.lines(_lines(copied, without_secrets(source), shown))
+    source, target = without_secrets(source), without_secrets(target)
+    output.lines(_lines(copied, source, target))
     values = {name: getattr(copied, name) for name in copied.__struct_fields__}
-    output.result(
-        {"command": "cp", "source": without_secrets(source), "target": shown, "exit_code": DONE, **values}
-    )
+    output.result({"command": command, "source": source, "target": target, "exit_code": DONE, **values})
     return DONE
 
 
