@@ -335,3 +335,20 @@ def test_it_ends_with_what_the_trainer_has_to_be_told(store: Store, tmp_path: Pa
     assert run(*words, cwd=tmp_path).stdout.endswith(told)  # also where there is nothing to do
     lines = result(run(*words, "--json", cwd=tmp_path))["trainer_lines"]
     assert [line.rstrip() for line in textwrap.dedent(told).splitlines()] == lines
+
+
+def test_a_dry_run_says_what_the_export_does_and_writes_nothing(store: Store, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    for words in (["--to", "nanogpt"], ["--to", "npz", "--seq-len", "16"]):
+        planned = result(run("export", store.path, *words, "-o", "out", "--dry-run", "--json", cwd=tmp_path))
+        assert planned["dry_run"] and sorted(tmp_path.rglob("*")) == before
+        shown = run("export", store.path, *words, "-o", "out", "--dry-run", cwd=tmp_path)
+        assert shown.returncode == 0 and "new on disk" in shown.stdout
+        name = words[1]
+        made = result(run("export", store.path, *words, "-o", name, "--json", cwd=tmp_path))
+        assert planned["rows"] == made["rows"]
+        before = sorted(tmp_path.rglob("*"))
+    text = run(
+        "export", "in.jsonl", "--to", "nanogpt", "--tokenizer", "t", "-o", "o", "--dry-run", cwd=tmp_path
+    )
+    assert text.returncode in (1, 2) and sorted(tmp_path.rglob("*")) == before

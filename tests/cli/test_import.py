@@ -143,3 +143,12 @@ def test_formats_are_listed_and_explained() -> None:
     assert done.returncode == 0 and "train.bin" in done.stdout and "meta_pkl" in done.stdout
     done = run("formats", "csv")
     assert done.returncode == 2 and "megatron" in done.stderr
+
+
+def test_a_dry_run_of_an_import_writes_nothing(data: Path, tokenizer: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    words = ["--from", "nanogpt", "--tokenizer", str(tokenizer), "--eod", EOD, "-o", str(tmp_path / "new")]
+    done = run("import", data, *words, "--dry-run")
+    assert done.returncode == 0 and "nanogpt" in done.stderr, done.stderr
+    values = result(run("import", data, *words, "--dry-run", "--json"))
+    assert values["dry_run"] and values["units"] and sorted(tmp_path.rglob("*")) == before

@@ -106,10 +106,10 @@ exclude = "gone.parquet"
     ]
     assert trace_document(given, 0, store=given.schedule.stages[0].mixture.rows[0].store) == []
     words: list[str | Path] = ["--where", choice["where"], "--unique", "--exclude", tmp_path / "gone.parquet"]
-    done = result(run("pack", store.path, "--seq-len", "8", *words, "--json"))
+    done = result(run("info", store.path, "--seq-len", "8", *words, "--json"))
     assert done["documents"] == len(rows.selection)  # type: ignore[attr-defined]
     assert sum(one["documents"] for one in done["left_out"]) + done["documents"] == len(store.documents)
-    shown = run("pack", store.path, "--seq-len", "8", *words)
+    shown = run("info", store.path, "--seq-len", "8", *words)
     assert "left out" in shown.stdout and "duplicates (" in shown.stdout
     assert "where meta.lang == 'de' or source == 'code' (" in " ".join(shown.stdout.split())
     export: list[str | Path] = [
@@ -124,7 +124,7 @@ exclude = "gone.parquet"
         *words,
     ]
     assert result(run(*export, "--json"))["rows"] == len(rows)
-    refused = run("pack", store.path, "--seq-len", "8", "--where", "score => 3")
+    refused = run("info", store.path, "--seq-len", "8", "--where", "score => 3")
     assert refused.returncode == 2 and "column 7 of 'score => 3': expected >=" in refused.stderr
 
 

@@ -93,6 +93,7 @@ COSTLY = (
 ENDLESS = (
     "{% for i in range(99999) %}{% for w in words %}{{ w }}{% endfor %}{% endfor %}",
     # Reading that makes nothing.
+    "{% set x, y = 'y' * 9000000, 'y' * 9000000 %}{% for i in range(99999) if x != y %}{% endfor %}",
     "{% set x = range(99999) | list %}{% for i in range(99999) %}{{ 'y' in x }}{% endfor %}",
     "{% set x = 'y ' * 90000 %}{% for i in range(99999) %}{% set z = x | wordcount %}{% endfor %}",
 )

@@ -81,14 +81,14 @@ def test_commands_show_the_same(
     commands: list[Sequence[str]] = [
         ["info"],
         ["view", "--document", "3"],
-        ["pack", "--seq-len", "256"],
+        ["info", "--seq-len", "256"],
         ["trace", "--seq-len", "256", "--batch-size", "4", "--step", "3"],
     ]
     for name, *words in commands:
         assert run(name, place, *words) == run(name, str(local.path), *words)
     assert main(["verify", place]) == 0
     assert main(["diff", place, str(local.path)]) == 0
-    assert main(["report", place, "--out", str(tmp_path / "page.html")]) == 0
+    assert main(["info", place, "--html", str(tmp_path / "page.html")]) == 0
     for source, out in ((place, "remote"), (str(local.path), "local")):
         assert main(["export", source, "--to", "nanogpt", "--out", str(tmp_path / out)]) == 0
         assert (

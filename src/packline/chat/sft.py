@@ -41,7 +41,7 @@ from packline.chat.sources import (
 from packline.encoders.special_tokens import END_OF_TEXT, Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer, read_chat_template
 from packline.errors import InputError, RecipeError
-from packline.jobs.engine import run_job
+from packline.jobs.engine import plan_job, run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.job import Numbered, Session
 from packline.jobs.limits import VAL_NOTE, run_scans, settle_share, share_below
@@ -87,6 +87,11 @@ class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
 def run_sft(request: SftRequest, on_event: OnEvent | None = None, on: On = "local") -> Imported:
     """Run the build; return its result."""
     return run_job(_ChatBuild(request), on_event, on=on)
+
+
+def plan_sft(request: SftRequest, on_event: OnEvent) -> None:
+    """Report the plan of a build that has not begun; nothing is written."""
+    plan_job(_ChatBuild(request), on_event)
 
 
 def _pinned(request: SftRequest) -> SftRequest:

@@ -19,13 +19,14 @@ from packline.cli.arguments import (
     _token,
     option,
 )
-from packline.cli.exporting import options_of, show_exported, watch_export
+from packline.cli.exporting import export_lines, options_of, show_exported, watch_export
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
-from packline.errors import InputError
-from packline.formats.choice import make_choice, with_weights
-from packline.formats.export import run_export
+from packline.errors import InputError, RecipeError
+from packline.formats.choice import ExportChoice, make_choice, with_weights
+from packline.formats.export import Exported, make_export, run_export
+from packline.jobs.engine import plan_job
 from packline.jobs.on import On
 from packline.settings import is_recipe, make_recipe
 from packline.storage.places import store_beside
@@ -48,6 +49,7 @@ def export(
         list[str] | None,
         option("Option of the format: NAME=VALUE, a list as NAME=A,B. May be repeated.", MAIN),
     ] = None,
+    dry_run: Annotated[bool, option("Show what would be written; write nothing.", MAIN)] = False,
     link: Annotated[Link, option("How to share files with the store. Default: auto.", RUNNING)] = "auto",
     workers: Annotated[
         int | None, option("Number of threads or processes. Default: one per usable core.", RUNNING)
@@ -77,6 +79,8 @@ def export(
     }
     options, on = options_of(set), place.place()
     choice, _ = make_choice({**documents.settings(), **rows.settings()})
+    if dry_run:
+        return _dry_run(list(source), to=to, out=out, options=options, choice=choice, link=link)
     try:
         store = _store_of(list(source), tokenizer, out, workers, on, of_text)
         if len(source) == 1 and is_recipe(source[0]):
@@ -97,6 +101,28 @@ def export(
         return interrupted(error, "finished parts are kept")
     show_exported(exported)
     output.result({"command": "export", "exit_code": DONE, **msgspec.to_builtins(exported)})
+    return DONE
+
+
+def _dry_run(
+    sources: list[str], *, to: str, out: str, options: dict[str, Any], choice: ExportChoice, link: Link
+) -> int:
+    """Show the plan of an export of a store or run."""
+    if len(sources) != 1 or is_recipe(sources[0]):
+        raise RecipeError(
+            "--dry-run of an export needs the store, and this is text",
+            hint="packline build INPUTS --dry-run estimates the store",
+        )
+    job = make_export(sources[0], to=to, out=out, options=options, choice=choice, link=link)
+    facts: dict[str, Any] = {"nothing_to_do": True}
+    if isinstance(job, Exported):
+        show_exported(job)
+    else:
+        planned: list[Any] = []
+        plan_job(job, planned.append)
+        output.lines(export_lines(planned[0]))
+        facts = msgspec.to_builtins(planned[0])
+    output.result({"command": "export", "dry_run": True, "exit_code": DONE, **facts})
     return DONE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -10,12 +11,13 @@ from cyclopts import Parameter
 
 from packline.cli.arguments import MAIN, RUNNING, TOKENS, Flags, PlaceArguments, _token, option
 from packline.cli.exporting import options_of
+from packline.cli.imported import dry_run as show_plan
 from packline.cli.imported import finished_lines, import_interrupted
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.errors import RecipeError
-from packline.formats.import_ import ImportRequest, run_import
+from packline.formats.import_ import ImportRequest, plan_import, run_import
 from packline.jobs.store_job import Imported
 
 
@@ -78,6 +80,7 @@ def import_(
     out: Annotated[
         str, Parameter(help="Output folder, or URI: new, empty, or with this import unfinished.", alias="-o")
     ],
+    dry_run: Annotated[bool, option("Show what would be read; write nothing.", MAIN)] = False,
     reading: Reading = _READING,
     workers: Annotated[
         int | None, option("Number of processes. Default: one per usable core; 0 for little data.", RUNNING)
@@ -87,6 +90,8 @@ def import_(
 ) -> int:
     """Import a data set of another project into a store; see `help_texts`."""
     request = reading.request(path, out, workers)
+    if dry_run:
+        return show_plan("import", out, partial(plan_import, request))
     tally = Tally()
     try:
         with watch(tally, out) as hear:

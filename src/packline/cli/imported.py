@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from packline.cli.main import interrupted
+from collections.abc import Callable
+
+import msgspec
+
+from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
-from packline.cli.progress import Tally
+from packline.cli.progress import Tally, watch
+from packline.jobs.events import OnEvent
 from packline.jobs.store_job import Imported
 from packline.store.ledger import Ledger
 from packline.viewing.text import duration, percent, plural
@@ -14,6 +19,16 @@ def import_interrupted(error: KeyboardInterrupt, tally: Tally) -> int:
     """Report what is kept and how to resume."""
     kept = f"{plural(tally.units_done, 'unit')} committed" if tally.planned else "before the first unit"
     return interrupted(error, kept)
+
+
+def dry_run(command: str, out: str, plan: Callable[[OnEvent], None]) -> int:
+    """Show the plan of an import or of conversations; nothing is written."""
+    tally = Tally()
+    with watch(tally, out) as hear:
+        plan(hear)
+    facts = msgspec.to_builtins(tally.planned)
+    output.result({"command": command, "dry_run": True, "exit_code": DONE, **facts})
+    return DONE
 
 
 def finished_lines(imported: Imported, out: str) -> list[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,7 +10,7 @@ import msgspec
 from cyclopts import Parameter
 
 from packline.chat.named_templates import TEMPLATES
-from packline.chat.sft import SftRequest, run_sft
+from packline.chat.sft import SftRequest, plan_sft, run_sft
 from packline.chat.sources import ConversationSource, preset_sources
 from packline.cli.arguments import (
     DOCUMENTS,
@@ -25,6 +26,7 @@ from packline.cli.arguments import (
     option,
     split_columns,
 )
+from packline.cli.imported import dry_run as show_plan
 from packline.cli.imported import finished_lines, import_interrupted
 from packline.cli.init import SEQ_LEN
 from packline.cli.main import DONE, TOO_MANY_BAD
@@ -53,6 +55,9 @@ def sft(
     tokenizer: Annotated[
         str | None, option("A tokenizer.json, a folder with one, a hub id, ...", MAIN)
     ] = None,
+    dry_run: Annotated[
+        bool, option("Check tokenizer, template and inputs, and show the plan; write nothing.", MAIN)
+    ] = False,
     scheme: Annotated[
         Literal["template", "nanochat"],
         Parameter(help="The tokenizer's chat template, or nanochat's nine tokens.", group=MAIN),
@@ -138,6 +143,8 @@ def sft(
         seed=seed,
         workers=workers,
     )
+    if dry_run:
+        return show_plan("sft", out, partial(plan_sft, request))
     return run(request, max_bad_fraction, place.place())
 
 

@@ -191,6 +191,33 @@ def run_export(
         StoreError: a missing or damaged store; a folder that holds something else.
         OutOfSpace: not enough room; raised before anything is written, as far as sizes are known.
     """
+    job = make_export(
+        source,
+        to=to,
+        out=out,
+        options=options,
+        choice=choice,
+        link=link,
+        workers=workers,
+        with_tokenizer=with_tokenizer,
+        on=on,
+    )
+    return job if isinstance(job, Exported) else run_job(job, on_event, on=on)
+
+
+def make_export(
+    source: str | Path | RowView,
+    *,
+    to: str,
+    out: str | Path,
+    options: Mapping[str, Any] | None = None,
+    choice: ExportChoice = ExportChoice(),  # noqa: B008  frozen
+    link: Link = "auto",
+    workers: int | None = None,
+    with_tokenizer: bool = True,
+    on: On = "local",
+) -> ExportJob | Exported:
+    """Job of an export, which has not begun; or the export, if it is there. See `run_export`."""
     if workers is not None and workers < 0:
         raise RecipeError(f"workers is {workers}: expected 0 or more")
     if on != "local" and isinstance(source, RowView):
@@ -224,8 +251,7 @@ def run_export(
         out=place,
         link=link,
     )
-    job = ExportJob(settings, identity, format, chosen, view, workers, with_tokenizer, began)
-    return run_job(job, on_event, on=on)
+    return ExportJob(settings, identity, format, chosen, view, workers, with_tokenizer, began)
 
 
 class ExportJob(Job[PartUnit, PartReceipt, Exported]):
@@ -332,6 +358,8 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         """Share something small to find out which way works; nothing is shared with an object store."""
         if self.folder.is_remote:
             return "copied"
+        if self.folder.descriptor < 0:  # a dry run, which writes nothing
+            return "copied" if self._settings.link == "copy" else "linked"
         target = Target(self.folder.tmp, link=self._settings.link)
         target.share(self._view.store.place / MANIFEST, "probe")
         (target.folder / "probe").unlink()
@@ -341,7 +369,8 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         """Report the plan."""
         view, plan, self._workers = self._view, self._plan, max(workers, 1)
         of_rows = isinstance(view, RowSplits)
-        self._sharing = self._how_shared() if plan.shared_bytes else ""
+        if plan.shared_bytes and not self._sharing:
+            self._sharing = self._how_shared()
         self.tell(
             ExportPlanned(
                 format=self._format.name,

@@ -43,7 +43,7 @@ from packline.formats.opening import (
     read_headers,
 )
 from packline.formats.types import DocumentBlock, ReadTask
-from packline.jobs.engine import run_job
+from packline.jobs.engine import plan_job, run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.folder import StoreFolder
 from packline.jobs.job import Numbered, ReportProgress, Runner
@@ -280,6 +280,11 @@ def run_import(request: ImportRequest, on_event: OnEvent | None = None, on: On =
     if request.workers is not None and request.workers < 0:
         raise RecipeError(f"workers is {request.workers}: expected 0 or more")
     return run_job(_Import(request), on_event, on=on)
+
+
+def plan_import(request: ImportRequest, on_event: OnEvent) -> None:
+    """Report the plan of an import that has not begun; nothing is written."""
+    plan_job(_Import(request), on_event)
 
 
 class _Import(NumberedStoreJob[ImportedUnit, Imported]):

@@ -89,6 +89,14 @@ def run_job(
         return summary
 
 
+def plan_job(job: Job[Any, Any, Any], on_event: Callable[[Event], None]) -> None:
+    """Report the plan of a job that has not begun, and check its room; nothing is written."""
+    job.tell = on_event
+    units = job.planned()
+    job.announce(range(units), job.workers(units))
+    job.check()
+
+
 def _local_executor(job: Job[Any, Any, Any], units: int) -> Executor:
     """Executor for this number of units on this machine."""
     if not job.workers(units):

@@ -197,7 +197,7 @@ class Job(ABC, Generic[U, R, S]):
         """Number of processes (threads if `in_threads`) for this number of units; 0: this one."""
         return 0
 
-    def announce(self, todo: Sequence[U], workers: int) -> None:
+    def announce(self, todo: Sequence[Any], workers: int) -> None:
         """Report the plan."""
 
     def check(self) -> None:

@@ -214,6 +214,17 @@ class Budget:
                 self.spend(self.steps + 1)
 
 
+class _Loop(list[Any]):
+    """Values of a loop; the clock is read at each."""
+
+    budget: Budget
+
+    def __iter__(self) -> Iterator[Any]:
+        for value in super().__iter__():
+            self.budget.spend()
+            yield value
+
+
 class Sandbox(ImmutableSandboxedEnvironment):
     """Jinja's environment with a budget.
 
@@ -352,6 +363,12 @@ def _copied(budget: Budget, value: Any) -> Any:
     return value
 
 
+def _loop(budget: Budget, values: Any) -> _Loop:
+    loop = _Loop(budget.list_of(values))
+    loop.budget = budget
+    return loop
+
+
 @pass_context
 def _joined(context: Context, values: list[Any]) -> str:
     """The values of a `~`."""
@@ -364,7 +381,7 @@ HOOKS: dict[str, Callable[..., Any]] = {
     "__joined": _joined,
     "__copied": _hook(_copied),
     "__made": _hook(Budget.made),
-    "__loop": _hook(Budget.list_of),
+    "__loop": _hook(_loop),
 }
 
 
