@@ -9,6 +9,7 @@ import pytest
 
 from packline.cli import output as output_module
 from packline.cli.main import main
+from packline.cli.output import Row
 from packline.cli.progress import TrainingTally
 from packline.recipe import Recipe, Source
 from packline.vocabulary.trained_folder import train_folder
@@ -43,11 +44,10 @@ def test_the_line_and_the_bar() -> None:
     now[0] = 2.0
     tally.last = TrainingProgress(1_000, 5_000_000, 0, 100)
     assert tally.line() == "counting words of 1,000 documents, 5.0 MB of text  2.5 MB/s"
-    assert tally.draw(80) == [[(f"  {tally.line()}", "quiet")]]
+    assert tally.state() == tally.line()
     tally.last = TrainingProgress(1_000, 5_000_000, 25, 100)
     assert tally.line() == "1,000 documents, 5.0 MB of text  25 of 100 merges"
-    _, done, rest, _, line = tally.draw(90)[0]
-    assert len(done[0]) + len(rest[0]) == 20 and len(done[0]) == 5 and line == tally.line()
+    assert tally.state() == [Row("", 25, 100, "merges")]
 
 
 def test_in_a_pipe_a_line_now_and_then(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from cyclopts import Group, Parameter
 from packline.cli.arguments import ClusterArguments, Flags, Length, option
 from packline.cli.import_ import Reading
 from packline.cli.main import DONE
-from packline.cli.output import Line, output
+from packline.cli.output import Row, State, output
 from packline.cli.packings import price_facts
 from packline.cli.verify import show_list
 from packline.errors import RecipeError
@@ -29,7 +28,7 @@ from packline.viewing.batch_files import SUFFIXES, read_batch
 from packline.viewing.chuk import TensorSummary, missing_line, summarize, table_lines
 from packline.viewing.counting import OnProgress
 from packline.viewing.describe import analysis_page, analysis_warnings
-from packline.viewing.text import plural, scaled
+from packline.viewing.text import plural
 
 STORE = Group("For a store", sort_key=10)
 BATCH = Group("For a batch", sort_key=20)
@@ -193,18 +192,14 @@ def _as_json(analysis: Analysis) -> dict[str, Any]:
 @contextmanager
 def watching() -> Iterator[OnProgress]:
     """Show the progress of an analysis in a terminal."""
-    done, began = 0, time.monotonic()
+    done = 0
 
     def hear(tokens: int) -> None:
         nonlocal done
         done += tokens
 
-    def draw(width: int) -> list[Line]:
-        rate = done / max(time.monotonic() - began, 0.1)
-        return [["  counting  ", (f"{plural(done, 'token')}, {scaled(rate)} tokens/s", "quiet")]]
+    def state() -> State:
+        return [Row("counting", done, None, "tokens", plural(done, "token"))]
 
-    if not output.interactive:
-        yield hear
-        return
-    with output.live(draw):
+    with output.follow(state):
         yield hear

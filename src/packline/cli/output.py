@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
 
 from packline.errors import OutputError, hide_credentials
 from packline.viewing.text import Line as Line
@@ -64,8 +64,27 @@ STYLES = {
     "token-4": "#1c1c1c on #ffffaf",
 }
 PLAIN_WIDTH = 100
+MOST_BARS = 8
+"""Number of bars, besides that of all together."""
 PLAIN_EVERY_SECONDS = 5.0
 """Interval between lines of progress where nothing can be redrawn."""
+
+
+class Row(NamedTuple):
+    """State of one bar."""
+
+    name: str
+    done: float
+    whole: float | None
+    """Value of `done` at the end; None if it is not known."""
+    noun: str
+    """Unit of `done`, for the rate: `bytes`, `tokens`, `units` ..."""
+    says: str = ""
+    """Text after the share."""
+
+
+State = str | list[Row]
+"""Bars, at most `MOST_BARS` and one, or a text while there is nothing to measure."""
 
 
 class Output:
@@ -197,48 +216,29 @@ class Output:
             _write_note(f"{word}: {visible(text)}" if text else word)
 
     @contextmanager
-    def live(self, render: Callable[[int], list[Line]]) -> Iterator[None]:
-        """Redraw lines on standard error while the block runs, and erase them at its end.
-
-        Args:
-            render: returns the lines for a terminal with that number of columns; called from another thread.
-        """
-        if self.quiet:
-            yield
-            return
-        from rich.live import Live
-        from rich.text import Text
-
-        console = self._console(error=True)
-
-        def draw() -> Text:
-            return Text("\n").join(styled(line) for line in render(console.width))
-
-        with Live(get_renderable=draw, console=console, refresh_per_second=8, transient=True):
-            yield
-
-    @contextmanager
     def follow(
-        self, draw: Callable[[int], list[Line]], line: Callable[[], str]
+        self, state: Callable[[], State], line: Callable[[], str] | None = None
     ) -> Iterator[Callable[[], None]]:
-        """Show the progress of the block: redrawn in place on a terminal, else a line every few seconds.
+        """Show the progress of the block: bars on a terminal, else a line every few seconds.
 
         Args:
-            draw: as for `live`.
-            line: the same on one line.
+            state: returns what to draw; called from another thread.
+            line: the same on one line; None to show nothing without a terminal.
 
         Yields:
             A function to call after each piece of work.
         """
-        if self.interactive:
-            with self.live(draw):
+        if self.interactive and not self.quiet:
+            from packline.cli.bars import Bars
+
+            with Bars(state, self._console(error=True)):
                 yield lambda: None
             return
         last = time.monotonic()
 
         def tick() -> None:
             nonlocal last
-            if time.monotonic() - last >= PLAIN_EVERY_SECONDS:
+            if line is not None and time.monotonic() - last >= PLAIN_EVERY_SECONDS:
                 last = time.monotonic()
                 self.note(line())
 

@@ -1,17 +1,15 @@
 """Progress of a running job: bars on a terminal, otherwise an occasional line.
 
-`Tally` adds up events and is independent of terminals; the rest displays it. A build has a bar for each of
-its sources, by bytes of text; other jobs have one bar, by tokens where their number is known, else by units.
-The size of a source is an estimate from file sizes, and for a compressed file a guess: if it yields more text
-than expected, the expected size grows with it. Rates are those of the last ten seconds, so that they show the
-current speed.
+`Tally` adds up events and is independent of terminals; `cli.bars` displays it. A build has a bar for each
+of its sources and one for all, by bytes of text; other jobs have one bar, by tokens where their number is
+known, else by units. The size of a source is an estimate from file sizes, and for a compressed file a guess:
+if it yields more text than expected, the expected size grows with it.
 """
 
 from __future__ import annotations
 
 import shlex
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import packline
 from packline.cli.main import note_command
-from packline.cli.output import Line, output, table
+from packline.cli.output import MOST_BARS, Line, Row, State, output, table
 from packline.cli.reuse_lines import comparing_line, reuse_lines
 from packline.jobs.events import (
     BuildPlanned,
@@ -41,9 +39,6 @@ from packline.viewing.ledger import ledger_table
 from packline.viewing.page import Block, KeyValues
 from packline.viewing.page import Note as NoteBlock
 from packline.viewing.text import (
-    bar,
-    cells,
-    cut,
     duration,
     percent,
     plural,
@@ -57,10 +52,8 @@ if TYPE_CHECKING:
     from packline.vocabulary.trained_folder import TrainingReport
     from packline.vocabulary.training import TrainingProgress
 
-WINDOW_SECONDS = 10.0
 TELLING_SECONDS = 1.0
-MOST_BARS = 8
-NARROW = 76
+LOOKING = "looking at the inputs, loading the tokenizer ..."
 ALMOST = 0.98
 """Maximum fraction of a bar until its source has been read to the end."""
 
@@ -75,15 +68,9 @@ class SourceTally:
     tokens: int = 0
 
     @property
-    def fraction(self) -> float:
-        """Completed fraction."""
-        return min(self.text_bytes / max(self.expected_bytes, 1), ALMOST)
-
-    @property
-    def remaining_bytes(self) -> float:
-        """Estimate of the remaining bytes, from the completed fraction."""
-        total = max(self.expected_bytes, self.text_bytes / ALMOST)
-        return total - self.text_bytes
+    def whole_bytes(self) -> float:
+        """Estimate of all bytes; more than were read until now."""
+        return max(self.expected_bytes, self.text_bytes / ALMOST, 1)
 
 
 class Tally:
@@ -107,8 +94,9 @@ class Tally:
         """Units in all, and whether the number is exact."""
         self.tokens = 0
         """Tokens of this run."""
+        self.text_bytes = 0
+        """Bytes of text of this run."""
         self._clock, self._began = clock, clock()
-        self._window: deque[tuple[float, int, int]] = deque()
 
     def hear(self, event: Event) -> None:
         """Process an event."""
@@ -118,7 +106,7 @@ class Tally:
             source.documents += event.documents
             source.text_bytes += event.text_bytes
             source.tokens += event.tokens
-            self._window.append((self._clock(), event.text_bytes, event.tokens))
+            self.text_bytes += event.text_bytes
         elif isinstance(event, UnitDone):
             self.units_done += 1
             self.rates |= event.rates
@@ -139,68 +127,66 @@ class Tally:
         elif isinstance(event, ReusePlanned):
             self.reuse = event
         elif isinstance(event, EnginesTried):
-            self.engines = event
-            self._window.append((self._clock(), 0, 0))
+            self.engines, self._began = event, self._clock()
         elif isinstance(event, Note):
             self.notes.append(event.text)
 
     @property
-    def total(self) -> SourceTally:
-        """Sum of all sources."""
-        sources = list(self.sources.values())
-        expected = sum(round(source.text_bytes + source.remaining_bytes) for source in sources)
-        return SourceTally(
-            expected,
-            sum(source.documents for source in sources),
-            sum(source.text_bytes for source in sources),
-            sum(source.tokens for source in sources),
-        )
+    def seconds(self) -> float:
+        """Seconds since the plan, or since the engines were tried."""
+        return max(self._clock() - self._began, 0.1)
 
-    def speed(self) -> tuple[float, float]:
-        """Recent bytes of text and tokens per second."""
-        now = self._clock()
-        while len(self._window) > 2 and self._window[0][0] < now - WINDOW_SECONDS:
-            self._window.popleft()
-        if not self._window:
-            return 0.0, 0.0
-        seconds = max(now - self._window[0][0], 0.1)
-        _, text_bytes, tokens = zip(*self._window, strict=True)
-        return sum(text_bytes) / seconds, sum(tokens) / seconds
-
-    def remaining_seconds(self) -> float | None:
-        """Estimate of the remaining time; None while there is too little data."""
-        rate = self.speed()[0]
-        if not self._window or self._clock() - self._window[0][0] < TELLING_SECONDS:
-            return None
-        left = sum(source.remaining_bytes for source in self.sources.values())
-        return left / rate if rate else None
+    def measure(self) -> tuple[float, float, float, str]:
+        """Work that is done, that of earlier runs in it, the whole, and its unit."""
+        planned, (units, _) = self.planned, self._of
+        assert planned is not None
+        if isinstance(planned, BuildPlanned):
+            done = sum(source.text_bytes for source in self.sources.values())
+            whole = sum(source.whole_bytes for source in self.sources.values())
+            return done, done - self.text_bytes, whole, "bytes"
+        if planned.tokens:
+            kept = planned.tokens * planned.units_done / max(planned.units, 1)
+            by_units = planned.tokens * self.units_done / max(units, 1)
+            return min(max(kept + self.tokens, by_units), planned.tokens), kept, planned.tokens, "tokens"
+        return self.units_done, planned.units_done, max(units, 1), "units"
 
     def units(self) -> str:
         """`3 of 64 units`; of about 64 while streams are read, which gain units."""
         units, is_exact = self._of
         return f"{self.units_done:,} of {units_of(units, is_exact=is_exact)}"
 
-    @property
-    def fraction(self) -> float:
-        """Completed fraction: by tokens if their number is known, else by units."""
-        planned = self.planned
-        if planned is None:
-            return 0.0
-        by_units = self.units_done / max(self._of[0], 1)
-        if not planned.tokens:
-            return by_units
-        kept = planned.units_done / max(planned.units, 1)
-        return min(max(kept + self.tokens / planned.tokens, by_units), 1.0)
-
     def line(self) -> str:
-        """Progress as one line, of a job without sources."""
-        seconds = max(self._clock() - self._began, 0.1)
-        parts = [percent(self.fraction), f"{scaled(self.tokens / seconds)} tokens/s", self.units()]
-        kept = self.planned.units_done / max(self.planned.units, 1) if self.planned else 0.0
-        done = self.fraction - kept
-        if seconds > TELLING_SECONDS and done > 0:
-            parts.append(time_left(seconds / done * (1 - self.fraction)))
+        """Progress as one line, with mean rates of this run."""
+        if self.planned is None:
+            return comparing_line(self.comparing) if self.comparing else LOOKING
+        done, kept, whole, noun = self.measure()
+        parts = [percent(done / whole)]
+        if noun == "bytes":
+            documents = sum(source.documents for source in self.sources.values())
+            parts += [f"{documents:,} documents", f"{size(self.text_bytes / self.seconds)}/s"]
+        parts += [f"{scaled(self.tokens / self.seconds)} tokens/s", self.units()]
+        if self.seconds > TELLING_SECONDS and done > kept:
+            parts.append(time_left(self.seconds / (done - kept) * (whole - done)))
         return "  ".join(parts)
+
+    def state(self) -> State:
+        """Progress as bars: one per source and one for all, or one."""
+        if self.planned is None:
+            return self.line()
+        done, _, whole, noun = self.measure()
+        if noun != "bytes":
+            return [Row("", done, whole, noun, self.units())]
+        if self.engines is None:
+            return "loading the engines, and trying them on some of the documents ..."
+        sources = sorted(self.sources.items(), key=lambda item: -item[1].expected_bytes)
+        rows = [
+            Row(name, source.text_bytes, source.whole_bytes, noun, f"{source.documents:,} documents")
+            for name, source in sources[:MOST_BARS]
+            if len(sources) > 1
+        ]
+        together = "all" if len(sources) <= MOST_BARS else f"all {len(sources)} sources"
+        name = sources[0][0] if len(sources) == 1 else together
+        return [*rows, Row(name, done, whole, noun, self.units())]
 
 
 @contextmanager
@@ -216,7 +202,7 @@ def watch(
         plan: lines that describe the plan; by default those for a store.
     """
     describe = plan or plan_lines
-    with output.follow(lambda width: draw(tally, width), lambda: plain_line(tally)) as tick:
+    with output.follow(tally.state, tally.line) as tick:
 
         def hear(event: Event) -> None:
             tally.hear(event)
@@ -293,66 +279,6 @@ def engine_lines(tried: EnginesTried) -> list[Line]:
     )
 
 
-def plain_line(tally: Tally) -> str:
-    """Progress as one line."""
-    if tally.planned is None and tally.comparing is not None:
-        return comparing_line(tally.comparing)
-    if not isinstance(tally.planned, BuildPlanned):
-        return tally.line()
-    total, (rate, tokens) = tally.total, tally.speed()
-    parts = [
-        percent(total.fraction),
-        f"{total.documents:,} documents",
-        f"{size(rate)}/s",
-        f"{scaled(tokens)} tokens/s",
-        tally.units(),
-    ]
-    left = tally.remaining_seconds()
-    if left is not None:
-        parts.append(time_left(left))
-    return "  ".join(parts)
-
-
-def draw(tally: Tally, width: int) -> list[Line]:
-    """One bar per source and a line for the total, or one bar."""
-    if tally.planned is None:
-        looking = "looking at the inputs, loading the tokenizer ..."
-        return [[(f"  {comparing_line(tally.comparing) if tally.comparing else looking}", "quiet")]]
-    if not isinstance(tally.planned, BuildPlanned):
-        done, rest = bar(tally.fraction, min(max(width - 70, 8), 40))
-        return [["  ", (done, "good"), (rest, "quiet"), "  ", tally.line()]]
-    if tally.engines is None:
-        return [[("  loading the engines, and trying them on some of the documents ...", "quiet")]]
-    rate, tokens = tally.speed()
-    left = tally.remaining_seconds()
-    lines: list[Line] = [[""]]
-    shown = sorted(tally.sources.items(), key=lambda item: -item[1].expected_bytes)
-    name_width = min(max(cells(name) for name, _ in shown), max(width - 60, 8))
-    for name, source in shown[:MOST_BARS]:
-        lines.append(_bar_line(cut(name, name_width), name_width, source, width))
-    if len(shown) > MOST_BARS:
-        lines.append([(f"  and {len(shown) - MOST_BARS} more sources", "quiet")])
-    if len(shown) > 1:
-        lines.append(_bar_line("all", name_width, tally.total, width))
-    if tally.total.fraction >= ALMOST:
-        left_text = "finishing"
-    else:
-        left_text = time_left(left) if left is not None else "..."
-    parts = [f"{size(rate)}/s", f"{scaled(tokens)} tokens/s", tally.units(), left_text]
-    wide = width >= NARROW
-    lines.append([cut((" " * (name_width + 4) if wide else "  ") + "  ·  ".join(parts), width)])
-    return lines
-
-
-def _bar_line(name: str, name_width: int, source: SourceTally, width: int) -> Line:
-    counts = f"{source.documents:>12,} documents"
-    if width >= NARROW:
-        counts += f" {scaled(source.tokens):>6} tokens"
-    done, rest = bar(source.fraction, max(min(width - name_width - 12 - len(counts), 40), 4))
-    space = " " * (name_width - cells(name))
-    return [f"  {name}{space}  ", (done, "good"), (rest, "quiet"), f" {source.fraction:4.0%} {counts}"]
-
-
 class TrainingTally:
     """Latest progress report, and the start time."""
 
@@ -371,24 +297,39 @@ class TrainingTally:
         seconds = max(self._clock() - self._began, 0.1)
         return f"counting words of {learned}  {size(int(now.text_bytes / seconds))}/s"
 
-    def draw(self, width: int) -> list[Line]:
+    def state(self) -> State:
         """Progress for a terminal: a bar while merges are found, since their number is known."""
-        if self.last is None or not self.last.merges:
-            return [[(f"  {self.line()}", "quiet")]]
-        done, rest = bar(self.last.merges / self.last.wanted, min(max(width - 70, 8), 40))
-        return [["  ", (done, "good"), (rest, "quiet"), "  ", self.line()]]
+        now = self.last
+        return [Row("", now.merges, now.wanted, "merges")] if now and now.merges else self.line()
 
 
 @contextmanager
 def watch_training() -> Iterator[Callable[[TrainingProgress], None]]:
     """Show a running training. Yields the function that receives its progress."""
     tally = TrainingTally()
-    with output.follow(tally.draw, tally.line) as tick:
+    with output.follow(tally.state, tally.line) as tick:
 
         def hear(progress: TrainingProgress) -> None:
             tally.last = progress
             tick()
 
+        yield hear
+
+
+@contextmanager
+def watch_bytes(name: str, at_the_end: str = "") -> Iterator[Callable[[int, int], None]]:
+    """Show how much is read, on a terminal. Yields the function that receives the bytes done and in all.
+
+    Args:
+        at_the_end: text after the last byte, until the block ends.
+    """
+    row = Row(name, 0, None, "bytes")
+
+    def hear(done: int, whole: int) -> None:
+        nonlocal row
+        row = Row(name, done, max(whole, 1), "bytes")
+
+    with output.follow(lambda: at_the_end if at_the_end and row.done == row.whole else [row]):
         yield hear
 
 

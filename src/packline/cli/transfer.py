@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
-from packline.formats.copying import Copied, OnProgress
+from packline.cli.progress import watch_bytes
+from packline.formats.copying import Copied
 from packline.storage.places import without_secrets
 from packline.stores import copy
-from packline.viewing.text import bar, duration, plural, size
+from packline.viewing.text import duration, plural, size
 
 
 def transfer(command: str, source: str, target: str, *, verify: bool) -> int:
@@ -18,12 +17,9 @@ def transfer(command: str, source: str, target: str, *, verify: bool) -> int:
     Args:
         command: `push` or `pull`, for the result.
     """
-
-    def run(hear: OnProgress | None) -> Copied:
-        return copy(source, target, verify=verify, on_progress=hear)
-
     try:
-        copied = _with_bar(run)
+        with watch_bytes("copying") as hear:
+            copied = copy(source, target, verify=verify, on_progress=hear)
     except KeyboardInterrupt as error:
         return interrupted(error, "the files that are copied are kept")
     source, target = without_secrets(source), without_secrets(target)
@@ -31,23 +27,6 @@ def transfer(command: str, source: str, target: str, *, verify: bool) -> int:
     values = {name: getattr(copied, name) for name in copied.__struct_fields__}
     output.result({"command": command, "source": source, "target": target, "exit_code": DONE, **values})
     return DONE
-
-
-def _with_bar(run: Callable[[OnProgress | None], Copied]) -> Copied:
-    done = [0, 1]
-
-    def hear(read: int, whole: int) -> None:
-        done[:] = [read, max(whole, 1)]
-
-    def draw(width: int) -> list[Line]:
-        full, rest = bar(done[0] / done[1], min(width - 50, 40))
-        share = f" {done[0] / done[1]:4.0%}  {size(done[0])} of {size(done[1])}"
-        return [["  copying  ", (full, "good"), (rest, "quiet"), share]]
-
-    if not output.interactive:
-        return run(None)
-    with output.live(draw):
-        return run(hear)
 
 
 def _lines(copied: Copied, source: str, target: str) -> list[Line]:

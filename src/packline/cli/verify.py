@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from cyclopts import Group, Parameter
 
 from packline.cli.arguments import ClusterArguments, Flags, _token, option
 from packline.cli.main import DONE, FAILED, UNCHECKED
-from packline.cli.output import Line, output
+from packline.cli.output import output
+from packline.cli.progress import watch_bytes
 from packline.errors import RecipeError
 from packline.jobs.on import On
 from packline.store.reader import StoreReader
-from packline.store.report import OnProgress, Report
+from packline.store.report import Report
 from packline.viewing.page import Block, Heading, KeyValues, Mood, Note, Page, Table
-from packline.viewing.text import bar, duration, plural, size
+from packline.viewing.text import duration, plural, size
 
 if TYPE_CHECKING:
     from packline.evals.contamination import ContaminationReport
     from packline.evals.grams import GramOf
-    from packline.formats.check import DatasetReport
 
 FOREIGN = Group("Datasets of other projects", sort_key=20)
 AGAINST = Group("Evaluation sets", sort_key=15)
-R = TypeVar("R")
 SHOWN = 20
 """Overlaps of evaluation sets shown, the longest first."""
 _FLAGS, _PLACE = Flags(), ClusterArguments()
@@ -112,12 +110,8 @@ def verify_against(
     from packline.evals.contamination import find_questions
 
     opened = StoreReader(store)
-    report = _with_bar(
-        lambda hear: find_questions(
-            opened, against, n=n, gram_of=gram_of, on=on, on_progress=hear, write=write
-        ),
-        "",
-    )
+    with watch_bytes("searching") as hear:
+        report = find_questions(opened, against, n=n, gram_of=gram_of, on=on, on_progress=hear, write=write)
     output.page(contamination_page(report, store))
     if write is not None:
         show_list(store, write, sum(bad for bad, _ in report.sources.values()))
@@ -142,8 +136,8 @@ def verify_foreign(
     from packline.cli.exporting import options_of
     from packline.formats.check import check_dataset
 
-    def run(hear: OnProgress | None) -> DatasetReport:
-        return check_dataset(
+    with watch_bytes("verifying") as hear:
+        report = check_dataset(
             path,
             format,
             tokenizer,
@@ -152,8 +146,6 @@ def verify_foreign(
             bos=None if bos is None else _token(bos),
             on_progress=hear,
         )
-
-    report = _with_bar(run, "")
     output.blocks(*report_blocks(report), *(Note(f"note: {note}", "warning") for note in report.notes))
     code = DONE if report.ok else FAILED
     values: dict[str, Any] = msgspec.to_builtins(report)
@@ -165,29 +157,8 @@ def run_verify(store: str, deep: bool) -> Report:
     """Verify, with a bar on a terminal."""
     import packline.store.verify
 
-    return _with_bar(
-        lambda hear: packline.store.verify.verify(store, deep=deep, on_progress=hear),
-        "  comparing documents with the inputs ..." if deep else "",
-    )
-
-
-def _with_bar(run: Callable[[OnProgress | None], R], at_the_end: str) -> R:
-    """Run a function that reports how much it has read, and show that on a terminal."""
-    done = [0, 1]
-
-    def hear(read: int, whole: int) -> None:
-        done[:] = [read, max(whole, 1)]
-
-    def draw(width: int) -> list[Line]:
-        share = done[0] / done[1]
-        full, rest = bar(share, min(width - 40, 40))
-        what = at_the_end if at_the_end and share >= 1 else f" {share:4.0%} read"
-        return [["  verifying  ", (full, "good"), (rest, "quiet"), what]]
-
-    if not output.interactive:
-        return run(None)
-    with output.live(draw):
-        return run(hear)
+    with watch_bytes("verifying", "comparing documents with the inputs ..." if deep else "") as hear:
+        return packline.store.verify.verify(store, deep=deep, on_progress=hear)
 
 
 def report_blocks(report: Report) -> list[Block]:
