@@ -15,12 +15,13 @@ from tests.jobs.builds import build
 from tests.sources.reading import files_of, read_file, source_of
 
 import packline
-from packline.errors import InputChanged, InputError
+from packline.errors import InputChanged, InputError, StoreError
 from packline.facade import Store
 from packline.recipe import load_recipe
 from packline.sources.drafting import PRESETS, draft_preset, find_preset
 from packline.storage.hub_inputs import parse_hub_uri, pin
 from packline.storage.inputs import InputState, open_input, remote_files
+from packline.storage.opening import open_storage
 
 TEXTS = [f"document {number} with é" for number in range(300)]
 LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
@@ -100,12 +101,23 @@ def test_what_is_not_there_is_an_error(corpus: str) -> None:
         f"{BASE}/gone.jsonl": "cannot find",
         f"{BASE}/*.nothing": "no files in",
         f"{BASE}@v9/a.jsonl": "no such revision",
-        "hf://datasets/org/gone/a": "no such dataset",
+        "hf://datasets/org/gone/a": "no such repository",
         "hf://org/name/a": "not a dataset of the hub",
     }.items():
         with pytest.raises(InputError, match=said) as caught:
             files_of(source_of(given))
         assert given.split("@")[0] in caught.value.message or "gone" in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["../up.jsonl", "nul\0.jsonl", "n" * 300])
+def test_names_of_a_hostile_listing_are_refused(corpus: str, hub: LoopbackHub, name: str) -> None:
+    hub.repository("org/corpus").find("main").files[name] = git_file(b"{}")
+    hub.requests.clear()
+    with pytest.raises(InputError, match="cannot be kept under its name"):
+        files_of(source_of(BASE))
+    with pytest.raises(StoreError, match="cannot be kept under its name"):
+        list(open_storage(BASE).walk())
+    assert hub.count("resolve") == 0
 
 
 def test_offline_the_cache_is_used_and_a_missing_file_named(

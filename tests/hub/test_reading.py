@@ -70,7 +70,7 @@ def test_a_flipped_byte_is_fetched_again(
 
 
 def test_what_is_absent_is_an_error(hub: LoopbackHub, store: packline.Store) -> None:
-    with pytest.raises(StoreError, match="no such dataset"):
+    with pytest.raises(StoreError, match="no such repository"):
         packline.open("hf://datasets/org/absent", cache=False)
     push(store.path, f"{PLACE}@next")
     with pytest.raises(StoreError):

@@ -69,8 +69,11 @@ def address(place: HfUri) -> str:
     return place.to_uri().replace("hf://models/", "hf://")
 
 
-def list_files(place: HfUri) -> dict[str, RepoFile]:
+def list_files(place: HfUri, kind: type[PacklineError] = HubError) -> dict[str, RepoFile]:
     """All files of a revision, or below a folder of it, by path.
+
+    Args:
+        kind: class of the errors.
 
     Raises:
         HubError: no such repository, revision or folder, no access, no connection; or a name that is
@@ -78,7 +81,7 @@ def list_files(place: HfUri) -> dict[str, RepoFile]:
     """
     from huggingface_hub import HfApi, RepoFile
 
-    with hub_errors(address(place)):
+    with hub_errors(address(place), kind):
         entries = HfApi().list_repo_tree(
             place.id,
             place.path_in_repo or None,
@@ -91,7 +94,7 @@ def list_files(place: HfUri) -> dict[str, RepoFile]:
         for part in path.split("/"):
             long = len(part.encode("utf-8", "replace")) > LONGEST_NAME
             if long or part in ("", ".", "..") or re.search("[\0\ud800-\udfff]", part):
-                raise HubError(
+                raise kind(
                     f"{address(place)} has a file that cannot be kept under its name: {path[:100]!a}",
                     hint="rename it there; nothing of this revision was read",
                 )

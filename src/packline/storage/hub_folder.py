@@ -12,9 +12,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 
 from packline.errors import InputError, StoreError
+from packline.storage.hub_client import list_files, parse_hub
 from packline.storage.hub_inputs import HubInputs, HubPath, parse_hub_uri, pin
 from packline.storage.protocol import FileFacts
 
@@ -72,16 +74,12 @@ class HubFolder:
     @cached_property
     def _tree(self) -> dict[str, tuple[str, FileFacts]]:
         """Path in the repository and facts of each file, by its local name."""
-        from huggingface_hub import HfApi, RepoFile
-
-        where = self._repository
-        with _as_store_errors(self.place):
-            entries = HfApi().list_repo_tree(
-                where.dataset, recursive=True, revision=where.revision, repo_type="dataset"
-            )
-            files = [entry for entry in entries if isinstance(entry, RepoFile)]
-        names = sorted((local_name(file.path), file) for file in files) if files else []
-        return {name: (file.path, FileFacts(name, file.size, file.blob_id)) for name, file in names}
+        files = list_files(parse_hub(str(self._repository).rstrip("/"), StoreError), StoreError)
+        names = [(local_name(path), file) for path, file in files.items()]
+        return {
+            name: (file.path, FileFacts(name, file.size, file.blob_id))
+            for name, file in sorted(names, key=itemgetter(0))
+        }
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """See `Storage.read`."""
@@ -147,13 +145,15 @@ class HubFolder:
 
 
 @contextmanager
-def _as_store_errors(place: str = "") -> Iterator[None]:
+def _as_store_errors() -> Iterator[None]:
     """Turn the errors of reading inputs into those of a storage."""
     try:
         yield
     except InputError as error:
-        if error.message.startswith("cannot find") and "no such dataset" not in error.message:
+        if type(error.__cause__).__name__.endswith("EntryNotFoundError"):
             raise FileNotFoundError(2, "no such file", error.message) from None
         raise StoreError(error.message, hint=error.hint) from error
     except OSError as error:
-        raise StoreError(f"cannot read {place}: {error}", hint="check the network and HF_ENDPOINT") from error
+        raise StoreError(
+            f"cannot read the cache of the hub: {error}", hint="check its folder, HF_HOME"
+        ) from error

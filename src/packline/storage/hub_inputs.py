@@ -15,21 +15,20 @@ cache; folders and globs are refused, since the cache may have only a part of th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from packline.errors import InputChanged, InputError
+from packline.storage.hub_client import hub_errors, list_files, parse_hub
 from packline.storage.inputs import InputState, ListedFile, fixed_folder, glob_pattern, is_hidden
 
 COMMIT = re.compile("[0-9a-f]{40}")
 ATTEMPTS = 2
 MAIN = "main"
 _PLACE = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?")
-
-T = TypeVar("T")
 
 
 class HubPath(NamedTuple):
@@ -82,14 +81,12 @@ def pin(uri: str) -> str:
             raise _offline(place)
         return str(place._replace(revision=_commit_of(cached, place)))
 
-    def resolve() -> str:
-        from huggingface_hub import HfApi
+    from huggingface_hub import HfApi
 
+    with hub_errors(uri, InputError):
         sha = HfApi().dataset_info(place.dataset, revision=place.revision).sha
         assert sha is not None
-        return sha
-
-    return str(place._replace(revision=_answer(uri, resolve)))
+    return str(place._replace(revision=sha))
 
 
 class HubInputs:
@@ -106,7 +103,7 @@ class HubInputs:
             yield ListedFile(str(place), InputState(cached.stat().st_size, place.revision))
             return
         folder = place.path.strip("/") if pattern is None else fixed_folder(place.path)
-        for path, size in _answer(uri, lambda: _tree(place, folder)):
+        for path, size in _tree(place, folder):
             if pattern is None or pattern.fullmatch(path):
                 yield ListedFile(str(place._replace(path=path)), InputState(size, place.revision))
 
@@ -133,7 +130,8 @@ class HubInputs:
 
     def _read(self, uri: str, place: HubPath, start: int, stop: int) -> tuple[bytes, int]:
         if not is_offline():
-            return _answer(uri, lambda: _range(place, start, stop))
+            with hub_errors(uri, InputError):
+                return _range(place, start, stop)
         path = _cached_file(place)
         with open(path, "rb") as file:
             file.seek(start)
@@ -157,17 +155,18 @@ def is_offline() -> bool:
 
 def _tree(place: HubPath, folder: str) -> list[tuple[str, int]]:
     """Path and size of each file below a folder, or of the file itself."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.hf_api import RepoFile
+    from huggingface_hub import HfApi, RepoFile
 
-    where: dict[str, Any] = {"revision": place.revision, "repo_type": "dataset"}
     if folder:
-        for one in HfApi().get_paths_info(place.dataset, [folder], **where):
+        with hub_errors(str(place), InputError):
+            found = HfApi().get_paths_info(
+                place.dataset, [folder], revision=place.revision, repo_type="dataset"
+            )
+        for one in found:
             if isinstance(one, RepoFile):
-                return [(one.path, one.size)]
-    tree = HfApi().list_repo_tree(place.dataset, folder or None, recursive=True, **where)
-    files = [(one.path, one.size) for one in tree if isinstance(one, RepoFile)]
-    return sorted((path, size) for path, size in files if not is_hidden(path[len(folder) :]))
+                return [(folder, one.size)]
+    files = list_files(parse_hub(str(place._replace(path=folder)).rstrip("/"), InputError), InputError)
+    return sorted((path, one.size) for path, one in files.items() if not is_hidden(path[len(folder) :]))
 
 
 def _range(place: HubPath, start: int, stop: int) -> tuple[bytes, int]:
@@ -186,38 +185,6 @@ def _range(place: HubPath, start: int, stop: int) -> tuple[bytes, int]:
     if answer.status_code == 206 and whole.isdigit():
         return data, int(whole)
     return data[start:stop], len(data)  # a small file may come whole
-
-
-def _answer(uri: str, ask: Callable[[], T]) -> T:
-    """Answer of the hub; its errors in packline's form."""
-    try:
-        return ask()
-    except InputError:
-        raise
-    except Exception as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        kind, kept = type(error).__name__, "what is committed is kept: the same command resumes"
-        terms = "accept the dataset's terms on its page, and set HF_TOKEN"
-        for applies, message, hint in (
-            (
-                kind == "RevisionNotFoundError",
-                "{}: no such revision of it",
-                "check the branch or tag",
-            ),
-            (kind.endswith("EntryNotFoundError"), "cannot find {}", "check the path in the dataset"),
-            (kind == "GatedRepoError" or status == 403, "cannot read {}: access refused", terms),
-            (
-                kind == "RepositoryNotFoundError" or status in (401, 404),
-                "cannot find {}: no such dataset, or a private one",
-                "check the name; a private one needs HF_TOKEN",
-            ),
-        ):
-            if applies:
-                raise InputError(message.format(uri), hint=hint) from None
-        reason = f"status {status}" if status else str(error).strip().partition("\n")[0][:200] or kind
-        raise InputError(
-            f"cannot read {uri}: {reason}", hint=f"check the network and HF_ENDPOINT; {kept}"
-        ) from None
 
 
 def _cached(place: HubPath) -> Path | None:
