@@ -73,7 +73,7 @@ def folder(
         "merge FILE two --out x",
         "diff FILE one",
         "diff one FILE",
-        "push FILE x",
+        "pull FILE x",
         "push FILE hf://datasets/a/b",
         "status FILE",
         "import FILE --from llmc --tokenizer TOKENIZER --out x",
@@ -210,5 +210,5 @@ def test_a_folder_in_which_nothing_can_be_made_is_no_question_of_permissions(
     done = run("build", "one.jsonl", "--tokenizer", tokenizer_json, "--out", "/proc/foo", cwd=folder)
     assert done.returncode == 1 and "cannot write into /proc" in done.stderr
     assert "choose another --out" in done.stderr and "permissions" not in done.stderr
-    done = run("push", "one", "/proc/foo", cwd=folder)
+    done = run("pull", "one", "/proc/foo", cwd=folder)
     assert done.returncode == 1 and "this should not happen" not in done.stderr

@@ -201,12 +201,14 @@ def test_the_command_shows_what_it_did(store: Path, tmp_path: Path, bucket: Buck
     )
     assert values["kind"] == "store" and values["verified"] and values["target"] == "back"
     for further in (bucket.place("again"), "beside"):  # from store to store, and from folder to folder
-        source = target if is_remote(further) else "store"
-        done = run_alone("push", source, further, "--verify", cwd=tmp_path, **bucket.environment)
+        command, source = ("push", target) if is_remote(further) else ("pull", "store")
+        done = run_alone(command, source, further, "--verify", cwd=tmp_path, **bucket.environment)
         assert done.returncode == 0 and "and the target read back" in done.stdout, done.stderr
     assert contents(bucket.place("again")) == contents(tmp_path / "beside") == contents(store)
     again = run_alone("pull", target, "back", cwd=tmp_path, **bucket.environment)
     assert "nothing to do: all files are there" in again.stdout
+    meant = run_alone("push", "store", "org/name", cwd=tmp_path)
+    assert meant.returncode == 2 and "org/name is a folder: expected hf://datasets/ORG/NAME" in meant.stderr
     failed = run_alone("push", "store", f"s3://{bucket.name}-none/x", cwd=tmp_path, **bucket.environment)
     assert failed.returncode == 1 and "there is no such bucket or container" in failed.stderr
 

@@ -15,7 +15,7 @@ from packline.cli.transfer import transfer
 from packline.errors import RecipeError
 from packline.hub.push import Pushed
 from packline.hub.push import push as push_folder
-from packline.storage.places import HUB, without_secrets
+from packline.storage.places import HUB, is_remote, without_secrets
 from packline.viewing.text import duration, plural, size
 
 _FLAGS = Flags()
@@ -28,8 +28,8 @@ def push(
     to: Annotated[
         str,
         Parameter(
-            help="hf://datasets/ORG/NAME; for a tokenizer hf://ORG/NAME; @BRANCH may follow. Or s3://, gs://,"
-            " az:// or a folder: new, empty, or with a part of this copy."
+            help="hf://datasets/ORG/NAME; for a tokenizer hf://ORG/NAME; @BRANCH may follow. Or s3://, gs://"
+            " or az://: new, empty, or with a part of this copy."
         ),
     ],
     *,
@@ -53,6 +53,11 @@ def push(
         for name, given in {"--public": public, "--license": licence}.items():
             if given:
                 raise RecipeError(f"{name} is for the hub: {without_secrets(to)} is another place")
+        if not is_remote(to):
+            raise RecipeError(
+                f"{to} is a folder: expected hf://datasets/ORG/NAME, s3://, gs:// or az://",
+                hint=f"packline pull {without_secrets(folder)} {to} copies into a folder",
+            )
         return transfer("push", folder, to, verify=verify)
     if verify:
         raise RecipeError(
