@@ -37,6 +37,7 @@ BYTES, STARTS = "token_bytes.npy", "token_starts.npy"
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
     """Bytes of every token, by id; empty for special tokens and for ids without a token.
 
+    >>> import msgspec
     >>> model = {"type": "BPE", "vocab": {"a": 0, "\\u0120b": 1, "</s>": 2}, "merges": []}
     >>> added = [{"id": 2, "content": "</s>", "special": True}]
     >>> text = {"model": model, "decoder": {"type": "ByteLevel"}, "added_tokens": added}
@@ -59,6 +60,7 @@ class TokenBytes(Sequence[bytes]):
 
     Cost: 0.1 s for 150,000 tokens, a third of `token_bytes`, where only a few of them are shown.
 
+    >>> import msgspec
     >>> text = msgspec.json.encode({"model": {"vocab": {"on": 0, "off": 1}}}).decode()
     >>> data = TokenBytes(
     ...     Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=2, special_tokens={})
@@ -88,6 +90,7 @@ class TokenBytes(Sequence[bytes]):
     def filled(self) -> np.ndarray:
         """True for each token with bytes, bool `[V]`, of which only a few have to be derived.
 
+        >>> import msgspec
         >>> text = msgspec.json.encode({"model": {"vocab": {"on": 0}}}).decode()
         >>> tokenizer = Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=2, special_tokens={})
         >>> TokenBytes(tokenizer).filled().tolist()
@@ -110,6 +113,7 @@ def keeps_text(tokenizer: Tokenizer) -> bool:
     Unicode normalization (such as NFC) and a space at the very beginning are ignored. False if case, accents,
     white space or characters without a token may be lost.
 
+    >>> import msgspec
     >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
     >>> keeps_text(Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={}))
     False
@@ -128,6 +132,7 @@ def keeps_text(tokenizer: Tokenizer) -> bool:
 def puts_spaces(tokenizer: Tokenizer) -> bool:
     """True if decoding puts a space before every word, whatever the text contained.
 
+    >>> import msgspec
     >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
     >>> puts_spaces(Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={}))
     True
@@ -139,6 +144,7 @@ def puts_spaces(tokenizer: Tokenizer) -> bool:
 def drops_first_space(tokenizer: Tokenizer) -> bool:
     """True if decoding removes a space from the beginning of a text.
 
+    >>> import msgspec
     >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
     >>> drops_first_space(
     ...     Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={})
@@ -156,6 +162,7 @@ def drops_first_space(tokenizer: Tokenizer) -> bool:
 class TextBytes:
     """Sizes of the texts of documents in bytes, computed from their ids.
 
+    >>> import msgspec
     >>> model = {"type": "WordLevel", "vocab": {"on": 0, "off": 1}, "unk_token": "on"}
     >>> text = msgspec.json.encode({"model": model}).decode()
     >>> tokenizer = Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=2, special_tokens={})
