@@ -233,7 +233,7 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
         if ledger.rejected.keys() & UNTOLD and self._is_own():
             hint = self._hint() or f"choose a template by name: --chat-template {', '.join(TEMPLATES)}"
             raise RecipeError(message, hint=hint)
-        raise InputError(message, hint="docs/sft.md has what is read, what templates write, and the reasons")
+        raise InputError(message, hint="the documentation of sft has what is read, and the reasons")
 
     def _is_own(self) -> bool:
         """True if the template is the tokenizer's or the user's, so that a named one may help."""

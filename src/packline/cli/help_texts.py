@@ -302,15 +302,14 @@ Needs packline[web].""",
   packline serve store --host 0.0.0.0""",
     ),
     "push": (
-        """Send a store, an export or a folder to the hub, an object store or a folder.
+        """Send a store, an export or a folder to the hub or an object store.
 
-TO is hf://, s3://, gs://, az:// or a folder. Files are compared with the
+TO is hf://, s3://, gs:// or az://. Files are compared with the
 checksums of the manifest, which comes last: what has one is complete. The same
 command continues an interrupted push.
 
-To an object store or a folder files are created, never overwritten; between
-folders they are linked where possible. FOLDER may be a URI, too. Hidden files
-are left out. Credentials and endpoints: see docs/storage.md.
+In an object store files are created, never overwritten. FOLDER may be a URI,
+too. Hidden files are left out. packline pull copies into a folder.
 
 To the hub go stores, exports, tokenizers and evaluation sets, with a card
 (README.md) that is made from the manifest; what you write around its marked
@@ -323,7 +322,6 @@ part is kept. A new repository is private. Needs a token that may write:
   packline push mytok hf://org/tokenizer
   packline push store s3://bucket/stores/web
   packline push s3://bucket/stores/web gs://other/stores/web --verify
-  packline push store ../backup/store
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
     ),

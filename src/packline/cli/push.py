@@ -1,4 +1,4 @@
-"""`packline push`: a store, an export or another folder to the hub, an object store or a folder."""
+"""`packline push`: a store, an export or another folder to the hub or an object store."""
 
 from __future__ import annotations
 

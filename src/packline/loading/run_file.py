@@ -375,7 +375,7 @@ def draft_run(
     lasts = tokens or sum(share.tokens or 0 for share in shares)
     lines = [
         "# A packline run: `packline trace THIS --step 0` shows a batch, Loader.from_file(THIS) reads it.",
-        "# docs/reading.md has all settings. A stage with from_step = N changes a run that has begun.",
+        "# The documentation has all settings. A stage with from_step = N changes a run that has begun.",
         "",
         "[loader]",
         f"batch_size = {batch_size}                  # rows of the global batch",

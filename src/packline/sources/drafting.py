@@ -174,7 +174,7 @@ def placed(path: str, folder: Path) -> str:
 
 def _head(tokenizer: str, eod: str | None, folder: Path, notes: Sequence[str]) -> Iterator[str]:
     yield "# A packline recipe: packline build THIS --dry-run, then packline build THIS --out store."
-    yield "# Lines behind # are choices that were not made; docs/recipe.md has all of them."
+    yield "# Lines behind # are choices that were not made; the documentation of recipes has all of them."
     yield ""
     for note in notes:
         yield f"# {_in_comment(note)}"

@@ -302,7 +302,7 @@ def _look(file: InputFile, source: Source) -> Looked | PacklineError:
         found = ", ".join(f"{one.name} ({one.describe(len(records))})" for one in seen.fields.values())
         return InputError(
             f"{file.path}: no field is a string in most records: found {found}",
-            hint="write a recipe with a template: docs/recipe.md shows how",
+            hint='write a recipe with a template, such as template = "{{ title }}: {{ body }}"',
         )
     return Looked(records, bad, (file.format, *fields))
 

@@ -96,7 +96,9 @@ class Template:
             names.visit(tree)
             self._template = environment.from_string(tree)
         except TemplateSyntaxError as error:
-            raise _refusal(error.lineno, str(error.message), "see docs/recipe.md for templates") from error
+            raise _refusal(
+                error.lineno, str(error.message), "a template is Jinja with fields, such as {{ title }}"
+            ) from error
         except (RecursionError, SyntaxError) as error:  # from Python's compiler, for the compiled template
             raise RecipeError("the template is nested too deeply") from error
         used = names.undeclared_identifiers

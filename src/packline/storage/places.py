@@ -73,7 +73,7 @@ def split_uri(place: str) -> tuple[str, str, str]:
     if scheme not in SCHEMES:
         raise StoreError(
             f"{shown} is not a place of results: expected a path or {', '.join(f'{s}://' for s in SCHEMES)}",
-            hint=did_you_mean(scheme, SCHEMES) + "docs/storage.md lists the places",
+            hint=did_you_mean(scheme, SCHEMES) + "the documentation of object stores lists them",
         )
     key = key.strip("/")
     if not bucket:
