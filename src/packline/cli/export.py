@@ -24,7 +24,7 @@ from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.errors import InputError, RecipeError
-from packline.formats.choice import ExportChoice, make_choice, with_weights
+from packline.formats.choice import make_choice, with_weights
 from packline.formats.export import Exported, make_export, run_export
 from packline.jobs.engine import plan_job
 from packline.jobs.on import On
@@ -77,26 +77,18 @@ def export(
         "val_fraction": val_fraction,
         "val_documents": val_documents,
     }
-    options, on = options_of(set), place.place()
+    on = place.place()
     choice, _ = make_choice({**documents.settings(), **rows.settings()})
+    given: dict[str, Any] = {"to": to, "out": out, "options": options_of(set), "choice": choice}
+    given |= {"link": link, "workers": workers, "on": on}
     if dry_run:
-        return _dry_run(list(source), to=to, out=out, options=options, choice=choice, link=link)
+        return _dry_run(list(source), given)
     try:
         store = _store_of(list(source), tokenizer, out, workers, on, of_text)
         if len(source) == 1 and is_recipe(source[0]):
-            options = with_weights(to, options, source[0])
+            given["options"] = with_weights(to, given["options"], source[0])
         with watch_export(out) as hear:
-            exported = run_export(
-                store,
-                to=to,
-                out=out,
-                options=options,
-                choice=choice,
-                link=link,
-                workers=workers,
-                on=on,
-                on_event=hear,
-            )
+            exported = run_export(store, on_event=hear, **given)
     except KeyboardInterrupt as error:
         return interrupted(error, "finished parts are kept")
     show_exported(exported)
@@ -104,16 +96,14 @@ def export(
     return DONE
 
 
-def _dry_run(
-    sources: list[str], *, to: str, out: str, options: dict[str, Any], choice: ExportChoice, link: Link
-) -> int:
+def _dry_run(sources: list[str], given: dict[str, Any]) -> int:
     """Show the plan of an export of a store or run."""
     if len(sources) != 1 or is_recipe(sources[0]):
         raise RecipeError(
             "--dry-run of an export needs the store, and this is text",
             hint="packline build INPUTS --dry-run estimates the store",
         )
-    job = make_export(sources[0], to=to, out=out, options=options, choice=choice, link=link)
+    job = make_export(sources[0], **given)
     facts: dict[str, Any] = {"nothing_to_do": True}
     if isinstance(job, Exported):
         show_exported(job)

@@ -159,50 +159,15 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     nothing_to_do: bool = False
 
 
-def run_export(
-    source: str | Path | RowView,
-    *,
-    to: str,
-    out: str | Path,
-    options: Mapping[str, Any] | None = None,
-    choice: ExportChoice = ExportChoice(),  # noqa: B008  frozen
-    link: Link = "auto",
-    workers: int | None = None,
-    with_tokenizer: bool = True,
-    on: On = "local",
-    on_event: OnEvent | None = None,
-) -> Exported:
+def run_export(source: str | Path | RowView, *, on_event: OnEvent | None = None, **given: Any) -> Exported:
     """Write a store, or rows of a store or run, in another layout.
 
     Args:
-        source: the folder of a store, a run file (.toml), or rows that are already open.
-        to: name of the format.
-        out: a new or empty folder, or one that holds the same export, in which case there is nothing to do.
-        options: options of the format, by name.
-        choice: documents or rows to export.
-        link: how bytes of the store are shared where the layout keeps them unchanged.
-        workers: number of threads (processes of a cluster); None: one per core, 0: this thread only.
-        with_tokenizer: write the tokenizer next to the files.
-        on: where the parts are written.
         on_event: called with every event, in this thread.
-
-    Raises:
-        RecipeError: invalid settings, or ids that do not fit into the format.
-        StoreError: a missing or damaged store; a folder that holds something else.
-        OutOfSpace: not enough room; raised before anything is written, as far as sizes are known.
+        **given: what `make_export` takes.
     """
-    job = make_export(
-        source,
-        to=to,
-        out=out,
-        options=options,
-        choice=choice,
-        link=link,
-        workers=workers,
-        with_tokenizer=with_tokenizer,
-        on=on,
-    )
-    return job if isinstance(job, Exported) else run_job(job, on_event, on=on)
+    job = make_export(source, **given)
+    return job if isinstance(job, Exported) else run_job(job, on_event, on=given.get("on", "local"))
 
 
 def make_export(
@@ -217,7 +182,24 @@ def make_export(
     with_tokenizer: bool = True,
     on: On = "local",
 ) -> ExportJob | Exported:
-    """Job of an export, which has not begun; or the export, if it is there. See `run_export`."""
+    """Job that writes a store, or rows of a store or run, in another layout; or the export, if it is there.
+
+    Args:
+        source: the folder of a store, a run file (.toml), or rows that are already open.
+        to: name of the format.
+        out: a new or empty folder, or one that holds the same export, in which case there is nothing to do.
+        options: options of the format, by name.
+        choice: documents or rows to export.
+        link: how bytes of the store are shared where the layout keeps them unchanged.
+        workers: number of threads (processes of a cluster); None: one per core, 0: this thread only.
+        with_tokenizer: write the tokenizer next to the files.
+        on: where the parts are written.
+
+    Raises:
+        RecipeError: invalid settings, or ids that do not fit into the format.
+        StoreError: a missing or damaged store; a folder that holds something else.
+        OutOfSpace: not enough room; raised before anything is written, as far as sizes are known.
+    """
     if workers is not None and workers < 0:
         raise RecipeError(f"workers is {workers}: expected 0 or more")
     if on != "local" and isinstance(source, RowView):
