@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -10,7 +9,7 @@ from cyclopts import Parameter
 from packline.cli.arguments import MAIN, Flags, option
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
-from packline.cli.transfer import transfer
+from packline.cli.transfer import hide_bars_of_hub, transfer
 from packline.errors import RecipeError
 from packline.hub.pull import Pulled
 from packline.hub.pull import pull as pull_folder
@@ -39,8 +38,7 @@ def pull(
         raise RecipeError(
             f"--verify is for object stores: files of {without_secrets(source)} are always compared"
         )
-    if output.quiet or not output.interactive:
-        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    hide_bars_of_hub()
     try:
         pulled = pull_folder(source, out)
     except KeyboardInterrupt as error:

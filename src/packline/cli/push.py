@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import msgspec
@@ -11,7 +10,7 @@ from cyclopts import Parameter
 from packline.cli.arguments import MAIN, Flags, option
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
-from packline.cli.transfer import transfer
+from packline.cli.transfer import hide_bars_of_hub, transfer
 from packline.errors import RecipeError
 from packline.hub.push import Pushed
 from packline.hub.push import push as push_folder
@@ -63,8 +62,7 @@ def push(
         raise RecipeError(
             "--verify is for folders and object stores: the hub compares the checksums of what is sent"
         )
-    if output.quiet or not output.interactive:
-        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    hide_bars_of_hub()
     try:
         pushed = push_folder(folder, to, private=not public, licence=licence)
     except KeyboardInterrupt as error:

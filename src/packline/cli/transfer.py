@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
 from packline.cli.progress import watch_bytes
@@ -9,6 +11,12 @@ from packline.formats.copying import Copied
 from packline.storage.places import without_secrets
 from packline.stores import copy
 from packline.viewing.text import duration, plural, size
+
+
+def hide_bars_of_hub() -> None:
+    """Let the hub's client draw its bars on a terminal alone; before it is imported."""
+    if output.quiet or not output.interactive:
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 
 
 def transfer(command: str, source: str, target: str, *, verify: bool) -> int:

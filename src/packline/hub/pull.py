@@ -26,6 +26,7 @@ from packline.hub.publication import CARD, PULLED, RECORDS, Kind, publication_ki
 from packline.hub.repository import Repository, parse_repository, same_bytes, with_patience
 from packline.storage.hub_client import address, hub_errors
 from packline.storage.hub_folder import local_name
+from packline.storage.inputs import is_hidden
 from packline.storage.local import publish_bytes, publish_folder, sync_file_system
 from packline.store.files import FileEntry
 from packline.store.report import Findings
@@ -178,7 +179,7 @@ class _Pull:
         else:
             self.tree = with_patience(lambda: self.repository.tree(self.commit))
             there = set(self.tree)
-        paths = [path for path in sorted(there) if not (path == CARD or path.startswith(".") or "/." in path)]
+        paths = [path for path in sorted(there) if not (path == CARD or is_hidden(path))]
         kind = publication_kind(paths)
         if kind is None:
             raise self._nothing(paths)
