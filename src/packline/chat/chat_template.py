@@ -318,7 +318,7 @@ class _Generation(Extension):
     def parse(self, parser: Any) -> Any:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        marks = [nodes.Output([nodes.TemplateData(mark)], lineno=line) for mark in (OPEN, CLOSE)]
+        marks = [nodes.Output([nodes.TemplateData(mark)], lineno=line) for mark in MARKS]
         return nodes.Scope([marks[0], *body, marks[1]], lineno=line)  # names that are set inside end there
 
 

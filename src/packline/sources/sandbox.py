@@ -353,14 +353,16 @@ def json_text(value: Any, ensure_ascii: bool = False, indent: Any = None, **more
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
 
 
+@pass_context
+def print_value(context: Context, value: Any) -> Any:
+    """`finalize` of an environment: a value, counted before it is printed, or put into a list or object."""
+    context.parent[BUDGET].copy(value)
+    return value
+
+
 def _hook(use: Callable[[Budget, Any], Any]) -> Callable[..., Any]:
     """A filter that gives a value to the budget."""
     return pass_context(lambda context, value: use(context.parent[BUDGET], value))
-
-
-def _copied(budget: Budget, value: Any) -> Any:
-    budget.copy(value)
-    return value
 
 
 def _loop(budget: Budget, values: Any) -> _Loop:
@@ -379,20 +381,10 @@ JINJAS_OWN = ("_loop_vars", "_block_vars")
 """Arguments that compiled templates add to every call."""
 HOOKS: dict[str, Callable[..., Any]] = {
     "__joined": _joined,
-    "__copied": _hook(_copied),
+    "__copied": print_value,
     "__made": _hook(Budget.made),
     "__loop": _hook(_loop),
 }
-
-
-@pass_context
-def print_value(context: Context, value: Any) -> Any:
-    """`finalize` of an environment: a value, counted before it is printed."""
-    if type(value) is str:
-        context.parent[BUDGET].spend(0, len(value))
-    else:
-        context.parent[BUDGET].copy(value)
-    return value
 
 
 class _Hooks(NodeTransformer):
