@@ -244,7 +244,7 @@ def _compare(one: pa.Table, other: pa.Table, counts: DocumentCounts) -> dict[str
 
 
 def _equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Whether values are equal, bool `[N]`; null equals null, and NaN itself."""
+    """Equality of values, bool `[N]`; null equals null, and NaN itself."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
