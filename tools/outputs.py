@@ -90,6 +90,25 @@ template = "{{ source }}: {{ text }}"
 min_chars = 20
 """
 
+RECIPES = {
+    "several": (
+        "bos = 50256",
+        'label = "all"\ninputs = ["imdb_en.jsonl"]',
+        'label = "all"\ninputs = ["code_mixed.parquet"]',
+        'label = "all"\ninputs = ["novels_en.jsonl.gz"]',
+    ),
+    "split": ("val_fraction = 0.1\ntest_fraction = 0.1\nseed = 7", 'inputs = ["mixed.jsonl"]'),
+    "parse": ('special_tokens = "parse"', 'inputs = ["unicode_stress.jsonl"]'),
+    "reject": ('special_tokens = "reject"\nrun.max_bad_fraction = 0.9', 'inputs = ["unicode_stress.jsonl"]'),
+    "chars": ("run.workers = 1", 'inputs = ["mixed.jsonl"]\nmin_chars = 100\nmax_chars = 5000'),
+    "big-val-documents": (
+        "val_documents = 700\nseed = 3",
+        'inputs = ["big.jsonl.zst"]',
+        'inputs = ["mixed.jsonl"]',
+    ),
+}
+"""Recipes by the name of their store: settings, and those of each source."""
+
 WEEK = """
 tokenizer = "tok/gpt2/tokenizer.json"
 val_fraction = 0.05
@@ -240,13 +259,10 @@ def commands() -> dict[str, list[list[str]]]:
     build("lines", "lines.txt", gpt2, "--documents line")
     build("separator", "lines.txt", gpt2, "--format text --separator '\\n\\n'")
     build("bad", "bad.jsonl", gpt2, "--max-bad-fraction 0.9")
-    build("several", "imdb_en.jsonl code_mixed.parquet novels_en.jsonl.gz", gpt2, "--label all --bos 50256")
-    build("split", "mixed.jsonl", gpt2, "--val-fraction 0.1 --test-fraction 0.1 --seed 7")
     build("limit-documents", "mixed.jsonl", gpt2, "--limit-documents 333")
     build("limit-tokens", "wikipedia_zh.jsonl.zst imdb_en.jsonl", gpt2, "--limit-tokens 100000")
-    build("parse", "unicode_stress.jsonl", gpt2, "--special-tokens parse")
-    build("reject", "unicode_stress.jsonl", gpt2, "--special-tokens reject --max-bad-fraction 0.9")
-    build("chars", "mixed.jsonl", gpt2, "--min-chars 100 --max-chars 5000 --workers 1")
+    for name in RECIPES:
+        words[f"build-{name}"] = f"build {name}.toml --out build-{name}"
     words["build-recipe"] = "build recipe.toml --out build-recipe"
 
     separated = f"--format text --separator '{SEPARATOR}'"
@@ -256,7 +272,6 @@ def commands() -> dict[str, list[list[str]]]:
     build("big-row-group", "big.parquet", gpt2)
     build("big-limit-tokens", "imdb_en.jsonl big.jsonl.gz big.jsonl.zst", gpt2, "--limit-tokens 20000000")
     build("big-limit-documents", "big.txt", gpt2, f"{separated} --limit-documents 4000")
-    build("big-val-documents", "big.jsonl.zst mixed.jsonl", gpt2, "--val-documents 700 --seed 3")
     build("big-limit-val", "big.parquet big.jsonl.gz", gpt2, "--val-fraction 0.02 --limit-documents 25000")
     build("folder", "'folder/*.jsonl' 'folder/*.gz' folder/deep 'folder/*.parquet' folder/list.json", gpt2)
     words["build-monday"] = "build monday.toml --out build-monday"
@@ -307,13 +322,13 @@ def commands() -> dict[str, list[list[str]]]:
         )
     words["s3-build"] = (
         "build 's3://inputs/big.*' 's3://inputs/*.parquet' s3://inputs/imdb_en.jsonl "
-        f"--tokenizer {gpt2} --out s3://results/s3-build --scratch scratch"
+        f"--tokenizer {gpt2} --out s3://results/s3-build"
     )
     words["s3-inputs"] = (
         f"build 's3://inputs/*.gz' s3://inputs/imdb_en.jsonl --tokenizer {gpt2} --out s3-inputs"
     )
     words["s3-slices"] = "\n".join(
-        f"build sliced.toml --out s3://results/s3-slices --scratch scratch --slice {one}/2" for one in (1, 0)
+        f"build sliced.toml --out s3://results/s3-slices --slice {one}/2" for one in (1, 0)
     )
     words["s3-export"] = "export s3://results/s3-build --to megatron --out s3://results/s3-export"
     words["s3-bake"] = (
@@ -361,6 +376,10 @@ def make_inputs() -> None:
     )
     (WORK / "lines.txt").write_text("\n".join(record["text"] for record in order[:300]), "utf-8", newline="")
     (WORK / "recipe.toml").write_text(RECIPE, "utf-8")
+    for name, (settings, *sources) in RECIPES.items():
+        tables = (f"[[sources]]\n{table}\n" for table in sources)
+        recipe = f'tokenizer = "tok/gpt2/tokenizer.json"\n{settings}\n{"".join(tables)}'
+        (WORK / f"{name}.toml").write_text(recipe, "utf-8")
     sliced = RECIPE.replace('"novels_en.jsonl.gz"', '"novels_en.jsonl.gz", "big.jsonl.zst"')
     (WORK / "sliced.toml").write_text(sliced, "utf-8")
     scored = [
@@ -427,6 +446,7 @@ def records_of(path: Path, count: int, characters: int = 40_000) -> Iterator[dic
 def run(name: str, commands: list[list[str]]) -> dict[str, str]:
     """Run commands in turn; SHA-256 of all files in the folder of their name, and their exit codes."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"}
+    environment["PACKLINE_SCRATCH"] = "scratch"
     if name in SCRIPTS:
         (WORK / name).mkdir()
         commands = [["-c", SCRIPTS[name][0]]]

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.command import result, run, run_alone
 
 import packline
-from packline.cli.help_texts import GROUPS, PAGES
+from packline.cli.main import COMMANDS
 
 TEXTS = ["one document", "another one, a little longer", "naïve 漢字 👍🏽", "it says <|endoftext|> inside"]
 WriteJsonl = Callable[..., Path]
@@ -30,7 +30,12 @@ def store(tmp_path: Path, corpus: Path, tokenizer_json: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.mark.parametrize("command", [name for name in PAGES if name not in GROUPS])
+SUMMARIES = {name: about for commands in COMMANDS.values() for name, about in commands.items()}
+GROUPS = ("tokenizer",)
+"""Commands with commands of their own."""
+
+
+@pytest.mark.parametrize("command", [name for name in SUMMARIES if name not in GROUPS])
 def test_help_has_command_lines_that_are_true(command: str) -> None:
     done = run(command, "--help")
     assert done.returncode == 0, done.stderr
@@ -63,9 +68,12 @@ def test_help_of_commands_within_a_command_has_command_lines_that_are_true(group
 def test_the_list_of_commands_has_all_of_them_with_what_they_do() -> None:
     done = run("--help")
     listed = dict(re.findall(r"│ (\w+) +(\S.*?) +│", done.stdout))
-    assert {name: help.partition("\n")[0] for name, (help, _) in PAGES.items()} == {
-        name: listed.get(name) for name in PAGES
-    }
+    assert {name: listed.get(name) for name in SUMMARIES} == SUMMARIES
+
+
+@pytest.mark.parametrize(("command", "summary"), SUMMARIES.items())
+def test_the_list_has_the_first_line_of_each_page(command: str, summary: str) -> None:
+    assert f"\n{summary}\n" in f"\n{run(command, '--help').stdout}"
 
 
 def test_help_is_there_without_loading_what_builds() -> None:
@@ -239,43 +247,14 @@ def test_json_is_plain_ascii(store: Path) -> None:
 def test_settings_reach_the_recipe(tmp_path: Path, tokenizer_json: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n--\ntwo\n--\nthree", "utf-8")
     words = ["build", "a.txt", "--tokenizer", str(tokenizer_json), "--out", "out", "--separator", r"\n--\n"]
-    words += [
-        "--eod",
-        "0",
-        "--bos",
-        "<|endoftext|>",
-        "--min-chars",
-        "4",
-        "--label",
-        "L",
-        "--max-document-size",
-        "1MiB",
-    ]
-    words += [
-        "--val-fraction",
-        "0.5",
-        "--seed",
-        "3",
-        "--special-tokens",
-        "reject",
-        "--workers",
-        "0",
-        "--json",
-    ]
-    done = run(*words, cwd=tmp_path)
+    words += ["--eod", "0", "--bos", "<|endoftext|>", "--val-fraction", "0.5", "--limit-documents", "2"]
+    done = run(*words, "--workers", "0", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     recipe = packline.open(tmp_path / "out").manifest.recipe
-    source = recipe.sources[0]
-    assert (source.documents, source.separator, source.min_chars, source.label) == (
-        "separator",
-        "\n--\n",
-        4,
-        "L",
-    )
-    assert (recipe.eod, recipe.bos, recipe.max_document_bytes) == (0, "<|endoftext|>", 1 << 20)
-    assert (recipe.val_fraction, recipe.seed, recipe.special_tokens) == (0.5, 3, "reject")
-    assert result(done)["ledger"]["too_short"] == 2
-    assert result(done)["ledger"]["bos_tokens"] == 1
+    (source,) = recipe.sources
+    assert (source.documents, source.separator) == ("separator", "\n--\n")
+    assert (recipe.eod, recipe.bos, recipe.val_fraction) == (0, "<|endoftext|>", 0.5)
+    assert (recipe.limit_documents, result(done)["ledger"]["bos_tokens"]) == (2, 2)
 
 
 def test_a_recipe_on_disk_is_an_input(tmp_path: Path, corpus: Path, tokenizer_json: Path) -> None:

@@ -95,10 +95,10 @@ def test_the_last_lines_name_the_cheapest(store: Path) -> None:
 
 def test_a_plan_is_written_when_asked_for_and_checked_the_next_time(store: Path, tmp_path: Path) -> None:
     words = ["info", str(store), "--seq-len", "10", "--packing", "best_fit", "--write"]
-    words += ["--plans", str(tmp_path / "plans"), "--shuffle-documents", "3"]
+    words += ["--shuffle-documents", "3"]
     first = run(*words)
     assert first.returncode == 0, first.stderr
-    (folder,) = (tmp_path / "plans").iterdir()
+    (folder,) = (store / "plans").iterdir()
     assert f"{folder}: " in first.stdout and "written" in first.stdout
     assert "already exists, and is complete" in run(*words).stdout
     values = result(run(*words, "--json"))
@@ -107,7 +107,7 @@ def test_a_plan_is_written_when_asked_for_and_checked_the_next_time(store: Path,
     assert values["plans"][0]["bytes"] == sum(path.stat().st_size for path in folder.iterdir())
     # It is the plan that rows of these settings use.
     selection = Selection(Store(store), DocumentFilter(shuffle_documents=3))
-    packer = best_fit.BestFit.of_store(selection, 10, plans=tmp_path / "plans")
+    packer = best_fit.BestFit.of_store(selection, 10)
     assert packer.plan.folder == folder
     data = bytearray((folder / "order.u4").read_bytes())
     data[5] ^= 1

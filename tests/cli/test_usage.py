@@ -12,8 +12,9 @@ import pytest
 from tests.cli.command import environment, run, run_alone
 
 import packline
-from packline.cli.help_texts import PAGES, TOPICS, WRITING
-from packline.cli.main import main, make_app
+from packline.cli.main import COMMANDS, WRITING, main, make_app
+
+PAGES = [name for commands in COMMANDS.values() for name in commands]
 
 WRONG = [
     (
@@ -38,10 +39,21 @@ WRONG = [
     ("verify --store a", "packline verify has no option --store", ""),
     ("info s --seq-len 4q", "--seq-len: '4q' is not a number", "4k, which is 4,096"),
     ("build a --limit-tokens 2Q", "--limit-tokens: '2Q' is not a number", "2B"),
-    ("build a --seed x", "--seed is 'x': expected NUMBER", "packline build --help"),
+    ("build a --workers x", "--workers is 'x': expected NUMBER", "packline build --help"),
+    (
+        "build a --min-chars 9",
+        "packline build has no option --min-chars",
+        "write min_chars = ... in a recipe: ",
+    ),
+    ("build a --scratch d", "packline build has no option --scratch", "PACKLINE_SCRATCH=FOLDER"),
+    (
+        "trace s --boundary-loss",
+        "packline trace has no option --boundary-loss",
+        "in a run file: packline init",
+    ),
     ("build a --strict=3", "--strict takes no value, and '3' is given", "packline build --help"),
     ("build a --engine fastoken", "--engine is 'fastoken': expected auto, gigatoken,", "'fastokens'?"),
-    ("build a --seed 1 --seed 2", "--seed is given twice", "packline build --help"),
+    ("build a --eod 1 --eod 2", "--eod is given twice", "packline build --help"),
     ("evals moo", "KIND is 'moo': expected core, chat, hellaswag", "packline evals --help"),
     ("formats NanoGTP", "no format 'nanogtp'", "did you mean 'nanogpt'?"),
 ]
@@ -58,10 +70,9 @@ def test_a_wrong_command_line_is_answered_in_our_words(
 
 
 def test_every_command_is_in_one_topic_and_the_list_has_the_topics_in_order() -> None:
-    named = [name for names in TOPICS.values() for name in names]
-    assert sorted(named) == sorted(PAGES) and set(WRITING) <= set(PAGES)
+    assert len(PAGES) == len(set(PAGES)) and set(WRITING) <= set(PAGES)
     shown = run("--help").stdout
-    assert re.findall(r"^╭─ (.+?) ─", shown, re.MULTILINE) == [*TOPICS, "Options"]
+    assert re.findall(r"^╭─ (.+?) ─", shown, re.MULTILINE) == [*COMMANDS, "Options"]
 
 
 @pytest.mark.parametrize("flag", ["-V", "--version"])

@@ -79,7 +79,7 @@ def test_a_special_token_that_text_is_made_of_is_refused(special: str, merges: l
         TokenizerError, match=f"the special token '{special}' of mine is also a token"
     ) as caught:
         without_special_tokens(tokenizer)
-    assert "--special-tokens parse" in caught.value.hint
+    assert "special_tokens = 'parse'" in caught.value.hint
     tokenizer.reference()  # as it is, it can be read
 
 

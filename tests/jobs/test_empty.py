@@ -93,7 +93,10 @@ def test_the_command_fails_where_no_document_is_left(
     tmp_path: Path, corpus: Path, tokenizer_json: Path
 ) -> None:
     words: list[Any] = ["build", corpus, "--tokenizer", tokenizer_json, "--workers", "1", "--out", "out"]
-    done = run(*words, "--min-chars", "100", cwd=tmp_path)
+    recipe = tmp_path / "long.toml"
+    source = f"[[sources]]\ninputs = ['{corpus}']\nmin_chars = 100\n"
+    recipe.write_text(f"tokenizer = '{tokenizer_json}'\n{source}")
+    done = run("build", recipe, "--out", "out", cwd=tmp_path)
     assert done.returncode == 1
     assert "error: out has no documents (source" in done.stderr and "42 too short" in done.stderr
     assert run(*words, cwd=tmp_path).returncode == 0

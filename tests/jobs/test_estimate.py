@@ -180,7 +180,8 @@ def test_encodings_and_line_ends_are_noted_with_their_remedy(tmp_path: Path, tok
     (tmp_path / "b.txt").write_bytes("Übermäßige\r\nStraßen.\r\n".encode())
     notes = packline.estimate(tmp_path, tokenizer_json, engine="tokenizers").warnings
     assert any("--charset utf-16" in one and "1 file is not UTF-8 text: a.txt;" in one for one in notes)
-    assert any("--newlines unix" in one and "1 file has line ends of DOS: b.txt;" in one for one in notes)
+    (dos,) = [one for one in notes if "1 file has line ends of DOS: b.txt;" in one]
+    assert "newlines = 'unix' in a recipe" in dos
     mended = packline.estimate(tmp_path / "b.txt", tokenizer_json, engine="tokenizers", newlines="unix")
     assert not any("DOS" in one for one in mended.warnings)
 

@@ -47,7 +47,7 @@ def test_a_document_that_does_not_fit_stops_the_build_and_more_memory_resumes_it
     path = write(tmp_path / "in/b.jsonl", [long_text(12 * MIB), "after"])
     with pytest.raises(OutOfMemory, match=f"{path.name} at 0: a document of 12.* MB does not fit") as caught:
         build(tmp_path / "out", tmp_path / "in", tokenizer_json, **SMALL)
-    assert "--memory" in caught.value.hint and "--max-document-size" in caught.value.hint
+    assert "--memory" in caught.value.hint and "max_document_bytes = " in caught.value.hint
     assert list((tmp_path / "out/receipts").glob("*.json")), "what is committed is kept"
     build(tmp_path / "out", tmp_path / "in", tokenizer_json, **LARGE)
     build(tmp_path / "whole", tmp_path / "in", tokenizer_json, **LARGE)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from packline.cli.help_texts import GROUPS
 from packline.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,7 +79,7 @@ def test_every_packline_command_in_the_documents_exists_with_its_options() -> No
         if words[0] != "packline":
             continue
         command = words[1] if len(words) > 1 and not words[1].startswith("-") else ""
-        if command in GROUPS:
+        if command == "tokenizer":  # its commands have options of their own
             command = " ".join(words[1:3])
         known = set(re.findall(r"--?[a-z][\w-]*", help_of(command))) | {"--help"}
         used = {word.partition("=")[0] for word in words[1:] if re.match(r"--?[a-z]", word)}

@@ -17,7 +17,6 @@ import pytest
 
 import packline
 from packline import settings
-from packline.cli.arguments import DocumentArguments, RowArguments, StoreSettings
 from packline.errors import RecipeError
 from packline.formats.choice import ExportChoice
 from packline.packing.packer import DocumentFilter, RowOptions
@@ -191,12 +190,9 @@ def test_the_keywords_are_the_fields_of_the_settings() -> None:
     assert set(DocumentFilter.__struct_fields__) < set(RowOptions.__struct_fields__)
 
 
-def test_exports_and_the_command_line_have_the_same_row_settings() -> None:
+def test_exports_have_the_row_settings_of_python() -> None:
     rows = set(get_type_hints(settings.RowKeywords))
     assert set(ExportChoice.__struct_fields__) == rows
-    assert {*RowArguments().settings(), *DocumentArguments().settings()} < rows
-    of_training = set(StoreSettings().settings())
-    assert of_training == rows - {"pad_id", "stage", "keep_untrained"}
 
 
 def test_the_table_for_type_checkers_is_the_table_of_names() -> None:

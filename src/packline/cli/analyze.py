@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import ClusterArguments, Flags, Length, option
+from packline.cli.arguments import Length, OnName, option, place_of
 from packline.cli.import_ import Reading
 from packline.cli.main import DONE
 from packline.cli.output import Row, State, output
@@ -33,7 +33,6 @@ from packline.viewing.text import plural
 STORE = Group("For a store", sort_key=10)
 BATCH = Group("For a batch", sort_key=20)
 SHOWN = Group("Amount", sort_key=30)
-_FLAGS, _PLACE = Flags(), ClusterArguments()
 TOP = 10
 
 
@@ -66,10 +65,26 @@ def analyze(
     ] = None,
     top: Annotated[int, option(f"Items of each kind to list. Default: {TOP}.", SHOWN)] = TOP,
     reading: Annotated[Reading | None, Parameter(name="*")] = None,
-    place: ClusterArguments = _PLACE,
-    flags: Flags = _FLAGS,
+    on: OnName = None,
 ) -> int:
-    """Analyze the tokens of a store, data set or batch; see `help_texts`."""
+    r"""Count the tokens of a store, a dataset or a batch, and find bad documents.
+
+    Reads every token: totals, lengths of documents, padding in rows of --seq-len,
+    special tokens, the most used and the unused tokens, documents that repeat
+    themselves, have few or many bytes per token, or are duplicates (--write makes
+    a list of those that --exclude leaves out). For a batch (.npz, .pt) it prints
+    chuk-mlx's table of tokens and padding.
+
+    Examples:
+
+      packline analyze store
+      packline analyze store --seq-len 2048 --top 20
+      packline analyze store --write duplicates.parquet
+      packline analyze fineweb.bin --from llmc --tokenizer gpt2/tokenizer.json \
+          --set edges=bos
+      packline analyze out/tokenized_batch_0001.npz --tokenizer gpt2/tokenizer.json
+      packline analyze out/tokenized_batch_0001.npz --tensor-type target
+    """
     reading = reading or Reading()
     if top < 0:
         raise RecipeError(f"--top is {top}: expected 0 or more")
@@ -94,7 +109,7 @@ def analyze(
                 packing=packing,
                 top=top,
                 workers=workers,
-                on=place.place(),
+                on=place_of(on),
                 on_event=on_progress,
             )
         else:

@@ -7,7 +7,6 @@ unchanged.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -18,8 +17,8 @@ from cyclopts import Group, Parameter, Token
 
 from packline.errors import RecipeError
 from packline.jobs.on import On, Ray, parse_slice
-from packline.quantities import parse_bytes, parse_count, parse_length
-from packline.recipe import Recipe, RunOptions
+from packline.quantities import parse_count, parse_length
+from packline.recipe import Engine, Format, Recipe, RunOptions
 from packline.settings import make_recipe
 from packline.toml import is_toml
 
@@ -61,32 +60,24 @@ def option(help: str, group: Group, **more: Any) -> Parameter:
     return Parameter(help=help, group=group, negative="", show_default=False, **more)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Given:
+    """Options by the names of settings; None for those not given."""
+
+    def given(self) -> dict[str, Any]:
+        """The given options."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Flags:
-    """Options of every command."""
-
-    json: Annotated[bool, option("One JSON object as the last line of standard output.", OUTPUT)] = False
-    quiet: Annotated[
-        bool, option("No progress, and no summary of what was written; errors remain.", OUTPUT, alias="-q")
-    ] = False
-    debug: Annotated[bool, option("Show the traceback of an error.", OUTPUT)] = False
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Build and run settings; None for those not given."""
+class Settings(_Given):
+    """Settings of a build that are varied from the command line; None for those not given."""
 
     tokenizer: Annotated[
         str | None,
         option("gpt2, a hub id, a tokenizer.json, a folder with one, a .tiktoken or .model file.", MAIN),
-    ] = None
-    encoding: Annotated[
-        str | None,
-        option(
-            "Encoding of a .tiktoken file whose name does not reveal it.", TOKENS, name="--tiktoken-encoding"
-        ),
     ] = None
     eod: Annotated[
         str | None,
@@ -97,15 +88,8 @@ class Settings:
     bos: Annotated[
         str | None, option("Begin-of-document token: its string or id. Default: none.", TOKENS)
     ] = None
-    special_tokens: Annotated[
-        Literal["text", "parse", "reject"] | None,
-        option(
-            "Treat special-token strings in documents as text (default), control tokens, or bad records.",
-            TOKENS,
-        ),
-    ] = None
     engine: Annotated[
-        Literal["auto", "gigatoken", "fastokens", "nanotoken", "tokenizers"] | None,
+        Engine | None,
         option("Engine of the encoder. Default: auto. The store does not depend on it.", RUNNING),
     ] = None
     text: Annotated[
@@ -119,7 +103,7 @@ class Settings:
     ] = None
     id: Annotated[str | None, option("Field of a document's id. Default: id.", DOCUMENTS)] = None
     format: Annotated[
-        Literal["auto", "jsonl", "parquet", "text"] | None,
+        Format | None,
         option("Format of the files. Default: auto, by content and name.", DOCUMENTS),
     ] = None
     documents: Annotated[
@@ -132,13 +116,6 @@ class Settings:
     charset: Annotated[
         str | None, option("Plain text: its encoding, such as latin-1 or utf-16. Default: UTF-8.", DOCUMENTS)
     ] = None
-    newlines: Annotated[
-        Literal["unix"] | None, option("Plain text: make all line ends those of Unix.", DOCUMENTS)
-    ] = None
-    one_source: Annotated[
-        bool | None, option("Make several inputs one source. Default: a source per input.", DOCUMENTS)
-    ] = None
-    label: Annotated[str | None, option("Label stored with every document.", DOCUMENTS)] = None
     where: Annotated[
         str | None,
         option("Only records that meet a condition: \"score >= 3 and lang in ['en', 'de']\".", DOCUMENTS),
@@ -147,11 +124,6 @@ class Settings:
         str | None,
         option('Fields to carry along, with types where they matter: "url,score: float".', DOCUMENTS),
     ] = None
-    min_chars: Annotated[Count | None, option("Leave out shorter documents.", DOCUMENTS)] = None
-    max_chars: Annotated[Count | None, option("Leave out longer documents.", DOCUMENTS)] = None
-    max_document_size: Annotated[
-        str | None, option("Maximum document size; a larger one is a bad record. Default: 256MiB.", DOCUMENTS)
-    ] = None
     val_fraction: Annotated[
         float | None, option("Fraction of documents for validation. Default: 0.", SPLITS)
     ] = None
@@ -159,10 +131,6 @@ class Settings:
         Count | None,
         option("Number of documents for validation, instead of a fraction; reads the inputs twice.", SPLITS),
     ] = None
-    test_fraction: Annotated[
-        float | None, option("Fraction of documents for testing. Default: 0.", SPLITS)
-    ] = None
-    seed: Annotated[int | None, option("Seed of the split. Default: 0.", SPLITS)] = None
     limit_documents: Annotated[Count | None, option("Stop after the first N documents.", SPLITS)] = None
     limit_tokens: Annotated[
         Count | None, option("Stop before the document that would exceed N tokens.", SPLITS)
@@ -187,8 +155,8 @@ class Settings:
         >>> Settings(eod="7", separator="\\\\n\\\\n").as_settings()
         {'eod': 7, 'separator': '\\n\\n', 'documents': 'separator'}
         """
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        given = {name: value for name, value in given.items() if value is not None and name != "tokenizer"}
+        given = self.given()
+        given.pop("tokenizer", None)
         for name in ("eod", "bos"):
             if name in given:
                 given[name] = _token(given[name])
@@ -197,57 +165,31 @@ class Settings:
         if "separator" in given:
             given["separator"] = re.sub(r"\\([ntr\\])", lambda match: ESCAPES[match[1]], given["separator"])
             given.setdefault("documents", "separator")
-        if "max_document_size" in given:
-            given["max_document_bytes"] = parse_bytes(given.pop("max_document_size"))
         return given
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class ClusterArguments:
-    """Place of a job; None for options that are not given."""
+OnName = Annotated[
+    Literal["local", "ray"] | None,
+    option("Run on this machine (default), or on all nodes of the Ray cluster at $RAY_ADDRESS.", RUNNING),
+]
 
-    on: Annotated[
-        Literal["local", "ray"] | None,
-        option(
-            "Run on this machine (default), or on all nodes of a Ray cluster; --workers per node.", RUNNING
-        ),
-    ] = None
-    address: Annotated[
-        str | None, option("Address of the Ray cluster. Default: $RAY_ADDRESS, or this machine.", RUNNING)
-    ] = None
 
-    def place(self) -> On:
-        """Place of the job.
-
-        Raises:
-            RecipeError: an address without Ray.
-        """
-        if self.on != "ray":
-            if self.address is not None:
-                raise RecipeError("--address is that of a Ray cluster", hint="add --on ray")
-            return "local"
-        return Ray(self.address)
+def place_of(on: str | None) -> On:
+    """Place of a job without receipts."""
+    return Ray() if on == "ray" else "local"
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class PlaceArguments(ClusterArguments):
-    """Place of a job that keeps receipts."""
+class PlaceArguments:
+    """Place of a job that keeps receipts; None for options that are not given."""
 
+    on: OnName = None
     slice: Annotated[
         str | None, option("Run part i of n; other machines run the others: --slice 3/8.", RUNNING)
     ] = None
     join: Annotated[
         bool, option("Help a job that runs elsewhere: run units that it has not committed.", RUNNING)
-    ] = False
-    scratch: Annotated[
-        str | None,
-        option("Folder for unfinished files of a URI. Default: $PACKLINE_SCRATCH, or a cache.", RUNNING),
-    ] = None
-    one_writer: Annotated[
-        bool,
-        option("Accept a store that ignores conditional puts: no other process writes into --out.", RUNNING),
     ] = False
 
     def place(self) -> On:
@@ -256,44 +198,28 @@ class PlaceArguments(ClusterArguments):
         Raises:
             RecipeError: a slice that does not exist, or a slice of a cluster.
         """
-        self._set_environment()
         if self.slice is None and not self.join:
-            return super().place()
+            return place_of(self.on)
         if self.on == "ray":
             raise RecipeError("--slice and --join divide a job among machines, and --on ray does so itself")
         if self.slice is not None and self.join:
             raise RecipeError("--slice i/n runs its part and then helps: expected it without --join")
         return parse_slice(self.slice or "0/1")
 
-    def _set_environment(self) -> None:
-        """Let this process and its workers know where unfinished files are, and what the store is like."""
-        if self.scratch is not None:
-            os.environ["PACKLINE_SCRATCH"] = os.path.abspath(self.scratch)
-        if self.one_writer:
-            os.environ["PACKLINE_ONE_WRITER"] = "1"
-
 
 def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunOptions]:
     """Recipe for a command line.
 
     Raises:
-        RecipeError: settings are invalid, or a label is given for a recipe with its own labels.
+        RecipeError: settings are invalid.
     """
     if not inputs:
         raise RecipeError("no inputs", hint="name files, folders or URIs of text, or one recipe (.toml)")
-    given = settings.as_settings()
-    label, one_source = given.pop("label", None), given.pop("one_source", False)
-    recipe, options = make_recipe(list(inputs), settings.tokenizer, given)
+    recipe, options = make_recipe(list(inputs), settings.tokenizer, settings.as_settings())
     if is_toml(inputs[0]):
-        for name, value in (("label", label), ("one_source", one_source)):
-            if value:
-                raise RecipeError(
-                    f"--{name.replace('_', '-')} is for files of text: a recipe has its own [[sources]]"
-                )
         return recipe, options
     (whole,) = recipe.sources
-    parts = [tuple(inputs)] if one_source else divide(inputs)
-    sources = tuple(msgspec.structs.replace(whole, inputs=part, label=label) for part in parts)
+    sources = tuple(msgspec.structs.replace(whole, inputs=part) for part in divide(inputs))
     return msgspec.structs.replace(recipe, sources=sources), options
 
 
@@ -334,48 +260,19 @@ ROWS = Group("Rows", sort_key=15)
 CHOICE = Group("Choice of documents", sort_key=20)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Given:
-    """Options for a choice; None for those not given."""
-
-    def settings(self) -> dict[str, Any]:
-        """The given options, by the names of `formats.choice.ExportChoice`."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class RowShape(_Given):
-    """Shape of rows."""
+class RowArguments(_Given):
+    """Rows of a store, and their order. A run file has more settings."""
 
     seq_len: Annotated[Length | None, option("Tokens per row.", ROWS)] = None
     packing: Annotated[Literal["concat", "best_fit", "pad"] | None, option("Default: concat.", ROWS)] = None
     batch_size: Annotated[Count | None, option("Rows per global batch.", ROWS)] = None
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class RowArguments(RowShape):
-    """Shape of rows, and their choice and order."""
-
-    pack_window: Annotated[
-        int | None, option("best_fit: units packed together. Default: all documents.", ROWS)
-    ] = None
     seed: Annotated[
-        int | None, option("Seed for the order of rows. Default: 0; npz, pt: as packed.", ROWS)
+        int | None, option("Seed for the order of rows. Default: 0; export to npz, pt: as packed.", ROWS)
     ] = None
     in_order: Annotated[bool | None, option("Rows as packed, in stored order.", ROWS)] = None
-    order: Annotated[
-        Literal["global", "blocks"] | None,
-        option("With a seed: global (default), or blocks: a shuffle of blocks of rows in windows.", ROWS),
-    ] = None
-    block_rows: Annotated[Count | None, option("blocks: rows of a block. Default: 256.", ROWS)] = None
-    window_blocks: Annotated[
-        Count | None, option("blocks: blocks whose rows are mixed. Default: 256.", ROWS)
-    ] = None
     epochs: Annotated[int | None, option("Number of epochs. Default: 1.", ROWS)] = None
-    stage: Annotated[int | None, option("Stage of a run file. Default: all.", ROWS)] = None
-    keep_untrained: Annotated[bool | None, option("Also rows without a trained token.", ROWS)] = None
 
 
 @Parameter(name="*")
@@ -383,6 +280,9 @@ class RowArguments(RowShape):
 class DocumentArguments(_Given):
     """Choice and order of documents."""
 
+    run: Annotated[
+        str | None, option("Run file whose settings of this store are taken; options override them.", CHOICE)
+    ] = None
     split: Annotated[
         str | None, option("train, val, test or all. Default: all; with --seq-len: train.", CHOICE)
     ] = None
@@ -399,9 +299,6 @@ class DocumentArguments(_Given):
         option("Only documents that meet a condition: \"score >= 3 and lang in ['en', 'de']\".", CHOICE),
     ] = None
     unique: Annotated[bool | None, option("Only the first of documents with equal texts.", CHOICE)] = None
-    unique_against: Annotated[
-        list[str] | None, option("As --unique; also no text of this other store. May be repeated.", CHOICE)
-    ] = None
     exclude: Annotated[
         list[str] | None,
         option("Leave out a list of documents, as verify and analyze --write it. May be repeated.", CHOICE),
@@ -410,47 +307,20 @@ class DocumentArguments(_Given):
         int | None, option("Seed of a shuffle of documents. Default: as stored.", CHOICE)
     ] = None
 
-    def settings(self) -> dict[str, Any]:
-        """The given options, by the names of `formats.choice.ExportChoice`.
+    def settings(self, store: str, *, rows: bool) -> dict[str, Any]:
+        """The given options, on top of the settings that a run file has for a store.
 
-        >>> DocumentArguments(unique_against=["monday"]).settings()["unique"]
-        ['monday']
+        Args:
+            store: folder of the store.
+            rows: True: with the run file's settings of rows.
+
+        Raises:
+            RecipeError: the run file does not read the store, or reads it in several ways.
         """
-        given = super().settings()
-        against = given.pop("unique_against")
-        return given | {"unique": against or self.unique or None}
+        given = self.given()
+        run = given.pop("run", None)
+        if run is None:
+            return given
+        from packline.loading.run_file import settings_of_store
 
-
-STORE = Group("Settings of a run on one store (a run file contains them)", sort_key=30)
-OF_LOADER = ("batch_size", "seed", "order", "block_rows", "window_blocks", "epochs")
-"""Settings of the loader; the others are those of rows."""
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class StoreSettings(DocumentArguments):
-    """Training settings of a store without a run file; None for those not given."""
-
-    seq_len: Annotated[Length | None, option("Row length in tokens (required).", STORE)] = None
-    batch_size: Annotated[Count | None, option("Rows per global batch (required).", STORE)] = None
-    packing: Annotated[str | None, option("concat (default), best_fit or pad.", STORE)] = None
-    min_tail_fraction: Annotated[
-        float | None, option("concat: minimum share of the last row that must be full. Default: 0.5.", STORE)
-    ] = None
-    boundary_loss: Annotated[bool | None, option("Rows had loss across boundaries.", STORE)] = None
-    pack_window: Annotated[
-        int | None, option("best_fit: units packed together. Default: all documents.", STORE)
-    ] = None
-    overflow: Annotated[str | None, option("pad: truncate (default), split or drop.", STORE)] = None
-    seed: Annotated[int | None, option("Seed of the loader. Default: 0.", STORE)] = None
-    order: Annotated[str | None, option("Order of rows: global (default) or blocks.", STORE)] = None
-    block_rows: Annotated[Count | None, option("blocks: rows of a block. Default: 256.", STORE)] = None
-    window_blocks: Annotated[
-        Count | None, option("blocks: blocks whose rows are mixed. Default: 256.", STORE)
-    ] = None
-    epochs: Annotated[int | None, option("Default: 1.", STORE)] = None
-    in_order: Annotated[bool | None, option("Rows were not shuffled.", STORE)] = None
-
-    def given(self) -> dict[str, Any]:
-        """The given settings, by name."""
-        return {name: value for name, value in self.settings().items() if value is not None}
+        return settings_of_store(run, store, rows=rows) | given

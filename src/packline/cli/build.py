@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from packline.cli.arguments import MAIN, Flags, Inputs, PlaceArguments, Settings, option, recipe_of
+from packline.cli.arguments import MAIN, Inputs, PlaceArguments, Settings, option, recipe_of
 from packline.cli.main import DONE, TOO_MANY_BAD, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, engine_shares, show_finished, too_many_bad, warn_of_splits, watch
@@ -16,7 +16,7 @@ from packline.errors import RecipeError
 from packline.jobs.events import Finished
 from packline.viewing.text import plural
 
-_FLAGS, _PLACE, _SETTINGS = Flags(), PlaceArguments(), Settings()
+_PLACE, _SETTINGS = PlaceArguments(), Settings()
 NOTHING_KEPT = "before the first unit"
 
 
@@ -35,9 +35,34 @@ def build(
     ] = None,
     settings: Settings = _SETTINGS,
     place: PlaceArguments = _PLACE,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Build a token store from text; see `help_texts`."""
+    r"""Turn text into a token store.
+
+    INPUTS are files of text, and --tokenizer names the tokenizer; or the one
+    input is a recipe that names both. A build may be interrupted at any time:
+    the same command resumes it, and the result is the same, byte for byte.
+
+    Examples:
+
+      packline build corpus/ --tokenizer gpt2 --out store
+      packline build recipe.toml --dry-run
+      packline build 'web/*.jsonl.zst' --tokenizer Qwen/Qwen3-8B \
+          --eod '<|endoftext|>' --out store
+      packline build books.parquet --text body --tokenizer gpt2 \
+          --val-fraction 0.01 --out store
+      packline build 's3://bucket/web/*.parquet' --tokenizer gpt2 --out store
+      packline build web.parquet --tokenizer gpt2 --out store \
+          --columns 'url,score: float' --where "score >= 3"
+      packline build recipe.toml --out store --workers 8 --memory 12GiB
+      packline build recipe.toml --out tuesday --reuse monday
+      packline build recipe.toml --out store --on ray
+      packline build recipe.toml --out store --slice 3/8
+      packline build recipe.toml --out s3://bucket/store
+      packline build recipe.toml --out s3://bucket/store --join
+
+    Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
+    --max-bad-fraction, 129, 130 or 143 interrupted by a signal.
+    """
     recipe, options = recipe_of(inputs, settings)
     if dry_run:
         from packline.cli.dry_run import dry_run as show

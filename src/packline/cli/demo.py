@@ -32,7 +32,6 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import Flags
 from packline.cli.build import facts, kept
 from packline.cli.dry_run import estimate_blocks
 from packline.cli.main import DONE, FAILED, interrupted
@@ -51,7 +50,6 @@ from packline.viewing.store_counts import group_shards, measure_lengths
 from packline.viewing.text import duration, plural, size
 from packline.viewing.tokens import document_strip
 
-_FLAGS = Flags()
 VOCAB_SIZE = 16_384
 SHOWN = (("code", "bisect.py", None), ("docs", "docs.jsonl", "topic with"))
 """Documents present in every Python, by source, file and id."""
@@ -65,9 +63,17 @@ def demo(
     out: Annotated[
         str, Parameter(help="Folder for all files: new, or of an earlier demo.", alias="-o")
     ] = "packline-demo",
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Build, verify and show a store of Python's own library; see `help_texts`."""
+    """Build, verify and show a store of Python's own library. No network.
+
+    The corpus is the source code and documentation of the installed Python. The
+    demo trains a tokenizer on it, builds a store, verifies it and shows it.
+
+    Examples:
+
+      packline demo
+      packline demo --out somewhere
+    """
     folder = Path(out)
     prepare_folder(folder)
     corpus = _gather(folder)

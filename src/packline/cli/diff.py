@@ -7,7 +7,6 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import Flags
 from packline.cli.main import DONE, FAILED
 from packline.cli.output import output
 from packline.errors import RecipeError
@@ -15,17 +14,25 @@ from packline.store.difference import compare_stores
 from packline.toml import kind_of
 from packline.viewing.difference import difference_blocks
 
-_FLAGS = Flags()
-
 
 def diff(
     one: Annotated[str, Parameter(help="Folder of a finished store, or a run file.")],
     other: Annotated[str, Parameter(help="Store or run file to compare with it.")],
     /,
-    *,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Compare two stores or two run files; see `help_texts`."""
+    """Show what differs between two stores, or between two run files.
+
+    Settings, tokenizer, inputs, tokens by source and split, and the documents that
+    were added, removed or changed: matched by source, file and position, compared
+    by the hash of their text. Of run files: the settings that differ.
+
+    Examples:
+
+      packline diff monday friday
+      packline diff run.toml changed.toml
+
+    Exit codes: 0 equal, 1 different, partly compared or an error, 2 wrong usage.
+    """
     runs = [path for path in (one, other) if kind_of(path) == "run file"]
     if len(runs) == 2:
         return diff_runs(one, other)

@@ -8,7 +8,7 @@ import msgspec
 from cyclopts import Group, Parameter
 
 from packline.chat.named_templates import TEMPLATES
-from packline.cli.arguments import Flags, Length, _token, option
+from packline.cli.arguments import Length, _token, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.sft import read_template
@@ -26,7 +26,6 @@ from packline.viewing.text import plural
 QUESTIONS = Group("Questions", sort_key=5)
 TOKENS = Group("Tokens", sort_key=20)
 FILES = Group("Files", sort_key=30)
-_FLAGS = Flags()
 
 
 def evals(
@@ -49,12 +48,6 @@ def evals(
     arc_challenge: Annotated[str | None, option("chat: file or folder of ARC-Challenge.", QUESTIONS)] = None,
     task: Annotated[
         list[str] | None, option("core: only this task, by its label. May be repeated.", QUESTIONS)
-    ] = None,
-    encoding: Annotated[
-        str | None,
-        option(
-            "Encoding of a .tiktoken file whose name does not reveal it.", TOKENS, name="--tiktoken-encoding"
-        ),
     ] = None,
     chat_template: Annotated[
         str | None,
@@ -85,15 +78,32 @@ def evals(
         option("Format of the files: npz (default), safetensors, pt (stacks' dicts), llmc.", FILES),
     ] = "npz",
     force: Annotated[bool, option("Replace existing sets.", FILES)] = False,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Write evaluation sets; see `help_texts`."""
+    r"""Tokenize evaluation sets and mark the scored tokens.
+
+    KIND is core (PATH: a bundle of the CORE benchmark), chat (MMLU and ARC as
+    questions to an assistant, in nanochat's tokens or by the chat template; files
+    by --mmlu, --arc-easy, --arc-challenge) or hellaswag (PATH: its JSON lines).
+    Few-shot prompts, seeds, truncation, start and end are those of nanochat and
+    stacks. Writes one file per task, and config.json.
+
+    Examples:
+
+      packline evals core eval_bundle --tokenizer my/tokenizer.json --out core
+      packline evals core eval_bundle --tokenizer gpt2/tokenizer.json \
+          --bos '<|endoftext|>' --max-seq-len 1024 --task copa --out core
+      packline evals chat --mmlu mmlu/test --arc-easy arc/easy \
+          --tokenizer my/tokenizer.json --out chat
+      packline evals chat --mmlu mmlu/test --tokenizer qwen3 \
+          --chat-template chatml.jinja --out chat
+      packline evals hellaswag hellaswag_val.jsonl --format llmc \
+          --tokenizer gpt2/tokenizer.json --out hellaswag
+    """
     chat = {"MMLU": mmlu, "ARC-Easy": arc_easy, "ARC-Challenge": arc_challenge}
     _check(kind, path, chat, task, chat_template)
     settings = EvalsSettings(
         tokenizer=tokenizer,
         out=out,
-        encoding=encoding,
         bos=None if bos is None else _token(bos),
         chat_template=None if chat_template is None else read_template(chat_template),
         max_seq_len=max_seq_len,

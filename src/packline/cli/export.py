@@ -10,10 +10,9 @@ from cyclopts import Group, Parameter
 
 from packline.cli.arguments import (
     MAIN,
+    ROWS,
     RUNNING,
-    Count,
     DocumentArguments,
-    Flags,
     PlaceArguments,
     RowArguments,
     _token,
@@ -26,6 +25,7 @@ from packline.cli.progress import Tally, watch
 from packline.errors import InputError, RecipeError
 from packline.formats.choice import make_choice, with_weights
 from packline.formats.export import Exported, make_export, run_export
+from packline.formats.format import get_format
 from packline.jobs.engine import plan_job
 from packline.jobs.on import On
 from packline.settings import is_recipe, make_recipe
@@ -33,7 +33,7 @@ from packline.storage.places import store_beside
 from packline.storage.sharing import Link
 
 TEXT = Group("Text", sort_key=10)
-_FLAGS, _PLACE, _ROWS, _DOCUMENTS = Flags(), PlaceArguments(), RowArguments(), DocumentArguments()
+_PLACE, _ROWS, _DOCUMENTS = PlaceArguments(), RowArguments(), DocumentArguments()
 
 
 def export(
@@ -58,27 +58,36 @@ def export(
         str | None, option("Tokenizer for text, which is first built into a store at OUT.store.", TEXT)
     ] = None,
     eod: Annotated[str | None, option("End-of-document token: its string or id.", TEXT)] = None,
-    bos: Annotated[
-        str | None, option("Begin-of-document token: its string or id. Default: none.", TEXT)
-    ] = None,
-    text: Annotated[str | None, option("Field of the text.", TEXT)] = None,
     val_fraction: Annotated[float | None, option("Fraction of documents for validation.", TEXT)] = None,
-    val_documents: Annotated[Count | None, option("Number of documents for validation.", TEXT)] = None,
+    stage: Annotated[int | None, option("Stage of a run file. Default: all.", ROWS)] = None,
+    keep_untrained: Annotated[bool | None, option("Also rows without a trained token.", ROWS)] = None,
     rows: RowArguments = _ROWS,
     documents: DocumentArguments = _DOCUMENTS,
     place: PlaceArguments = _PLACE,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Export a store, a run or text in another layout; see `help_texts`."""
-    of_text = {
-        "eod": None if eod is None else _token(eod),
-        "bos": None if bos is None else _token(bos),
-        "text": text,
-        "val_fraction": val_fraction,
-        "val_documents": val_documents,
-    }
+    r"""Write a store, a run or text in the layout of another project.
+
+    SOURCE is the folder of a store; or a run file (run.toml), for formats of rows;
+    or text with --tokenizer, which first becomes a store at OUT.store. Anything
+    that the format cannot represent is reported before the export begins. Files
+    with the same bytes as the store's are hard links if possible: do not change
+    them. After an interruption the same command resumes the export. Without
+    --split rows of several splits are written to OUT/train, OUT/val, ...
+
+    Examples:
+
+      packline export store --to megatron --out data
+      packline export store --to llmc --out data --set shard_tokens=50000000
+      packline export store --to mds --out rows --seq-len 2048 --seed 1
+      packline export run.toml --to baked --out rows
+      packline export run.toml --to npz --out batches --stage 0
+      packline export 'web/*.jsonl.zst' --tokenizer gpt2/tokenizer.json \
+          --to nanogpt --out data
+    """
+    of_text = {"eod": None if eod is None else _token(eod), "val_fraction": val_fraction}
     on = place.place()
-    choice, _ = make_choice({**documents.settings(), **rows.settings()})
+    chosen = documents.settings(" ".join(source), rows=get_format(to).kind == "rows") | rows.given()
+    choice, _ = make_choice({**chosen, "stage": stage, "keep_untrained": keep_untrained})
     given: dict[str, Any] = {"to": to, "out": out, "options": options_of(set), "choice": choice}
     given |= {"link": link, "workers": workers, "on": on}
     if dry_run:

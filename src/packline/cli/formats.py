@@ -9,22 +9,25 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from packline.cli.arguments import Flags
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.errors import unknown_name
 from packline.formats.format import NAMES, Format, describe_options
 
-_FLAGS = Flags()
-
 
 def formats(
     name: Annotated[str | None, Parameter(help="Format to describe, with its options.")] = None,
     /,
-    *,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """List the formats, or describe one; see `help_texts`."""
+    """List the supported formats, or describe one.
+
+    With a NAME: its byte layout, and its options with their defaults.
+
+    Examples:
+
+      packline formats
+      packline formats megatron
+    """
     if name is None:
         every = [facts(load(one)) for one in NAMES]
         output.lines(list_lines(every))

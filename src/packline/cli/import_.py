@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, RUNNING, TOKENS, Flags, PlaceArguments, _token, option
+from packline.cli.arguments import MAIN, RUNNING, TOKENS, PlaceArguments, _token, option
 from packline.cli.exporting import options_of
 from packline.cli.imported import dry_run as show_plan
 from packline.cli.imported import finished_lines, import_interrupted
@@ -70,7 +70,7 @@ class Reading:
         return ImportRequest(path, self.from_, self.tokenizer, out, eod, bos, self.options(), workers)
 
 
-_FLAGS, _PLACE, _READING = Flags(), PlaceArguments(), Reading()
+_PLACE, _READING = PlaceArguments(), Reading()
 
 
 def import_(
@@ -86,9 +86,23 @@ def import_(
         int | None, option("Number of processes. Default: one per usable core; 0 for little data.", RUNNING)
     ] = None,
     place: PlaceArguments = _PLACE,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Import a data set of another project into a store; see `help_texts`."""
+    r"""Turn another project's dataset into a store.
+
+    PATH is its file or folder, and --tokenizer the tokenizer that made its ids.
+    Every id and the boundary tokens of every document are checked; damage is an
+    error that names the place, and no store is written. After an interruption the
+    same command resumes the import.
+
+    Examples:
+
+      packline import data --from megatron --tokenizer gpt2/tokenizer.json \
+          --out store
+      packline import shards --from llmc --tokenizer gpt2/tokenizer.json \
+          --set edges=bos --out store
+      packline import data.ds --from datatrove --tokenizer Qwen/Qwen3-8B \
+          --eod '<|endoftext|>' --out store
+    """
     request = reading.request(path, out, workers)
     if dry_run:
         return show_plan("import", out, partial(plan_import, request))

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import ROWS, Count, DocumentArguments, Flags, Length, option
+from packline.cli.arguments import ROWS, Count, DocumentArguments, Length, option
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import RecipeError
@@ -17,7 +17,7 @@ from packline.viewing.columns import ColumnCounts, count_columns
 from packline.viewing.describe import store_page
 from packline.viewing.store_counts import DocumentLengths, group_shards, measure_lengths
 
-_FLAGS, _DOCUMENTS = Flags(), DocumentArguments()
+_DOCUMENTS = DocumentArguments()
 REPORT = Group("Report", sort_key=5)
 _HTML = "packline info {} --html report.html --seq-len 4096"
 CHARACTERS = 1000
@@ -48,19 +48,37 @@ def info(
     packing: Annotated[
         Literal["concat", "best_fit", "pad"] | None, option("Only this packing. Default: all.", ROWS)
     ] = None,
-    pack_window: Annotated[
-        int | None, option("Also the cost of best_fit in windows of N units of a source.", ROWS)
-    ] = None,
     write: Annotated[
         bool, option("With --packing best_fit: write the plan, or check an existing one.", ROWS)
     ] = False,
-    plans: Annotated[str | None, option("Folder of plans. Default: in the store.", ROWS)] = None,
     choice: DocumentArguments = _DOCUMENTS,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Show the contents of a store or a run; see `help_texts`."""
-    of_report, of_rows = (html, against, rows, workers), (seq_len, packing, pack_window, plans, write or None)
-    chosen = any(value is not None for value in choice.settings().values())
+    r"""Show the contents of a store, or what a run reads.
+
+    Of a store: tokens by split, source and label, ledger, lengths and the first
+    documents. Of a run: stages, shares, epochs at their ends, missing rows.
+
+    With --seq-len the cost of every packing in rows of N tokens: rows, padding,
+    lost tokens, documents that are split, rows with several. It is counted from
+    lengths alone, for documents chosen by --where, a condition on their columns,
+    --unique and --exclude; what each leaves out is counted.
+
+    With --html one file that any browser opens without a network: the same, the
+    ledger, costs of packings, rows with their tokens, odd documents, and other
+    tokenizers to compare with.
+
+    Examples:
+
+      packline info store --documents 10
+      packline info run.toml
+      packline info store --html report.html --against Qwen/Qwen3-8B
+      packline info store --seq-len 4096 --seq-len 32768 --min-tokens 512
+      packline info store --seq-len 4096 --unique --exclude leaked.parquet \
+          --where "score >= 3 and language in ['de', 'en']"
+      packline info store --seq-len 4096 --packing best_fit --write
+    """
+    of_report, of_rows = (html, against, rows, workers), (seq_len, packing, write or None)
+    chosen = choice.given()
     if kind_of(store) == "run file":
         if chosen or any(value is not None for value in (*of_report, *of_rows)):
             raise RecipeError(
@@ -71,7 +89,7 @@ def info(
     if html is None and any(value is not None for value in of_report):
         raise RecipeError("--against, --rows and --workers are for --html FILE", hint=_HTML.format(store))
     if html is not None:
-        if chosen or pack_window is not None or write or plans is not None or len(seq_len or ()) > 1:
+        if chosen or write or len(seq_len or ()) > 1:
             raise RecipeError(
                 "--html describes the whole store: expected one --seq-len, and no choice of documents",
                 hint=_HTML.format(store),
@@ -87,22 +105,16 @@ def info(
             rows=rows,
             workers=workers,
         )
-    if not seq_len and (chosen or any(value is not None for value in of_rows)):
+    settings = choice.settings(store, rows=True)
+    row_lengths = seq_len or ([settings["seq_len"]] if "seq_len" in settings else [])
+    if row_lengths:
+        from packline.cli.packings import show_packings
+
+        return show_packings(store, row_lengths, packing, write=write, settings=settings)
+    if chosen or packing is not None or write:
         raise RecipeError(
             "the choice of documents and packing is for rows: expected --seq-len NUMBER",
             hint=f"packline info {store} --seq-len 4096",
-        )
-    if seq_len:
-        from packline.cli.packings import show_packings
-
-        return show_packings(
-            store,
-            seq_len,
-            packing,
-            pack_window=pack_window,
-            write=write,
-            plans=plans,
-            documents=choice.settings(),
         )
     opened = StoreReader(store)
     lengths = measure_lengths(opened)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Group
 
-from packline.cli.arguments import MAIN, Count, Flags, Inputs, Length, option
+from packline.cli.arguments import MAIN, Count, Inputs, Length, option
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import PacklineError, RecipeError, StoreError, TokenizerError, hide_credentials
@@ -20,7 +20,6 @@ DEFAULT_TOKENIZER = "openai-community/gpt2"
 SEPARATORS = ("<|bos|>", "[SEP]")
 """Tokens that separate documents in vocabularies without an end of text."""
 """Likely end-of-document tokens, in order of preference, for tokenizers with several candidates."""
-_FLAGS = Flags()
 
 
 def init(
@@ -39,9 +38,24 @@ def init(
     seq_len: Annotated[Length | None, option(f"Tokens per row. Default: {SEQ_LEN}.", RUN)] = None,
     batch_size: Annotated[Count | None, option(f"Rows per global batch. Default: {BATCH_SIZE}.", RUN)] = None,
     tokens: Annotated[Count | None, option("Tokens of the stage. Default: the sum of budgets.", RUN)] = None,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Write a recipe or a run file; see `help_texts`."""
+    r"""Write a first recipe, or a run file.
+
+    Reads the first records of INPUTS to find their fields and which of them hold
+    the text; a folder of mixed files becomes a source for each kind of them. The
+    recipe can be built unchanged; its comments show other choices.
+    --preset writes the recipe of a well-known dataset. --run writes a run file
+    for a store, with the weights or budgets of --recipe.
+
+    Examples:
+
+      packline init 'web/*.jsonl.zst' books/ --tokenizer gpt2/tokenizer.json
+      packline init --preset wikitext-103 --tokenizer gpt2 --out wiki.toml
+      packline init --run store --recipe recipe.toml --seq-len 4096 \
+          --out run.toml
+
+    Presets: fineweb-edu, wikitext-103, tinystories, openwebtext, climbmix.
+    """
     if sum([bool(inputs), preset is not None, run is not None]) != 1:
         raise RecipeError("init takes INPUTS, --preset or --run", hint="packline init --help")
     of_runs = {"--recipe": recipe, "--seq-len": seq_len, "--batch-size": batch_size, "--tokens": tokens}

@@ -21,16 +21,18 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import importlib
+import inspect
 import keyword
 import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import packline
-from packline.cli.help_texts import GROUPS, PAGES, SUMMARY, SUMMARY_END, TOPICS, WRITING
 from packline.cli.output import discard, output
 from packline.errors import OutputError, PacklineError, RecipeError, UnitsLeft
 from packline.jobs.signals import interrupt_on_signals, signal_of
@@ -40,9 +42,97 @@ if TYPE_CHECKING:
 
 DONE, FAILED, USAGE, TOO_MANY_BAD, UNCHECKED = 0, 1, 2, 3, 4
 
+SUMMARY = """Raw text to training-ready tokens: fast, exact, crash-proof and
+traceable to the source."""
 
-def make_app() -> App:
-    """Create the command line, without importing its commands."""
+OF_EVERY_COMMAND = """Every command: --json writes one JSON object as the last line of standard
+output, -q or --quiet leaves out progress and summaries, --debug shows the
+traceback of an error."""
+VARIABLES = ("PACKLINE_SCRATCH", "PACKLINE_ONE_WRITER")
+"""Environment variables that a command to resume a job has to repeat."""
+GLOBAL = ("--json", "--quiet", "-q", "--debug")
+
+SUMMARY_END = f"""{OF_EVERY_COMMAND}
+
+Examples:
+
+  packline demo
+  packline build corpus/ --tokenizer gpt2 --out store
+  packline info store
+
+Help on a command: packline COMMAND --help"""
+
+COMMANDS = {
+    "Start": {
+        "demo": "Build, verify and show a store of Python's own library. No network.",
+        "init": "Write a first recipe, or a run file.",
+    },
+    "Make a store": {
+        "build": "Turn text into a token store.",
+        "status": "Show the progress of a job.",
+        "sft": "Turn conversations into a token store with a loss mask.",
+        "merge": "Combine several stores into one, by hard links.",
+    },
+    "Look at it": {
+        "info": "Show the contents of a store, or what a run reads.",
+        "view": "Show the tokens of a document, a row or a batch, or list documents.",
+        "serve": "Show stores and runs in a browser.",
+    },
+    "Check it": {
+        "verify": "Check a store, or another project's dataset, from its files alone.",
+        "analyze": "Count the tokens of a store, a dataset or a batch, and find bad documents.",
+        "diff": "Show what differs between two stores, or between two run files.",
+    },
+    "Train": {
+        "trace": "Show the documents of a batch, or the batches of a document.",
+        "export": "Write a store, a run or text in the layout of another project.",
+    },
+    "Other formats": {
+        "formats": "List the supported formats, or describe one.",
+        "import": "Turn another project's dataset into a store.",
+    },
+    "Tokenizers and evaluation sets": {
+        "tokenizer": "Train a tokenizer, compare it with others, check it, write it for a trainer.",
+        "evals": "Tokenize evaluation sets and mark the scored tokens.",
+    },
+    "Move and publish": {
+        "push": "Send a store, an export or a folder to the hub or an object store.",
+        "pull": "Fetch a store, an export or a folder from the hub or an object store.",
+    },
+}
+"""Commands by topic, in the order of `packline --help`, and the first line of the help page of each."""
+
+WRITING = ("build", "sft", "merge", "init", "export", "import", "evals", "push", "pull", "demo")
+"""Commands whose result is files; with --quiet they print nothing."""
+
+
+def _place(name: str) -> str:
+    word = f"{name}_" if keyword.iskeyword(name) else name
+    return f"packline.cli.{word}:{word}"
+
+
+def load_command(name: str) -> Any:
+    """A command: a function, or the App of the commands within it."""
+    module, _, word = _place(name).partition(":")
+    return getattr(importlib.import_module(module), word)
+
+
+def page_of(command: Any) -> dict[str, str]:
+    """Help page of a function, or of the module whose functions are commands within a command.
+
+    Returns:
+        its purpose, above the options, and its examples, below them.
+    """
+    purpose, _, examples = (inspect.getdoc(command) or "").partition("\n\nExamples:")
+    return {"help": purpose, "help_epilogue": f"{OF_EVERY_COMMAND}\n\nExamples:{examples}"}
+
+
+def make_app(command: str = "") -> App:
+    """Create the command line.
+
+    Args:
+        command: the one that is called, which is imported for its help page; the others are not.
+    """
     from cyclopts import App, Group
 
     app = App(
@@ -55,16 +145,15 @@ def make_app() -> App:
         suppress_keyboard_interrupt=False,
         result_action="return_value",
     )
-    groups = [Group(topic, sort_key=place) for place, topic in enumerate(TOPICS)]
-    topics = {name: group for group, names in zip(groups, TOPICS.values(), strict=True) for name in names}
-    for place, (name, (help, end)) in enumerate(PAGES.items()):
-        word = f"{name}_" if keyword.iskeyword(name) else name
-        # A command with subcommands is an App that declares its own epilogue.
-        more = {} if name in GROUPS else {"help_epilogue": end}
-        app.command(
-            f"packline.cli.{word}:{word}", name=name, help=help, sort_key=place, group=topics[name], **more
-        )
-    options = Group("Options", sort_key=len(TOPICS))
+    for place, (topic, commands) in enumerate(COMMANDS.items()):
+        group = Group(topic, sort_key=place)
+        for order, (name, summary) in enumerate(commands.items()):
+            found: Any = _place(name)
+            page = {"help": summary}
+            if name == command and inspect.isfunction(loaded := load_command(name)):
+                found, page = loaded, page_of(loaded)
+            app.command(found, name=name, group=group, sort_key=order, **page)
+    options = Group("Options", sort_key=len(COMMANDS))
     app.command(
         "packline.cli.completion:install_completion",
         name="--install-completion",
@@ -87,19 +176,18 @@ def main(arguments: list[str] | None = None) -> int:
         atexit.register(gc.freeze)
         gc.set_threshold(100_000)  # a tokenizer has 300,000 objects, which would be scanned again and again
         arguments = sys.argv[1:]
-    quiet = "-q" in arguments or "--quiet" in arguments
-    command = next(iter(arguments), "")
-    output.configure(as_json="--json" in arguments, quiet=quiet, mute=quiet and command in WRITING)
+    options, words = split_global(arguments)
+    quiet = "-q" in options or "--quiet" in options
+    command = next(iter(words), "")
+    output.configure(as_json="--json" in options, quiet=quiet, mute=quiet and command in WRITING)
     interrupt_on_signals()
-    if debug := "--debug" in arguments:
+    if debug := "--debug" in options:
         os.environ["PACKLINE_DEBUG"] = "1"
     try:
-        return _run(arguments)
+        return _run(words)
     except UnitsLeft as left:
         output.note(f"{left.message}: {left.hint}")
-        output.result(
-            {"command": arguments[0], "exit_code": DONE, "published": False, "message": left.message}
-        )
+        output.result({"command": command, "exit_code": DONE, "published": False, "message": left.message})
         return DONE
     except PacklineError as error:
         if debug:
@@ -129,6 +217,17 @@ def main(arguments: list[str] | None = None) -> int:
         return FAILED
 
 
+def split_global(arguments: Sequence[str]) -> tuple[set[str], list[str]]:
+    """Options of every command, and the other words; after `--` all words are inputs.
+
+    >>> split_global(["info", "store", "--json", "--", "-q"])
+    ({'--json'}, ['info', 'store', '--', '-q'])
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    own = [word for word in arguments[:end] if word not in GLOBAL]
+    return {*arguments[:end]} & {*GLOBAL}, [*own, *arguments[end:]]
+
+
 def _run(arguments: list[str]) -> int:
     if arguments in (["--version"], ["-V"]):  # without the modules that parse a command line
         output.line(packline.__version__)
@@ -136,7 +235,7 @@ def _run(arguments: list[str]) -> int:
     from cyclopts import CycloptsError
 
     try:
-        code = make_app()(arguments, exit_on_error=False, print_error=False)
+        code = make_app(next(iter(arguments), ""))(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         from packline.cli.usage import describe
 
@@ -173,10 +272,14 @@ def note_command(out: str, units: int) -> None:
 
 
 def command_line() -> str:
-    """Command line of this process, quoted for a shell."""
+    """Command line of this process, quoted for a shell, with the variables that it depends on."""
     program, *words = sys.argv
-    if program.endswith("__main__.py"):
-        return shlex.join([sys.executable, "-m", "packline", *words])
     found = shutil.which(Path(program).name)
-    same = found is not None and Path(found).resolve() == Path(program).resolve()
-    return shlex.join([Path(program).name if same else program, *words])
+    if program.endswith("__main__.py"):
+        words = [sys.executable, "-m", "packline", *words]
+    elif found is not None and Path(found).resolve() == Path(program).resolve():
+        words = [Path(program).name, *words]
+    else:
+        words = [program, *words]
+    given = (f"{name}={shlex.quote(os.environ[name])} " for name in VARIABLES if os.environ.get(name))
+    return "".join(given) + shlex.join(words)

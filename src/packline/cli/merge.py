@@ -6,14 +6,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, Flags, option
+from packline.cli.arguments import MAIN, option
 from packline.cli.main import DONE, interrupted, note_command
 from packline.cli.output import Line, output, table
 from packline.jobs.events import Event, Note, Planned
 from packline.jobs.merging import Merged, run_merge
 from packline.viewing.text import duration, plural, size
-
-_FLAGS = Flags()
 
 
 def merge(
@@ -26,9 +24,23 @@ def merge(
     verify: Annotated[
         bool, option("Compare the checksums of all files, which reads them. Default: sizes.", MAIN)
     ] = False,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Merge stores; see `help_texts`."""
+    """Combine several stores into one, by hard links.
+
+    STORES have different sources, and the same tokenizer and common settings. Files
+    are hard links, or copies on another disk; no token is read. The result is what
+    one build of all the sources gives, byte for byte, with the sources of the first
+    store first. Checked are all settings, the sizes of all files and the checksums
+    of manifests and tables; with --verify the checksums of all files, which reads
+    them. After an interruption the same command resumes.
+
+    Examples:
+
+      packline merge books web --out both
+      packline merge monday tuesday wednesday --out week --verify
+
+    Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.
+    """
     notes: list[str] = []
 
     def hear(event: Event) -> None:

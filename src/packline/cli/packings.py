@@ -25,10 +25,8 @@ def show_packings(
     lengths: Sequence[int],
     packing: str | None,
     *,
-    pack_window: int | None,
     write: bool,
-    plans: str | None,
-    documents: dict[str, Any],
+    settings: dict[str, Any],
 ) -> int:
     """Show the cost of packings on selected documents, and write the plan of best_fit on request."""
     if write and packing != "best_fit":
@@ -36,9 +34,9 @@ def show_packings(
             "--write belongs to --packing best_fit: other packings are computed when rows are opened",
             hint="packline info STORE --seq-len N --packing best_fit --write",
         )
-    chosen = {name: value for name, value in documents.items() if value is not None}
-    opened = StoreReader(store)
-    selection = Selection(opened, DocumentFilter(**chosen), plans=plans)
+    chosen = {name: value for name, value in settings.items() if name in DocumentFilter.__struct_fields__}
+    pack_window = settings.get("pack_window")
+    selection = Selection(StoreReader(store), DocumentFilter(**chosen))
     lengths = list(dict.fromkeys(lengths))
     prices = {
         length: compare_packings(
@@ -50,7 +48,7 @@ def show_packings(
     for found in prices.values():
         blocks += packing_tables(found)
         blocks += [KeyValues(cheapest_facts(found))] if packing is None else []
-    written = [write_plan(selection, length, pack_window, plans) for length in lengths] if write else []
+    written = [write_plan(selection, length, pack_window) for length in lengths] if write else []
     if written:
         plan_facts = (f"{one['folder']}: {size(one['bytes'])}, {one['state']}" for one in written)
         blocks.append(KeyValues(tuple(("plan", text) for text in plan_facts)))
@@ -107,9 +105,7 @@ def _in_words(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def write_plan(
-    selection: Selection, seq_len: int, pack_window: int | None, plans: str | None
-) -> dict[str, Any]:
+def write_plan(selection: Selection, seq_len: int, pack_window: int | None) -> dict[str, Any]:
     """Write the plan of best_fit, or check every byte of an existing one.
 
     Raises:
@@ -121,7 +117,7 @@ def write_plan(
     from packline.packing.windows import make_windows
 
     fingerprint = plan_fingerprint(selection, seq_len, pack_window)
-    folder = plan_folder(selection.store, fingerprint, plans)
+    folder = plan_folder(selection.store, fingerprint, None)
     there = folder.exists()
 
     def make() -> CachedArrays:

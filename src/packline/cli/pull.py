@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, Flags, option
+from packline.cli.arguments import MAIN, option
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
 from packline.cli.transfer import hide_bars_of_hub, transfer
@@ -15,8 +15,6 @@ from packline.hub.pull import Pulled
 from packline.hub.pull import pull as pull_folder
 from packline.storage.places import HUB, is_remote, without_secrets
 from packline.viewing.text import duration, plural, size
-
-_FLAGS = Flags()
 
 
 def pull(
@@ -29,9 +27,26 @@ def pull(
     verify: Annotated[
         bool, option("Also read OUT back and compare it. From the hub always so.", MAIN)
     ] = False,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Pull a folder; see `help_texts`."""
+    """Fetch a store, an export or a folder from the hub or an object store.
+
+    Compares every file with the checksums of the manifest. The same command
+    continues an interrupted pull. From an object store the manifest comes last: a
+    folder that has one is complete.
+
+    From the hub the revision is resolved to a commit, and the folder is made in
+    one step. Prints the commit: a run that names it reads the same bytes for ever.
+    With HF_HUB_OFFLINE only the cache of the hub's client is used.
+
+    Examples:
+
+      packline pull hf://datasets/org/tokens store
+      packline pull hf://datasets/org/tokens@v1 store
+      packline pull hf://org/tokenizer mytok
+      packline pull s3://bucket/stores/web web --verify
+
+    Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.
+    """
     if not source.startswith(HUB) or is_remote(out):
         return transfer("pull", source, out, verify=verify)
     if verify:

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, Flags, option
+from packline.cli.arguments import MAIN, option
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
 from packline.cli.transfer import hide_bars_of_hub, transfer
@@ -16,8 +16,6 @@ from packline.hub.push import Pushed
 from packline.hub.push import push as push_folder
 from packline.storage.places import HUB, is_remote, without_secrets
 from packline.viewing.text import duration, plural, size
-
-_FLAGS = Flags()
 
 
 def push(
@@ -45,9 +43,31 @@ def push(
         str | None,
         Parameter(name=["--license"], help="Licence for the hub's card, such as odc-by.", group=MAIN),
     ] = None,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Push a folder; see `help_texts`."""
+    """Send a store, an export or a folder to the hub or an object store.
+
+    TO is hf://, s3://, gs:// or az://. Files are compared with the
+    checksums of the manifest, which comes last: what has one is complete. The same
+    command continues an interrupted push.
+
+    In an object store files are created, never overwritten. FOLDER may be a URI,
+    too. Hidden files are left out. packline pull copies into a folder.
+
+    To the hub go stores, exports, tokenizers and evaluation sets, with a card
+    (README.md) that is made from the manifest; what you write around its marked
+    part is kept. A new repository is private. Needs a token that may write:
+    `hf auth login` or HF_TOKEN.
+
+    Examples:
+
+      packline push store hf://datasets/org/tokens
+      packline push store hf://datasets/org/tokens@v2 --public --license odc-by
+      packline push mytok hf://org/tokenizer
+      packline push store s3://bucket/stores/web
+      packline push s3://bucket/stores/web gs://other/stores/web --verify
+
+    Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.
+    """
     if not to.startswith(HUB):
         for name, given in {"--public": public, "--license": licence}.items():
             if given:

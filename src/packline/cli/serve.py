@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import Flags, option
+from packline.cli.arguments import option
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.toml import is_toml
@@ -14,7 +14,6 @@ from packline.viewing.text import plural
 
 SERVER = Group("Server", sort_key=5)
 SHOWN = Group("Contents", sort_key=10)
-_FLAGS = Flags()
 
 
 def serve(
@@ -41,9 +40,22 @@ def serve(
             SHOWN,
         ),
     ] = None,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Serve pages about stores; see `help_texts`."""
+    """Show stores and runs in a browser.
+
+    Pages of sources, documents, rows, batches and runs with every token as the
+    tokenizer split it; search; comparison of tokenizers and of two stores. Only this machine
+    can open them by default; with --host, pages require a token. Writes nothing.
+    Needs packline[web].
+
+    Examples:
+
+      packline serve store
+      packline serve run.toml
+      packline serve store --tokenizer Qwen/Qwen3-8B
+      packline serve old new --port 0
+      packline serve store --host 0.0.0.0
+    """
     from packline.errors import RecipeError
     from packline.viewing.web.serving import check_installed, listen, run_server
 

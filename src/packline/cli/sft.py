@@ -19,7 +19,6 @@ from packline.cli.arguments import (
     SPLITS,
     TOKENS,
     Count,
-    Flags,
     Length,
     PlaceArguments,
     _token,
@@ -42,7 +41,7 @@ from packline.toml import refuse_toml
 from packline.viewing.store_counts import length_blocks
 from packline.viewing.text import plural
 
-_FLAGS, _PLACE = Flags(), PlaceArguments()
+_PLACE = PlaceArguments()
 
 
 def sft(
@@ -113,9 +112,31 @@ def sft(
         int | None, option("Number of processes. Default: one per usable core; 0 for little data.", RUNNING)
     ] = None,
     place: PlaceArguments = _PLACE,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Build a store from conversations; see `help_texts`."""
+    r"""Turn conversations into a token store with a loss mask.
+
+    INPUTS are JSONL or Parquet: OpenAI's messages, ShareGPT, plain lists of
+    messages, or prompt and response. They are formatted by the tokenizer's own
+    chat template, by another template or by nanochat's scheme. Only the replies
+    of the assistant are trained on. What is malformed, too long or refused by the
+    template is kept in rejects/, and so are data for DPO, KTO, GRPO or reward
+    models, which TRL's trainers read as they are.
+
+    Examples:
+
+      packline sft chat.jsonl --tokenizer Qwen/Qwen3-8B --chat-template qwen3 \
+          --eod '<|endoftext|>' --out store
+      packline sft chat/ --tokenizer qwen --chat-template chat.jinja \
+          --eod '<|endoftext|>' --max-tokens 4096 --out store
+      packline sft chat.jsonl --tokenizer mine --scheme nanochat \
+          --max-tokens 2048 --overflow truncate --out store
+      packline sft --preset nanochat-sft --data data --hub --tokenizer mine \
+          --scheme nanochat --max-tokens 2049 --overflow truncate --out store
+      packline view store --document 0
+
+    Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
+    --max-bad-fraction, 129, 130 or 143 interrupted by a signal.
+    """
     if tokenizer is None:
         raise RecipeError("no tokenizer", hint="name one with --tokenizer")
     if (not inputs) == (preset is None):

@@ -8,13 +8,11 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import Flags
 from packline.cli.main import DONE
 from packline.cli.output import Line, Piece, output, table
 from packline.jobs.status import Status
 from packline.viewing.text import bar, plural, size, units_of
 
-_FLAGS = Flags()
 STATES: dict[str, Piece] = {
     "finished": ("finished", "good"),
     "running": ("running", "number"),
@@ -26,10 +24,18 @@ STATES: dict[str, Piece] = {
 def status(
     store: Annotated[str, Parameter(help="A store, or the --out of any job.")],
     /,
-    *,
-    flags: Flags = _FLAGS,
 ) -> int:
-    """Show the progress of a job; see `help_texts`."""
+    """Show the progress of a job.
+
+    Reads committed work only and changes nothing, so it may run during a job
+    and after an interruption.
+
+    Examples:
+
+      packline status store
+      packline status s3://bucket/store
+      packline status store --json
+    """
     from packline.jobs.status import status as look
 
     found = look(store)

@@ -1,17 +1,32 @@
-"""`packline tokenizer train | eval | check | export`: train a vocabulary, compare it with others, check it
-for a model, write it for a trainer."""
+r"""Train a tokenizer, compare it with others, check it, write it for a trainer.
+
+train learns a byte-level BPE from text of any size, with the same merges as
+HF's trainer. eval measures bytes per token next to baselines, by kind of text
+and by language. check compares a tokenizer with a model's embedding, its own
+declarations, hard text and every engine. export writes the files of nanochat.
+
+Examples:
+
+  packline tokenizer train 'web/*.jsonl.zst' --vocab-size 32768 --out tok
+  packline tokenizer train corpus/ --vocab-size 32768 --pattern nanochat \
+      --specials nanochat --max-chars 2000000000 --doc-chars 10000 --out tok
+  packline tokenizer eval tok --against gpt2 --against cl100k_base \
+      --text mine=notes.txt --html tok.html
+  packline tokenizer check tok --model config.json
+  packline tokenizer export tok --to nanochat --out ~/.cache/nanochat/tokenizer
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from cyclopts import App, Group, Parameter
 
-from packline.cli.arguments import Count, Flags, Length, option
-from packline.cli.help_texts import PAGES
-from packline.cli.main import DONE, FAILED
+from packline.cli.arguments import Count, Length, option
+from packline.cli.main import DONE, FAILED, page_of
 from packline.cli.output import Line, output, table
 from packline.cli.progress import training_lines, watch_training
 from packline.encoders.tiktoken import PatternName
@@ -21,17 +36,17 @@ from packline.toml import is_toml
 LEARNING = Group("Learning", sort_key=10)
 TEXTS = Group("Texts", sort_key=20)
 SHOWN = Group("Output format", sort_key=30)
-_FLAGS = Flags()
 MOODS = {"ok": "good", "note": "warning", "problem": "error"}
 
+PAGE = page_of(sys.modules[__name__])
 tokenizer = App(
     name="tokenizer",
-    help=PAGES["tokenizer"][0],
-    help_epilogue=PAGES["tokenizer"][1],
+    help=PAGE["help"],
+    help_epilogue=PAGE["help_epilogue"],
     help_format="plaintext",
     result_action="return_value",
 )
-"""The command and its own commands; its help is in `pages`."""
+"""The command and its own commands."""
 
 
 @tokenizer.command
@@ -67,7 +82,6 @@ def train(
         int | None, option("Threads that count words. Default: one per usable core.", LEARNING)
     ] = None,
     force: Annotated[bool, Parameter(help="Write into a folder that is not empty.", negative="")] = False,
-    flags: Flags = _FLAGS,
 ) -> int:
     """Train a byte-level BPE tokenizer on text.
 
@@ -131,7 +145,6 @@ def evaluate(
     ] = None,
     markdown: Annotated[bool, Parameter(help="Print Markdown.", negative="", group=SHOWN)] = False,
     html: Annotated[str | None, option("Write a page that opens offline.", SHOWN)] = None,
-    flags: Flags = _FLAGS,
 ) -> int:
     """Compare a tokenizer with others: bytes per token, by kind of text and by language."""
     from packline.encoders.tokenizer import load_tokenizer
@@ -171,7 +184,6 @@ def check(
     model: Annotated[
         str | None, Parameter(help="The model's config.json, or its folder.", show_default=False)
     ] = None,
-    flags: Flags = _FLAGS,
 ) -> int:
     """Check a tokenizer: ids, special tokens, round trip, engines, and the model's embedding."""
     from packline.vocabulary.check import inspect_tokenizer
@@ -196,7 +208,6 @@ def export(
     to: Annotated[Literal["nanochat"], Parameter(help="Trainer that reads the files.")],
     out: Annotated[str, Parameter(help="Output folder, new or empty.", alias="-o")],
     force: Annotated[bool, Parameter(help="Write into a folder that is not empty.", negative="")] = False,
-    flags: Flags = _FLAGS,
 ) -> int:
     """Write a tokenizer in a trainer's own files, with equal ids, or refuse it."""
     from packline.vocabulary.nanochat_folder import export_to_nanochat

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import OF_LOADER, Flags, StoreSettings, option
+from packline.cli.arguments import RowArguments, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, Piece, output, table
 from packline.errors import CorruptStore, RecipeError, StoreError
@@ -103,8 +103,8 @@ STEP = Group("From a step to documents", sort_key=10)
 LIST = Group("From steps to a list of documents", sort_key=15)
 DOCUMENT = Group("From a document to steps", sort_key=20)
 
-_FLAGS = Flags()
 SPANS_A_ROW = 5
+_ROWS = RowArguments()
 
 
 @Parameter(name="*")
@@ -143,17 +143,30 @@ def trace(
     /,
     *,
     wanted: Annotated[TraceTarget | None, Parameter(name="*")] = None,
-    settings: Annotated[StoreSettings | None, Parameter(name="*")] = None,
-    flags: Flags = _FLAGS,
+    rows: RowArguments = _ROWS,
 ) -> int:
-    """Trace a batch to its documents, or a document to its batches; see `help_texts`."""
+    """Show the documents of a batch, or the batches of a document.
+
+    TARGET is a run file (run.toml) or a store; for a store, give the settings of
+    the training run. Steps are counted from 0: step N is the batch after N
+    batches, the next one of a loader whose state has "step": N. --steps A:B --write
+    makes a list of what steps A to B - 1 read, for `exclude` in a later stage.
+
+    Examples:
+
+      packline trace run.toml --step 1200
+      packline trace run.toml --step 1200 --world-size 8 --rank 3
+      packline trace store --seq-len 4096 --batch-size 32 --seed 1 --step 0 --row 5
+      packline trace run.toml --steps 0:400 --write seen.parquet
+      packline trace run.toml --id a1b2
+      packline trace run.toml --file web/a.jsonl --position 12345 --store web
+    """
     wanted = wanted or TraceTarget()
     _check(wanted)
-    settings = settings or StoreSettings()
     if wanted.steps is not None:
-        write_steps(target, wanted, settings)
+        write_steps(target, wanted, rows)
         return DONE
-    loader = open_loader(target, wanted.world_size, settings)
+    loader = open_loader(target, wanted.world_size, rows.given())
     if wanted.step is not None:
         show_step(loader, target, wanted)
     else:
@@ -161,15 +174,18 @@ def trace(
     return DONE
 
 
-def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader:
+def open_loader(target: str, world_size: int, given: dict[str, Any]) -> Loader:
     """Loader of a training run.
+
+    Args:
+        target: a run file, or a store with the settings of a run.
+        given: options of rows and documents, by name.
 
     Raises:
         RecipeError: settings are missing, or also made by the run file.
     """
     from packline.loading.loader import Loader
 
-    given = settings.given()
     if is_toml(target):
         if given:
             raise RecipeError(f"{option_name(min(given))} is for a store: {target} has its own settings")
@@ -180,9 +196,10 @@ def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader
                 f"--{name.replace('_', '-')} is required: a store alone does not determine the batches",
                 hint="give the settings of the training run, or its run file (run.toml)",
             )
-    of_loader = {name: given.pop(name) for name in OF_LOADER if name in given}
-    shuffle = not given.pop("in_order", False)
-    rows = Rows(StoreReader(target), given.pop("seq_len"), RowOptions(**given))
+    of_rows = {name: value for name, value in given.items() if name in RowOptions.__struct_fields__}
+    of_loader = {name: given[name] for name in ("batch_size", "seed", "epochs") if name in given}
+    rows = Rows(StoreReader(target), given["seq_len"], RowOptions(**of_rows))
+    shuffle = not given.get("in_order", False)
     return Loader(rows, world_size=world_size, shuffle=shuffle, prefetch=0, **{"seed": 0, **of_loader})
 
 
@@ -212,7 +229,7 @@ def _check(wanted: TraceTarget) -> None:
         raise RecipeError("--row and --rank belong to --step")
 
 
-def write_steps(target: str, wanted: TraceTarget, settings: StoreSettings) -> None:
+def write_steps(target: str, wanted: TraceTarget, rows: RowArguments) -> None:
     """Write the list of all documents of some steps.
 
     Raises:
@@ -225,7 +242,7 @@ def write_steps(target: str, wanted: TraceTarget, settings: StoreSettings) -> No
     if not (first.isdecimal() and stop.isdecimal()):
         raise RecipeError(f"--steps {wanted.steps}: expected A:B", hint="--steps 0:40 are steps 0 to 39")
     steps = range(int(first), int(stop))
-    run = target if is_toml(target) else open_loader(target, 1, settings)
+    run = target if is_toml(target) else open_loader(target, 1, rows.given())
     documents = write_trace(run, steps, wanted.write)
     output.line("  ", ("wrote", "quiet"), f"  {wanted.write}: {plural(documents, 'document')}")
     output.line("  leave them out  ", (f"exclude = {json.dumps(wanted.write)}", "hint"), "  in a later stage")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from packline.cli.help_texts import PAGES
+from packline.cli.main import GLOBAL, load_command, page_of
 from packline.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -32,6 +32,12 @@ NOW = {
     "ls": "packline info",
 }
 """Commands that people look for, and what does it."""
+VARIABLES = {
+    "--scratch": "PACKLINE_SCRATCH=FOLDER",
+    "--one-writer": "PACKLINE_ONE_WRITER=1",
+    "--address": "RAY_ADDRESS=HOST:6379",
+}
+"""Options that are environment variables."""
 PLACEHOLDERS = {"--out": "FOLDER", "--to": "FORMAT", "--tokenizer": "TOKENIZER", "--from": "FORMAT"}
 """Names of values in messages; else the type, as in help pages."""
 
@@ -56,8 +62,9 @@ def describe(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
         return _unknown_command(error, command)
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or error.token.value).partition("=")[0]
-        names = [name for one in error.argument_collection if one.parse for name in one.names]
-        return f"{command} has no option {option}", _see(_near_option(option, names), command)
+        names = [*GLOBAL, *(name for one in error.argument_collection if one.parse for name in one.names)]
+        hint = _place_of_setting(option, chain) or _see(_near_option(option, names), command)
+        return f"{command} has no option {option}", hint
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         argument = error.argument
         given = error.keyword or next((token.keyword for token in argument.tokens if token.keyword), None)
@@ -72,6 +79,22 @@ def describe(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
     if isinstance(error, CoercionError) and error.token is not None:
         return _wrong_value(error, command)
     return str(error).strip(), _see("", command)
+
+
+def _place_of_setting(option: str, chain: Sequence[str]) -> str:
+    """Place of a setting that is no option: a variable, a recipe or a run file; empty if there is none."""
+    from packline.packing.packer import RowOptions
+    from packline.recipe import Recipe, Source
+
+    name = option.removeprefix("--").replace("-", "_")
+    if option in VARIABLES:
+        return f"it is an environment variable: {VARIABLES[option]}"
+    if chain == ["build"] and name in {*Recipe.__struct_fields__, *Source.__struct_fields__}:
+        return f"write {name} = ... in a recipe: packline init drafts one"
+    of_runs = {*RowOptions.__struct_fields__, "order", "block_rows", "window_blocks"}
+    if chain and chain[0] in ("export", "info", "trace", "view") and name in of_runs:
+        return f"write {name} = ... in a run file: packline init --run STORE drafts one"
+    return ""
 
 
 def _near_option(word: str, names: Sequence[str]) -> str:
@@ -127,7 +150,9 @@ def _value_of(argument: Argument | None) -> str:
 
 def sample_line(chain: Sequence[str]) -> str:
     """First example of the command's help page."""
-    lines = PAGES.get(chain[0] if chain else "", ("", ""))[1].replace(" \\\n     ", "")
+    command = load_command(chain[0]) if chain else None
+    lines = getattr(command, "help_epilogue", None) or page_of(command)["help_epilogue"]
+    lines = lines.replace(" \\\n     ", "")
     line = re.search(rf"^ +(packline {' '.join(chain)} .*)$", lines, re.MULTILINE)
     return f"for example: {line[1]}" if line else f"{' '.join(['packline', *chain])} --help"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import ClusterArguments, Flags, _token, option
+from packline.cli.arguments import OnName, _token, option, place_of
 from packline.cli.main import DONE, FAILED, UNCHECKED
 from packline.cli.output import output
 from packline.cli.progress import watch_bytes
@@ -27,7 +27,6 @@ FOREIGN = Group("Datasets of other projects", sort_key=20)
 AGAINST = Group("Evaluation sets", sort_key=15)
 SHOWN = 20
 """Overlaps of evaluation sets shown, the longest first."""
-_FLAGS, _PLACE = Flags(), ClusterArguments()
 
 
 def verify(
@@ -72,16 +71,35 @@ def verify(
         list[str] | None,
         option("Option of the format: NAME=VALUE, a list as NAME=A,B. May be repeated.", FOREIGN),
     ] = None,
-    place: ClusterArguments = _PLACE,
-    flags: Flags = _FLAGS,
+    on: OnName = None,
 ) -> int:
-    """Check a store from its files alone; see `help_texts`."""
+    """Check a store, or another project's dataset, from its files alone.
+
+    Checks sizes, checksums, indexes, provenance and end-of-document tokens, and
+    counts the ledger again. --deep also reads the inputs again and compares a
+    sample of documents with the reference tokenizer. --from checks the dataset of
+    another project: sizes, indexes, ids, boundaries. --against lists the documents
+    that share 13 words in a row with a question of an evaluation set, and counts
+    the questions that could not be checked; --write makes a list of the documents
+    that --exclude leaves out.
+
+    Examples:
+
+      packline verify store
+      packline verify store --deep
+      packline verify store --against eval_bundle --against gsm8k/test.jsonl
+      packline verify store --against gsm8k/test.jsonl --write leaked.parquet
+      packline verify data --from megatron --tokenizer gpt2/tokenizer.json
+
+    Exit codes: 0 no problem, 1 problems or questions found, 4 no question found
+    but some could not be checked.
+    """
     if against:
         if from_ is not None or deep:
             raise RecipeError("--against goes with neither --from nor --deep", hint="run one after the other")
-        n, on = 13 if ngram is None else ngram, place.place()
-        return verify_against(store, against, n, ngram_of or "words", write, on)
-    if ngram is not None or ngram_of is not None or write is not None or place.place() != "local":
+        n = 13 if ngram is None else ngram
+        return verify_against(store, against, n, ngram_of or "words", write, place_of(on))
+    if ngram is not None or ngram_of is not None or write is not None or on is not None:
         raise RecipeError("--ngram, --ngram-of, --write and --on belong to --against")
     if from_ is not None:
         return verify_foreign(store, from_, tokenizer, eod, bos, set)

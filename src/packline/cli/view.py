@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import Count, Flags, StoreSettings, option
+from packline.cli.arguments import Count, DocumentArguments, RowArguments, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output
 from packline.cli.trace import open_loader
@@ -32,9 +32,9 @@ WHAT = Group("What to view", sort_key=5)
 SHOWN = Group("Amount and file", sort_key=10)
 BATCH = Group("For a batch file", sort_key=15)
 
-_FLAGS = Flags()
 OF_LOADER = ("batch_size", "seed", "epochs", "in_order")
 BATCH_TOKENS = 512
+_ROWS, _DOCUMENTS = RowArguments(), DocumentArguments()
 
 
 @Parameter(name="*")
@@ -102,23 +102,39 @@ def view(
     wanted: Annotated[ViewTarget | None, Parameter(name="*")] = None,
     shown: Annotated[Shown | None, Parameter(name="*")] = None,
     batch: Annotated[BatchFileOptions | None, Parameter(name="*")] = None,
-    settings: Annotated[StoreSettings | None, Parameter(name="*")] = None,
-    flags: Flags = _FLAGS,
+    rows: RowArguments = _ROWS,
+    documents: DocumentArguments = _DOCUMENTS,
 ) -> int:
-    """Show tokens; see `help_texts`."""
+    """Show the tokens of a document, a row or a batch, or list documents.
+
+    With a choice of documents (--where, --split, --source, ...) and no --row, the
+    documents chosen are listed with their carried columns. Otherwise each token
+    is shown as the tokenizer split it: special tokens, the origin and edges of
+    documents, padding, and which tokens are learned. Control characters are
+    visible and have no effect. Uses a pager in a terminal, plain text in a pipe.
+
+    Examples:
+
+      packline view store --document 7
+      packline view store --where "score >= 3 and url.startswith('https://a')"
+      packline view store --row 12 --seq-len 2048 --packing best_fit
+      packline view run.toml --step 1200 --world-size 8 --rank 3
+      packline view store --step 0 --seq-len 2048 --batch-size 32 --out batch.html
+      packline view a_batch_0001.npz --tokenizer gpt2/tokenizer.json --grid --rows 4
+    """
     wanted, shown, batch = wanted or ViewTarget(), shown or Shown(), batch or BatchFileOptions()
-    settings = settings or StoreSettings()
+    given = documents.settings(target, rows=wanted.row is not None) | rows.given()
     if shown.first < 0 or (shown.tokens is not None and shown.tokens < 1):
         raise RecipeError("expected --first of 0 or more and --tokens of 1 or more")
     if Path(target).suffix in SUFFIXES and not Path(target).is_dir():
-        check_batch(wanted, shown, batch, settings)
+        check_batch(wanted, shown, batch, given)
         if batch.grid:
             return show_grid(target, batch)
         page = page_of_batch(target, wanted, shown, batch)
-    elif given := batch.given():
-        raise RecipeError(f"--{given[0]} is for a batch file, .npz or .pt; {target} is not one")
+    elif unused := batch.given():
+        raise RecipeError(f"--{unused[0]} is for a batch file, .npz or .pt; {target} is not one")
     else:
-        page = _page_of(target, wanted, shown, settings)
+        page = _page_of(target, wanted, shown, given)
     if shown.out is not None:
         write_page(page, Path(shown.out))
         output.line("  ", ("wrote", "quiet"), f"  {shown.out}")
@@ -128,25 +144,25 @@ def view(
     return DONE
 
 
-def _page_of(target: str, wanted: ViewTarget, shown: Shown, settings: StoreSettings) -> Page:
+def _page_of(target: str, wanted: ViewTarget, shown: Shown, given: dict[str, Any]) -> Page:
     """Page for a command line.
 
     Raises:
         RecipeError: options contradict each other.
     """
-    _check(wanted, settings, run_file=kind_of(target) == "run file")
+    _check(wanted, given, run_file=kind_of(target) == "run file")
     if wanted.step is not None:
-        loader = open_loader(target, wanted.world_size, settings)
+        loader = open_loader(target, wanted.world_size, given)
         most = shown.tokens or (BATCH_TOKENS if wanted.row is None else MOST)
         return step_page(loader, wanted.step, rank=wanted.rank, row=wanted.row, most=most)
     store, most = StoreReader(target), shown.tokens or MOST
     if wanted.row is not None:
-        given = settings.given()
-        rows = Rows(store, given.pop("seq_len"), RowOptions(**given))
+        of_rows = {name: value for name, value in given.items() if name != "seq_len"}
+        rows = Rows(store, given["seq_len"], RowOptions(**of_rows))
         if not -len(rows) <= wanted.row < len(rows):
             raise RecipeError(f"row {wanted.row:,}: expected 0 to {len(rows) - 1:,}, the rows of {target}")
         return row_page(rows, wanted.row, most=most)
-    if given := settings.given():
+    if given:
         return documents_page(Selection(store, document_filter(given)), first=shown.first)
     return document_page(store, wanted.document or 0, first=shown.first, most=most)
 
@@ -156,13 +172,12 @@ def document_filter(given: dict[str, Any]) -> DocumentFilter:
     return DocumentFilter(**({"split": "all"} | given))
 
 
-def _check(wanted: ViewTarget, settings: StoreSettings, *, run_file: bool) -> None:
+def _check(wanted: ViewTarget, given: dict[str, Any], *, run_file: bool) -> None:
     """Refuse options that contradict each other, rather than ignore some of them.
 
     Raises:
         RecipeError: options contradict each other.
     """
-    given = settings.given()
     if wanted.step is None:
         if run_file:
             raise RecipeError("--step is missing: a run file is viewed one batch at a time", hint="--step 0")
@@ -184,15 +199,14 @@ def _check(wanted: ViewTarget, settings: StoreSettings, *, run_file: bool) -> No
         )
 
 
-def check_batch(wanted: ViewTarget, shown: Shown, batch: BatchFileOptions, settings: StoreSettings) -> None:
+def check_batch(wanted: ViewTarget, shown: Shown, batch: BatchFileOptions, given: dict[str, Any]) -> None:
     """Refuse options that apply to stores only.
 
     Raises:
         RecipeError: such an option is given.
     """
-    of_store = [name for name in ("document", "step", "rank") if getattr(wanted, name) is not None] + list(
-        settings.given()
-    )
+    of_store = [name for name in ("document", "step", "rank") if getattr(wanted, name) is not None]
+    of_store += list(given)
     if of_store or wanted.world_size != 1 or shown.first:
         name = [*of_store, "first" if shown.first else "world_size"][0].replace("_", "-")
         raise RecipeError(f"--{name} is for a store or a run file, not for a batch file")

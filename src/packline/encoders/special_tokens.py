@@ -202,7 +202,7 @@ def _refuse_words(name: str, whole: dict[str, Any], special: dict[str, str]) -> 
             f"the special token {min(words)!r} of {name} is also a token that ordinary text is made"
             " of: expected a string that merges do not make and that is no single byte",
             hint="in tokenizer.json, mark it as not special, or give the special token another string;"
-            " --special-tokens parse takes the tokenizer as it is: such text becomes the control token",
+            " special_tokens = 'parse' in a recipe takes it as it is: such text becomes the control token",
         )
 
 

@@ -199,7 +199,7 @@ def _encoding(encoding: str | None, name: str) -> Encoding:
         if stem not in ENCODINGS:
             raise TokenizerError(
                 f"{name} is a tiktoken rank file: expected the name of its encoding, found none",
-                hint=f"name it with --tiktoken-encoding, or encoding in a recipe; known are {known}",
+                hint=f"call the file ENCODING.tiktoken, or give encoding in a recipe; known are {known}",
             )
         return ENCODINGS[stem]
     if encoding not in ENCODINGS:

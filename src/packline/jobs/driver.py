@@ -237,7 +237,7 @@ class DrivenFolder(WorkFolder[Identity]):
         if self.shared and os.environ.get(ONE_WRITER):
             raise StoreError(
                 f"{self.place}: expected one process that writes, found several that share the build",
-                hint="build without --one-writer, into a store that knows conditional puts",
+                hint="unset PACKLINE_ONE_WRITER, and build into a store that knows conditional puts",
             )
         if not self.drives:
             self.helper = Driver(self.storage, self.work, f"{HELPERS}/{process_name()}.json")

@@ -313,7 +313,7 @@ def _warnings(work: Work, samples: list[Sample], found: Estimate) -> list[str]:
             lines.append(
                 f"a document of more than {found.largest_document / 1e6:,.1f} MB would stop the build, and "
                 f"{large:,} of the files may hold one: raise --memory, or make larger documents bad records "
-                "with --max-document-size"
+                "with max_document_bytes in a recipe"
             )
     if found.round_trip == "lossy":
         lines.append("the tokenizer does not give the text back when its ids are decoded")

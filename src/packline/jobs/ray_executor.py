@@ -206,7 +206,7 @@ class RayExecutor:
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
             raise PacklineError(
                 f"cannot connect to Ray at {address or 'this machine'}: {str(error).strip().splitlines()[0]}",
-                hint="start a cluster with: ray start --head; or name one: --address HOST:6379",
+                hint="start a cluster with: ray start --head; or name one: RAY_ADDRESS=HOST:6379",
             ) from error
         self._owned = True
 

@@ -203,7 +203,7 @@ class Room(msgspec.Struct, frozen=True):
             f"at most {self.document / 1e6:,.1f} MB with {self.memory / 2**30:,.2f} GiB",
             hint=f"give each worker {needed:,.2f} GiB (--memory is for all of them together; --workers is "
             "their number), or start a new build in which larger documents are bad records: "
-            f"--max-document-size {max(self.document >> 20, 1)}MiB",
+            f"max_document_bytes = {max(self.document >> 20, 1) << 20} in a recipe",
         )
 
 

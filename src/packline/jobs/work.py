@@ -107,7 +107,7 @@ def store_work_folder(place: str) -> Path:
     if place.startswith(HUB):
         raise read_only(place)
     given = os.environ.get(SCRATCH)
-    root = Path(given) if given else user_cache() / "scratch"
+    root = Path(os.path.abspath(given)) if given else user_cache() / "scratch"
     return root / hash_bytes(place.rstrip("/").encode())[:16]
 
 

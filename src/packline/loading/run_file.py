@@ -42,7 +42,7 @@ import msgspec
 from packline.conversion import convert
 from packline.errors import PacklineError, RecipeError
 from packline.loading.order import OrderName, RowOrder, row_order
-from packline.packing.packer import DocumentFilter, RowOptions
+from packline.packing.packer import DEFAULTS, DocumentFilter, RowOptions
 from packline.quantities import read_quantities
 from packline.recipe import Positive, Share
 from packline.storage.places import is_remote
@@ -211,6 +211,49 @@ def _completed(source: Any, common: dict[str, Any]) -> Any:
         return source
     other = ("min_tail_fraction", "overflow", "pack_window") if "packing" in source else ()
     return {name: value for name, value in common.items() if name not in other} | source
+
+
+def settings_of_store(path: str | Path, store: str, *, rows: bool) -> dict[str, Any]:
+    """Settings that a run file has for one store, by name, without those that are defaults.
+
+    Args:
+        path: the run file.
+        store: folder of the store.
+        rows: True: all that decide its rows (`seq_len` and `RowOptions`); False: its documents alone.
+
+    Raises:
+        RecipeError: the run file does not read the store, or reads it in several ways.
+    """
+    run, wanted = read_run(path), _resolved(store)
+    kind = RowOptions if rows else DocumentFilter
+    found: list[dict[str, Any]] = []
+    for number, stage in enumerate(run.stages):
+        for source in stage.sources:
+            if _resolved(source.store) != wanted:
+                continue
+            if rows and stage.split_to is not None:
+                raise RecipeError(
+                    f"{path}: stages[{number}] cuts its rows by split_to: they are not rows of {store}",
+                    hint=f"packline view {path} --step 0 shows the rows of the run",
+                )
+            settings = {name: getattr(source, name) for name in kind.__struct_fields__}
+            settings = {
+                name: value for name, value in settings.items() if value != getattr(DEFAULTS, name)
+            } | {"split": source.split}
+            found.append({"seq_len": stage.seq_len, **settings} if rows else settings)
+    if not found:
+        read = ", ".join(sorted({source.store for stage in run.stages for source in stage.sources}))
+        raise RecipeError(f"{path} does not read {store}", hint=f"it reads {read}")
+    if any(one != found[0] for one in found):
+        raise RecipeError(
+            f"{path} reads {store} in several ways: expected one choice of its documents",
+            hint="give the options instead of --run",
+        )
+    return found[0]
+
+
+def _resolved(store: str) -> str:
+    return store.rstrip("/") if is_remote(store) else os.path.realpath(store)
 
 
 def load_run(path: str | Path, until: int | None = None) -> tuple[list[Stage], LoaderSettings]:

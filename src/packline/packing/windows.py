@@ -10,7 +10,7 @@ built. A unit's number decides its window: units `n * pack_window` to `(n + 1) *
 are window n, and the slices of a stream are numbered within the stream. A unit without selected documents
 counts, so a selection does not move the others.
 
-Cost: a little more padding than packing all documents at once, as `packline info --seq-len N --pack-window N`
+Cost: a little more padding than packing all documents at once, as `packline info STORE --run run.toml`
 shows, because the last rows of every window are not full, and up to a tenth of a second per window to make
 the plan. Within a window rows are those of `best_fit`.
 """

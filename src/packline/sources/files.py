@@ -153,10 +153,7 @@ def not_text_notes(files: Iterable[InputFile], names: Sequence[str]) -> list[str
     for number, found in by_source.items():
         if dos := [file.name for file in found if file.dos_lines]:
             which = f"{_some_files(dos, 'has', 'have')} line ends of DOS: {_listed(dos)}"
-            notes.append(
-                f"source {names[number]}: {which}; "
-                "for those of Unix: newlines = 'unix' in a recipe, --newlines unix on the command line"
-            )
+            notes.append(f"source {names[number]}: {which}; for those of Unix: newlines = 'unix' in a recipe")
         if not (bad := [file.name for file in found if file.not_utf8]):
             continue
         charset, _ = Counter(file.not_utf8 for file in found if file.not_utf8).most_common(1)[0]
