@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -94,6 +95,7 @@ def test_the_last_lines_name_the_cheapest(store: Path) -> None:
 
 
 def test_a_plan_is_written_when_asked_for_and_checked_the_next_time(store: Path, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(store, tmp_path / "store"))
     words = ["info", str(store), "--seq-len", "10", "--packing", "best_fit", "--write"]
     words += ["--shuffle-documents", "3"]
     first = run(*words)

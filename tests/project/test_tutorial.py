@@ -62,7 +62,7 @@ def test_from_notes_to_nanogpt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     names, outputs = run_page("nanogpt-from-notes.md", {})
     plan = next(text for line, text in outputs.items() if "--dry-run" in line)
     assert "2 files are not UTF-8 text: old.txt, scan.png" in plan
-    assert packline.open("old").text(0) == "Übermäßige Straßen.\n"
+    assert packline.open("old").text(0) == "Übermäßige Straßen.\r\n"
     assert len(names["train"]) + len(names["val"]) == packline.open("store").manifest.tokens
     assert packline.open("store").sources["notes"].splits["val"] == 5
 

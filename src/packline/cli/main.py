@@ -123,8 +123,8 @@ def page_of(command: Any) -> dict[str, str]:
     Returns:
         its purpose, above the options, and its examples, below them.
     """
-    purpose, _, examples = (inspect.getdoc(command) or "").partition("\n\nExamples:")
-    return {"help": purpose, "help_epilogue": f"{OF_EVERY_COMMAND}\n\nExamples:{examples}"}
+    purpose, _, lines = (inspect.getdoc(command) or "").partition("\n\nExamples:")
+    return {"help": purpose, "help_epilogue": f"{OF_EVERY_COMMAND}\n\nExamples:{lines}"}
 
 
 def make_app(command: str = "") -> App:
