@@ -50,7 +50,7 @@ TASKS: dict[str, str] = {
     "export npz": "$ export store --to npz --seq-len 1024 --out OUT",
     "export mds": "$ export store --to mds --seq-len 1024 --packing best_fit --out OUT",
     "import megatron": "$ import megatron --from megatron --tokenizer tokenizer.json --eod EOD --out OUT",
-    "bake": "$ bake store --seq-len 1024 --packing best_fit --seed 1 --out OUT",
+    "bake": "$ export store --to baked --seq-len 1024 --packing best_fit --seed 1 --out OUT",
     "analyze": "$ analyze store",
     "open a store": OPEN,
     "loader, concat": BATCHES

@@ -146,8 +146,8 @@ def _quick_to_load(whole: dict[str, Any]) -> str:
     if model.get("merges"):
         pairs = merge_pairs(model["merges"])
         words = [" ".join(pair) for pair in pairs]
-        text = " ".join(["", *words])
-        if text.split() == list(chain.from_iterable(pairs)) and " #version" not in text:
+        text = "".join(chain.from_iterable(pairs))
+        if [text] == text.split() and all(chain.from_iterable(pairs)) and "#version" not in text:
             whole = whole | {"model": model | {"merges": words}}
     return make_json(whole, "sorted")
 
