@@ -11,6 +11,7 @@ import pytest
 
 from packline.encoders import ENGINE_NAMES, Engine, EngineName, engines
 from packline.encoders.engines import FEW, load_engine
+from packline.encoders.features import Encodable
 from packline.sources.batch import Texts
 
 TEXTS = ["plain words", "", "naïve – “quotes”", "漢字とかな", " ", "a\x00b", "\n\nx\ty", "🧑‍🚀"]
@@ -19,7 +20,7 @@ TEXTS = ["plain words", "", "naïve – “quotes”", "漢字とかな", " ", "
 @pytest.fixture(params=[name for name in ENGINE_NAMES if name != "nanotoken"])
 def engine(request: pytest.FixtureRequest, tokenizer_json: Path) -> Engine:
     name: EngineName = request.param
-    return load_engine(name, tokenizer_json.read_text(encoding="utf-8"))
+    return load_engine(name, Encodable.of(tokenizer_json.read_text(encoding="utf-8")))
 
 
 def ids_of(engine: Engine, texts: Texts) -> list[list[int]]:

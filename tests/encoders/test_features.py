@@ -24,7 +24,7 @@ from packline.encoders.engines import (
     load_engine,
     load_engines,
 )
-from packline.encoders.features import SPLITS, tokenizer_features
+from packline.encoders.features import SPLITS, Encodable, tokenizer_features
 from packline.encoders.parity import try_engines
 from packline.encoders.reference import Reference
 from packline.encoders.sentencepiece import read_model
@@ -68,7 +68,7 @@ def save(contents: dict[str, Any], path: Path) -> Path:
 
 def usable(whole: str) -> dict[EngineName, Any]:
     """The engines that a build would use."""
-    loaded = load_engines(FAST, whole)
+    loaded = load_engines(FAST, Encodable.of(whole))
     reports = try_engines(loaded, Reference(whole), ["some text"])
     return {report.name: loaded[report.name] for report in reports if report.exact}
 
@@ -182,8 +182,8 @@ def test_what_an_engine_reads_otherwise_is_not_given_to_it(case: str) -> None:
     raw = ENGINES[name](whole)
     assert differing(whole, [text], {name: raw}), "the engine has learnt it: take the feature into its table"
     with pytest.raises(TokenizerError, match="not been shown to equal the reference"):
-        load_engine(name, whole)
-    loaded = load_engines(FAST, whole)
+        load_engine(name, Encodable.of(whole))
+    loaded = load_engines(FAST, Encodable.of(whole))
     engines = {one: engine for one, engine in loaded.items() if not isinstance(engine, str)}
     assert not differing(whole, [text, *forms(text)], engines)
 
@@ -206,7 +206,7 @@ def test_characters_that_an_engine_reads_otherwise_go_to_the_reference(
     whole = json.dumps(contents)
     assert differing(whole, [text], {name: ENGINES[name](whole)})
     texts = ["before", text, "", f"and {text} inside", "after", text]
-    engine = load_engine(name, whole)
+    engine = load_engine(name, Encodable.of(whole))
     assert engine.name == name
     assert not differing(whole, texts, {name: engine})
     assert not differing(whole, texts[:1], {name: engine})
@@ -241,12 +241,13 @@ def test_every_character_is_read_as_the_reference_reads_it(name: str) -> None:
 
 def test_an_unknown_setting_is_a_feature_that_no_engine_has() -> None:
     plain = contents_of("bytes", pre_tokenizer=GPT2)
-    assert [unsupported(name, json.dumps(plain)) for name in FAST] == [None, None, "model BPE"]
+    features = tokenizer_features(json.dumps(plain))
+    assert [unsupported(name, features) for name in FAST] == [None, None, "model BPE"]
     for part in ("normalizer", "pre_tokenizer"):
         odd = {**plain, part: {"type": "ByteLevel", "a_new_setting": 3}}
-        assert all(unsupported(name, json.dumps(odd)) for name in FAST)
+        assert all(unsupported(name, tokenizer_features(json.dumps(odd))) for name in FAST)
     odd = {**plain, "model": {**plain["model"], "type": "New"}}
-    assert all(unsupported(name, json.dumps(odd)) == "model New" for name in FAST)
+    assert all(unsupported(name, tokenizer_features(json.dumps(odd))) == "model New" for name in FAST)
 
 
 def test_pieces_reach_across_runs_of_spaces_that_became_one_letter(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.encoders.fuzzed_files import contents_of
 from tests.encoders.hostile_texts import hostile_texts
 
 from packline.encoders.engines import TokenizersEngine, load_engine
+from packline.encoders.features import Encodable, tokenizer_features
 from packline.encoders.supported import unsupported
 from packline.sources.batch import Texts
 
@@ -31,8 +32,8 @@ def engines(name: str) -> tuple[Any, TokenizersEngine]:
     tokens = ["<unk>", "[CLS]", ("qzx", {"lstrip": True})]
     contents = contents_of("WordPiece", normalizer=NORMALIZERS[name], pre_tokenizer=split, tokens=tokens)
     whole = json.dumps(contents)
-    assert unsupported("nanotoken", whole) is None
-    return load_engine("nanotoken", whole), TokenizersEngine(whole)
+    assert unsupported("nanotoken", tokenizer_features(whole)) is None
+    return load_engine("nanotoken", Encodable.of(whole)), TokenizersEngine(whole)
 
 
 def check(name: str, texts: list[str]) -> None:

@@ -31,7 +31,7 @@ from tests.encoders.hostile_texts import hostile_texts
 
 from packline.encoders import EngineName
 from packline.encoders.engines import ENGINES, load_engine
-from packline.encoders.features import tokenizer_features
+from packline.encoders.features import Encodable, tokenizer_features
 from packline.encoders.supported import SUPPORTED, unsupported
 from packline.encoders.tokenizer import _convert, refusals
 from packline.errors import TokenizerError
@@ -90,9 +90,10 @@ def try_variant(seed: int, size: int = 30_000) -> Outcome | None:
     if misdeclared(contents, reference):
         return None
     whole = json_of(contents)
-    outcome = Outcome(seed, list(tokenizer_features(whole)), {}, [], {})
+    features = tokenizer_features(whole)
+    outcome = Outcome(seed, list(features), {}, [], {})
     for name in FAST:
-        if unsupported(name, whole) is None:
+        if unsupported(name, features) is None:
             outcome.allowed.append(name)
         verdict, detail = _verdict(name, whole, texts, expected)
         outcome.verdicts[name] = verdict
@@ -106,7 +107,9 @@ def _verdict(
 ) -> tuple[Verdict, str]:
     try:
         with refusals("refused"):
-            engine = load_engine(name, whole) if unsupported(name, whole) is None else ENGINES[name](whole)
+            encodable = Encodable.of(whole)
+            known = unsupported(name, encodable.features) is None
+            engine = load_engine(name, encodable) if known else ENGINES[name](whole)
     except TokenizerError as error:
         return "refused", str(error)
     try:

@@ -349,7 +349,7 @@ class PieceEncoder:
         if self._spaced:
             import tokenizers
 
-            self._whole = tokenizers.Tokenizer.from_str(self._encoder.json)
+            self._whole = tokenizers.Tokenizer.from_str(self._encoder.encodable.json)
 
     def encode(
         self, conversations: Sequence[Rendered], audit: Sequence[int] = (), where: str = ""

@@ -23,9 +23,10 @@ import numpy as np
 
 from packline.encoders import LITTLE_TEXT, Engine, EngineName, EngineReport
 from packline.encoders.engines import TokenizersEngine, load_engine, load_engines
+from packline.encoders.features import Encodable
 from packline.encoders.parity import audit_document, audited, try_engines
 from packline.encoders.reference import Reference
-from packline.encoders.special_tokens import Boundary, json_to_encode
+from packline.encoders.special_tokens import Boundary
 from packline.encoders.supported import BY_LOADING, unsupported
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import EncoderMismatch, TokenizerError
@@ -78,6 +79,7 @@ class Encoder:
         cache_bytes: bytes of text after which the engines are loaded anew, to bound their caches of words;
             None for never.
         text_bytes: bytes of text to be encoded, as far as known; for little text, `auto` loads one engine.
+        encodable: what engines and reference load, where it was made before.
 
     Raises:
         TokenizerError: the requested engine does not support this tokenizer.
@@ -99,23 +101,23 @@ class Encoder:
         boundary: Boundary | None = None,
         cache_bytes: int | None = None,
         text_bytes: int | None = None,
+        encodable: Encodable | None = None,
     ) -> None:
         started = time.monotonic()
         self.tokenizer, self.boundary = tokenizer, boundary
         self.dtype = dtype_for(tokenizer.vocab_size)
-        self.json = json_to_encode(tokenizer, parse=parse_special_tokens)
-        """The tokenizer.json of engines and reference."""
+        self.encodable = encodable or Encodable.of_tokenizer(tokenizer, parse=parse_special_tokens)
         self.undecoded = 0
         """Number of audited texts that are not recovered by decoding, with ids equal to the reference's."""
         self._requested, self._cache_bytes = engine, cache_bytes
         names: tuple[EngineName, ...] = BY_LOADING if engine == "auto" else (engine,)
         self._not_loaded: tuple[EngineName, ...] = ()
         if engine == "auto" and text_bytes is not None and text_bytes < LITTLE_TEXT:
-            able = [name for name in names if unsupported(name, self.json) is None]
+            able = [name for name in names if unsupported(name, self.encodable.features) is None]
             names, self._not_loaded = tuple(able[:1]) or names, tuple(able[1:])
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(Reference, self.json)
-            self._loaded = load_engines(names, self.json, self._as_engine)
+            waiting = pool.submit(Reference, self.encodable.json)
+            self._loaded = load_engines(names, self.encodable, self._as_engine)
             self.reference = waiting.result()
         if engine != "auto" and isinstance(failed := self._loaded[engine], str):
             raise TokenizerError(failed, hint="--engine auto takes an engine that can")
@@ -132,13 +134,13 @@ class Encoder:
     def _load_others(self) -> None:
         """Load the engines that were left out, or the reference as one if there is no other."""
         if self._not_loaded:
-            self._loaded |= load_engines(self._not_loaded, self.json, self._as_engine)
+            self._loaded |= load_engines(self._not_loaded, self.encodable, self._as_engine)
             self._not_loaded = ()
         if self._has_none():
             self._loaded["tokenizers"] = self._as_engine()
 
     def _as_engine(self) -> TokenizersEngine:
-        return TokenizersEngine(self.json, self.reference.tokenizer())
+        return TokenizersEngine(self.encodable.json, self.reference.tokenizer())
 
     def choose(self, texts: Sequence[str], run: RunTrial | None = None) -> ChosenEngines:
         """Try the engines on texts and choose those to encode with.
@@ -229,7 +231,7 @@ class Encoder:
             for name, engine in self._chooser.engines.items():
                 size = self._chooser.encoded_bytes.get(name, 0)
                 if size - self._renewed.get(name, 0) > self._cache_bytes:
-                    self._chooser.engines[name] = load_engine(engine.name, self.json, self._as_engine)
+                    self._chooser.engines[name] = load_engine(engine.name, self.encodable, self._as_engine)
                     self._renewed[name] = size
         return self._chooser
 

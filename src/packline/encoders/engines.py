@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
 from packline.encoders import Engine, EngineName
-from packline.encoders.features import tokenizer_features
+from packline.encoders.features import Encodable
 from packline.encoders.reference import load_reference
 from packline.encoders.special_tokens import BytesCounter
 from packline.encoders.supported import unsupported
@@ -154,10 +154,10 @@ ENGINES: dict[EngineName, Callable[[str], Engine]] = {
 
 def load_engine(
     name: EngineName,
-    json: str,
+    tokenizer: Encodable,
     reference: Callable[[], TokenizersEngine] | None = None,
 ) -> Engine:
-    """Build an engine from a tokenizer.json.
+    """Build an engine.
 
     Args:
         reference: returns the reference, for texts that the engine would read differently; called when it is
@@ -167,21 +167,21 @@ def load_engine(
         TokenizerError: the engine does not support this kind of tokenizer, or has not been shown to match the
             reference on it.
     """
-    if (feature := unsupported(name, json)) is not None:
+    if (feature := unsupported(name, tokenizer.features)) is not None:
         raise TokenizerError(
             f"{name} is not used for this tokenizer: it has not been shown to equal the reference with"
             f" the feature '{feature}'"
         )
     with refusals(f"{name} cannot do this tokenizer"):
-        load = reference or (lambda: TokenizersEngine(json))
-        engine = ENGINES[name](json)
-    characters = read_otherwise(name, json)
+        load = reference or (lambda: TokenizersEngine(tokenizer.json))
+        engine = ENGINES[name](tokenizer.json)
+    characters = read_otherwise(name, tokenizer.features)
     return GuardedEngine(engine, characters, load) if characters else engine
 
 
 def load_engines(
     names: tuple[EngineName, ...],
-    json: str,
+    tokenizer: Encodable,
     reference: Callable[[], TokenizersEngine] | None = None,
 ) -> dict[EngineName, Engine | str]:
     """Build several engines in parallel; one that does not support the tokenizer is replaced by the reason.
@@ -194,11 +194,10 @@ def load_engines(
 
     def load(name: EngineName) -> Engine | str:
         try:
-            return load_engine(name, json, reference)
+            return load_engine(name, tokenizer, reference)
         except TokenizerError as error:
             return str(error)
 
-    tokenizer_features(json)  # cached, so that the threads do not each compute them
     with ThreadPoolExecutor(len(names)) as pool:
         return dict(zip(names, pool.map(load, names), strict=True))
 
@@ -255,14 +254,12 @@ MONGOLIAN_SEPARATOR = ("\u180e".encode(),)
 """White space in the regular expressions of fastokens, but not in those of the reference."""
 
 
-def read_otherwise(name: EngineName, json: str) -> tuple[bytes, ...]:
+def read_otherwise(name: EngineName, features: Collection[str]) -> tuple[bytes, ...]:
     """UTF-8 prefixes of the strings for which the ids of an engine may differ from the reference's.
 
-    >>> json = '{"model": {"vocab": {}}, "normalizer": {"type": "NFC"}}'
-    >>> len(read_otherwise("gigatoken", json)), read_otherwise("fastokens", json)
+    >>> len(read_otherwise("gigatoken", ["normalizer NFC"])), read_otherwise("fastokens", ["normalizer NFC"])
     (53, ())
     """
-    features = tokenizer_features(json)
     if name == "gigatoken" and "normalizer NFC" in features:
         return MARKS
     if name == "fastokens" and any(" Split " in feature for feature in features):

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from packline.encoders.special_tokens import added_token_features
+import msgspec
+
+from packline.encoders.special_tokens import added_token_features, json_to_encode
 from packline.encoders.tiktoken import LETTERS, PATTERNS, SPLIT_50K
-from packline.encoders.tokenizer import parse_json
+from packline.encoders.tokenizer import Tokenizer, parse_json
 
 LETTERS_OF_TEXT = frozenset(
     letter for letter, byte in LETTERS.items() if byte < 0xF5 and byte not in (0xC0, 0xC1)
@@ -40,6 +42,28 @@ SPLITS: dict[str, str] = {
     "[0-9][0-9][0-9]": "3 ASCII digits",
 } | {pattern.expression: name for name, pattern in PATTERNS.items() if name not in ("gpt2", "gpt4")}
 """Names of published regular expressions; any other expression is a separate feature."""
+
+
+class Encodable(msgspec.Struct, frozen=True):
+    """A tokenizer as engines and reference load it: made once for a build, and sent to its processes."""
+
+    json: str
+    """Its tokenizer.json."""
+    features: tuple[str, ...]
+
+    @classmethod
+    def of(cls, json: str) -> Encodable:
+        """Encodable of a tokenizer.json.
+
+        >>> Encodable.of('{"model": {"type": "WordPiece", "vocab": {"a": 0}}}').features[0]
+        'model WordPiece'
+        """
+        return cls(json, tokenizer_features(json))
+
+    @classmethod
+    def of_tokenizer(cls, tokenizer: Tokenizer, *, parse: bool) -> Encodable:
+        """Encodable of a tokenizer; see `json_to_encode`."""
+        return cls.of(json_to_encode(tokenizer, parse=parse))
 
 
 @lru_cache(maxsize=1)

@@ -329,6 +329,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             self.work.options,
             self.files,
             self.tokenizer,
+            self.work.encodable,
             self.boundary,
             self.tokenizer.fingerprint,
             self.folder.place,

@@ -17,6 +17,7 @@ import msgspec
 
 from packline.encoders import EngineName, EngineReport
 from packline.encoders.encoder import Encoder
+from packline.encoders.features import Encodable
 from packline.encoders.reference import RoundTrip
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
@@ -82,6 +83,7 @@ class TokenizeSettings(msgspec.Struct, frozen=True):
     options: RunOptions
     files: list[InputFile]
     tokenizer: Tokenizer
+    encodable: Encodable
     boundary: Boundary
     fingerprint: str
     """Round trip of the tokenizer."""
@@ -106,7 +108,7 @@ class BuildRunner(Runner[Task, BuildResult]):
             settings.boundary,
         )
         self._folder = StoreFolder(settings.out)
-        self._encoder: Encoder = load_encoder(work)
+        self._encoder: Encoder = load_encoder(work, settings.encodable)
         base = resident_memory()
         workers, memory = count_workers(work.options)
         chosen = self._encoder.choose(

@@ -297,7 +297,7 @@ class LocalProcesses:
 
     def open(self, job: Job[Any, Any, Any], workers: int) -> LocalProcesses:
         """Session for a job, once its runner is open in the host."""
-        self._job, self._host = job, HostProcess()
+        self._job, self._host = job, HostProcess(type(job).__module__)
         locks = [] if job.folder is None else [job.folder.descriptor]
         self._host.open(start_message(job.opening(), workers, job.if_died, shared=job.is_shared), locks)
         reply = self._receive()

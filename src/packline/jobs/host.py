@@ -366,14 +366,16 @@ def open_runner(start: Start) -> Runner[Any, Any]:
     return runner
 
 
-def run_host(descriptor: int, parent: int) -> int:
-    """Open the job that the driver sends, and serve it."""
+def run_host(descriptor: int, parent: int, module: str) -> int:
+    """Open the job that the driver sends, of a class in this module, and serve it."""
     die_with_parent()
     ignore_signals()
     if os.getppid() != parent:
         return 1  # the driver ended before this process was set to end with it
     os.dup2(2, 1)  # no output but on standard error
     driver = Connection(descriptor)
+    with contextlib.suppress(ImportError):  # it is reported when the job is opened
+        importlib.import_module(module)
     try:
         with socket.socket(fileno=os.dup(descriptor)) as channel:
             got, *_ = socket.recv_fds(channel, 1, 1)  # a lock, held by every process forked from here
@@ -397,4 +399,4 @@ def run_host(descriptor: int, parent: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_host(int(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(run_host(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

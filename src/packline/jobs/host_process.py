@@ -93,14 +93,18 @@ def start_message(opening: Any, workers: int, if_died: str, *, shared: bool = Fa
 
 
 class HostProcess:
-    """A host and the connection to it."""
+    """A host and the connection to it.
 
-    def __init__(self) -> None:
+    Args:
+        module: module of the job, which the host imports while the job is prepared here.
+    """
+
+    def __init__(self, module: str) -> None:
         self._if_died = ""
         self._socket, theirs = map(_above_standard, socket.socketpair())
         self._pipe = Connection(os.dup(self._socket.fileno()))
         with theirs:
-            words = [str(theirs.fileno()), str(os.getpid())]
+            words = [str(theirs.fileno()), str(os.getpid()), module]
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "packline.jobs.host", *words],
                 stdin=subprocess.DEVNULL,

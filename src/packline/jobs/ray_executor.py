@@ -102,8 +102,9 @@ class NodeShare:
         with suppress(OSError):  # on a machine without this folder, paths have to be absolute
             os.chdir(folder)
         self._locks = [hold_lock(Path(work))] if work else []
-        self._host = HostProcess()
-        self._host.open(msgspec.msgpack.decode(start, type=Start), self._locks)
+        first = msgspec.msgpack.decode(start, type=Start)
+        self._host = HostProcess(first.module)
+        self._host.open(first, self._locks)
         return ray.get_runtime_context().get_node_id(), os.uname().nodename
 
     def close(self) -> None:

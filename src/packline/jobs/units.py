@@ -31,7 +31,8 @@ import msgspec
 
 from packline.encoders import LITTLE_TEXT, EngineName
 from packline.encoders.encoder import Encoder
-from packline.encoders.special_tokens import Boundary, json_to_encode, resolve_boundary
+from packline.encoders.features import Encodable
+from packline.encoders.special_tokens import Boundary, resolve_boundary
 from packline.encoders.supported import fast_engine
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
@@ -308,6 +309,11 @@ class Work:
         """Names of the sources."""
         return source_names(self.recipe)
 
+    @cached_property
+    def encodable(self) -> Encodable:
+        """The tokenizer as engines and reference load it."""
+        return Encodable.of_tokenizer(self.tokenizer, parse=self.recipe.special_tokens == "parse")
+
     @property
     def text_bytes(self) -> int:
         """Bytes of text, as far as known without reading it."""
@@ -361,12 +367,16 @@ def _is_little(work: Work) -> bool:
     """True for text that one process has encoded before others would have started."""
     if work.text_bytes < target_bytes(0):
         return True
-    text = json_to_encode(work.tokenizer, parse=work.recipe.special_tokens == "parse")
-    return work.text_bytes < LITTLE_TEXT and fast_engine(work.options.engine, text) is not None
+    if work.text_bytes >= LITTLE_TEXT:
+        return False
+    return fast_engine(work.options.engine, work.encodable.features) is not None
 
 
-def load_encoder(work: Work) -> Encoder:
+def load_encoder(work: Work, encodable: Encodable | None = None) -> Encoder:
     """Load the encoder of a build.
+
+    Args:
+        encodable: what engines and reference load, where it was made before.
 
     Raises:
         TokenizerError: the requested engine does not support this tokenizer.
@@ -374,9 +384,9 @@ def load_encoder(work: Work) -> Encoder:
     return Encoder(
         work.tokenizer,
         engine=work.options.engine,
-        parse_special_tokens=work.recipe.special_tokens == "parse",
         boundary=work.boundary,
         text_bytes=work.text_bytes,
+        encodable=encodable or work.encodable,
     )
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from packline.encoders import ENGINE_NAMES
 from packline.encoders.engines import load_engines
+from packline.encoders.features import Encodable
 from packline.encoders.parity import try_engines
 from packline.encoders.reference import ODD_PROBES, PROBES, Reference
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
@@ -290,7 +291,7 @@ def _control_findings(tokenizer: Tokenizer, reference: Reference) -> list[Findin
 
 
 def _engine_findings(reference: Reference) -> list[Finding]:
-    reports = try_engines(load_engines(ENGINE_NAMES, reference.json), reference, TEXTS)
+    reports = try_engines(load_engines(ENGINE_NAMES, Encodable.of(reference.json)), reference, TEXTS)
     found = [
         Finding(f"engine {report.name}", "ok" if report.exact else "note", report.note) for report in reports
     ]
