@@ -158,7 +158,7 @@ def measure_once(contender: Contender, work: Path, number: int, busy: float = 0.
 
 def stored_tokens(store: Path) -> tuple[int, int]:
     """Tokens of a store, and their bytes."""
-    from packline.store.manifest_reader import read_manifest
+    from packline.store.manifest_check import read_manifest
 
     shards = read_manifest(store).shards
     size = sum(file.bytes for shard in shards for file in shard.files if file.name.endswith(".bin"))
@@ -174,7 +174,7 @@ def repeat_store(model: Path, folder: Path, size: int) -> None:
         size: bytes of tokens, at least.
     """
     from packline.store.manifest import with_tables
-    from packline.store.manifest_reader import read_manifest
+    from packline.store.manifest_check import read_manifest
     from packline.store.tables import ShardEntry, ShardRows
     from packline.testing import write_manifest
 

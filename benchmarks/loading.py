@@ -201,7 +201,7 @@ def prepare_tokens(text: Path, work: Path, tokenizer: TokenizerFile) -> None:
         BenchmarkError: no text, or a vocabulary that does not fit uint16.
     """
     build_store(text, work / "store", tokenizer)
-    from packline.store.manifest_reader import read_manifest
+    from packline.store.manifest_check import read_manifest
 
     manifest = read_manifest(work / "store")
     if manifest.dtype != "uint16":
@@ -269,7 +269,7 @@ def synthetic_store(model: Path, folder: Path, documents: int) -> None:
     """
     from packline.store.files import FileEntry
     from packline.store.manifest import with_tables
-    from packline.store.manifest_reader import read_manifest
+    from packline.store.manifest_check import read_manifest
     from packline.store.shard import HEADER, MAGIC, index_size
     from packline.store.tables import ShardEntry, ShardRows
     from packline.testing import write_manifest

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.simulated_store import SimulatedFolder, SimulatedStore, expected_tokens, receipt_of
+from packline.jobs.engine import SliceShares
 from packline.jobs.job import Numbered, WorkUnit
 from packline.jobs.leases import Leases
 from packline.jobs.on import Slice
-from packline.jobs.slices import SliceShares
 
 How = Literal["ray", "slices"]
 ASK_SECONDS = 1.0

@@ -24,7 +24,7 @@ from packline.recipe import (
     load_recipe,
     recipe_difference,
 )
-from packline.recipe_places import as_written, folder_of, tokenizer_of
+from packline.settings import as_written, folder_of, tokenizer_of
 from packline.testing import recipes
 
 FACTORS = {"": 1, "k": 10**3, "M": 10**6, "g": 10**9, "T": 10**12}

@@ -11,7 +11,7 @@ from benchmarks.render import remote_table
 from benchmarks.results import RemoteRun, new_results
 from packline.errors import InputChanged
 from packline.storage.inputs import expand_remote, input_state, open_input
-from packline.storage.opening import open_storage
+from packline.storage.places import open_storage
 
 pytest.importorskip("obstore", reason="object stores need packline[remote]")
 

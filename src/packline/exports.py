@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from packline.jobs.on import On
     from packline.loading.loader import Loader
     from packline.recipe import Recipe
-    from packline.storage.sharing import Link
+    from packline.storage.local import Link
 
 
 def export(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from packline.facade import Store
     from packline.formats.copying import Copied
     from packline.jobs.events import Event
-    from packline.storage.sharing import Link
+    from packline.storage.local import Link
     from packline.store.difference import StoreDifference
 
 

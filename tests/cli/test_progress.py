@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from packline.cli.bars import Bars
 from packline.cli.output import MOST_BARS, Row, State
 from packline.cli.progress import Tally
+from packline.cli.transfer import Bars
 from packline.jobs.events import BuildPlanned, EnginesTried, Progress, UnitDone
 from packline.store.ledger import Ledger
 from packline.viewing.text import cells

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from packline.cli.main import main
-from packline.cli.reuse_lines import SHOWN, reuse_lines
+from packline.cli.progress import SHOWN, reuse_lines
 from packline.jobs.events import ReusePlanned, SourceReuse
 from packline.viewing.text import plain
 

@@ -63,7 +63,7 @@ def test_into_an_object_store(
     corpus: Path, tokenizer_json: Path, compare: Compare, bucket: Bucket, tmp_path: Path
 ) -> None:
     def fetch_and_compare(place: str) -> None:
-        from packline.storage.opening import open_storage
+        from packline.storage.places import open_storage
 
         storage, copy = open_storage(place), tmp_path / place.rpartition("/")[2]
         for one in list(storage.walk()):

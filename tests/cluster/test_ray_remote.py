@@ -19,7 +19,7 @@ from tests.storage.servers import Bucket
 
 import packline
 from packline.jobs.work import SCRATCH
-from packline.storage.opening import open_storage
+from packline.storage.places import open_storage
 
 pytestmark = [
     pytest.mark.slow,

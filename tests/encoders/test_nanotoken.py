@@ -17,8 +17,7 @@ from tests.encoders.fuzzed_files import contents_of
 from tests.encoders.hostile_texts import hostile_texts
 
 from packline.encoders.engines import TokenizersEngine, load_engine
-from packline.encoders.features import Encodable, tokenizer_features
-from packline.encoders.supported import unsupported
+from packline.encoders.features import Encodable, tokenizer_features, unsupported
 from packline.sources.batch import Texts
 
 BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}

@@ -31,8 +31,7 @@ from tests.encoders.hostile_texts import hostile_texts
 
 from packline.encoders import EngineName
 from packline.encoders.engines import ENGINES, load_engine
-from packline.encoders.features import Encodable, tokenizer_features
-from packline.encoders.supported import SUPPORTED, unsupported
+from packline.encoders.features import SUPPORTED, Encodable, tokenizer_features, unsupported
 from packline.encoders.tokenizer import _convert, refusals
 from packline.errors import TokenizerError
 from packline.sources.batch import Texts

@@ -12,7 +12,7 @@ from tests.evals.test_task import HELLASWAG, read_llmc
 
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import InputError
-from packline.evals.hellaswag import read_hellaswag
+from packline.evals.core import read_hellaswag
 from packline.evals.making import EvalsSettings, make_hellaswag
 
 

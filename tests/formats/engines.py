@@ -19,7 +19,7 @@ from packline.facade import Store
 from packline.formats.check import check_dataset
 from packline.formats.choice import ExportChoice
 from packline.formats.export import Exported, run_export
-from packline.storage.sharing import Link
+from packline.storage.local import Link
 
 
 def write(

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from packline.formats.export_record import Target
 from packline.formats.format import RowFormat, get_format
 from packline.formats.row_view import RowView
-from packline.formats.target import Target
 from packline.formats.types import ExportPlan, WrittenPart
 
 

@@ -18,10 +18,10 @@ from tests.formats.stores import EOD, Case
 
 from packline.facade import Store
 from packline.formats.document_view import DocumentView
+from packline.formats.export_record import Target
 from packline.formats.format import DatasetReader, DocumentFormat, get_format
-from packline.formats.target import Target
 from packline.formats.types import Edges, ExportPlan, WrittenPart
-from packline.storage.sharing import Link
+from packline.storage.local import Link
 from packline.store.report import Findings
 
 

@@ -16,6 +16,7 @@ from tests.packing.counting import SHARDS, made
 
 from packline.errors import RecipeError
 from packline.formats.document_view import DocumentView
+from packline.formats.export_record import Target
 from packline.formats.layouts.columns import (
     ColumnOptions,
     labels_of,
@@ -24,7 +25,6 @@ from packline.formats.layouts.columns import (
     plan_columns,
     record_batches,
 )
-from packline.formats.target import Target
 from packline.testing import document_tokens, make_store
 
 

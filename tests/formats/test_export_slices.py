@@ -25,7 +25,7 @@ from packline.jobs.events import UnitDone
 from packline.jobs.status import status
 from packline.jobs.work import SCRATCH
 from packline.storage import local
-from packline.storage.opening import open_storage
+from packline.storage.places import open_storage
 
 ROWS: dict[str, Any] = {
     "to": "baked",

@@ -71,7 +71,7 @@ def left(out: Path) -> list[str]:
 
 CRASHING = """
 import os, signal, sys
-from packline.formats import target
+from packline.formats import export_record
 from packline.formats import staging
 from packline.formats.export import run_export
 from packline.formats.choice import ExportChoice

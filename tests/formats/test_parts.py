@@ -16,7 +16,7 @@ from packline.formats.format import convert_options, get_format
 from packline.formats.staging import PartReceipt, Staging
 from packline.formats.types import ExportPart
 from packline.jobs.events import UnitDone
-from packline.storage import sharing
+from packline.storage import local
 from packline.store.files import FileEntry
 
 
@@ -58,7 +58,7 @@ def test_links_have_no_receipts_and_are_all_waited_for_at_the_end(
     store = make_store(tmp_path / "store", random_documents(30, 300), vocab_size=300, eod_id=0, shards=3)
     committed: list[int] = []
     waited: list[set[str]] = []
-    record, sync = Staging.commit_record, sharing.sync_files
+    record, sync = Staging.commit_record, local.sync_files
 
     def recording(at: Staging, name: str, receipt: PartReceipt) -> None:
         committed.append(int(name))

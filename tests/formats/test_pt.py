@@ -23,10 +23,10 @@ from packline.formats import pt
 from packline.formats.check import check_dataset
 from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
+from packline.formats.export_record import Target
 from packline.formats.format import RowFormat, get_format
 from packline.formats.pt import read_tensor, tensor_file, tensor_file_bytes
 from packline.formats.row_view import RowView
-from packline.formats.target import Target
 from packline.formats.types import ExportPlan, WrittenPart
 
 # The project's own data set: files in the order of their names, cut to what the model takes.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from packline.errors import InputError
-from packline.formats.layouts.row_records import INDEX, read_index
+from packline.formats.layouts.columns import INDEX, read_index
 
 
 @pytest.mark.parametrize(

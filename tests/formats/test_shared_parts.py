@@ -43,7 +43,7 @@ def test_a_process_that_is_killed_leaves_the_files_of_another(
 
         with monkeypatch.context() as patch:
             patch.setattr(HashedFile, "write", killed)
-            patch.setattr("packline.formats.target.share_file", killed)
+            patch.setattr("packline.formats.export_record.share_file", killed)
             for unit in units:
                 with pytest.raises(KeyboardInterrupt):
                     two.run(unit, lambda tokens, documents=0, text_bytes=0: None)

@@ -10,8 +10,8 @@ import pytest
 
 from packline.errors import OutOfSpace, PacklineError, RecipeError
 from packline.fingerprint import hash_bytes
-from packline.formats.target import Target
-from packline.storage import sharing as module
+from packline.formats.export_record import Target
+from packline.storage import local as module
 from packline.store.files import FileEntry
 
 

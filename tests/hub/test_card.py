@@ -15,8 +15,7 @@ from tests.hub.loopback import LoopbackHub
 
 import packline
 from packline.facade import Store
-from packline.hub.card import make_card, split_card
-from packline.hub.markdown import markdown_table
+from packline.hub.card import make_card, markdown_table, split_card
 from packline.hub.publication import read_publication
 from packline.hub.push import push
 from packline.viewing.text import visible

@@ -21,7 +21,7 @@ from packline.recipe import load_recipe
 from packline.sources.drafting import PRESETS, draft_preset, find_preset
 from packline.storage.hub_inputs import parse_hub_uri, pin
 from packline.storage.inputs import InputState, open_input, remote_files
-from packline.storage.opening import open_storage
+from packline.storage.places import open_storage
 
 TEXTS = [f"document {number} with é" for number in range(300)]
 LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()

@@ -187,7 +187,7 @@ def test_a_branch_is_made(hub: LoopbackHub, store: Path) -> None:
 
 
 def test_credentials_in_a_recipe_are_refused(hub: LoopbackHub, store: Path) -> None:
-    from packline.store.manifest_reader import read_manifest
+    from packline.store.manifest_check import read_manifest
 
     manifest = read_manifest(store)
     [first, *rest] = manifest.recipe.sources

@@ -79,7 +79,7 @@ def test_what_is_absent_is_an_error(hub: LoopbackHub, store: packline.Store) -> 
 
 def test_the_hub_is_no_place_of_results(hub: LoopbackHub, store: packline.Store) -> None:
     from packline.jobs.folder import StoreFolder
-    from packline.storage.opening import open_storage
+    from packline.storage.places import open_storage
 
     with pytest.raises(StoreError, match="cannot write") as caught:
         open_storage(PLACE).put_new("a", b"a")

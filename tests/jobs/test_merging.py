@@ -27,8 +27,8 @@ from packline.jobs.build_job import run_build
 from packline.jobs.folder import StoreFolder
 from packline.jobs.merging import run_merge
 from packline.recipe import Recipe, RunOptions, Source
-from packline.storage import sharing
-from packline.store.manifest_reader import read_manifest
+from packline.storage import local
+from packline.store.manifest_check import read_manifest
 from packline.store.merging import merge_recipes
 from packline.testing import make_store
 
@@ -215,9 +215,9 @@ def test_without_links_files_are_copied_and_a_full_disk_can_be_resumed(
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", no_link)
-    monkeypatch.setattr("packline.storage.sharing._reflink", no_link)
+    monkeypatch.setattr("packline.storage.local._reflink", no_link)
     monkeypatch.setattr("packline.jobs.merging.COPIED_TOGETHER", 1)
-    whole, copies = sharing.copy_file, 0
+    whole, copies = local.copy_file, 0
 
     def full(source: Path, target: Path) -> None:
         nonlocal copies
@@ -226,7 +226,7 @@ def test_without_links_files_are_copied_and_a_full_disk_can_be_resumed(
             raise OSError(errno.ENOSPC, "No space left on device")
         whole(source, target)
 
-    monkeypatch.setattr("packline.storage.sharing.copy_file", full)
+    monkeypatch.setattr("packline.storage.local.copy_file", full)
     copied = []
     for _ in range(9):
         copies = 0

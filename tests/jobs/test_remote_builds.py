@@ -32,7 +32,7 @@ from packline.jobs.status import Status, status
 from packline.jobs.work import ONE_WRITER, SCRATCH, Command
 from packline.recipe import Recipe, RunOptions, Source
 from packline.storage.local import LocalFolder
-from packline.storage.opening import open_storage
+from packline.storage.places import open_storage
 
 NUMBERS = [f"{number} " * (number % 11 + 1) for number in range(60)]
 CORPUS: Contents = [("jsonl", NUMBERS[:25], True), ("jsonl.zst", NUMBERS[20:], True)]

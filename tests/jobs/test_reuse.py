@@ -372,7 +372,7 @@ def test_another_file_system_is_copied_from(
 def test_a_full_disk_keeps_what_is_committed(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from packline.storage.sharing import share_file
+    from packline.storage.local import share_file
 
     calls = [0]
 

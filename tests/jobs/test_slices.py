@@ -26,16 +26,16 @@ from packline.errors import RecipeError, ResumeMismatch, UnitsLeft
 from packline.jobs import driver
 from packline.jobs.begun import read_begun
 from packline.jobs.build_job import run_build
+from packline.jobs.engine import SliceShares
 from packline.jobs.events import Event, UnitDone
 from packline.jobs.finish import make_manifest, publish_store
 from packline.jobs.folder import StoreFolder
 from packline.jobs.job import Numbered
 from packline.jobs.on import Slice, parse_slice
-from packline.jobs.slices import SliceShares
 from packline.jobs.status import Status, status
 from packline.jobs.work import SCRATCH
 from packline.recipe import Recipe, RunOptions, Source
-from packline.storage.opening import open_storage
+from packline.storage.places import open_storage
 from packline.store.manifest import Manifest
 
 

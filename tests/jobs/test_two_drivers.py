@@ -15,7 +15,7 @@ from packline.errors import StoreBusy
 from packline.jobs.driver import DRIVER, read_driver
 from packline.jobs.folder import StoreFolder
 from packline.jobs.work import SCRATCH
-from packline.storage.opening import open_storage
+from packline.storage.places import open_storage
 from packline.store.manifest import to_json
 
 __all__ = ["scratch"]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from packline.encoders.special_tokens import Boundary
-from packline.jobs.unit_settings import UnitSettingsKey
+from packline.jobs.identity import UnitSettingsKey
 from packline.recipe import Recipe, Source
 from packline.sources.files import InputFile
 

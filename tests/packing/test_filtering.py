@@ -16,14 +16,14 @@ from tests.packing.columned import SOURCES, WHERES, Document, Shape, shapes
 
 from packline.errors import CorruptStore, InputError, RecipeError, StoreError
 from packline.facade import Store
-from packline.packing import cache, filtering, uniqueness
+from packline.packing import cache, exclusions, filtering
 from packline.packing.documents import Selection
 from packline.packing.exclusions import SCHEMA, write_list
 from packline.packing.packer import OVERFLOWS, PACKINGS, DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.testing import make_store
+from packline.where.conditions import record_test
 from packline.where.grammar import parse_where
-from packline.where.records import record_test
 
 
 def selected(shape: Shape, store: Store, where: str | None, unique: bool, excluded: list[int]) -> list[int]:
@@ -148,7 +148,7 @@ def test_texts_of_other_stores_are_left_out(shape: Shape, monday: Shape, tuesday
 def test_repeated_texts_are_those_of_a_set(texts: list[tuple[int, int]], spread: int) -> None:
     hashes = np.array([number << (16 * spread) for number, _ in texts], np.uint64)
     sizes = np.array([size for _, size in texts], np.int64)
-    repeated, heads = uniqueness._repeated(hashes, sizes)
+    repeated, heads = exclusions._repeated(hashes, sizes)
     seen: dict[tuple[int, int], int] = {}
     expected = {}
     for place, text in enumerate(texts):
@@ -177,7 +177,7 @@ def test_passes_over_ranges_of_hashes_find_the_same(
     store = shape.write(tmp_path / "store")
     whole = documents_of(Selection(store, DocumentFilter(unique=True)))
     assert whole == selected(shape, store, None, True, [])
-    monkeypatch.setattr(uniqueness, "PASS_DOCUMENTS", documents)
+    monkeypatch.setattr(exclusions, "PASS_DOCUMENTS", documents)
     assert documents_of(Selection(store, DocumentFilter(unique=True))) == whole
 
 

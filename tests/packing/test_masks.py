@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError
-from packline.packing.masks import attention_mask, cu_seqlens, max_seqlen
+from packline.packing.layout import attention_mask, cu_seqlens, max_seqlen
 
 # Lengths of the segments of each row; what they leave of the row is padding.
 batches = st.integers(1, 24).flatmap(

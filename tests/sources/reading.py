@@ -15,7 +15,7 @@ from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source
 from packline.sources.batch import Batch, Reject
 from packline.sources.files import InputFile, list_files
-from packline.sources.parquet_schema import open_parquet
+from packline.sources.parquet import open_parquet
 from packline.sources.reader import Span, read_chunk, read_span
 from packline.sources.stream_splitter import StreamEnd, split_stream
 from packline.storage.inputs import open_input

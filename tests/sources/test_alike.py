@@ -13,10 +13,10 @@ from tests.storage.servers import Bucket
 
 from packline.errors import InputError
 from packline.recipe import Recipe, Source
-from packline.sources import alike
+from packline.sources import listing
 from packline.sources.files import InputFile, list_files
 from packline.storage.object_inputs import ObjectInputs
-from packline.storage.opening import open_storage
+from packline.storage.places import open_storage
 
 FILES = 24
 
@@ -56,7 +56,7 @@ def test_a_plan_by_examples_is_the_plan_by_looks(
         looks.append(uri)
         return read_start(self, uri, size)
 
-    monkeypatch.setattr(alike, "LOOKED", 4)
+    monkeypatch.setattr(listing, "LOOKED", 4)
     monkeypatch.setattr(ObjectInputs, "read_start", counted)
     found = listed(place)
     assert len(looks) <= 2 * 4 + 1 < len(found) // 4
@@ -67,7 +67,7 @@ def test_a_plan_by_examples_is_the_plan_by_looks(
 def test_files_that_differ_are_all_looked_at(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     names = {f"{number:03d}.jsonl": (b"text", b"content")[number % 2] for number in range(FILES)}
     put(place := bucket.place("in"), {name: b'{"%s": "a"}\n' % field for name, field in names.items()})
-    monkeypatch.setattr(alike, "LOOKED", 4)
+    monkeypatch.setattr(listing, "LOOKED", 4)
     found = listed(place)
     assert {file.name: file.text.encode() for file in found} == names
     assert not any(file.is_assumed for file in found)
@@ -84,12 +84,12 @@ def test_a_file_of_another_kind_stops_the_build(
     files = {name: data for name, data in contents(packed=False).items() if name.startswith("a/")}
     put(bucket.place("good"), files)
     put(bucket.place("bad"), {**files, "a/001.jsonl": stray})
-    monkeypatch.setattr(alike, "LOOKED", 4)
+    monkeypatch.setattr(listing, "LOOKED", 4)
     build(tmp_path / "by-looks", bucket.place("good") + "/a/*", tokenizer_json)
-    monkeypatch.setattr(alike, "LOOKED", 1000)
+    monkeypatch.setattr(listing, "LOOKED", 1000)
     build(tmp_path / "by-examples", bucket.place("good") + "/a/*", tokenizer_json)
     assert digests(tmp_path / "by-looks") == digests(tmp_path / "by-examples")
-    monkeypatch.setattr(alike, "LOOKED", 4)
+    monkeypatch.setattr(listing, "LOOKED", 4)
     if stray == b"no JSON":  # a bad record is located and counted, in whatever file it is
         store = build(tmp_path / "bad", bucket.place("bad"), tokenizer_json)
         assert store.manifest.ledger.bad == 1

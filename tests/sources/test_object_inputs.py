@@ -29,9 +29,9 @@ from packline.sources.files import InputFile
 from packline.sources.reader import FILES_AHEAD, Span, open_ahead, read_span
 from packline.storage import object_inputs
 from packline.storage.inputs import open_input
-from packline.storage.opening import open_storage
+from packline.storage.places import open_storage
 from packline.storage.ranged_file import RangedFile
-from packline.store.manifest_reader import read_manifest
+from packline.store.manifest_check import read_manifest
 
 pytest.importorskip("obstore", reason="object stores need packline[remote]")
 TEXTS = [f"document {number} with é" for number in range(300)]

@@ -12,9 +12,8 @@ from packline.errors import RecipeError
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import RecordProblem
 from packline.sources.record_text import RecordText
-from packline.where.conditions import Compare, Condition, In, Match, Not
+from packline.where.conditions import Compare, Condition, In, Match, Not, record_test
 from packline.where.grammar import parse_where
-from packline.where.records import record_test
 
 plain = st.one_of(
     st.booleans(), st.integers(-2, 2), st.sampled_from([-1.0, 0.5, 1.0]), st.text("ab", max_size=2)

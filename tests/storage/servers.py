@@ -3,7 +3,7 @@
 A plugin of pytest (named in conftest.py), so every test may ask for its fixtures:
 
     def test_it(bucket: Bucket) -> None:
-        packline.storage.opening.open_storage(bucket.place("store"))
+        packline.storage.places.open_storage(bucket.place("store"))
 
 `bucket` sets the environment of this process and of its children: endpoint, credentials, region. A server is
 a process of its own, one for a session of tests; each test has a bucket of its own. No obstore here,

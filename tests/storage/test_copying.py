@@ -19,8 +19,7 @@ from packline.errors import CorruptStore, OutOfSpace, StoreError, StoreNotFound
 from packline.storage import copying
 from packline.storage.local import LocalFolder
 from packline.storage.objects import ObjectFolder
-from packline.storage.opening import open_storage
-from packline.storage.places import is_remote
+from packline.storage.places import is_remote, open_storage
 from packline.testing import make_store
 
 

@@ -10,8 +10,8 @@ import pytest
 from tests.storage.servers import Bucket
 
 from packline.errors import StoreError
-from packline.storage.opening import open_storage
-from packline.storage.probe import probe
+from packline.storage.objects import probe
+from packline.storage.places import open_storage
 from packline.storage.protocol import Storage
 
 
@@ -105,7 +105,7 @@ FORKS = """
 import os, sys
 from packline.errors import StoreError
 from packline.storage import clients
-from packline.storage.opening import open_storage
+from packline.storage.places import open_storage
 
 storage = open_storage(sys.argv[1])
 if sys.argv[2] == "used":
@@ -134,8 +134,8 @@ def test_after_a_fork_a_store_is_made_anew_or_refused_but_never_waits(bucket: Bu
 
 def test_nothing_of_a_store_is_loaded_before_its_first_use() -> None:
     code = (
-        "import sys, packline, packline.cli.main, packline.storage.objects, packline.storage.opening\n"
-        "packline.storage.opening.open_storage('s3://b/k')\n"
+        "import sys, packline, packline.cli.main, packline.storage.objects, packline.storage.places\n"
+        "packline.storage.places.open_storage('s3://b/k')\n"
         "print([name for name in ('obstore', 'boto3', 'ray', 'huggingface_hub') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from packline.errors import InputChanged, InputError
 from packline.storage import ranged_file
 from packline.storage.ranged_file import RangedFile
-from packline.storage.threads import map_in_threads
+from packline.storage.requests import map_in_threads
 
 DATA = bytes(number * number % 251 for number in range(3000))
 offsets = st.integers(0, len(DATA) + 10)

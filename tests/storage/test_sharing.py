@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from packline.storage.sharing import copy_file, share_file, sync_files
+from packline.storage.local import copy_file, share_file, sync_files
 
 
 @pytest.fixture

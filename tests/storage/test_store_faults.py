@@ -18,11 +18,10 @@ from tests.storage.fault_proxy import FAULTS, FaultProxy, Schedule, fault_proxy
 from tests.storage.servers import Bucket
 
 from packline.errors import StoreError
-from packline.storage import attempts, clients
+from packline.storage import clients, requests
 from packline.storage.local import LocalFolder
-from packline.storage.objects import ObjectFolder
-from packline.storage.opening import open_storage
-from packline.storage.probe import probe
+from packline.storage.objects import ObjectFolder, probe
+from packline.storage.places import open_storage
 from packline.storage.protocol import Storage
 
 KEYS = (f"laws/{number}" for number in itertools.count())
@@ -223,7 +222,7 @@ def test_a_store_that_only_fails_is_reported_with_what_it_answers(bucket: Bucket
 def test_a_server_that_never_answers_is_given_up_soon(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempts, "FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(requests, "FIRST_SECONDS", 0.2)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(StoreError, match=r"cannot read s3://.*/a: nothing answers there: connection refused"):
         ObjectFolder(bucket.place("x"), patience=0.2).read("a")

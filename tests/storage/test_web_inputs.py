@@ -121,8 +121,8 @@ def test_a_refusal_is_an_error_at_once(web: Web, fault: str) -> None:
 def test_failures_that_last_are_told(
     web: Web, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packline.storage.attempts.LOG_AFTER_SECONDS", 0)
-    monkeypatch.setattr("packline.storage.attempts._logged", -99.0)
+    monkeypatch.setattr("packline.storage.requests.LOG_AFTER_SECONDS", 0)
+    monkeypatch.setattr("packline.storage.requests._logged", -99.0)
     web.faults += ["503"] * 20
     uri = f"{web.address}/a.bin"
     with suppress(InputError):

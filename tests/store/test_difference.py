@@ -19,7 +19,7 @@ from tests.store.stores import reseal
 import packline
 from packline.facade import Store
 from packline.recipe import Recipe, Source
-from packline.store import document_difference
+from packline.store import difference
 from packline.store.difference import StoreDifference, compare_stores
 from packline.store.shard import Shard
 from packline.testing import make_store
@@ -94,7 +94,7 @@ def check(found: StoreDifference, one: Store, other: Store) -> None:
             assert (shown.file, shown.position) in kinds[shown.kind]
         for kind, keys in kinds.items():
             listed = [one for one in found.listed if one.source == name and one.kind == kind]
-            assert len(listed) == min(len(keys), document_difference.MOST_LISTED)
+            assert len(listed) == min(len(keys), difference.MOST_LISTED)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
@@ -117,7 +117,7 @@ def test_counts_are_those_of_sets(
     for path in fresh.iterdir():
         shutil.rmtree(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(document_difference, "PART", part)
+        patch.setattr(difference, "PART", part)
         set_sizes(patch, 50, 50)
         first = make(fresh / "1", fresh / "in", one, tokenizer_json, val_fraction=vals[0])
         set_sizes(patch, units, 50)
@@ -185,13 +185,13 @@ def test_equal_shards_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     one = make_store(tmp_path / "one", [[5, 2], [4]])
     other = make_store(tmp_path / "two", [[5, 2], [4], [3]])
     read: list[str] = []
-    groups = document_difference._groups
+    groups = difference._groups
 
     def note(shard: Shard, files: dict[str, int]) -> Any:
         read.append(shard.entry.name)
         return groups(shard, files)
 
-    monkeypatch.setattr(document_difference, "_groups", note)
+    monkeypatch.setattr(difference, "_groups", note)
     found = compare_stores(one.path, other.path)
     assert read == ["train-made-000002"]
     assert found.sources[0].counts.added == 1 and found.sources[0].counts.same == 3

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packline.errors import CorruptStore, StoreError
 from packline.facade import Store
 from packline.store.manifest import FORMAT_VERSION, to_json
-from packline.store.manifest_reader import read_manifest
+from packline.store.manifest_check import read_manifest
 from packline.store.verify import verify
 
 

@@ -20,7 +20,7 @@ from tests.store.many import multiply
 import packline
 from packline.errors import StoreError
 from packline.facade import Store
-from packline.storage import threads
+from packline.storage import requests
 from packline.store import files
 from packline.store.files import MAPS
 from packline.store.report import MOST
@@ -148,7 +148,7 @@ def test_the_report_of_verify_does_not_depend_on_the_number_of_threads(
         path.write_bytes(data[:-1])
     reports = []
     for cores in (1, 5):
-        monkeypatch.setattr(threads, "process_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(requests, "process_cores", lambda cores=cores: cores)
         reports.append(packline.verify(folder))
     assert reports[0] == reports[1]
     assert len(reports[0].problems) == MOST

@@ -15,7 +15,7 @@ from packline.facade import Store
 from packline.sources.batch import Reject
 from packline.store import receipts_check
 from packline.store.manifest import Receipt, to_json
-from packline.store.manifest_reader import read_manifest
+from packline.store.manifest_check import read_manifest
 from packline.store.receipts_check import ReceiptsCheck, check_rejects
 from packline.store.report import Findings
 from packline.store.writer import RejectsWriter

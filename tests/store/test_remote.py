@@ -142,7 +142,7 @@ def test_damage_in_the_bucket_is_found_and_never_read(
     name = f"{local.shards[0].entry.name}.bin"
     damaged = bytearray((local.path / name).read_bytes())
     damaged[2_000_000] ^= 1
-    from packline.storage.opening import open_storage
+    from packline.storage.places import open_storage
 
     storage = open_storage(place)
     storage.delete([name])
@@ -189,7 +189,7 @@ def test_processes_of_an_analysis_read_through_the_cache_of_the_store(
     local: packline.Store, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACKLINE_CACHE", str(tmp_path / "other"))
-    monkeypatch.setattr("packline.viewing.counting.ALONE_TOKENS", 1 << 20)
+    monkeypatch.setattr("packline.viewing.store_counts.ALONE_TOKENS", 1 << 20)
     remote = packline.open(place, cache=tmp_path / "mine", cache_bytes="64MB")
     assert analyze(remote, workers=2).most_used == analyze(local, workers=0).most_used
     assert (tmp_path / "mine").exists() and not (tmp_path / "other").exists()
@@ -223,7 +223,7 @@ def test_a_store_that_changes_is_read_anew(bucket: Bucket, tmp_path: Path) -> No
     place = bucket.place("changing")
     for lengths in ([[5, 2, 9]], [[5, 2, 8]]):
         store = make_store(tmp_path / "store", lengths)
-        from packline.storage.opening import open_storage
+        from packline.storage.places import open_storage
 
         storage = open_storage(place)
         storage.delete([one.name for one in storage.walk()])

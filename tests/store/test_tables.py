@@ -13,7 +13,7 @@ from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.store.files import FileEntry
 from packline.store.manifest import manifest_files
-from packline.store.manifest_reader import read_manifest
+from packline.store.manifest_check import read_manifest
 from packline.store.tables import (
     SHARD_FILES,
     UNIT_FILES,

@@ -22,7 +22,7 @@ from packline.facade import Store
 from packline.jobs import units
 from packline.store import shard_check
 from packline.store.manifest import Manifest, Receipt
-from packline.store.manifest_reader import read_manifest
+from packline.store.manifest_check import read_manifest
 from packline.store.report import MOST, Report
 from packline.store.shard import write_index
 from packline.store.verify import verify

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from packline.errors import PacklineError, RecipeError  # noqa: E402
 from packline.facade import Store  # noqa: E402
 from packline.loading.loader import Loader  # noqa: E402
-from packline.packing import masks  # noqa: E402
+from packline.packing import layout  # noqa: E402
 from packline.packing.packer import Packing  # noqa: E402
 from packline.testing import document_tokens, make_store  # noqa: E402
 from packline.torch import LoaderDataset, RowsDataset, block_mask, sdpa_mask, to_tensors, varlen  # noqa: E402
@@ -346,12 +346,12 @@ def test_masks_of_torch_are_those_of_numpy(store: Store, packing: Packing) -> No
     segments = every[np.append(np.arange(0, len(rows), 9), padded[:5])]
     assert len(padded) or packing == "concat"
     tensor = torch.from_numpy(segments)
-    right = masks.attention_mask(segments)
+    right = layout.attention_mask(segments)
     assert np.array_equal(sdpa_mask(tensor).numpy(), right)
     boundaries, longest = varlen(tensor)
     assert boundaries.dtype == torch.int32
-    assert boundaries.tolist() == masks.cu_seqlens(segments).tolist()
-    assert longest == masks.max_seqlen(masks.cu_seqlens(segments))
+    assert boundaries.tolist() == layout.cu_seqlens(segments).tolist()
+    assert longest == layout.max_seqlen(layout.cu_seqlens(segments))
     blocks = block_mask(tensor, block_size=16)
     dense = create_mask(blocks.mask_mod, len(segments), 1, LENGTH, LENGTH, device="cpu")
     assert np.array_equal(dense.numpy(), right)

@@ -23,7 +23,7 @@ import packline
 from packline.errors import CorruptStore, RecipeError, StoreNotFound, WorkerDied
 from packline.facade import Store
 from packline.testing import EOD, EOD_ID, make_store
-from packline.viewing import counting
+from packline.viewing import store_counts
 from packline.viewing.analysis import Analysis, Suspicious, analyze, analyze_foreign
 from packline.viewing.describe import analysis_page, analysis_warnings
 from packline.viewing.tally import Suspect, measure_rates
@@ -113,23 +113,23 @@ def test_ranges_of_documents_add_up_to_the_same(shards: Shards, ranges: int) -> 
     with tempfile.TemporaryDirectory() as folder:
         store = store_of(Path(folder) / "s", shards)
         whole = analyze(store, workers=0)
-        cuts = counting.cut_documents(store, ranges)
+        cuts = store_counts.cut_documents(store, ranges)
         assert cuts[0] == 0 and cuts[-1] == len(store.documents) and cuts == sorted(cuts)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                counting,
+                store_counts,
                 "count_store",
                 lambda store, special, folder, files, **_: [
-                    counting.count_range(
-                        counting.CountSettings(str(store.path), special, str(folder), files),
-                        counting.Range(name="range", writer=number, start=start, stop=stop),
+                    store_counts.count_range(
+                        store_counts.CountSettings(str(store.path), special, str(folder), files),
+                        store_counts.Range(name="range", writer=number, start=start, stop=stop),
                         store,
                         lambda tokens: None,
                     )
                     for number, (start, stop) in enumerate(itertools.pairwise(cuts))
                 ],
             )
-            patch.setattr("packline.viewing.analysis.count_store", counting.count_store)
+            patch.setattr("packline.viewing.analysis.count_store", store_counts.count_store)
             assert analyze(store) == whole
 
 
@@ -146,7 +146,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def test_processes_give_the_same_as_this_one(large: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "ALONE_TOKENS", 1000)
+    monkeypatch.setattr(store_counts, "ALONE_TOKENS", 1000)
     done: list[int] = []
     apart = analyze(large, workers=3, on_event=done.append)
     assert sum(done) == apart.tokens == sum(len(one) for one in large.documents)
@@ -161,18 +161,18 @@ KILLED = """
 import sys
 if "packline.jobs.host" in sys.orig_argv:
     import os, signal
-    from packline.viewing import counting
-    count = counting.count_range
+    from packline.viewing import store_counts
+    count = store_counts.count_range
     def killed(settings, documents, *others):
         if documents.writer == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return count(settings, documents, *others)
-    counting.count_range = killed
+    store_counts.count_range = killed
 """
 
 
 def test_a_dead_worker_is_an_error(large: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "ALONE_TOKENS", 1000)
+    monkeypatch.setattr(store_counts, "ALONE_TOKENS", 1000)
     (tmp_path / "sitecustomize.py").write_text(KILLED)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(WorkerDied, match="SIGKILL") as error:
@@ -184,7 +184,7 @@ def test_a_dead_worker_is_an_error(large: Store, tmp_path: Path, monkeypatch: py
 def test_an_id_outside_the_vocabulary_is_an_error_with_its_place(
     tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "ALONE_TOKENS", 2)
+    monkeypatch.setattr(store_counts, "ALONE_TOKENS", 2)
     for dtype, wrong in (("uint16", 1000), ("int32", -3)):
         store = store_of(tmp_path / dtype, [[[1, 2], [3]], [[4, wrong, 5]]], dtype=dtype, vocab_size=V)
         with pytest.raises(CorruptStore) as error:

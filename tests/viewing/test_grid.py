@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.viewing.batch_files import BatchFile
-from packline.viewing.chuk import grid_lines
+from packline.viewing.batch_files import BatchFile, grid_lines
 from packline.viewing.text import cells, visible
 from packline.viewing.tokens import Vocabulary
 

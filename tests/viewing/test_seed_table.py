@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.viewing.batch_files import BatchFile
-from packline.viewing.chuk import missing_line, summarize, table_lines
+from packline.viewing.batch_files import BatchFile, missing_line, summarize, table_lines
 
 GOLDEN = """\
 Summary for input tensor:

@@ -22,9 +22,15 @@ from packline.errors import RecipeError
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter
 from packline.where.columns import check_columns, column_mask, known_answer
-from packline.where.conditions import conjunction, expected_fields, fields_of
+from packline.where.conditions import (
+    ORDERS,
+    Incomparable,
+    conjunction,
+    expected_fields,
+    fields_of,
+    record_test,
+)
 from packline.where.grammar import canonical_where, parse_where
-from packline.where.records import ORDERS, Incomparable, record_test
 
 TYPES = {
     "n": pa.int64(),

@@ -29,9 +29,8 @@ from packline.chat.tasks import GENERATORS, file_kind
 from packline.errors import InputError, RecipeError
 from packline.recipe import Split, parse_columns
 from packline.sources.carried import Column
-from packline.sources.column_types import resolve_columns
 from packline.sources.compression import DecompressedStream, detect_compression
-from packline.sources.fields import LOOKED_FILES, Looked, refuse_strange
+from packline.sources.fields import LOOKED_FILES, Looked, refuse_strange, resolve_columns
 from packline.sources.files import InputFile, plain_name
 from packline.sources.json_array import first_element, starts_array
 from packline.sources.listing import describe_inputs

@@ -12,9 +12,9 @@ from cyclopts import Group, Parameter
 
 from packline.cli.arguments import Length, OnName, option, place_of
 from packline.cli.import_ import Reading
+from packline.cli.info import price_facts
 from packline.cli.main import DONE
 from packline.cli.output import Row, State, output
-from packline.cli.packings import price_facts
 from packline.cli.verify import show_list
 from packline.errors import RecipeError
 from packline.packing.exclusions import check_list_path, write_duplicates
@@ -24,10 +24,16 @@ from packline.store.reader import StoreReader
 from packline.toml import is_toml
 from packline.viewing.analysis import Analysis
 from packline.viewing.analysis import analyze as analyze_store
-from packline.viewing.batch_files import SUFFIXES, read_batch
-from packline.viewing.chuk import TensorSummary, missing_line, summarize, table_lines
-from packline.viewing.counting import OnProgress
+from packline.viewing.batch_files import (
+    SUFFIXES,
+    TensorSummary,
+    missing_line,
+    read_batch,
+    summarize,
+    table_lines,
+)
 from packline.viewing.describe import analysis_page, analysis_warnings
+from packline.viewing.store_counts import OnProgress
 from packline.viewing.text import plural
 
 STORE = Group("For a store", sort_key=10)

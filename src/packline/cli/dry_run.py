@@ -9,7 +9,7 @@ import msgspec
 
 from packline.cli.main import DONE
 from packline.cli.output import output
-from packline.cli.reuse_lines import reuse_lines
+from packline.cli.progress import reuse_lines
 from packline.jobs.estimate import Estimate, estimate_build
 from packline.recipe import Recipe, RunOptions
 from packline.viewing.page import Block, KeyValues, Note, Table

@@ -29,8 +29,8 @@ from packline.formats.format import get_format
 from packline.jobs.engine import plan_job
 from packline.jobs.on import On
 from packline.settings import is_recipe, make_recipe
+from packline.storage.local import Link
 from packline.storage.places import store_beside
-from packline.storage.sharing import Link
 
 TEXT = Group("Text", sort_key=10)
 _PLACE, _ROWS, _DOCUMENTS = PlaceArguments(), RowArguments(), DocumentArguments()

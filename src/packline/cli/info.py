@@ -1,7 +1,12 @@
-"""`packline info`: a store, from its manifest, its indexes and its first documents; or a run file."""
+"""`packline info`: a store, from its manifest, its indexes and its first documents; or a run file.
+
+`packline info --seq-len`: the cost of every packing on the documents of a store.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,11 +16,16 @@ from packline.cli.arguments import ROWS, Count, DocumentArguments, Length, optio
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import RecipeError
+from packline.packing.documents import Selection
+from packline.packing.packer import PACKINGS, DocumentFilter
+from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader
 from packline.toml import kind_of
 from packline.viewing.columns import ColumnCounts, count_columns
-from packline.viewing.describe import store_page
+from packline.viewing.describe import cheapest_facts, left_out_facts, packing_tables, store_page
+from packline.viewing.page import Block, KeyValues, Note
 from packline.viewing.store_counts import DocumentLengths, group_shards, measure_lengths
+from packline.viewing.text import plural, size
 
 _DOCUMENTS = DocumentArguments()
 REPORT = Group("Report", sort_key=5)
@@ -94,8 +104,6 @@ def info(
                 "--html describes the whole store: expected one --seq-len, and no choice of documents",
                 hint=_HTML.format(store),
             )
-        from packline.cli.html_report import write_report
-
         return write_report(
             store,
             html,
@@ -108,8 +116,6 @@ def info(
     settings = choice.settings(store, rows=True)
     row_lengths = seq_len or ([settings["seq_len"]] if "seq_len" in settings else [])
     if row_lengths:
-        from packline.cli.packings import show_packings
-
         return show_packings(store, row_lengths, packing, write=write, settings=settings)
     if chosen or packing is not None or write:
         raise RecipeError(
@@ -126,10 +132,58 @@ def info(
     return DONE
 
 
+def write_report(
+    store: str,
+    out: str,
+    *,
+    seq_len: int | None,
+    packing: str | None,
+    against: Sequence[str],
+    rows: int | None,
+    workers: int | None,
+) -> int:
+    """Write a report of a store: one self-contained HTML file."""
+    from packline.cli.analyze import watching
+    from packline.viewing.html import check_place, write_page
+    from packline.viewing.report import ROWS as SHOWN_ROWS
+    from packline.viewing.report import report_page
+
+    path = check_place(out)
+    with watching() as on_progress:
+        page = report_page(
+            store,
+            seq_len=seq_len,
+            packing=packing or "concat",
+            against=against,
+            rows=SHOWN_ROWS if rows is None else rows,
+            workers=workers,
+            on_event=on_progress,
+        )
+    write_page(page, path)
+    written = path.stat().st_size
+    facts = (
+        ("report", str(path)),
+        ("store", f"{store}: {page.summary}"),
+        ("size", f"{size(written)}, opens in any browser"),
+    )
+    output.blocks(KeyValues(facts), *(Note(f"warning: {text}", "warning") for text in page.warnings))
+    output.result(
+        {
+            "command": "info",
+            "store": store,
+            "exit_code": DONE,
+            "out": str(path),
+            "bytes": written,
+            "warnings": list(page.warnings),
+        }
+    )
+    return DONE
+
+
 def show_run(path: str) -> int:
     """Show the stages of a run file."""
     from packline.loading.run_summary import summarize_run
-    from packline.viewing.run_summary import run_summary_page
+    from packline.viewing.summaries import run_summary_page
 
     run = summarize_run(path)
     output.page(run_summary_page(path, run))
@@ -182,3 +236,117 @@ def first_characters(store: StoreReader, number: int) -> str:
         if taken >= len(tokens) or (len(text) > CHARACTERS + MARGIN and UNKNOWN not in found):
             return found
         taken *= 4
+
+
+def show_packings(
+    store: str,
+    lengths: Sequence[int],
+    packing: str | None,
+    *,
+    write: bool,
+    settings: dict[str, Any],
+) -> int:
+    """Show the cost of packings on selected documents, and write the plan of best_fit on request."""
+    if write and packing != "best_fit":
+        raise RecipeError(
+            "--write belongs to --packing best_fit: other packings are computed when rows are opened",
+            hint="packline info STORE --seq-len N --packing best_fit --write",
+        )
+    chosen = {name: value for name, value in settings.items() if name in DocumentFilter.__struct_fields__}
+    pack_window = settings.get("pack_window")
+    selection = Selection(StoreReader(store), DocumentFilter(**chosen))
+    lengths = list(dict.fromkeys(lengths))
+    prices = {
+        length: compare_packings(
+            selection, length, [packing] if packing else PACKINGS, pack_window=pack_window
+        )
+        for length in lengths
+    }
+    blocks: list[Block] = [KeyValues(_selection_facts(selection))]
+    for found in prices.values():
+        blocks += packing_tables(found)
+        blocks += [KeyValues(cheapest_facts(found))] if packing is None else []
+    written = [write_plan(selection, length, pack_window) for length in lengths] if write else []
+    if written:
+        plan_facts = (f"{one['folder']}: {size(one['bytes'])}, {one['state']}" for one in written)
+        blocks.append(KeyValues(tuple(("plan", text) for text in plan_facts)))
+    output.blocks(*blocks)
+    output.result(
+        {
+            "command": "info",
+            "store": store,
+            "exit_code": DONE,
+            "documents": len(selection),
+            "tokens": selection.tokens,
+            "selection": selection.settings,
+            "left_out": msgspec.to_builtins(selection.left_out),
+            "notes": list(selection.notes),
+            "prices": [price_facts(price) for priced in prices.values() for price in priced],
+            "plans": written,
+        }
+    )
+    return DONE
+
+
+def price_facts(price: PackingStats) -> dict[str, Any]:
+    """A price as values for JSON output: counts, and the shares of the table."""
+    return {
+        "seq_len": price.seq_len,
+        "packing": price.packing,
+        "overflow": price.overflow,
+        "pack_window": price.pack_window,
+        **msgspec.to_builtins(price.counts),
+        "padding_share": price.padding,
+        "lost_share": price.lost,
+        "split_share": price.split,
+        "shared_share": price.shared,
+        "untrained_rows": price.untrained_rows,
+    }
+
+
+def _selection_facts(selection: Selection) -> tuple[tuple[str, str], ...]:
+    """The selected documents in words."""
+    given = {name: value for name, value in selection.settings.items() if value not in (None, False)}
+    chosen = ", ".join(f"{name} {_in_words(value)}" for name, value in given.items())
+    counts = f"{plural(len(selection), 'document')}, {plural(selection.tokens, 'token')}"
+    return (
+        ("store", str(selection.store.place)),
+        ("packs", counts),
+        ("selection", chosen),
+        *left_out_facts(selection),
+    )
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " or ".join(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def write_plan(selection: Selection, seq_len: int, pack_window: int | None) -> dict[str, Any]:
+    """Write the plan of best_fit, or check every byte of an existing one.
+
+    Raises:
+        CorruptStore: the existing plan is damaged.
+        StoreError: the plan cannot be written.
+    """
+    from packline.packing.best_fit import make_plan, plan_fingerprint
+    from packline.packing.cache import CachedArrays, cached_arrays, plan_folder
+    from packline.packing.windows import make_windows
+
+    fingerprint = plan_fingerprint(selection, seq_len, pack_window)
+    folder = plan_folder(selection.store, fingerprint, None)
+    there = folder.exists()
+
+    def make() -> CachedArrays:
+        if pack_window is None:
+            return make_plan(selection, seq_len)
+        return make_windows(selection, seq_len, pack_window)
+
+    cached_arrays(folder, fingerprint, make, check=True)
+    return {
+        "seq_len": seq_len,
+        "folder": str(folder),
+        "bytes": sum(path.stat().st_size for path in Path(folder).iterdir()),
+        "state": "already exists, and is complete" if there else "written",
+    }

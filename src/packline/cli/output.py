@@ -229,7 +229,7 @@ class Output:
             A function to call after each piece of work.
         """
         if self.interactive and not self.quiet:
-            from packline.cli.bars import Bars
+            from packline.cli.transfer import Bars
 
             with Bars(state, self._console(error=True)):
                 yield lambda: None

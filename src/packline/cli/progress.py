@@ -1,9 +1,11 @@
 """Progress of a running job: bars on a terminal, otherwise an occasional line.
 
-`Tally` adds up events and is independent of terminals; `cli.bars` displays it. A build has a bar for each
+`Tally` adds up events and is independent of terminals; `cli.transfer` displays it. A build has a bar for each
 of its sources and one for all, by bytes of text; other jobs have one bar, by tokens where their number is
 known, else by units. The size of a source is an estimate from file sizes, and for a compressed file a guess:
 if it yields more text than expected, the expected size grows with it.
+
+Report of what a build takes over from an earlier store, and of inputs that are compared with it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from typing import TYPE_CHECKING
 import packline
 from packline.cli.main import note_command
 from packline.cli.output import MOST_BARS, Line, Row, State, output, table
-from packline.cli.reuse_lines import comparing_line, reuse_lines
 from packline.jobs.events import (
     BuildPlanned,
     Comparing,
@@ -35,9 +36,9 @@ from packline.jobs.events import (
     UnitsKnown,
 )
 from packline.store.ledger import Ledger, losses
-from packline.viewing.ledger import ledger_table
 from packline.viewing.page import Block, KeyValues
 from packline.viewing.page import Note as NoteBlock
+from packline.viewing.summaries import ledger_table
 from packline.viewing.text import (
     duration,
     percent,
@@ -51,6 +52,41 @@ from packline.viewing.text import (
 if TYPE_CHECKING:
     from packline.vocabulary.trained_folder import TrainingReport
     from packline.vocabulary.training import TrainingProgress
+
+
+SHOWN = 12
+"""Largest number of reasons that are shown."""
+
+
+def reuse_lines(planned: ReusePlanned) -> list[Line]:
+    """Lines that describe a plan of reuse: what is taken over, and by source why the rest is run."""
+    count = planned.units + planned.units_run
+    text = sum(source.text_bytes for source in planned.sources)
+    rows: list[Line] = [
+        [
+            ("reuse", "quiet"),
+            f"{planned.units:,} of {plural(count, 'unit')}, about {size(text)} of text, from {planned.store}",
+        ]
+    ]
+    reasons = [
+        f"{source.source}: {plural(number, 'unit')} to run: {reason}"
+        for source in planned.sources
+        for reason, number in source.run.items()
+    ]
+    rows += [["", line] for line in reasons[:SHOWN]]
+    if len(reasons) > SHOWN:
+        rows.append(["", f"and {plural(len(reasons) - SHOWN, 'more reason')}; --json lists all"])
+    if planned.read_bytes:
+        rows.append(["", f"{size(planned.read_bytes)} of inputs were read to compare their content"])
+    rows += [["", (f"damaged: {line}", "warning")] for line in planned.damaged[:3]]
+    return table(rows, "ll", width=output.wrap)
+
+
+def comparing_line(event: Comparing) -> str:
+    """Progress of a comparison of inputs as one line."""
+    what = f"{plural(event.files, 'input')} with other times, {size(event.bytes)}"
+    return f"{percent(event.fraction)}  comparing {what}, with what was read of them"
+
 
 TELLING_SECONDS = 1.0
 LOOKING = "looking at the inputs, loading the tokenizer ..."

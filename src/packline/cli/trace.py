@@ -17,7 +17,7 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.formats.choice import option_name
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
-from packline.store.locating import store_path
+from packline.store.paths import store_path
 from packline.store.reader import StoreReader
 from packline.toml import is_toml
 from packline.viewing.page import TokenStrip

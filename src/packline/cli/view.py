@@ -20,12 +20,10 @@ from packline.packing.packer import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.store.reader import StoreReader
 from packline.toml import kind_of
-from packline.viewing.batch_files import SUFFIXES, BatchFile, read_batch
-from packline.viewing.chuk import grid_lines
+from packline.viewing.batch_files import SUFFIXES, BatchFile, grid_lines, read_batch
 from packline.viewing.html import write_page
-from packline.viewing.listing import documents_page
 from packline.viewing.page import KeyValues, Page, Table, TokenStrip
-from packline.viewing.token_pages import batch_page, document_page, row_page, step_page
+from packline.viewing.token_pages import batch_page, document_page, documents_page, row_page, step_page
 from packline.viewing.tokens import MOST, Vocabulary
 
 WHAT = Group("What to view", sort_key=5)

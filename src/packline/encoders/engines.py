@@ -26,10 +26,9 @@ from typing import Any
 import numpy as np
 
 from packline.encoders import Engine, EngineName
-from packline.encoders.features import Encodable
+from packline.encoders.features import Encodable, unsupported
 from packline.encoders.reference import load_reference
 from packline.encoders.special_tokens import BytesCounter
-from packline.encoders.supported import unsupported
 from packline.encoders.tokenizer import refusals
 from packline.errors import TokenizerError
 from packline.ragged import Ragged, concatenate, offsets_of

@@ -28,11 +28,11 @@ from packline.evals.core import (
     Continuation,
     MultipleChoice,
     Schema,
+    _Published,
     answered,
     read_bundle,
     read_questions,
 )
-from packline.evals.hellaswag import _Published
 from packline.evals.task import CONFIG, QUESTIONS, EvaluationText
 from packline.sources.listing import expand
 from packline.sources.records import files_of, lines_of, records_of

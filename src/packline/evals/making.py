@@ -22,9 +22,16 @@ from packline.encoders.special_tokens import begin_of_sequence
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import RecipeError
 from packline.evals.chat_evals import chat_task, find_ask
-from packline.evals.core import DATA, core_task, read_baselines, read_bundle, read_questions
+from packline.evals.core import (
+    DATA,
+    core_task,
+    hellaswag_task,
+    read_baselines,
+    read_bundle,
+    read_hellaswag,
+    read_questions,
+)
 from packline.evals.evaluation_texts import texts_of
-from packline.evals.hellaswag import hellaswag_task, read_hellaswag
 from packline.evals.task import (
     EvalFormat,
     EvalsWriter,

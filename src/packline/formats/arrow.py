@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from packline.formats.document_view import DocumentView
-from packline.formats.export_record import ExportRecord
+from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import DatasetReader, DocumentFormat
 from packline.formats.layouts.column_reader import ColumnsReader
 from packline.formats.layouts.columns import (
@@ -45,7 +45,6 @@ from packline.formats.layouts.hf_disk import (
     write_folder,
     write_stream,
 )
-from packline.formats.target import Target
 from packline.formats.types import ExportPart, ExportPlan, WrittenPart
 from packline.store.report import Findings
 

@@ -39,8 +39,8 @@ from packline.store.report import Findings
 from packline.store.shard import index_size, write_index
 
 if TYPE_CHECKING:
+    from packline.formats.export_record import Target
     from packline.formats.row_view import RowView
-    from packline.formats.target import Target
     from packline.store.files import FileEntry
 
 __all__ = ["FORMAT", "Baked", "BakedOptions", "BakedRows"]

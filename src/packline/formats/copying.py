@@ -20,16 +20,13 @@ from packline.fingerprint import hash_bytes
 from packline.formats.export_record import RECORD, read_record
 from packline.jobs.work import ONE_WRITER
 from packline.storage.copying import CopiedFile, Copier, forget_waiting
-from packline.storage.local import LocalFolder
-from packline.storage.objects import ObjectFolder
-from packline.storage.opening import open_storage
-from packline.storage.places import is_remote, join
-from packline.storage.probe import probe
+from packline.storage.local import Link, LocalFolder
+from packline.storage.objects import ObjectFolder, probe
+from packline.storage.places import is_remote, join, open_storage
 from packline.storage.protocol import FileFacts, Storage, other_content
-from packline.storage.sharing import Link
 from packline.store.files import FileEntry
 from packline.store.manifest import MANIFEST
-from packline.store.manifest_reader import read_manifest, read_manifest_file
+from packline.store.manifest_check import read_manifest, read_manifest_file
 from packline.toml import refuse_toml
 
 OnProgress = Callable[[int, int], None]

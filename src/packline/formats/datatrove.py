@@ -48,8 +48,7 @@ from packline.formats.types import Edges, ExportPart, ExportPlan, Files, fitting
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
-    from packline.formats.export_record import ExportRecord
-    from packline.formats.target import Target
+    from packline.formats.export_record import ExportRecord, Target
     from packline.store.report import Findings
 
 LIMITS = {"uint16": 65_536, "uint32": 2**32}

@@ -28,21 +28,19 @@ from packline.encoders.tokenizer import CONFIG, config_bytes, read_added_tokens
 from packline.errors import RecipeError
 from packline.formats.choice import ExportChoice, order_in_words, with_order
 from packline.formats.document_view import DocumentView
-from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
+from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord, Target
 from packline.formats.format import Format, Options, RowFormat, convert_options, get_format
 from packline.formats.row_splits import RowSplits
 from packline.formats.row_view import RowView
 from packline.formats.staging import PartReceipt, Staging, clear_leftovers, finished_export
-from packline.formats.target import Target
 from packline.formats.types import ExportPart, NotPreserved, WrittenPart, without_folders
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent, Planned, UnitDone
 from packline.jobs.job import Job, ReportProgress, Runner, Session, WorkUnit
 from packline.jobs.on import On
 from packline.jobs.resources import require_disk, usable_cores
-from packline.storage.local import disk_errors
+from packline.storage.local import Link, disk_errors, sync_files
 from packline.storage.places import is_remote
-from packline.storage.sharing import Link, sync_files
 from packline.store.files import read_file
 from packline.store.manifest import MANIFEST
 from packline.toml import is_toml

@@ -46,9 +46,8 @@ from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
-    from packline.formats.export_record import ExportRecord
+    from packline.formats.export_record import ExportRecord, Target
     from packline.formats.row_splits import RowSplits
-    from packline.formats.target import Target
     from packline.storage.inputs import RangeHash
 
 

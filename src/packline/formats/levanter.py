@@ -34,9 +34,8 @@ from packline.formats.types import ExportPart, ExportPlan, NotPreserved, RowFile
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.export_record import ExportRecord
+    from packline.formats.export_record import ExportRecord, Target
     from packline.formats.row_view import RowView
-    from packline.formats.target import Target
 
 IDS = "input_ids"
 ENDING = ".parquet"

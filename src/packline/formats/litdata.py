@@ -36,15 +36,14 @@ import numpy as np
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_value
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, read_index
+from packline.formats.layouts.columns import BLOCK_TOKENS, INDEX, read_index
 from packline.formats.layouts.token_files import read_numbers
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, fitting_dtype
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.export_record import ExportRecord
+    from packline.formats.export_record import ExportRecord, Target
     from packline.formats.row_view import RowView
-    from packline.formats.target import Target
 
 LOADER = "TokensLoader"
 TENSOR_CODES = {"int32": 16, "int64": 18, "uint16": 20}

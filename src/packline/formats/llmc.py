@@ -49,8 +49,7 @@ from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
-    from packline.formats.export_record import ExportRecord
-    from packline.formats.target import Target
+    from packline.formats.export_record import ExportRecord, Target
 
 HEADER_BYTES = 1024
 HEAD = struct.Struct("<3i")

@@ -67,8 +67,7 @@ from packline.toml import is_toml
 if TYPE_CHECKING:
     from packline.formats.choice import ExportChoice
     from packline.formats.document_view import DocumentStream, DocumentView
-    from packline.formats.export_record import ExportRecord
-    from packline.formats.target import Target
+    from packline.formats.export_record import ExportRecord, Target
     from packline.store.report import Findings
     from packline.store.writer import HashedFile
 

@@ -49,8 +49,7 @@ from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentStream, DocumentView
-    from packline.formats.export_record import ExportRecord
-    from packline.formats.target import Target
+    from packline.formats.export_record import ExportRecord, Target
 
 NAME = re.compile(r"shard_(\d{5,})\.parquet")
 ENDING = ".parquet"

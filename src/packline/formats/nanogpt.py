@@ -15,11 +15,15 @@ encodes a prompt by characters, so it is better omitted for all others, such as 
 There is no loss mask and no index: documents are delimited by end-of-document tokens alone. Based on
 `train.py`, `sample.py` and the `prepare.py` files of nanoGPT, which is not on the package index: tests use
 NumPy and a loader written from these rules.
+
+Pickles of plain values, written opcode by opcode for trainers that read them. None is read here.
 """
 
 from __future__ import annotations
 
 import shlex
+import struct
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -34,7 +38,6 @@ from packline.formats.layouts.header_shards import (
     split_of_name,
     write_tokens,
 )
-from packline.formats.layouts.pickled import pickled
 from packline.formats.layouts.token_files import ScannedReader, TokenFile
 from packline.formats.llmc import EVALUATION, HEAD, MAGICS
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, WrittenPart, fitting_dtype
@@ -42,8 +45,28 @@ from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
-    from packline.formats.export_record import ExportRecord
-    from packline.formats.target import Target
+    from packline.formats.export_record import ExportRecord, Target
+
+
+Plain = str | bytes | int | Mapping[str, "Plain"] | Mapping[bytes, int] | Mapping[int, str]
+
+
+def pickled(value: Plain) -> bytes:
+    """Opcodes that make a value: a number below 2**31, text, bytes (from protocol 3 on), or a dict of these.
+
+    >>> pickled({"a": 1})
+    b'}(X\\x01\\x00\\x00\\x00aJ\\x01\\x00\\x00\\x00u'
+    """
+    if isinstance(value, str):
+        data = value.encode("utf-8", "surrogatepass")
+        return b"X" + struct.pack("<I", len(data)) + data  # BINUNICODE
+    if isinstance(value, bytes):
+        return b"B" + struct.pack("<I", len(value)) + value  # BINBYTES
+    if isinstance(value, int):
+        return b"J" + struct.pack("<i", value)  # BININT
+    pairs = (pickled(key) + pickled(one) for key, one in value.items())
+    return b"}(" + b"".join(pairs) + b"u"  # EMPTY_DICT, MARK, keys and values, SETITEMS
+
 
 DTYPE = np.dtype("<u2")
 LIMITS = {"uint16": 65_536}

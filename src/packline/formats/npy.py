@@ -41,8 +41,7 @@ from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
-    from packline.formats.export_record import ExportRecord
-    from packline.formats.target import Target
+    from packline.formats.export_record import ExportRecord, Target
 
 MAGIC = b"\x93NUMPY"
 LIMITS = {"uint16": 65_536, "uint32": 2**31}

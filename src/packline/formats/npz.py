@@ -44,9 +44,8 @@ from packline.packing.layout import IGNORED
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.export_record import ExportRecord
+    from packline.formats.export_record import ExportRecord, Target
     from packline.formats.row_view import RowView
-    from packline.formats.target import Target
 
 NAME = re.compile(r"(?P<prefix>.+)_batch_(?P<number>\d{4,})\.npz")
 KEYS = ("input_tensor", "target_tensor", "attention_mask_tensor", "lengths")

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from packline.errors import CorruptStore
 from packline.formats.document_view import DocumentView
-from packline.formats.export_record import ExportRecord
+from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import DatasetReader, DocumentFormat
 from packline.formats.layouts.column_reader import ColumnFile, Columns, ColumnsReader, split_of_path
 from packline.formats.layouts.columns import (
@@ -41,7 +41,6 @@ from packline.formats.layouts.columns import (
 )
 from packline.formats.layouts.document_files import FileList, find_below
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS, BLOCK_TOKENS
-from packline.formats.target import Target
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan
 from packline.ragged import offsets_of
 from packline.store.report import Findings

@@ -49,8 +49,8 @@ from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPrese
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
+    from packline.formats.export_record import Target
     from packline.formats.row_view import RowView
-    from packline.formats.target import Target
 
 ALIGNMENT = 64
 DAMAGE = (

@@ -21,7 +21,7 @@ from packline.formats.types import ExportPart, ExportPlan, NotPreserved, Tokeniz
 from packline.recipe import SPLITS
 
 if TYPE_CHECKING:
-    from packline.formats.target import Target
+    from packline.formats.export_record import Target
     from packline.store.reader import StoreReader
 
 

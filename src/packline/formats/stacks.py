@@ -33,11 +33,11 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.document_view import DocumentStream, DocumentView
+from packline.formats.export_record import Target
 from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts.header_shards import MOST_TOKENS, SHARD_ORDER, missing_shards
 from packline.formats.layouts.token_files import LossFile, ScannedReader, TokenFile
 from packline.formats.llmc import HEAD, HEADER_BYTES, shard_header
-from packline.formats.target import Target
 from packline.formats.types import (
     DatasetFile,
     Edges,

@@ -42,9 +42,8 @@ from packline.jobs.identity import refuse_differences
 from packline.jobs.receipts import READERS
 from packline.jobs.work import PARTS, open_results, staging_folder, store_work_folder
 from packline.recipe import recipe_difference
-from packline.storage.local import LocalFolder, disk_errors, publish_bytes, publish_folder
+from packline.storage.local import LocalFolder, disk_errors, publish_bytes, publish_folder, sync_files
 from packline.storage.places import is_remote
-from packline.storage.sharing import sync_files
 from packline.store.files import FileEntry
 from packline.store.manifest import WORK
 from packline.store.report import Findings

@@ -37,7 +37,7 @@ import pyarrow as pa
 
 from packline.errors import RecipeError
 from packline.formats.arrow import BATCH_DOCUMENTS, BATCH_TOKENS, FILE
-from packline.formats.export_record import ExportRecord
+from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import Options, RowFormat
 from packline.formats.layouts.column_reader import ATTENTION
 from packline.formats.layouts.columns import LABELS, LIMITS, SPLITS, list_array, make_schema
@@ -51,7 +51,6 @@ from packline.formats.layouts.hf_disk import (
 )
 from packline.formats.layouts.token_files import UNIT_TOKENS
 from packline.formats.row_view import RowSpans, RowView
-from packline.formats.target import Target
 from packline.formats.types import ExportPart, ExportPlan, NotPreserved, RowFiles, WrittenPart, fitting_dtype
 from packline.packing.layout import IGNORED
 from packline.ragged import offsets_of

@@ -28,7 +28,7 @@ from packline.storage.hub_folder import local_name
 from packline.storage.places import is_remote, without_secrets
 from packline.store.files import FileEntry, stat_file
 from packline.store.manifest import MANIFEST, Manifest
-from packline.store.manifest_reader import read_manifest
+from packline.store.manifest_check import read_manifest
 from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER
 
 Kind = Literal["store", "export", "evaluation", "tokenizer"]

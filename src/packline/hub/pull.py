@@ -24,8 +24,8 @@ import msgspec
 from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_names
 from packline.hub.publication import CARD, PULLED, RECORDS, Kind, publication_kind, read_publication
 from packline.hub.repository import Repository, parse_repository, same_bytes, with_patience
-from packline.storage.hub_client import address, hub_errors
 from packline.storage.hub_folder import local_name
+from packline.storage.hub_inputs import address, hub_errors
 from packline.storage.inputs import is_hidden
 from packline.storage.local import publish_bytes, publish_folder, sync_file_system
 from packline.store.files import FileEntry
@@ -278,7 +278,7 @@ class _Pull:
 def _listed(folder: Path, kind: Kind) -> dict[str, FileEntry]:
     """Entries of a store's manifest, or of an export's record, by name."""
     from packline.formats.export_record import read_record
-    from packline.store.manifest_reader import read_manifest
+    from packline.store.manifest_check import read_manifest
 
     if kind == "store":
         return {entry.name: entry for entry in read_manifest(folder).files()}

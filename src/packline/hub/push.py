@@ -25,7 +25,7 @@ from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_n
 from packline.hub.card import make_card
 from packline.hub.publication import CARD, Publication, belongs_to_store, publication_kind, read_publication
 from packline.hub.repository import Repository, parse_repository, same_bytes, with_patience
-from packline.storage.hub_client import address
+from packline.storage.hub_inputs import address
 from packline.storage.places import is_remote, without_secrets
 from packline.store.report import Findings
 from packline.store.shard_check import check_file

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from packline.errors import HubError, RecipeError
-from packline.storage.hub_client import HubBusy, address, hub_errors, list_files, parse_hub
+from packline.storage.hub_inputs import HubBusy, address, hub_errors, list_files, parse_hub
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfUri, RepoFile

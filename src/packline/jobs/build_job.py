@@ -484,7 +484,7 @@ def slices_of(units: Iterable[str]) -> dict[str, list[str]]:
 def _whole(file: InputFile) -> Span:
     if file.format != "parquet":
         return Span(file.index, 0, file.size)
-    from packline.sources.parquet_schema import open_parquet
+    from packline.sources.parquet import open_parquet
 
     with file.open() as raw:
         return Span(file.index, 0, open_parquet(raw, file.path).metadata.num_row_groups)

@@ -231,7 +231,7 @@ class DrivenFolder(WorkFolder[Identity]):
             StoreError: the store ignores conditions.
             StoreBusy: another process drives.
         """
-        from packline.storage.probe import probe
+        from packline.storage.objects import probe
 
         probe(self.storage)
         if self.shared and os.environ.get(ONE_WRITER):

@@ -233,7 +233,7 @@ def _size(file: InputFile) -> float:
 
 def _parquet_size(file: InputFile) -> tuple[int, int]:
     """Number of row groups and rows."""
-    from packline.sources.parquet_schema import open_parquet
+    from packline.sources.parquet import open_parquet
 
     with file.open() as raw:
         metadata = open_parquet(raw, file.path).metadata

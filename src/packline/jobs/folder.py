@@ -46,7 +46,7 @@ from packline.store.manifest import (
     manifest_files,
     to_json,
 )
-from packline.store.manifest_reader import read_manifest
+from packline.store.manifest_check import read_manifest
 from packline.store.tables import (
     INPUTS,
     RECEIPTS,

@@ -26,15 +26,13 @@ from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences, refuse_differences
 from packline.jobs.resources import require_disk
 from packline.recipe import recipe_difference
-from packline.storage.local import disk_errors, sync_file, sync_folder
+from packline.storage.local import disk_errors, share_file, sync_file, sync_folder
 from packline.storage.places import refuse_remote
-from packline.storage.sharing import share_file
 from packline.store.files import HINT, FileEntry, stat_file
-from packline.store.locating import store_path
 from packline.store.manifest import Manifest, refuse_empty, to_json
-from packline.store.manifest_reader import read_manifest
+from packline.store.manifest_check import read_manifest
 from packline.store.merging import merge_manifests
-from packline.store.paths import StorePath, local_file
+from packline.store.paths import StorePath, local_file, store_path
 from packline.store.report import Findings
 from packline.store.shard_check import check_file, check_files_of_shard
 from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, InputRows

@@ -29,7 +29,7 @@ from packline.encoders import EngineName
 from packline.errors import OutOfMemory, OutOfSpace
 from packline.jobs.signals import ignore_signals
 from packline.recipe import RunOptions
-from packline.storage.threads import process_cores
+from packline.storage.requests import process_cores
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

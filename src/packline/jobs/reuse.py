@@ -32,21 +32,19 @@ from packline.fingerprint import Hasher
 from packline.jobs.begun import Stream, Unit
 from packline.jobs.events import ReusePlanned, SourceReuse
 from packline.jobs.folder import StoreFolder
-from packline.jobs.identity import etag_of, read_etags
+from packline.jobs.identity import OF_FILES, UnitSettingsKey, etag_of, read_etags
 from packline.jobs.unit import check_unchanged
-from packline.jobs.unit_settings import OF_FILES, UnitSettingsKey
 from packline.jobs.units import Work
 from packline.recipe import Recipe, is_limited, recipe_difference
 from packline.sources.files import InputFile
 from packline.sources.piece_checksum import piece_checksum, stream_checksum
 from packline.sources.reader import Span
-from packline.storage.local import disk_errors
+from packline.storage.local import disk_errors, share_file
 from packline.storage.places import is_remote
-from packline.storage.sharing import share_file
 from packline.store.files import FileEntry, read_file, reading, stat_file
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest, Receipt, StreamReceipt
-from packline.store.manifest_reader import read_manifest
+from packline.store.manifest_check import read_manifest
 from packline.store.tables import ShardEntry
 from packline.store.unit_names import STREAM, parse_unit
 from packline.version import __version__

@@ -27,12 +27,11 @@ from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.work import PARTS, Command, is_running, read_command, sharing_processes, staging_folder
 from packline.recipe import Recipe
 from packline.storage.local import LocalFolder
-from packline.storage.opening import open_storage
-from packline.storage.places import is_remote
+from packline.storage.places import is_remote, open_storage
 from packline.storage.protocol import Storage
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import MANIFEST, WORK, Manifest
-from packline.store.manifest_reader import read_manifest
+from packline.store.manifest_check import read_manifest
 
 EXPORTED = "packline.json"
 """Record of a finished export."""

@@ -24,9 +24,9 @@ from packline.encoders.special_tokens import SpecialTokenCounter
 from packline.errors import BadRecord, InputChanged, InputError, PacklineError
 from packline.fingerprint import Hasher, splits_of
 from packline.jobs.begun import Stream
+from packline.jobs.identity import UnitSettingsKey
 from packline.jobs.job import NeedsFreshProcess, ReportProgress, WorkUnit
 from packline.jobs.resources import LARGE, resident_memory
-from packline.jobs.unit_settings import UnitSettingsKey
 from packline.jobs.units import UnitSettings
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source

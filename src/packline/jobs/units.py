@@ -31,9 +31,8 @@ import msgspec
 
 from packline.encoders import LITTLE_TEXT, EngineName
 from packline.encoders.encoder import Encoder
-from packline.encoders.features import Encodable
+from packline.encoders.features import Encodable, fast_engine
 from packline.encoders.special_tokens import Boundary, resolve_boundary
-from packline.encoders.supported import fast_engine
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher, hash_bytes
@@ -47,7 +46,7 @@ from packline.recipe import (
     check_options,
     check_recipe,
 )
-from packline.recipe_places import as_written, tokenizer_of
+from packline.settings import as_written, tokenizer_of
 from packline.sources.carried import Column
 from packline.sources.fields import find_files, pin_recipe
 from packline.sources.files import InputFile
@@ -246,7 +245,7 @@ class _FileSize:
 
 def _row_groups(file: InputFile) -> list[int]:
     """Uncompressed bytes of the wanted columns in each row group."""
-    from packline.sources.parquet_schema import open_parquet
+    from packline.sources.parquet import open_parquet
 
     def wanted(path: str) -> bool:
         return path.partition(".")[0] in file.columns if file.columns else path == file.text

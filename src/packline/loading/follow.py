@@ -35,10 +35,10 @@ import msgspec
 
 from packline.errors import BuildStopped, RecipeError, StoreError, StoreNotFound, WaitedTooLong
 from packline.jobs.status import status
+from packline.loading.ahead import make_ahead
 from packline.loading.growing import GrowingBuild
 from packline.loading.loader import Batch, Keys, Loader, chosen_fields
 from packline.loading.mixture import Stage, Weight
-from packline.loading.prefetch import make_ahead
 from packline.loading.run_file import (
     RunFile,
     SourceSettings,
@@ -48,9 +48,9 @@ from packline.loading.run_file import (
     read_run,
     run_schedule,
 )
+from packline.loading.run_summary import refuse_used_again
 from packline.loading.schedule import Schedule
 from packline.loading.state import check_past, check_state, check_step, check_units
-from packline.loading.used_again import refuse_used_again
 from packline.packing.batch import RowSource
 from packline.packing.rows import Rows
 from packline.settings import RowKeywords

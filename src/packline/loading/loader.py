@@ -11,10 +11,13 @@ the same global batches. Rank r of W gets rows r*b to (r+1)*b of each, b = B / W
 
 Cost: steps that are read in order are planned together (`plan_ahead`), so a batch costs less than a call of
 `rows.read`, also of several sources. Tensors and worker processes are in `packline.torch`.
+
+A flag that forked children share with their parent.
 """
 
 from __future__ import annotations
 
+import mmap
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -24,16 +27,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 import numpy as np
 
 from packline.errors import RecipeError, refuse_unknown_names
+from packline.loading.ahead import PlanAhead, ReadAhead, make_ahead
 from packline.loading.fetch_ahead import FetchAhead
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import OrderName, row_order
-from packline.loading.plan_ahead import PlanAhead
-from packline.loading.prefetch import make_ahead
-from packline.loading.read_ahead import ReadAhead
+from packline.loading.run_summary import refuse_used_again
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage, parts_of
-from packline.loading.shared_flag import SharedFlag
 from packline.loading.state import check_past, check_state, check_step, check_units, save_state
-from packline.loading.used_again import refuse_used_again
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, BatchPart, CompactBatch, read_batch
 from packline.packing.layout import IGNORED
@@ -41,6 +41,25 @@ from packline.packing.layout import IGNORED
 if TYPE_CHECKING:
     from packline.packing.batch import RowSource
     from packline.store.fetching import Traffic
+
+
+class SharedFlag:
+    """False until `set` is called, in this process or in one forked from it; a pickled one begins anew."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 1)  # anonymous, and shared with forked children
+
+    def set(self) -> None:
+        self._memory[0] = 1
+
+    def clear(self) -> None:
+        self._memory[0] = 0
+
+    def __bool__(self) -> bool:
+        return self._memory[0] != 0
+
+    def __reduce__(self) -> tuple[type[SharedFlag], tuple[()]]:
+        return SharedFlag, ()
 
 
 Batch = dict[str, np.ndarray]

@@ -25,11 +25,10 @@ import numpy as np
 from packline.errors import RecipeError, refuse_unknown_names
 from packline.loading.loader import Loader
 from packline.loading.run_file import load_run, run_schedule
-from packline.loading.used_again import write_read_documents
+from packline.loading.run_summary import write_read_documents
 from packline.packing.batch import RowSource
 from packline.ragged import offsets_of
-from packline.store.locating import store_path
-from packline.store.paths import StorePath
+from packline.store.paths import StorePath, store_path
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
 

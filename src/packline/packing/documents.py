@@ -25,10 +25,9 @@ import numpy as np
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_value
 from packline.packing.cache import LARGE, Filtered, PlanMemory, cached_table
-from packline.packing.filtering import COLUMN_COST, Filters, LeftOut
+from packline.packing.filtering import COLUMN_COST, Filters, LeftOut, ShardPlaces
 from packline.packing.offsets import DocumentOffsets, document_offsets
 from packline.packing.packer import DocumentFilter
-from packline.packing.passes import ShardPlaces
 from packline.permutation import Permutation
 from packline.ragged import offsets_of
 from packline.storage.places import refuse_remote

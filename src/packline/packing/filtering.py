@@ -16,25 +16,38 @@ Cost: only columns that a condition names are decoded, and of a carried column o
 and greatest value do not decide; in as many threads as there are cores, which end with the pass, so that
 nothing runs when a process forks. A file of provenance is compared with its checksum first, at memory speed.
 Memory: one byte per document, one row group per thread, and what `uniqueness` needs.
+
+Passes over the provenance of many shards: their documents as ranges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore
 from packline.packing.packer import DocumentFilter
-from packline.packing.passes import ShardPlaces
-from packline.storage.threads import in_threads
+from packline.storage.requests import in_threads
 from packline.store.lookup import check_names, read_group, stored_types
 from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader
+from packline.store.shard import Shard
 from packline.where.conditions import And, Condition, conjunction, fields_of, in_words
 from packline.where.grammar import parse_where
+
+
+class ShardPlaces(NamedTuple):
+    """A shard, and the range of its documents among those of a pass."""
+
+    shard: Shard
+    number: int
+    """Number of the shard in its store."""
+    start: int
+    stop: int
+
 
 if TYPE_CHECKING:
     from packline.packing.exclusions import ExclusionList
@@ -203,7 +216,7 @@ class Filters:
             for store in self._others
             for number, shard in enumerate(store.shards)
         ]
-        from packline.packing.uniqueness import repeated_texts
+        from packline.packing.exclusions import repeated_texts
 
         repeated = repeated_texts(others, parts, reasons)
         reasons[repeated.own] = code

@@ -91,7 +91,7 @@ class Row(Notebook):
 
     def cu_seqlens(self) -> np.ndarray:
         """Start of each span, and the end of the row, int32 `[N+1]`; padding is a separate segment."""
-        from packline.packing.masks import cu_seqlens
+        from packline.packing.layout import cu_seqlens
 
         return cu_seqlens(self.segment_ids)
 

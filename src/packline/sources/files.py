@@ -22,14 +22,13 @@ import msgspec
 
 from packline.errors import InputChanged, InputError, PacklineError, RecipeError, did_you_mean
 from packline.recipe import Recipe, Source
-from packline.recipe_places import folder_of
-from packline.sources.alike import describe_alike
+from packline.settings import folder_of
 from packline.sources.carried import Column
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
 from packline.sources.json_array import read_array, starts_array
 from packline.sources.jsonl import BOM, JsonlDecoder, decode_json, fits_a_type
-from packline.sources.listing import common_folder, describe_inputs
-from packline.sources.plain_text import likely_charset
+from packline.sources.lines import likely_charset
+from packline.sources.listing import common_folder, describe_alike, describe_inputs
 from packline.storage.inputs import InputState, ListedFile, open_input, read_fully, read_start
 
 if TYPE_CHECKING:
@@ -290,7 +289,7 @@ def plain_name(name: str) -> str:
 
 
 def _parquet_fields(file: InputFile, source: Source) -> tuple[str, str | None]:
-    from packline.sources.parquet_schema import column_type, is_text, open_parquet
+    from packline.sources.parquet import column_type, is_text, open_parquet
 
     path = file.path
     with file.open() as raw:
@@ -311,7 +310,7 @@ def _parquet_fields(file: InputFile, source: Source) -> tuple[str, str | None]:
 
 
 def _parquet_id(path: str, schema: pa.Schema, source: Source) -> str | None:
-    from packline.sources.parquet_schema import column_type
+    from packline.sources.parquet import column_type
 
     if source.id and column_type(schema, source.id) is None:
         raise InputError(

@@ -46,7 +46,7 @@ def stream_checksum(file: InputFile, source: Source, max_document_bytes: int) ->
     """Checksum of a file that is read as a stream."""
     if file.format != "parquet":
         return file_checksum(file)
-    from packline.sources.parquet_schema import open_parquet
+    from packline.sources.parquet import open_parquet
 
     with file.open() as raw:
         groups = open_parquet(raw, file.path).metadata.num_row_groups

@@ -37,8 +37,7 @@ from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile, check_assumed
 from packline.sources.json_array import read_blocks
 from packline.sources.jsonl import BOM, JsonlDecoder
-from packline.sources.lines import NEWLINE, read_lines, reader_of, seek_record
-from packline.sources.plain_text import Decode, text_decoder
+from packline.sources.lines import NEWLINE, Decode, read_lines, reader_of, seek_record, text_decoder
 from packline.sources.record_text import JsonlRecords, Transform, row_batch, transform_of
 from packline.sources.stream_splitter import StreamChunk, delimiter_of
 from packline.storage.inputs import read_fully
@@ -79,8 +78,13 @@ def read_span(
     if transform is None and source.uses_records:
         transform = transform_of(source, file.text, max_document_bytes)
     if file.format == "parquet":
-        from packline.sources.parquet import expect_columns, read_row_batches, read_row_groups, wanted_columns
-        from packline.sources.parquet_schema import open_parquet
+        from packline.sources.parquet import (
+            expect_columns,
+            open_parquet,
+            read_row_batches,
+            read_row_groups,
+            wanted_columns,
+        )
 
         with opened or file.open() as raw:
             groups = range(span.start, span.stop)

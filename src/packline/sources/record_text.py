@@ -43,9 +43,8 @@ from packline.sources.jsonl import (
     one_object_a_line,
     value_at,
 )
-from packline.where.conditions import fields_of
+from packline.where.conditions import Incomparable, field_value, fields_of, record_test
 from packline.where.grammar import parse_where
-from packline.where.records import Incomparable, field_value, record_test
 
 if TYPE_CHECKING:
     from packline.sources.parquet import Odd

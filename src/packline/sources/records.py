@@ -185,8 +185,7 @@ def _read_table(file: InputFile) -> Iterator[Record]:
 def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
     import pyarrow as pa
 
-    from packline.sources.parquet import lost_rows, row_values
-    from packline.sources.parquet_schema import open_parquet
+    from packline.sources.parquet import lost_rows, open_parquet, row_values
 
     with file.open() as raw:
         parquet = open_parquet(raw, file.path)

@@ -166,8 +166,7 @@ def _cut_parquet(
     import pyarrow as pa
 
     from packline.fingerprint import Hasher
-    from packline.sources.parquet import expect_columns, wanted_columns
-    from packline.sources.parquet_schema import open_parquet
+    from packline.sources.parquet import expect_columns, open_parquet, wanted_columns
 
     hasher = Hasher()
     number = row = start = size = 0

@@ -23,13 +23,12 @@ from typing import Any, NamedTuple
 from packline.errors import InputError, PacklineError
 from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source
-from packline.sources.alike import spread
 from packline.sources.files import COMPRESSED_NAMES, TEXT_FIELDS, InputFile, list_files, refuse_all
 from packline.sources.jsonl import fits_a_type
-from packline.sources.listing import map_files
+from packline.sources.listing import map_files, spread
 from packline.sources.reader import Span, read_span
 from packline.storage.places import is_remote
-from packline.where.records import field_value, kind_of
+from packline.where.conditions import field_value, kind_of
 
 MOST_FILES, MOST_ALIKE, MOST_RECORDS = 4, 64, 200
 """Numbers of files of a kind whose fields are shown, of files with the same ending, of records of a file."""
@@ -312,7 +311,7 @@ def _first_records(file: InputFile, source: Source) -> tuple[list[dict[str, Any]
 
     taker = _Taker()
     if file.format == "parquet":
-        from packline.sources.parquet_schema import open_parquet
+        from packline.sources.parquet import open_parquet
 
         with file.open() as raw:
             columns = tuple(open_parquet(raw, file.path).schema_arrow.names)

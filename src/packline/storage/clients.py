@@ -16,7 +16,7 @@ from packline.errors import StoreError
 from packline.storage.places import split_uri
 
 RETRIES = 3
-"""Repetitions by the client itself, within a second or two; `storage.attempts` has the others."""
+"""Repetitions by the client itself, within a second or two; `storage.requests` has the others."""
 STALL_SECONDS = 30
 """Longest time without a byte of an answer."""
 READ_SECONDS = 900

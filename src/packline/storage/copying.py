@@ -25,11 +25,10 @@ import msgspec
 
 from packline.errors import CorruptStore, StoreError
 from packline.fingerprint import Hasher
-from packline.storage.local import LocalFolder, disk_errors, hash_file, sync_folder
+from packline.storage.local import Link, LocalFolder, disk_errors, hash_file, share_file, sync_folder
 from packline.storage.objects import PIECE_BYTES, ObjectFolder
 from packline.storage.places import join
 from packline.storage.protocol import FileFacts, Storage, other_content
-from packline.storage.sharing import Link, share_file
 
 FILES_AT_ONCE = 8
 LINKED_AT_ONCE = 256

@@ -16,8 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from packline.errors import InputError, StoreError
-from packline.storage.hub_client import list_files, parse_hub
-from packline.storage.hub_inputs import HubInputs, HubPath, parse_hub_uri, pin
+from packline.storage.hub_inputs import HubInputs, HubPath, list_files, parse_hub, parse_hub_uri, pin
 from packline.storage.protocol import FileFacts
 
 FIRST = "manifest.json"

@@ -23,12 +23,15 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from packline.errors import InputChanged, InputError, StoreError
-from packline.storage.attempts import FIRST_SECONDS, LOG, PATIENCE_SECONDS, Attempts
 from packline.storage.clients import READ_SECONDS, RETRIES, STALL_SECONDS, Clients, obstore
 from packline.storage.inputs import InputState, ListedFile, fixed_folder, glob_pattern, is_hidden
 from packline.storage.places import without_secrets
-from packline.storage.store_errors import (
+from packline.storage.requests import (
     ACCESS,
+    FIRST_SECONDS,
+    LOG,
+    PATIENCE_SECONDS,
+    Attempts,
     is_missing_bucket,
     is_refused,
     may_pass,

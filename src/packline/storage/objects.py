@@ -4,11 +4,17 @@ A file is created by one put with a condition (`If-None-Match: *`), never in par
 everywhere. "It exists" is a question, not an answer: our own put may have succeeded and its answer been lost,
 or a store may have refused two puts at once and written neither. So the object is compared: the same bytes
 are a success, none mean another attempt, others are an error.
+
+Refusal of stores that ignore conditions, by trial: a key is created twice.
+
+Some stores and gateways accept a put with `If-None-Match: *` and overwrite all the same. Two processes that
+create one name would both succeed, so nothing that packline promises would hold.
 """
 
 from __future__ import annotations
 
 import mmap
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,11 +23,18 @@ from typing import Any, TypeVar
 
 from packline.errors import CorruptStore, StoreError
 from packline.fingerprint import Hasher, hash_bytes
-from packline.storage.attempts import FIRST_SECONDS, PATIENCE_SECONDS, Attempts
 from packline.storage.clients import Clients, obstore
 from packline.storage.places import join
-from packline.storage.protocol import FileFacts, other_content
-from packline.storage.store_errors import is_missing_bucket, may_pass, status_of, store_error
+from packline.storage.protocol import FileFacts, Storage, other_content
+from packline.storage.requests import (
+    FIRST_SECONDS,
+    PATIENCE_SECONDS,
+    Attempts,
+    is_missing_bucket,
+    may_pass,
+    status_of,
+    store_error,
+)
 
 T = TypeVar("T")
 
@@ -400,3 +413,42 @@ class ObjectFolder:
 
     def sync(self, folder: str = "") -> None:
         """See `Storage.sync`: an object store answers when a put is durable."""
+
+
+FOLDER = ".packline"
+HINT = (
+    "use a store that knows conditional puts, or set PACKLINE_ONE_WRITER=1 "
+    "if no other process will write there"
+)
+
+
+def probe(storage: Storage) -> None:
+    """Refuse a storage that does not keep to conditions; four small requests to an object store.
+
+    Local folders do, and one with `one_writer` does without.
+
+    Raises:
+        StoreError: it ignores or does not know them, or it cannot be written.
+    """
+    if not isinstance(storage, ObjectFolder) or storage.one_writer:
+        return
+    name = f"{FOLDER}/probe-{secrets.token_hex(8)}"
+    try:
+        storage.put_new(name, b"first")
+    except StoreError as error:
+        if status_of(error) in (400, 405, 501):
+            raise StoreError(f"{error.message}; it may not know conditional puts", hint=HINT) from None
+        raise
+    try:
+        try:
+            second = storage.put_new(name, b"second")
+        except StoreError:
+            second = False
+        if second or storage.read(name) != b"first":
+            raise StoreError(
+                f"{storage.place} ignores conditions: expected a second put of one name to be refused, "
+                "found it accepted",
+                hint=HINT,
+            )
+    finally:
+        storage.delete([name])

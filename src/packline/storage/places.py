@@ -5,6 +5,8 @@ s3://bucket/key             S3, and stores that speak its protocol (R2, MinIO, C
 gs://bucket/key             Google Cloud Storage
 hf://datasets/ORG/NAME      a repository of the Hugging Face hub, for reading
 az://container/key          Azure Blob Storage; the account is in $AZURE_STORAGE_ACCOUNT_NAME
+
+The storage of a place: a local folder, a folder of an object store, or of a repository on the hub.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import re
 from pathlib import Path
 
 from packline.errors import CREDENTIAL, USER, InputError, StoreError, did_you_mean
+from packline.storage.protocol import Storage
 
 HUB = "hf://"
 """Scheme of the hub, whose repositories are only read."""
@@ -143,3 +146,26 @@ def refuse_remote(place: str | os.PathLike[str], what: str) -> None:
             f"{without_secrets(os.fspath(place))}: {what} is written to a local path, found a URI",
             hint="write it to a local path, then copy it: packline push FOLDER URI",
         )
+
+
+def open_storage(place: str | os.PathLike[str]) -> Storage:
+    """Storage of a place; nothing is read or written yet.
+
+    Raises:
+        StoreError: the URI is not one of an object store, or a package is missing.
+
+    >>> open_storage("data/store").place
+    'data/store'
+    """
+    start = os.fspath(place)
+    if start.startswith(HUB):
+        from packline.storage.hub_folder import HubFolder  # the modules load libraries
+
+        return HubFolder(start)
+    if is_remote(start):
+        from packline.storage.objects import ObjectFolder
+
+        return ObjectFolder(start)
+    from packline.storage.local import LocalFolder
+
+    return LocalFolder(Path(start))

@@ -22,7 +22,7 @@ from typing import IO, Any
 import msgspec
 
 from packline.errors import StoreError
-from packline.storage.opening import open_storage
+from packline.storage.places import open_storage
 from packline.storage.protocol import FileFacts, Storage
 
 THREADS = 16

@@ -21,7 +21,7 @@ import msgspec
 
 from packline.errors import CorruptStore, PacklineError
 from packline.storage.cache import write_all
-from packline.storage.opening import open_storage
+from packline.storage.places import open_storage
 from packline.storage.protocol import Storage
 from packline.storage.relay import needs_relay, relayed
 

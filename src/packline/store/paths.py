@@ -2,6 +2,8 @@
 
 Readers of a store use `/`, `name`, `parent`, `read_bytes` and `str`, which both have, and the functions of
 `store.files`. A library that needs a local file gets one from `local_file`.
+
+The path of a store, from what a user gives.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import msgspec
 import numpy as np
 
 from packline.errors import RecipeError
+from packline.storage.places import is_remote
 
 if TYPE_CHECKING:
     from packline.storage.cache import Cache
@@ -160,3 +163,29 @@ def local_file(path: StorePath) -> Path:
         CorruptStore: a remote file is missing, or differs from the manifest.
     """
     return path if isinstance(path, Path) else path.mirror.local(path.inner)
+
+
+def store_path(path: str | Path | StorePath, cache: CacheSettings | None = None) -> StorePath:
+    """Path of a store, local or remote. Nothing is read.
+
+    Args:
+        path: a folder, or the URI of an object store.
+        cache: where to keep pieces of a remote store.
+
+    >>> store_path("data/store").name
+    'store'
+    """
+    if isinstance(path, RemotePath) or not is_remote(str(path)):
+        if cache is not None and cache != CacheSettings():
+            raise RecipeError(f"{path} is a local store: cache and cache_bytes are for remote ones")
+        return path if isinstance(path, RemotePath) else Path(path)
+    from packline.store.mirror import Mirror  # loads clients
+
+    return RemotePath(Mirror(str(path).rstrip("/"), cache or CacheSettings()))
+
+
+def fresh_path(path: RemotePath) -> RemotePath:
+    """The same store, of which every file is brought anew and nothing is compared: for `verify`."""
+    from packline.store.mirror import Mirror
+
+    return RemotePath(Mirror(path.mirror.place, path.mirror.settings, fresh=True), path.inner)

@@ -25,10 +25,9 @@ from packline.errors import CorruptStore, StoreError
 from packline.ragged import distinct_values, offsets_of
 from packline.store.files import HINT, FileEntry, check_size, read_file, reading, stat_file
 from packline.store.ledger import source_names
-from packline.store.locating import store_path
 from packline.store.manifest import Manifest
-from packline.store.manifest_reader import read_manifest
-from packline.store.paths import CacheSettings, StorePath
+from packline.store.manifest_check import read_manifest
+from packline.store.paths import CacheSettings, StorePath, store_path
 from packline.store.provenance import Provenance, to_provenance
 from packline.store.shard import Shard, index_size
 from packline.store.tables import TOKENIZER, ShardEntry, ShardRows

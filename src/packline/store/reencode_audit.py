@@ -33,7 +33,7 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, TokenizerError
 from packline.fingerprint import Hasher, hash_text, split_of
 from packline.recipe import Source
-from packline.recipe_places import placed
+from packline.settings import placed
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.sources.jsonl import BOM
@@ -404,7 +404,7 @@ def _read(
 
 
 def _row_groups(file: InputFile) -> int:
-    from packline.sources.parquet_schema import open_parquet
+    from packline.sources.parquet import open_parquet
 
     with file.open() as raw:
         return int(open_parquet(raw, file.path).metadata.num_row_groups)
@@ -413,7 +413,7 @@ def _row_groups(file: InputFile) -> int:
 def _spans(file: InputFile, source: Source, positions: list[int]) -> Iterator[tuple[Span, list[int]]]:
     """Smallest spans of the file that contain the documents at these positions."""
     if file.format == "parquet":
-        from packline.sources.parquet_schema import open_parquet
+        from packline.sources.parquet import open_parquet
 
         with file.open() as raw:
             metadata = open_parquet(raw, file.path).metadata

@@ -27,14 +27,13 @@ from packline.encoders.special_tokens import control_ids, resolve_boundary
 from packline.errors import CorruptStore, PacklineError, refuse_unknown_names
 from packline.ragged import dtype_for
 from packline.recipe import parse_columns
-from packline.storage.threads import in_threads
+from packline.storage.requests import in_threads
 from packline.store.files import list_folder
 from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.ledger import Ledger, source_names
-from packline.store.locating import fresh_path, store_path
 from packline.store.manifest import MANIFEST, Manifest, splits_of
-from packline.store.manifest_reader import read_manifest, read_manifest_file
-from packline.store.paths import StorePath
+from packline.store.manifest_check import read_manifest, read_manifest_file
+from packline.store.paths import StorePath, fresh_path, store_path
 from packline.store.receipts_check import ReceiptsCheck, check_rejects
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, check_file, check_shard

@@ -33,8 +33,15 @@ except ImportError as error:
     raise ImportError("packline.torch needs torch, which is not installed: pip install torch") from error
 
 from packline.torch.checking import check_packing
-from packline.torch.datasets import LoaderDataset, RowsDataset, WorkerBatch
-from packline.torch.tensors import block_mask, sdpa_mask, to_tensors, varlen
+from packline.torch.datasets import (
+    LoaderDataset,
+    RowsDataset,
+    WorkerBatch,
+    block_mask,
+    sdpa_mask,
+    to_tensors,
+    varlen,
+)
 
 __all__ = [
     "LoaderDataset",

@@ -11,7 +11,7 @@ import torch
 
 from packline.errors import MixedDocuments, RecipeError
 from packline.loading.loader import Batch, Keys, Loader, chosen_fields, named
-from packline.torch.tensors import to_tensors
+from packline.torch.datasets import to_tensors
 
 if TYPE_CHECKING:
     from packline.packing.batch import RowSource

@@ -29,11 +29,12 @@ from packline.jobs.on import On, temporary_folder
 from packline.packing.stats import PackingStats
 from packline.store.reader import StoreReader, provenance_of
 from packline.store.report import Findings
-from packline.viewing.counting import OnProgress, count_store
 from packline.viewing.duplicates import Duplicates, HashFiles, count_files, find_duplicates
 from packline.viewing.store_counts import (
     DocumentLengths,
     Group,
+    OnProgress,
+    count_store,
     group_shards,
     measure_lengths,
     summarize_lengths,

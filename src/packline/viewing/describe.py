@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packline.viewing.columns import ColumnCounts, column_table
-from packline.viewing.ledger import RATE, ledger_table
 from packline.viewing.page import (
     Bar,
     Block,
@@ -30,6 +29,7 @@ from packline.viewing.page import (
     bar_cells,
 )
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards
+from packline.viewing.summaries import RATE, ledger_table
 from packline.viewing.text import percent, plural, scaled, size
 from packline.viewing.tokens import document_strip
 

@@ -35,7 +35,6 @@ from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.reader import StoreReader, shard_labels
 from packline.viewing.analysis import Analysis, analyze
 from packline.viewing.columns import column_table, count_columns
-from packline.viewing.counting import OnProgress
 from packline.viewing.describe import (
     analysis_warnings,
     finding_blocks,
@@ -49,8 +48,9 @@ from packline.viewing.describe import (
     vocabulary_facts,
 )
 from packline.viewing.html import check_place, render_file, write_page
-from packline.viewing.ledger import RATE, ledger_table
 from packline.viewing.page import Bar, Block, Heading, KeyValues, Note, Page, Table, Value
+from packline.viewing.store_counts import OnProgress
+from packline.viewing.summaries import RATE, ledger_table
 from packline.viewing.text import percent, plural, size
 from packline.viewing.tokens import row_strip
 

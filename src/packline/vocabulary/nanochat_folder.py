@@ -22,7 +22,7 @@ from packline.encoders.reference import PROBES
 from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer, refusals
 from packline.errors import TokenizerError
-from packline.formats.layouts.pickled import Plain, pickled
+from packline.formats.nanogpt import Plain, pickled
 from packline.formats.pt import tensor_file
 from packline.storage.places import refuse_remote
 from packline.vocabulary.passages import LANGUAGES, PASSAGES

@@ -434,7 +434,7 @@ class TrainingTexts:
 def _end_of(file: InputFile) -> int:
     if file.format != "parquet":
         return file.size
-    from packline.sources.parquet_schema import open_parquet
+    from packline.sources.parquet import open_parquet
 
     with file.open() as raw:
         return int(open_parquet(raw, file.path).metadata.num_row_groups)

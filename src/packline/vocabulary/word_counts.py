@@ -37,7 +37,7 @@ import pyarrow as pa
 
 from packline.encoders.tiktoken import Pattern
 from packline.sources.batch import Texts
-from packline.storage.threads import process_cores
+from packline.storage.requests import process_cores
 
 JOIN_BYTES = 64 << 20
 """Total size of the tables of batches that wait to be joined."""

@@ -35,8 +35,8 @@ from packline.where.conditions import (
     Value,
     fields_of,
     terms_of,
+    value_test,
 )
-from packline.where.records import value_test
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 KERNELS: dict[Comparison, str] = {

@@ -16,8 +16,8 @@ from tests.viewing.web.sites import Parsed, client_of, ids_shown
 import packline
 from packline.facade import Store
 from packline.packing.exclusions import write_list
-from packline.viewing import column_bars
-from packline.viewing.column_bars import bars_of
+from packline.viewing import columns
+from packline.viewing.columns import bars_of
 from packline.viewing.web import choosing
 
 RECORDS = [
@@ -179,7 +179,7 @@ def test_large_stores_are_neither_filtered_nor_sorted(store: Store, monkeypatch:
 
 def test_heads_of_a_part_of_the_documents_say_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "of a sample" not in get(client_of([store]), {}).of("main")
-    monkeypatch.setattr(column_bars, "MOST_DOCUMENTS", 1)
+    monkeypatch.setattr(columns, "MOST_COUNTED", 1)
     heads = re.findall("<th .*?</th>", client_of([store]).get("/documents").text, re.DOTALL)
     shown = [re.sub("<svg.*?</svg>|<[^>]*>", " ", head, flags=re.DOTALL) for head in heads]
     for name in ("tokens", "score", "language", "text_bytes"):

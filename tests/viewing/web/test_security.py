@@ -14,8 +14,7 @@ from starlette.testclient import TestClient
 from tests.viewing.web.sites import Parsed, client_of, small_store
 
 from packline.facade import Store
-from packline.viewing.web.security import host_name
-from packline.viewing.web.serving import is_loopback, listen
+from packline.viewing.web.serving import host_name, is_loopback, listen
 
 PAGES = (
     "/",

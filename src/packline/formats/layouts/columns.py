@@ -11,6 +11,8 @@ Where files and record batches are cut depends on the documents, not on the stor
 
 Cost: a conversion of ids if the store has another width, and a copy where a record batch crosses a shard
 boundary. See `column_reader` for the reverse.
+
+`index.json` of rows in records: common parts of litdata and MDS.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from packline.errors import RecipeError
+from packline.errors import InputError, RecipeError
 from packline.formats.format import Options
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS
 from packline.formats.types import Edges, ExportPart, ExportPlan, fitting_dtype
@@ -35,7 +38,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from packline.formats.document_view import DocumentStream, DocumentView
-    from packline.formats.target import Target
+    from packline.formats.export_record import Target
+
 
 LABELS = "labels"
 WEIGHTS = "loss_weights"
@@ -250,3 +254,28 @@ def create_parquet(
         ) as writer,
     ):
         yield writer
+
+
+INDEX = "index.json"
+BLOCK_TOKENS = 1 << 19
+"""Approximate tokens in rows written at a time."""
+
+
+def read_index(folder: Path) -> dict[str, Any]:
+    """The object in a folder's `index.json`.
+
+    Raises:
+        InputError: it cannot be read, or is not an object.
+    """
+    path = folder if folder.name == INDEX and folder.is_file() else folder / INDEX
+    if not path.is_file():
+        raise InputError(f"{folder}: expected {INDEX}, or folders train and val with one, found neither")
+    try:
+        index = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(index, dict):
+        raise InputError(f"{path}: expected an object, found {type(index).__name__}")
+    return index

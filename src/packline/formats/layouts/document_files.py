@@ -36,7 +36,7 @@ from packline.recipe import SPLITS
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentStream, DocumentView, SharedShard
-    from packline.formats.target import Target
+    from packline.formats.export_record import Target
     from packline.store.report import Findings
 
 BLOCK_DOCUMENTS = 1 << 17

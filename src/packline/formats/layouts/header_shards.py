@@ -28,8 +28,7 @@ from packline.recipe import Split
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentStream, DocumentView
-    from packline.formats.export_record import ExportRecord
-    from packline.formats.target import Target
+    from packline.formats.export_record import ExportRecord, Target
     from packline.store.report import Findings
     from packline.store.writer import HashedFile
 

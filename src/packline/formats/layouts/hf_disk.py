@@ -33,7 +33,7 @@ from packline.formats.types import DatasetFile
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
-    from packline.formats.target import Target
+    from packline.formats.export_record import Target
     from packline.store.report import Findings
 
 STATE = "state.json"

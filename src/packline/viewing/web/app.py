@@ -24,9 +24,9 @@ from starlette.routing import Route
 from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.viewing.html import Assets, macro, read_static, render_file, style
 from packline.viewing.page import Link, Links, Note, Page
-from packline.viewing.web import compare, documents, pages, rows, run, tokenizers
-from packline.viewing.web.security import Guard
+from packline.viewing.web import documents, pages, rows, run, tokenizers
 from packline.viewing.web.served_run import address
+from packline.viewing.web.serving import Guard
 from packline.viewing.web.site import InvalidForm, Site, View, choice, number
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def make_site_app(
         route("/run", lambda view, _: run.run_page(view)),
         route("/search", lambda view, _: pages.search_page(view)),
         route("/compare/tokenizers", lambda view, _: tokenizers.tokenizers(view)),
-        route("/compare/stores", lambda view, _: compare.stores(view)),
+        route("/compare/stores", lambda view, _: tokenizers.stores(view)),
         Route("/jump", lambda request: _jump(site, request), methods=["GET"]),
         Route("/static/{name}", _static, methods=["GET"]),
         Route("/favicon.ico", _icon, methods=["GET"]),

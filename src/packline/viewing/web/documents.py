@@ -18,9 +18,8 @@ from packline.errors import RecipeError, StoreError
 from packline.packing.packer import DocumentFilter
 from packline.store.lookup import column_names
 from packline.store.provenance import Provenance, documents_schema
-from packline.viewing.column_bars import EACH_ONCE, OF_A_SAMPLE, ColumnBars
+from packline.viewing.columns import EACH_ONCE, OF_A_SAMPLE, ColumnBars
 from packline.viewing.describe import left_out_facts
-from packline.viewing.listing import SHOWN_CHARACTERS, beginning, shown_value
 from packline.viewing.page import (
     Block,
     ColumnHead,
@@ -35,6 +34,7 @@ from packline.viewing.page import (
     Value,
 )
 from packline.viewing.text import cut, plural
+from packline.viewing.token_pages import SHOWN_CHARACTERS, beginning, shown_value
 from packline.viewing.web.pages import ALL, PAGE_ITEMS, steps, store_field
 from packline.viewing.web.site import InvalidForm, View, choice, number
 from packline.where.grammar import canonical_where

@@ -23,12 +23,6 @@ from packline.viewing.describe import (
     store_facts,
     store_warnings,
 )
-from packline.viewing.listing import (
-    SHOWN_CHARACTERS,
-    plain_bytes,
-    shown_columns,
-    shown_value,
-)
 from packline.viewing.page import (
     Block,
     Form,
@@ -44,7 +38,14 @@ from packline.viewing.page import (
     WithFacts,
 )
 from packline.viewing.text import percent, plural, size, whole_characters
-from packline.viewing.token_pages import document_facts, loss_share
+from packline.viewing.token_pages import (
+    SHOWN_CHARACTERS,
+    document_facts,
+    loss_share,
+    plain_bytes,
+    shown_columns,
+    shown_value,
+)
 from packline.viewing.tokens import Vocabulary, document_strip
 from packline.viewing.turns import with_loss_links, with_turns
 from packline.viewing.web.search import MOST_IDS, Found, Hit, find_page, find_tokens

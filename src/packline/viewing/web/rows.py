@@ -20,7 +20,6 @@ from packline.packing.rows import Rows
 from packline.ragged import offsets_of
 from packline.store.provenance import Provenance
 from packline.viewing.describe import left_out_facts
-from packline.viewing.listing import beginning
 from packline.viewing.page import (
     Block,
     ColumnHead,
@@ -36,7 +35,7 @@ from packline.viewing.page import (
     WithFacts,
 )
 from packline.viewing.text import plural
-from packline.viewing.token_pages import row_facts
+from packline.viewing.token_pages import beginning, row_facts
 from packline.viewing.tokens import AnyRows, row_strip
 from packline.viewing.turns import with_loss_links
 from packline.viewing.web.documents import Params, choice_fields, chosen_documents

@@ -53,7 +53,7 @@ def address(path: str, **params: str | int | None) -> str:
 def uses_of(runs: Sequence[ServedRun], place: StorePath, document: int) -> tuple[tuple[str, Value], ...]:
     """Facts about the steps of each run that use a document of the store at a place."""
     facts: list[tuple[str, Value]] = []
-    for number, run in enumerate(runs):
+    for order, run in enumerate(runs):
         stores = [store for store in stores_of(run.loader) if store.place == place]
         if not stores or run.loader.building:
             continue
@@ -61,7 +61,7 @@ def uses_of(runs: Sequence[ServedRun], place: StorePath, document: int) -> tuple
         if not uses:
             facts.append((f"in {run.name}", "never used"))
         for use in uses[:USES]:
-            href = address("/run", run=number or None, step=use.step, row=use.index)
+            href = address("/run", run=order or None, step=use.step, row=use.index)
             facts.append((f"in {run.name}", Link(f"step {use.step:,}, slot {use.index:,}", href)))
         if len(uses) > USES:
             facts.append((f"in {run.name}", f"and {len(uses) - USES:,} more times"))

@@ -36,12 +36,10 @@ from packline.packing.packer import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
 from packline.store.kept_tokenizer import load_kept_tokenizer
-from packline.store.locating import store_path
-from packline.store.paths import StorePath
+from packline.store.paths import StorePath, store_path
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.reader import StoreReader
-from packline.viewing.column_bars import ColumnBars, measure_columns
-from packline.viewing.columns import ColumnCounts, count_columns
+from packline.viewing.columns import ColumnBars, ColumnCounts, count_columns, measure_columns
 from packline.viewing.page import Form, Note, Page
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
 from packline.viewing.tokens import Vocabulary

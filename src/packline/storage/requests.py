@@ -2,12 +2,24 @@
 
 The messages of clients contain whole answers of servers, among them signed addresses and key ids; so only the
 status, the code and the sentence of an answer are taken from them.
+
+Mapping in threads, in order and with bounded memory.
+
+Attempts at a request: pauses with jitter, each longer than the last, until patience ends.
 """
 
 from __future__ import annotations
 
 import http.client
+import logging
+import os
+import random
 import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from packline.errors import StoreError
 
@@ -141,3 +153,107 @@ def store_error(error: BaseException, place: str, scheme: str, action: str) -> S
     if not status:
         hint = f"check the network and the endpoint, then {hint}"
     return StoreError(f"{start}: {reason}", hint=hint)
+
+
+T = TypeVar("T")
+U = TypeVar("U")
+WAITING = 4
+"""Results per thread that may wait for the caller, so that memory is bounded."""
+MOST_THREADS = 8
+"""Threads of `in_threads`: more of them mostly wait for each other."""
+
+
+def process_cores() -> int:
+    """Number of cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_threads(function: Callable[[T], U], values: Iterable[T]) -> Iterator[U]:
+    """Results of `map_in_threads` with a thread per core, for work in Arrow and NumPy: they release the GIL.
+
+    >>> list(in_threads(lambda number: number * number, range(4)))
+    [0, 1, 4, 9]
+    """
+    return map_in_threads(function, values, min(process_cores(), MOST_THREADS), "packline-pass")
+
+
+def map_in_threads(function: Callable[[T], U], values: Iterable[T], threads: int, name: str) -> Iterator[U]:
+    """Results of a function in the order of its arguments, computed by threads; in turn for one thread.
+
+    The threads end with the iterator: a process that forks afterwards has none.
+
+    Args:
+        name: beginning of the names of the threads.
+
+    >>> list(map_in_threads(str.upper, "abc", 2, "example"))
+    ['A', 'B', 'C']
+    """
+    if threads <= 1:
+        yield from map(function, values)
+        return
+    waiting: deque[Future[U]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix=name) as pool:
+        try:
+            for value in values:
+                waiting.append(pool.submit(function, value))
+                if len(waiting) >= WAITING * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for one in waiting:
+                one.cancel()
+
+
+PATIENCE_SECONDS = 180.0
+"""Time for which a store that has answered before may fail."""
+FIRST_SECONDS = 5.0
+"""The same for one that has never answered: its address may be wrong."""
+LONGEST_PAUSE = 15.0
+LOG_AFTER_SECONDS = 15.0
+"""Time after which repeated failures are logged, once a minute at most."""
+MINUTE = 60.0
+LOG = logging.getLogger("packline.storage")
+
+_logged = -MINUTE
+
+
+class Attempts:
+    """Pauses between the attempts at one request.
+
+    Args:
+        pause: seconds of the first pause; each next one is twice as long, up to 15 seconds.
+
+    >>> attempts = Attempts(0.001)
+    >>> attempts.wait(1), attempts.wait(0)
+    (True, False)
+    """
+
+    def __init__(self, pause: float) -> None:
+        self._pause = pause
+        self._began = time.monotonic()
+        self.number = 1
+
+    def wait(self, patience: float, reason: str = "") -> bool:
+        """Pause before the next attempt; False, at once, if more than `patience` seconds have passed.
+
+        Args:
+            reason: what failed, for the log.
+        """
+        global _logged
+        now = time.monotonic()
+        if (seconds := now - self._began) > patience:
+            return False
+        if seconds > LOG_AFTER_SECONDS and now - _logged >= MINUTE:
+            _logged = now
+            LOG.warning("requests have failed for %d s and are repeated: %s", seconds, reason)
+        time.sleep(self._pause * random.uniform(0.5, 1.5))
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        self.number += 1
+        return True
+
+    def error(self, last: StoreError) -> StoreError:
+        """Error for the end of patience, of the last failure."""
+        seconds = time.monotonic() - self._began
+        times = f" ({self.number} attempts in {seconds:.0f} s)" if self.number > 1 else ""
+        return StoreError(f"{last.message}{times}", hint=last.hint)
