@@ -121,54 +121,6 @@ def test_fractions_that_leave_nothing_are_refused() -> None:
     assert check_recipe(Recipe(sources=source, tokenizer="t", test_fraction=0.5)).test_fraction == 0.5
 
 
-@pytest.mark.parametrize(
-    ("written", "message", "hint"),
-    [
-        (
-            'tokenizer = "t"\n[sources]\ninputs = ["a"]',
-            "sources is a table: expected a list of",
-            "[[sources]]",
-        ),
-        ('tokenizer = "t"\n[[sources]]\ninputs = "laws/"', "inputs is 'laws/': ", 'inputs = ["laws/"]'),
-        (
-            'tokenizer = "t"\n[[sources]]\nname = "web"\ninputs = ["a"]\nformat = "json"',
-            "web: format is 'json': expected auto, jsonl, parquet or text",
-            "did you mean 'jsonl'?",
-        ),
-        (
-            'tokenizer = "t"\nval_fraction = "1%"\n[[sources]]\ninputs = ["a"]',
-            "val_fraction is '1%'",
-            "= 0.01",
-        ),
-        (
-            'tokenizer = "t"\nval_fraction = 1\n[[sources]]\ninputs = ["a"]',
-            "expected at least 0 and below 1",
-            "",
-        ),
-        ('[[sources]]\ninputs = ["a"]', "tokenizer is missing", "write tokenizer = "),
-        ('tokenizer = "t"', "sources is missing", "write [[sources]]"),
-        (
-            'tokenizer = "t"\n[[sources]]\ninputs = ["a"]\nweight = 1\nmax_epochs = 0',
-            "recipe.toml: sources[0]: max_epochs is 0: expected at least 1 or unlimited",
-            "",
-        ),
-        (
-            'tokenizer = "t"\n[run]\nstrict = "true"\n[[sources]]\ninputs = ["a"]',
-            "strict is 'true': expected true or false",
-            "without quotes",
-        ),
-    ],
-)
-def test_a_mistake_in_a_recipe_is_answered_in_words_of_the_file(
-    tmp_path: Path, written: str, message: str, hint: str
-) -> None:
-    path = tmp_path / "recipe.toml"
-    path.write_text(written)
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(path)
-    assert message in str(caught.value) and hint in caught.value.hint
-
-
 def test_a_source_that_is_gone_and_one_that_changed_are_named() -> None:
     old = {"sources": [{"name": "qa", "template": "a" * 300}, {"name": "novels", "template": None}]}
     new = {"sources": [{"name": "qa", "template": "b" * 300}]}

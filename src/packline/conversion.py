@@ -14,6 +14,9 @@ from packline.errors import RecipeError, did_you_mean
 T = TypeVar("T")
 LISTS = (inspect.VarTupleType, inspect.ListType)
 
+BOOLEANS = dict.fromkeys(("true", "yes", "on"), "true") | dict.fromkeys(("false", "no", "off"), "false")
+"""Words that are meant as true or false."""
+
 _PLACE = re.compile(r" - at `(?:key in )?\$(.*)`$")
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+)\]")
 _MISSING = re.compile(r"missing required field `(\w+)`")
@@ -126,11 +129,14 @@ def _hint(name: str, value: Any, kind: inspect.Type) -> str:
             if isinstance(one.item_type, inspect.StructType):
                 return f"write [[{setting}]], in two brackets" if isinstance(value, dict) else ""
             return f"write {setting} = {in_toml([value], quotes=True)}"
-        if isinstance(one, inspect.FloatType) and isinstance(value, str):
-            percent = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", value)
-            return f"write {setting} = {float(percent[1]) / 100:g}" if percent else ""
-        if isinstance(one, inspect.BoolType) and str(value).lower() in ("true", "false"):
-            return f"write {setting} = {str(value).lower()}, without quotes"
+        if isinstance(one, inspect.FloatType):
+            percent = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%?", str(value))
+            is_fraction = one.le == 1 or one.lt == 1
+            return f"write {setting} = {float(percent[1]) / 100:g}" if percent and is_fraction else ""
+        if isinstance(one, inspect.BoolType) and str(value).lower() in BOOLEANS:
+            return f"write {setting} = {BOOLEANS[str(value).lower()]}, without quotes"
+        if isinstance(one, inspect.StructType) and value is None:
+            return f"write [{setting}]"
     return ""
 
 

@@ -50,9 +50,6 @@ Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 PartOf = Annotated[float, Meta(ge=0, lt=1)]
 """Fraction of documents in a split."""
 
-FIELDS = "packline init writes a recipe with the usual settings, and comments on the others"
-"""Hint at the settings of a recipe."""
-
 # Fields with UNSET were added later. When not given they are left out of the manifest, so its bytes equal
 # those of earlier versions of packline, and a build begun with one of them can be resumed.
 
@@ -221,7 +218,7 @@ def _load(path: str | Path) -> tuple[Recipe, RunOptions, list[Share]]:
         source.update(read(source, Source, where, more=Share.__struct_fields__))
         said[number] = read_quantities(said[number], Share, where)
     where = str(path)
-    recipe = convert(read(table, Recipe, where, more=["run"]), Recipe, where, hint=FIELDS)
+    recipe = convert(read(table, Recipe, where, more=["run"]), Recipe, where)
     options = convert(read(run, RunOptions, f"{path}: run", more=["memory"]), RunOptions, f"{path}: run")
     shares = [convert(one, Share, f"{path}: sources[{number}]") for number, one in enumerate(said)]
     _check_shares(shares, path)
@@ -281,14 +278,15 @@ def check_recipe(recipe: Recipe) -> Recipe:
     try:  # Python does not check the types of fields
         given = msgspec.to_builtins(recipe, enc_hook=os.fspath)
     except TypeError as error:
-        raise RecipeError(f"the recipe: {error}", hint=FIELDS) from error
-    recipe = convert(given, type(recipe), hint=FIELDS)
+        raise RecipeError(f"the recipe: {error}") from error
+    recipe = convert(given, type(recipe))
     if not recipe.sources:
         raise RecipeError("the recipe has no sources", hint="name at least one input")
     test_fraction = recipe.test_fraction or 0.0
     if recipe.val_fraction + test_fraction > 1:
         raise RecipeError(
-            f"test_fraction is {test_fraction}: expected 0 or more, and no more than val_fraction leaves"
+            f"val_fraction is {recipe.val_fraction} and test_fraction {test_fraction}: "
+            "expected at most 1 together"
         )
     if recipe.val_documents is not UNSET:
         _check_val_documents(recipe)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,16 +70,30 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     Traceback (most recent call last):
     packline.errors.RecipeError: cannot read the recipe missing.toml: No such file or directory
     """
+    text = ""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        table = tomllib.loads(text)
     except OSError as error:
         raise RecipeError(f"cannot read the {what} {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise RecipeError(f"{path} is not TOML: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path} is not TOML: {error}", hint=_hint_of_line(text, str(error))) from error
     kind = _kind(table)
     if kind is not None and what in get_args(Kind) and kind != what:
         raise RecipeError(f"{path} is a {kind}: expected a {what}", hint=kind_hint(path, kind))
     return table
+
+
+def _hint_of_line(text: str, error: str) -> str:
+    """What to write in place of the line that an error names; the line itself where that is not known."""
+    number = re.search(r"at line (\d+)", error)
+    line = text.splitlines()[int(number[1]) - 1].strip() if number else ""
+    bare = re.fullmatch(r"([\w.-]+)\s*=\s*([A-Za-z][\w./-]*)\s*(?:#.*)?", line)
+    if bare and bare[2] not in ("true", "false"):
+        return f'text has quotes: {bare[1]} = "{bare[2]}"'
+    return f"the line is: {line}" if line else ""
 
 
 def read_table(

@@ -22,7 +22,7 @@ from tests.packing.counting import (
 )
 from tests.store.stores import relist
 
-from packline.errors import CorruptStore, RecipeError
+from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.packing import documents, offsets
 from packline.packing.concat import Concat
@@ -126,13 +126,6 @@ def test_steps_are_whole_in_every_block() -> None:
     # The pass of `Cumulative` adds up steps within a block: a step across two blocks would be two steps.
     assert Selection.blocks.__defaults__ is not None
     assert Selection.blocks.__defaults__[0] % documents.STEP == 0
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
-def test_a_tail_fraction_outside_0_to_1_is_refused(tmp_path: Path, fraction: float) -> None:
-    selection = Selection(make_store(tmp_path / "store", [[5]]))
-    with pytest.raises(RecipeError, match=r"min_tail_fraction is .*: expected 0 to 1"):
-        Concat(selection, 4, min_tail_fraction=fraction)
 
 
 @pytest.mark.parametrize("mapped", [False, True])

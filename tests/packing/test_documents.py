@@ -181,11 +181,11 @@ def test_a_large_filter_is_a_plan_that_is_made_once(tmp_path: Path, monkeypatch:
         ({"split": "val"}, "split is 'val': expected one of train, all in .*"),
         ({"labels": ["web"]}, "no document of .* has the label 'web': expected 'code'"),
         ({"sources": "web"}, "no document of .* has the source 'web': expected 'made' or 'made-code'"),
-        ({"min_tokens": -1}, "min_tokens is -1: expected 0 or more"),
+        ({"min_tokens": -1}, "min_tokens is -1: expected at least 0"),
         ({"max_tokens": 0}, "max_tokens is 0: expected at least 1"),
         ({"min_tokens": 9, "max_tokens": 8}, "max_tokens is 8: expected at least min_tokens, 9"),
-        ({"shuffle_documents": -1}, "shuffle_documents is -1: expected a seed"),
-        ({"shuffle_documents": True}, "shuffle_documents is True: expected a seed"),
+        ({"shuffle_documents": -1}, "shuffle_documents is -1: expected at least 0"),
+        ({"shuffle_documents": True}, "shuffle_documents is true: expected a whole number"),
     ],
 )
 def test_settings_that_make_no_sense(tmp_path: Path, settings: dict[str, object], message: str) -> None:

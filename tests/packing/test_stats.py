@@ -86,7 +86,7 @@ def test_lengths_that_make_no_rows_are_refused(store: Store, seq_len: int) -> No
 
 def test_a_packing_that_does_not_exist_is_refused(store: Store) -> None:
     with pytest.raises(RecipeError, match="'first_fit': expected one of concat, best_fit, pad"):
-        compare_packings(Selection(store), 4, ["first_fit"])
+        compare_packings(Selection(store), 4, ["first_fit"])  # type: ignore[list-item]
 
 
 def test_a_price_of_no_rows_has_shares_all_the_same(store: Store) -> None:

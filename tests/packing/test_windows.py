@@ -166,7 +166,7 @@ def test_the_memory_keeps_the_newest_plans_and_every_number_of_rows(monkeypatch:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"pack_window": 0}, "pack_window is 0: expected 1 or more"),
+        ({"pack_window": 0}, "pack_window is 0: expected at least 1"),
         ({"pack_window": 2, "packing": "concat"}, "pack_window is 2, and packing is concat"),
         ({"pack_window": 2, "shuffle_documents": 1}, "units in stored order"),
     ],

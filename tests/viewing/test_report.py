@@ -344,7 +344,7 @@ def test_what_cannot_be_is_refused_before_anything_is_counted(store: Store, tmp_
     with pytest.raises(RecipeError, match="seq_len is 1"):
         packline.report(store, out=tmp_path / "r.html", seq_len=1, workers=0)
     with pytest.raises(RecipeError, match="packing is 'tight'"):
-        packline.report(store, out=tmp_path / "r.html", packing="tight", workers=0)
+        packline.report(store, out=tmp_path / "r.html", packing="tight", workers=0)  # type: ignore[arg-type]
     with pytest.raises(TokenizerError, match="no tokenizer"):
         packline.report(store, out=tmp_path / "r.html", against=tmp_path / "none.json")
     assert list(tmp_path.iterdir()) == []

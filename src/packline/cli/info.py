@@ -17,7 +17,7 @@ from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import RecipeError
 from packline.packing.documents import Selection
-from packline.packing.packer import PACKINGS, DocumentFilter
+from packline.packing.packer import PACKINGS, DocumentFilter, Packing
 from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader
 from packline.toml import kind_of
@@ -137,7 +137,7 @@ def write_report(
     out: str,
     *,
     seq_len: int | None,
-    packing: str | None,
+    packing: Packing | None,
     against: Sequence[str],
     rows: int | None,
     workers: int | None,
@@ -241,7 +241,7 @@ def first_characters(store: StoreReader, number: int) -> str:
 def show_packings(
     store: str,
     lengths: Sequence[int],
-    packing: str | None,
+    packing: Packing | None,
     *,
     write: bool,
     settings: dict[str, Any],

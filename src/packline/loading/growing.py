@@ -244,7 +244,7 @@ class GrowingBuild:
             RecipeError: settings that need the whole store, or do not fit it.
         """
         assert self.begun is not None
-        check_row_options(options)
+        options = check_row_options(options)
         _check_followable(self.begun.recipe, options)
         sources = selected_names(self.begun.recipe, options)
         part, complete = self._part(sources)

@@ -141,12 +141,6 @@ PACKING_FIELDS = tuple(
 """Settings that turn documents into rows, in a stage or in a source."""
 
 
-LAYOUT = (
-    "a run file has [loader] with batch_size or batch_tokens, "
-    "and [[stages]] with seq_len and [[stages.sources]]"
-)
-
-
 def read_run(path: str | Path) -> RunFile:
     """Read a run file without opening any store. Folders are absolute or relative to the working directory.
 
@@ -185,7 +179,7 @@ def convert_run(table: dict[str, Any], name: str) -> RunFile:
     Raises:
         RecipeError: a wrong type, or a setting that does not fit the others.
     """
-    return _check(convert(table, RunFile, name, hint=LAYOUT), name)
+    return _check(convert(table, RunFile, name), name)
 
 
 def _with_sources_complete(table: dict[str, Any], name: str) -> dict[str, Any]:

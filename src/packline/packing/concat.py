@@ -21,7 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from packline.errors import CorruptStore, RecipeError
+from packline.errors import CorruptStore
 from packline.packing.documents import SampledOffsets, Selection
 from packline.packing.offsets import DocumentOffsets
 from packline.packing.packer import Counts, Spans
@@ -43,8 +43,6 @@ class Concat:
     name: ClassVar[str] = "concat"
 
     def __init__(self, selection: Selection, seq_len: int, *, min_tail_fraction: float = 0.5) -> None:
-        if not 0 <= min_tail_fraction <= 1:
-            raise RecipeError(f"min_tail_fraction is {min_tail_fraction}: expected 0 to 1")
         self.selection, self.seq_len = selection, seq_len
         self.tokens = selection.tokens
         whole, tail = divmod(self.tokens, seq_len)

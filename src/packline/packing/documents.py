@@ -27,7 +27,7 @@ from packline.fingerprint import hash_value
 from packline.packing.cache import LARGE, Filtered, PlanMemory, cached_table
 from packline.packing.filtering import COLUMN_COST, Filters, LeftOut, ShardPlaces
 from packline.packing.offsets import DocumentOffsets, document_offsets
-from packline.packing.packer import DocumentFilter
+from packline.packing.packer import DocumentFilter, check_choice
 from packline.permutation import Permutation
 from packline.ragged import offsets_of
 from packline.storage.places import refuse_remote
@@ -242,8 +242,7 @@ class Selection:
         *,
         plans: str | Path | PlanMemory | None = None,
     ) -> None:
-        _check_numbers(choice)
-        choice = choice.canonical()
+        choice = check_choice(choice).canonical()
         if isinstance(plans, str | Path):
             refuse_remote(plans, "a plan")
         self.store, self.plans = store, plans
@@ -429,7 +428,7 @@ def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[st
             f"split is {split!r}: expected one of {', '.join([*splits, 'all'])} in {store.place}",
             hint=""
             if split not in ("val", "test")
-            else f"a build with --{split}-fraction makes a split {split}",
+            else f"{split}_fraction in the recipe of a build makes a split {split}",
         )
     whence = shard_labels(store) if labels is not None or sources is not None else []
     for what, wanted, found in (
@@ -457,18 +456,6 @@ def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[st
             continue
         losses[reason] = losses.get(reason, 0) + counts[number]
     return chosen
-
-
-def _check_numbers(choice: DocumentFilter) -> None:
-    least, most, seed = choice.min_tokens, choice.max_tokens, choice.shuffle_documents
-    if least is not None and least < 0:
-        raise RecipeError(f"min_tokens is {least}: expected 0 or more")
-    if most is not None and most < 1:
-        raise RecipeError(f"max_tokens is {most}: expected at least 1")
-    if least is not None and most is not None and most < least:
-        raise RecipeError(f"max_tokens is {most}: expected at least min_tokens, {least}")
-    if seed is not None and (isinstance(seed, bool) or not 0 <= seed < 2**63):
-        raise RecipeError(f"shuffle_documents is {seed}: expected a seed, 0 <= seed < 2**63, or None")
 
 
 def _check_lengths(store: StoreReader, lengths: np.ndarray) -> None:

@@ -25,13 +25,18 @@ Places of a row that no span fills are padding, at its end.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
+from packline.conversion import convert
+from packline.errors import RecipeError
 from packline.ragged import offsets_of
+from packline.recipe import Natural, Positive, Seed
 from packline.where.grammar import canonical_where
 
 Packing: TypeAlias = Literal["concat", "best_fit", "pad"]
@@ -54,9 +59,9 @@ class DocumentFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Only documents with this label, or with one of these."""
     sources: str | tuple[str, ...] | None = None
     """Only documents of this source, or of these."""
-    min_tokens: int | None = None
+    min_tokens: Natural | None = None
     """Only documents with at least n tokens, including boundary tokens."""
-    max_tokens: int | None = None
+    max_tokens: Positive | None = None
     """Only documents with at most n tokens."""
     where: str | None = None
     """Only documents that meet a condition on their columns: `score >= 3 and language in ['de', 'en']`."""
@@ -64,7 +69,7 @@ class DocumentFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """True: only the first of equal texts. Folders of other stores: also no text that one of them has."""
     exclude: str | tuple[str, ...] | None = None
     """List of documents to leave out, or several: Parquet, as `packline verify --write` makes it."""
-    shuffle_documents: int | None = None
+    shuffle_documents: Seed | None = None
     """Seed for a shuffle of the documents before they are packed; None keeps the stored order."""
 
     def canonical(self) -> DocumentFilter:
@@ -85,22 +90,51 @@ class DocumentFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 class RowOptions(DocumentFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Documents of a store, and how they fill rows."""
 
-    packing: str = "concat"
+    packing: Packing = "concat"
     """`concat`, `best_fit` or `pad`; `packline info --seq-len` reports the cost of each."""
-    min_tail_fraction: float = 0.5
+    min_tail_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """For concat: smallest share of a row for which the last row is kept, padded."""
-    pack_window: int | None = None
+    pack_window: Positive | None = None
     """For best_fit: units of a source that are packed together; None: all documents."""
-    overflow: str = "truncate"
+    overflow: Overflow = "truncate"
     """For pad: `truncate`, `split` or `drop` documents longer than a row."""
     boundary_loss: bool = False
     """True if the end of a document predicts the beginning of the next."""
-    pad_id: int | None = None
+    pad_id: Natural | None = None
     """Token at padding; None: the end-of-document token."""
 
 
 DEFAULTS = RowOptions()
 """Rows of the split train, packed by `concat`."""
+
+Choice = TypeVar("Choice", bound=DocumentFilter)
+
+
+def check_choice(choice: Choice) -> Choice:
+    """Refuse values that no store can have; return the choice, with the values of Python's own types.
+
+    Raises:
+        RecipeError: a value of the wrong type or out of its limits, or limits that contradict each other.
+
+    >>> check_choice(RowOptions(packing="bestfit"))
+    Traceback (most recent call last):
+    packline.errors.RecipeError: packing is 'bestfit': expected concat, best_fit or pad
+    """
+    given = {name: _plain(getattr(choice, name)) for name in choice.__struct_fields__}
+    choice = convert(given, type(choice))
+    least, most = choice.min_tokens, choice.max_tokens
+    if least is not None and most is not None and most < least:
+        raise RecipeError(f"max_tokens is {most}: expected at least min_tokens, {least}")
+    return choice
+
+
+def _plain(value: Any) -> Any:
+    """A value without the types of NumPy and paths."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _names(names: str | tuple[str, ...] | None) -> tuple[str, ...] | None:

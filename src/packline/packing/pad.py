@@ -37,9 +37,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from packline.errors import RecipeError
 from packline.packing.documents import SampledOffsets, Selection
-from packline.packing.packer import OVERFLOWS, Counts, Spans
+from packline.packing.packer import Counts, Overflow, Spans
 
 
 class Pad:
@@ -57,9 +56,7 @@ class Pad:
 
     name: ClassVar[str] = "pad"
 
-    def __init__(self, selection: Selection, seq_len: int, *, overflow: str = "truncate") -> None:
-        if overflow not in OVERFLOWS:
-            raise RecipeError(f"overflow is {overflow!r}: expected one of {', '.join(OVERFLOWS)}")
+    def __init__(self, selection: Selection, seq_len: int, *, overflow: Overflow = "truncate") -> None:
         self.selection, self.seq_len, self.overflow = selection, seq_len, overflow
         self._sums: SampledOffsets | None = None
         """Sums of rows; None for one row per document."""

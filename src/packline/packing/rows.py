@@ -33,7 +33,7 @@ from packline.notebook import Notebook
 from packline.packing.cache import PlanMemory
 from packline.packing.documents import Selection
 from packline.packing.filtering import LeftOut
-from packline.packing.packer import DEFAULTS, PACKINGS, Counts, Packer, RowOptions, Spans
+from packline.packing.packer import DEFAULTS, Counts, Packer, RowOptions, Spans, check_choice
 from packline.packing.row_reader import RowReader
 from packline.ragged import offsets_of
 from packline.store.reader import StoreReader
@@ -68,7 +68,7 @@ class Rows(RowReader, Notebook):
         *,
         plans: Plans = None,
     ) -> None:
-        check_row_options(options)
+        options = check_row_options(options)
         self.seq_len = check_seq_len(seq_len, store)
         self.store, self.options, self.plans = store, options, plans
         self.packing, self.boundary_loss = options.packing, bool(options.boundary_loss)
@@ -221,15 +221,14 @@ def settings_fingerprint(options: RowOptions, seq_len: int, pad_id: int, selecti
     )
 
 
-def check_row_options(options: RowOptions) -> None:
-    """Reject an unknown packing, and a setting that the packing would ignore.
+def check_row_options(options: RowOptions) -> RowOptions:
+    """Refuse values that no store can have, and a setting that the packing would ignore.
 
     Raises:
         RecipeError: names the setting.
     """
+    options = check_choice(options)
     packing = options.packing
-    if packing not in PACKINGS:
-        raise RecipeError(f"packing is {packing!r}: expected one of {', '.join(PACKINGS)}")
     if packing != "concat" and options.min_tail_fraction != 0.5:
         raise RecipeError(
             f"min_tail_fraction is {options.min_tail_fraction}, and packing is {packing}: concat has it"
@@ -238,6 +237,7 @@ def check_row_options(options: RowOptions) -> None:
         raise RecipeError(f"pack_window is {options.pack_window}, and packing is {packing}: best_fit has it")
     if packing != "pad" and options.overflow != "truncate":
         raise RecipeError(f"overflow is {options.overflow!r}, and packing is {packing}: pad has it")
+    return options
 
 
 SPLIT_BLOCK = 4096

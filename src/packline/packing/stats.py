@@ -24,7 +24,7 @@ from packline.errors import RecipeError
 from packline.packing.best_fit import best_fit_counts
 from packline.packing.concat import Concat
 from packline.packing.documents import Selection
-from packline.packing.packer import OVERFLOWS, PACKINGS, Counts, RowOptions
+from packline.packing.packer import OVERFLOWS, PACKINGS, Counts, Overflow, Packing, RowOptions
 from packline.packing.pad import Pad
 from packline.packing.row_reader import untrained_rows
 from packline.packing.rows import Rows, check_seq_len
@@ -40,8 +40,8 @@ class PackingStats(msgspec.Struct, frozen=True):
     ('concat', 0.125, 0.222)
     """
 
-    packing: str
-    overflow: str | None
+    packing: Packing
+    overflow: Overflow | None
     """Overflow of pad; None for other packings."""
     seq_len: int
     counts: Counts
@@ -81,7 +81,7 @@ class PackingStats(msgspec.Struct, frozen=True):
 def compare_packings(
     selection: Selection,
     seq_len: int,
-    packings: Sequence[str] = PACKINGS,
+    packings: Sequence[Packing] = PACKINGS,
     *,
     min_tail_fraction: float = 0.5,
     pack_window: int | None = None,
@@ -100,7 +100,7 @@ def compare_packings(
         CorruptStore: lengths that no store can have, or a count that does not balance.
     """
     seq_len = check_seq_len(seq_len, selection.store)
-    counts: dict[str, list[tuple[str | None, Callable[[], Counts]]]] = {
+    counts: dict[str, list[tuple[Overflow | None, Callable[[], Counts]]]] = {
         "concat": [(None, lambda: Concat(selection, seq_len, min_tail_fraction=min_tail_fraction).counts)],
         "best_fit": [(None, lambda: best_fit_counts(selection, seq_len))],
         "pad": [

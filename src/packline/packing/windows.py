@@ -93,7 +93,7 @@ class WindowedBestFit:
         plans: as for `BestFit`; in a `PlanMemory`, plans are made when they are first used.
 
     Raises:
-        RecipeError: fewer than one unit, or shuffled documents.
+        RecipeError: shuffled documents.
         CorruptStore: the plan on disk is damaged, or belongs to another store.
         StoreError: a plan cannot be written.
     """
@@ -220,10 +220,8 @@ def window_parts(selection: Selection, units: int) -> list[WindowPart]:
     """Windows of a selection; those without documents are left out.
 
     Raises:
-        RecipeError: fewer than one unit, or shuffled documents.
+        RecipeError: shuffled documents.
     """
-    if units < 1:
-        raise RecipeError(f"pack_window is {units}: expected 1 or more units")
     if selection.settings["shuffle_documents"] is not None:
         raise RecipeError(
             "expected shuffle_documents or pack_window, found both: windows are units in stored order",

@@ -16,7 +16,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -42,6 +42,9 @@ from packline.viewing.store_counts import (
 from packline.viewing.suspicious import REASONS
 from packline.viewing.tally import Counter, Rates, Suspect, TokenTally, add_up, measure_rates
 from packline.viewing.tokens import Vocabulary
+
+if TYPE_CHECKING:
+    from packline.packing.packer import Packing
 
 TOP = 20
 FEW, MANY = "few bytes per token", "many bytes per token"
@@ -110,7 +113,7 @@ def analyze(
     store: str | Path | StoreReader,
     *,
     seq_len: int | Sequence[int] = (),
-    packing: str | None = None,
+    packing: Packing | None = None,
     top: int = TOP,
     workers: int | None = None,
     on: On = "local",
@@ -237,7 +240,7 @@ def _suspicious(tally: TokenTally, rates: Rates, top: int) -> list[Suspicious]:
     ]
 
 
-def _prices(store: StoreReader, lengths: Sequence[int], packing: str | None) -> list[PackingStats]:
+def _prices(store: StoreReader, lengths: Sequence[int], packing: Packing | None) -> list[PackingStats]:
     if not lengths or not store.manifest.documents:
         return []
     from packline.packing.documents import Selection

@@ -29,7 +29,7 @@ import numpy as np
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError, StoreError, refuse_unknown_names
-from packline.packing.packer import RowOptions
+from packline.packing.packer import Packing, RowOptions
 from packline.packing.rows import Rows
 from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.reader import StoreReader, shard_labels
@@ -78,7 +78,7 @@ def report(
     *,
     out: str | Path,
     seq_len: int | None = None,
-    packing: str = "concat",
+    packing: Packing = "concat",
     against: str | Path | Sequence[str | Path] = (),
     rows: int = ROWS,
     workers: int | None = None,
@@ -126,7 +126,7 @@ def report_page(
     store: str | Path | StoreReader,
     *,
     seq_len: int | None = None,
-    packing: str = "concat",
+    packing: Packing = "concat",
     against: str | Path | Sequence[str | Path] = (),
     rows: int = ROWS,
     workers: int | None = None,
@@ -192,7 +192,7 @@ def _store_blocks(store: StoreReader, analysis: Analysis, others: Sequence[Token
 # ------------------------------------------------------------------------------------------- rows
 
 
-def _row_blocks(store: StoreReader, length: int, packing: str, rows: int, tokens: int) -> list[Block]:
+def _row_blocks(store: StoreReader, length: int, packing: Packing, rows: int, tokens: int) -> list[Block]:
     """Blocks of a few rows from all parts of the store."""
     if not rows or not length or not store.manifest.documents:
         return []

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def settings_of(view: View) -> tuple[Rows, Params]:
     split = choice(view.params, "split", (*view.opened.splits, "all"), view.opened.splits[0])
     default = default_seq_len(view, split) or 2
     seq_len = number(view.params, "seq_len", default, least=2, most=tokens, what="tokens of a row")
-    packing = choice(view.params, "packing", PACKINGS, "concat")
+    packing: Any = choice(view.params, "packing", PACKINGS, "concat")
     chosen, given = chosen_documents(view)
     params: Params = {
         "seq_len": seq_len,
