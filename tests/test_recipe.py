@@ -116,7 +116,7 @@ def test_a_recipe_made_in_python_is_checked_like_a_file() -> None:
 
 def test_fractions_that_leave_nothing_are_refused() -> None:
     source = (Source(inputs=("x",)),)
-    with pytest.raises(RecipeError, match=r"test_fraction is 0.6"):
+    with pytest.raises(RecipeError, match=r"test_fraction 0\.6: expected at most 1"):
         check_recipe(Recipe(sources=source, tokenizer="t", val_fraction=0.5, test_fraction=0.6))
     assert check_recipe(Recipe(sources=source, tokenizer="t", test_fraction=0.5)).test_fraction == 0.5
 
