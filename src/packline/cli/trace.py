@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import RowArguments, option
+from packline.cli.arguments import Count, RowArguments, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, Piece, output, table
 from packline.errors import CorruptStore, RecipeError, StoreError
@@ -113,25 +113,23 @@ class TraceTarget:
     """Choice of what to trace."""
 
     step: Annotated[
-        int | None,
+        Count | None,
         option("Step, counted from 0: the batch after N batches.", STEP),
     ] = None
     rank: Annotated[int | None, option("Only the rows of this rank. Default: all.", STEP)] = None
     world_size: Annotated[int, option("Ranks that share a batch. Default: 1.", STEP)] = 1
-    row: Annotated[int | None, option("Only this row of the global batch, with all of its spans.", STEP)] = (
-        None
-    )
+    row: Annotated[Count | None, option("Only this row of the batch, with all its spans.", STEP)] = None
     steps: Annotated[
         str | None, option("Steps A to B - 1, as A:B: all of their documents; with --write.", LIST)
     ] = None
     write: Annotated[
         str | None, option("Write the list of these documents, LIST.parquet, for --exclude.", LIST)
     ] = None
-    document: Annotated[int | None, option("A document by its number in the store.", DOCUMENT)] = None
+    document: Annotated[Count | None, option("A document by its number in the store.", DOCUMENT)] = None
     id: Annotated[str | None, option("Documents by their id.", DOCUMENT)] = None
     file: Annotated[str | None, option("A document by its file; with --position.", DOCUMENT)] = None
     position: Annotated[
-        int | None, option("Position in the file: byte offset, or row of a Parquet file.", DOCUMENT)
+        Count | None, option("Position in the file: byte offset, or row of a Parquet file.", DOCUMENT)
     ] = None
     store: Annotated[
         str | None, option("Folder of the document's store, if a run file has several.", DOCUMENT)
@@ -325,7 +323,12 @@ def find_documents(loader: Loader, wanted: TraceTarget) -> list[tuple[StoreReade
             )
         return [(stores[0], document_number(stores[0], wanted.document))]
     if wanted.file is not None:
-        named = [store for store in stores if wanted.file in (entry.name for entry in store.manifest.inputs)]
+        file = wanted.file
+        named = [
+            store
+            for store in stores
+            if any(f"/{file}".endswith(f"/{entry.name}") for entry in store.manifest.inputs)
+        ]
         stores = named or stores  # the error of a store that has the file is more specific
     found: list[tuple[StoreReader, int]] = []
     failed: list[StoreError] = []

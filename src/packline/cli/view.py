@@ -40,14 +40,14 @@ _ROWS, _DOCUMENTS = RowArguments(), DocumentArguments()
 class ViewTarget:
     """Choice of a document, a row or a batch."""
 
-    document: Annotated[int | None, option("Document by its number. Default for a store: 0.", WHAT)] = None
+    document: Annotated[Count | None, option("Document by its number. Default for a store: 0.", WHAT)] = None
     row: Annotated[
-        int | None,
+        Count | None,
         option("Row by its number, with --seq-len; with --step or a batch file: row of the batch.", WHAT),
     ] = None
-    step: Annotated[int | None, option("Batch of this step, counted from 0 as in packline trace.", WHAT)] = (
-        None
-    )
+    step: Annotated[
+        Count | None, option("Batch of this step, counted from 0 as in packline trace.", WHAT)
+    ] = None
     rank: Annotated[int | None, option("With --step: only the rows of this rank.", WHAT)] = None
     world_size: Annotated[int, option("Ranks that share a batch. Default: 1.", WHAT)] = 1
 
@@ -62,7 +62,7 @@ class Shown:
         option(f"Maximum tokens. Default: {MOST}; for each row of a batch {BATCH_TOKENS}.", SHOWN),
     ] = None
     first: Annotated[
-        int, option("First token of the document, or first document of a list. Default: 0.", SHOWN)
+        Count, option("First token of the document, or first document of a list. Default: 0.", SHOWN)
     ] = 0
     out: Annotated[
         str | None, option("Write an HTML file that opens offline, instead of printing.", SHOWN, alias="-o")

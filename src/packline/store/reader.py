@@ -353,7 +353,8 @@ def find_by_place(store: StoreReader, file: str, position: int) -> list[int]:
     """Numbers of the documents that start at a position of a file.
 
     Args:
-        file: path as in provenance, below the source's common folder.
+        file: path as in provenance, below the source's common folder; or that after the name of the source,
+            as pages show it.
         position: byte offset in the decompressed file, or row number in a Parquet file.
 
     Returns:
@@ -365,8 +366,13 @@ def find_by_place(store: StoreReader, file: str, position: int) -> list[int]:
     found: list[int] = []
     below: tuple[int, int] | None = None
     above: tuple[int, int] | None = None
-    for first, table in _row_groups(store, ["file", "position"]):
-        chosen = np.flatnonzero(_equal(table["file"], file))
+    sources = [name for name in store.manifest.sources if file.startswith(f"{name}/")]
+    for first, table in _row_groups(store, ["source", "file", "position"]):
+        matches = _equal(table["file"], file)
+        for name in sources:
+            below_it = file.removeprefix(f"{name}/")
+            matches |= _equal(table["source"], name) & _equal(table["file"], below_it)
+        chosen = np.flatnonzero(matches)
         if not len(chosen):
             continue
         positions = table["position"].to_numpy()[chosen]
