@@ -128,7 +128,7 @@ def prepare() -> None:
         eod=EOD,
         workers=0,
     )
-    packline.build_chat(
+    packline.sft(
         WORK / "chats.jsonl",
         WORK / "small.json",
         out=WORK / "chats",

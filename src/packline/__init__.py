@@ -33,18 +33,18 @@ _HOMES = {
     "Store": "packline.facade",
     "analyze": "packline.viewing.analysis",
     "build": "packline.api",
-    "build_chat": "packline.api",
     "copy": "packline.stores",
     "diff": "packline.stores",
     "estimate": "packline.api",
     "export": "packline.exports",
     "follow": "packline.loading.follow",
-    "import_dataset": "packline.api",
+    "import_": "packline.api",
     "merge": "packline.stores",
     "open": "packline.api",
     "pull": "packline.hub.pull",
     "push": "packline.hub.push",
     "report": "packline.viewing.report",
+    "sft": "packline.api",
     "trace": "packline.loading.trace",
     "verify": "packline.store.verify",
     "write_rows": "packline.exports",
@@ -55,10 +55,10 @@ __all__ = [name for name in _HOMES if name != "open"]  # `from packline import *
 
 if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.api import build as build
-    from packline.api import build_chat as build_chat
     from packline.api import estimate as estimate
-    from packline.api import import_dataset as import_dataset
+    from packline.api import import_ as import_
     from packline.api import open as open
+    from packline.api import sft as sft
     from packline.errors import PacklineError as PacklineError
     from packline.exports import export as export
     from packline.exports import write_rows as write_rows

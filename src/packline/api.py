@@ -1,10 +1,10 @@
 """Python functions behind the command line.
 
-build           inputs and a tokenizer, or a recipe -> a store
-estimate        the same arguments -> an estimate of the build
-open            a store for reading
-build_chat      conversations -> a store with a loss mask
-import_dataset  another project's dataset -> a store
+build       inputs and a tokenizer, or a recipe -> a store
+estimate    the same arguments -> an estimate of the build
+open        a store for reading
+sft         conversations -> a store with a loss mask
+import_     another project's dataset -> a store
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def open(
 
 
 @refuse_unknown_names
-def build_chat(
+def sft(
     inputs: str | Path | ConversationSource | Sequence[str | Path | ConversationSource],
     tokenizer: str | Path,
     *,
@@ -200,7 +200,7 @@ def build_chat(
     >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
     >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
     >>> _ = (folder / "tokenizer.json").write_bytes(text)
-    >>> store = build_chat(
+    >>> store = sft(
     ...     folder / "chat.jsonl",
     ...     folder / "tokenizer.json",
     ...     out=folder / "store",
@@ -245,12 +245,12 @@ def build_chat(
 
 
 @refuse_unknown_names
-def import_dataset(
+def import_(
     path: str | Path,
     *,
     tokenizer: str | Path,
     out: str | Path,
-    from_format: str | None = None,
+    from_: str | None = None,
     eod: str | int | None = None,
     bos: str | int | None = None,
     options: Mapping[str, Any] | None = None,
@@ -264,7 +264,7 @@ def import_dataset(
         path: a file or folder.
         tokenizer: the tokenizer that made the ids: a tokenizer.json, a folder with one, a hub id, ...
         out: folder of the store: new, empty, or containing the same import.
-        from_format: a name that `packline formats` lists; None: recognised, if unambiguous.
+        from_: a name that `packline formats` lists; None: recognised, if unambiguous.
         eod: end of document, as a string or an id; by default from the metadata, or the tokenizer's own.
         bos: begin of document, put before every document if given; required there if the format has it there.
         options: options of the format, by name.
@@ -282,9 +282,9 @@ def import_dataset(
     >>> _ = (folder / "train.bin").write_bytes(bytes([0, 0, 1, 0, 2, 0, 1, 0, 2, 0]))
     >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
     >>> _ = (folder / "tokenizer.json").write_bytes(msgspec.json.encode({"model": model}))
-    >>> store = import_dataset(
+    >>> store = import_(
     ...     folder / "train.bin",
-    ...     from_format="nanogpt",
+    ...     from_="nanogpt",
     ...     tokenizer=folder / "tokenizer.json",
     ...     out=folder / "store",
     ...     eod="</s>",
@@ -296,7 +296,7 @@ def import_dataset(
     from packline.formats.import_ import ImportRequest, run_import
 
     request = ImportRequest(
-        str(path), from_format, str(tokenizer), str(out), eod, bos, dict(options or {}), workers
+        str(path), from_, str(tokenizer), str(out), eod, bos, dict(options or {}), workers
     )
     run_import(request, on_event, on)
     return Store(out)

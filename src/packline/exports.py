@@ -30,7 +30,7 @@ def export(
     source: str | Path | Store | Loader | Recipe | Sequence[str | Path],
     *,
     out: str | Path,
-    to_format: str,
+    to: str,
     tokenizer: str | Path | None = None,
     options: Mapping[str, Any] | None = None,
     link: Link = "auto",
@@ -45,7 +45,7 @@ def export(
         source: a store or its folder, a run file (`.toml`) or a `Loader`; or arguments of `build`: inputs
             with a tokenizer, or a recipe. Their store is built next to the output, at `OUT.store`, and kept.
         out: output folder: new, empty, or containing the same export.
-        to_format: name of the format; `packline formats` lists them.
+        to: name of the format; `packline formats` lists them.
         tokenizer: tokenizer for text inputs.
         options: options of the format, by name.
         link: how files of the store are reused where the output has the same bytes: `hard` links,
@@ -64,7 +64,7 @@ def export(
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> exported = export(store.path, out=folder / "data", to_format="nanogpt", workers=0)
+    >>> exported = export(store.path, out=folder / "data", to="nanogpt", workers=0)
     >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
     True
     """
@@ -93,12 +93,12 @@ def export(
         run_build(recipe, view, running, None, on=on)
         rest = {}
         if isinstance(source, str | Path) and is_recipe(source):
-            options = with_weights(to_format, options, source)
+            options = with_weights(to, options, source)
     if rest:
         raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
     return run_export(
         view,
-        to=to_format,
+        to=to,
         out=out,
         options=options,
         choice=choice,
@@ -144,7 +144,7 @@ def write_rows(
     exported = export(
         source,
         out=out,
-        to_format="baked",
+        to="baked",
         options=options,
         workers=workers,
         on=on,

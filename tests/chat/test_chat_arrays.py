@@ -80,7 +80,7 @@ def test_what_stands_behind_the_end_is_reported() -> None:
 
 
 def build(path: Path, out: Path, tokenizer: Path) -> Store:
-    store = packline.build_chat(path, tokenizer, out=out, workers=0)
+    store = packline.sft(path, tokenizer, out=out, workers=0)
     assert store.verify().ok
     return store
 
@@ -129,7 +129,7 @@ def test_bad_elements_are_kept_with_their_place_and_good_ones_are_read(
     path.write_bytes(
         b"[" + b",\n".join(one for pair in zip([good] * 4, bad, strict=True) for one in pair) + b"]"
     )
-    store = packline.build_chat(path, tokenizer, out=tmp_path / "store", workers=0)
+    store = packline.sft(path, tokenizer, out=tmp_path / "store", workers=0)
     assert store.manifest.documents == 4
     assert store.manifest.ledger.rejected == dict.fromkeys(
         ("invalid_utf8", "malformed_json", "nothing_to_train", "too_large"), 1
@@ -151,7 +151,7 @@ def test_an_array_of_messages_is_refused_and_json_lines_named_json_are_read(
 ) -> None:
     (tmp_path / "one.json").write_text(json.dumps(PLAIN, indent=1), "utf-8")
     with pytest.raises(InputError, match="an array of messages"):
-        packline.build_chat(tmp_path / "one.json", tokenizer, out=tmp_path / "none", workers=0)
+        packline.sft(tmp_path / "one.json", tokenizer, out=tmp_path / "none", workers=0)
     talks.write(tmp_path / "lines.json", [{"messages": PLAIN}] * 2)
     assert build(tmp_path / "lines.json", tmp_path / "store", tokenizer).manifest.documents == 2
     assert plain_name("A/b.JSON.gz") == "a/b.json"
@@ -168,4 +168,4 @@ def test_a_template_that_does_not_end_stops_the_job_with_the_place_of_the_conver
     monkeypatch.setattr(sandbox, "MOST_SECONDS", 0.1)
     position = path.read_bytes().index(b"\n") + 1
     with pytest.raises(RecipeError, match=f"chat.jsonl, byte {position}: the template took 0.1 seconds"):
-        packline.build_chat(path, tokenizer, out=tmp_path / "store", workers=0)
+        packline.sft(path, tokenizer, out=tmp_path / "store", workers=0)

@@ -61,7 +61,7 @@ def test_tokens_and_loss_are_what_the_format_says_of_the_raw_messages(
     path = talks.write(tmp_path / "chat.jsonl", records + refused)
     folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", ("<|endoftext|>", *named.tokens))
     eod: dict[str, Any] = {"eod": "<|endoftext|>", "workers": 0}
-    store = packline.build_chat(path, folder, out=tmp_path / "store", chat_template=name, **eod)
+    store = packline.sft(path, folder, out=tmp_path / "store", chat_template=name, **eod)
     wanted = [list(FORMATS[name](one["messages"], one.get("tools") or [])) for one in records]
     texts = ["".join(text for text, _ in one) for one in wanted]
     assert talks.whole_texts(store) == [f"{text}<|endoftext|>" for text in texts]
@@ -73,14 +73,14 @@ def test_tokens_and_loss_are_what_the_format_says_of_the_raw_messages(
     assert store.manifest.ledger.rejected == ({"template": len(refused)} if refused else {})
     assert store.verify().ok
     # A name stands for its text, and nothing else.
-    again = packline.build_chat(path, folder, out=tmp_path / "text", chat_template=named.text, **eod)
+    again = packline.sft(path, folder, out=tmp_path / "text", chat_template=named.text, **eod)
     assert contents(again.path) == contents(store.path)
 
 
 def test_what_cannot_be_proven_is_a_bad_record_and_the_job_goes_on(qwen3: Path, tmp_path: Path) -> None:
     path = talks.write(tmp_path / "chat.jsonl", [ONE, TWO, SYSTEM, CALLED, TWO])
     notes: list[str] = []
-    store = packline.build_chat(
+    store = packline.sft(
         path,
         qwen3,
         out=tmp_path / "store",
@@ -109,7 +109,7 @@ def test_where_nothing_can_be_proven_the_nearest_name_is_told_and_the_folder_is_
     with pytest.raises(
         RecipeError, match=r"none of 2 records could be used: mask 2; the first: .*chat\.jsonl"
     ) as no:
-        packline.build_chat(path, qwen3, out=tmp_path / "store", workers=0)
+        packline.sft(path, qwen3, out=tmp_path / "store", workers=0)
     assert (
         no.value.hint
         == "use --chat-template qwen3, which writes a question and its answer alike and marks the answer"
@@ -119,7 +119,7 @@ def test_where_nothing_can_be_proven_the_nearest_name_is_told_and_the_folder_is_
     assert (tmp_path / "store" / "rejects" / "chat-000000.jsonl").is_file()
     # What the hint says, with the same folder, gives just what a new one does.
     stores = [
-        packline.build_chat(path, qwen3, out=tmp_path / name, chat_template="qwen3", workers=0)
+        packline.sft(path, qwen3, out=tmp_path / name, chat_template="qwen3", workers=0)
         for name in ("store", "new")
     ]
     assert stores[0].manifest.ledger.documents == 2
@@ -139,23 +139,23 @@ def test_a_crash_while_the_folder_is_freed_leaves_the_same_build(
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Path, "unlink", killed)
-        packline.build_chat(path, qwen3, out=tmp_path / "store", workers=0)
+        packline.sft(path, qwen3, out=tmp_path / "store", workers=0)
     # Another build is refused, since this one is not known to be given up; it runs again, and fails again.
     with pytest.raises(ResumeMismatch):
-        packline.build_chat(path, qwen3, out=tmp_path / "store", chat_template="qwen3", workers=0)
+        packline.sft(path, qwen3, out=tmp_path / "store", chat_template="qwen3", workers=0)
     for _ in range(2):
         with pytest.raises(RecipeError, match="none of 2 records could be used: mask 2"):
-            packline.build_chat(path, qwen3, out=tmp_path / "store", workers=0)
-    store = packline.build_chat(path, qwen3, out=tmp_path / "store", chat_template="qwen3", workers=0)
+            packline.sft(path, qwen3, out=tmp_path / "store", workers=0)
+    store = packline.sft(path, qwen3, out=tmp_path / "store", chat_template="qwen3", workers=0)
     assert store.verify().ok
 
 
 def test_where_records_are_no_conversations_the_template_is_not_blamed(qwen3: Path, tmp_path: Path) -> None:
     path = talks.write(tmp_path / "chat.jsonl", [{"text": "no conversation"}] * 3)
     with pytest.raises(InputError, match="none of 3 records could be used: not_a_conversation 3") as no:
-        packline.build_chat(path, qwen3, out=tmp_path / "store", workers=0)
+        packline.sft(path, qwen3, out=tmp_path / "store", workers=0)
     assert "--chat-template" not in no.value.hint
-    assert packline.build_chat(talks.write(path, [ONE]), qwen3, out=tmp_path / "store", workers=0).verify().ok
+    assert packline.sft(talks.write(path, [ONE]), qwen3, out=tmp_path / "store", workers=0).verify().ok
 
 
 @pytest.mark.parametrize("settings", [{"chat_template": "chatml"}, {"scheme": "nanochat"}])
@@ -166,7 +166,7 @@ def test_where_a_chosen_format_has_no_place_no_other_is_proposed(
     folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", tokens)
     path = talks.write(tmp_path / "chat.jsonl", [THOUGHT])
     with pytest.raises(InputError, match=r"template 1; the first: .* no place for reasoning") as no:
-        packline.build_chat(path, folder, out=tmp_path / "store", workers=0, **settings)
+        packline.sft(path, folder, out=tmp_path / "store", workers=0, **settings)
     assert "--chat-template" not in no.value.hint
 
 
@@ -175,7 +175,7 @@ def test_a_template_that_is_broken_is_refused_before_any_work(tokenizer_json: Pa
     for text in ("{% for m in messages %}", "{{ raise_exception('never') }}", "{{ messages[0].content }}"):
         folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, text)
         with pytest.raises(RecipeError, match="the chat template"):
-            packline.build_chat(path, folder, out=tmp_path / "store", workers=0)
+            packline.sft(path, folder, out=tmp_path / "store", workers=0)
         assert not (tmp_path / "store").exists()
 
 
@@ -189,5 +189,5 @@ def test_a_template_that_is_broken_is_refused_before_any_work(tokenizer_json: Pa
 def test_names_that_cannot_be_used_are_refused(given: str, message: str, qwen3: Path, tmp_path: Path) -> None:
     path = talks.write(tmp_path / "chat.jsonl", [ONE])
     with pytest.raises(RecipeError, match=message):
-        packline.build_chat(path, qwen3, out=tmp_path / "store", chat_template=given)
+        packline.sft(path, qwen3, out=tmp_path / "store", chat_template=given)
     assert not (tmp_path / "store").exists()

@@ -27,7 +27,7 @@ def test_merged_conversations_are_those_built_together(tokenizer_json: Path, tmp
 
     def build(out: str, chosen: list[ConversationSource]) -> Store:
         settings = {"scheme": "nanochat", "workers": 0}
-        return packline.build_chat(chosen, tokenizer, out=tmp_path / out, **settings)  # type: ignore[arg-type]
+        return packline.sft(chosen, tokenizer, out=tmp_path / out, **settings)  # type: ignore[arg-type]
 
     build("whole", sources)
     build("a", sources[:1])
@@ -43,7 +43,7 @@ def test_conversations_and_text_are_merged_and_checked_by_their_own_rules(
 ) -> None:
     tokenizer = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", talks.NANOCHAT_TOKENS)
     path = talks.write(tmp_path / "chat.jsonl", [TALK] * 3)
-    chat = packline.build_chat([str(path)], tokenizer, out=tmp_path / "chat", scheme="nanochat", workers=0)
+    chat = packline.sft([str(path)], tokenizer, out=tmp_path / "chat", scheme="nanochat", workers=0)
     eod = chat.manifest.tokenizer.eod
     words = tmp_path / "words.txt"
     words.write_text("some words of plain text")

@@ -59,7 +59,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_what_is_trained_on_are_the_assistants_words(case: str, tokenizer_json: Path, tmp_path: Path) -> None:
     _, _, said, settings = CASES[case]
     records = [PLAIN, {"messages": talks.WEATHER}, [*PLAIN, *talks.WEATHER[1:]], PLAIN + PLAIN[:1]]
-    store = packline.build_chat(
+    store = packline.sft(
         talks.write(tmp_path / "chat.jsonl", records),
         make_tokenizer(tokenizer_json, tmp_path / "tokenizer", case),
         out=tmp_path / "store",
@@ -91,7 +91,7 @@ def test_real_conversations_are_trained_on_word_by_word(case: str, shared: Path,
     ]
     (tmp_path / "chat.jsonl").write_text("\n".join(lines), "utf-8")
     base = shared / "tokenizers" / ("qwen3" if case == "chatml" else "gpt2") / "tokenizer.json"
-    store = packline.build_chat(
+    store = packline.sft(
         tmp_path / "chat.jsonl",
         make_tokenizer(base, tmp_path / "tokenizer", case),
         out=tmp_path / "store",
@@ -107,7 +107,7 @@ def test_chatml_is_written_as_by_hand_and_encoded_as_the_reference_does(
     tokenizer_json: Path, tmp_path: Path
 ) -> None:
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
-    store = packline.build_chat(
+    store = packline.sft(
         talks.write(tmp_path / "chat.jsonl", [PLAIN]), folder, out=tmp_path / "store", workers=0
     )
     asked = "<|im_start|>user\nSay a word.<|im_end|>\n"
@@ -123,15 +123,15 @@ def test_a_finished_store_is_that_of_conversations_that_were_touched_but_not_cha
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     chat = talks.write(tmp_path / "chat.jsonl", [PLAIN])
     sources = [ConversationSource(inputs=(str(chat),), repeat=2)]
-    packline.build_chat(sources, folder, out=tmp_path / "store", workers=0)
+    packline.sft(sources, folder, out=tmp_path / "store", workers=0)
     before, after = contents(tmp_path / "store"), time.time_ns() + 10**9
     os.utime(chat, ns=(after, after))
-    packline.build_chat(sources, folder, out=tmp_path / "store", workers=0)
+    packline.sft(sources, folder, out=tmp_path / "store", workers=0)
     assert contents(tmp_path / "store") == before
     chat.write_text(chat.read_text().replace("Say", "Pay"))
     os.utime(chat, ns=(1, 1))
     with pytest.raises(ResumeMismatch, match=r"the content of input .*chat.jsonl"):
-        packline.build_chat(sources, folder, out=tmp_path / "store", workers=0)
+        packline.sft(sources, folder, out=tmp_path / "store", workers=0)
 
 
 BAD: list[tuple[Any, str]] = [
@@ -156,7 +156,7 @@ def test_bad_conversations_are_kept_with_their_reason_and_the_ledger_balances(
     records = [one for bad, _ in BAD for one in (bad, PLAIN)]
     path = talks.write(tmp_path / "chat.jsonl", records)
     path.write_bytes(path.read_bytes() + b"not json\n[1, 2\n")
-    store = packline.build_chat(
+    store = packline.sft(
         path,
         make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml"),
         out=tmp_path / "store",
@@ -182,11 +182,9 @@ def test_what_is_cut_is_counted_and_the_rest_is_as_it_was(tokenizer_json: Path, 
     path = talks.write(tmp_path / "chat.jsonl", records)
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "nanochat")
     build: dict[str, Any] = {"scheme": "nanochat", "workers": 0}
-    whole = packline.build_chat(path, folder, out=tmp_path / "whole", **build)
+    whole = packline.sft(path, folder, out=tmp_path / "whole", **build)
     most = len(whole.documents[1])
-    cut = packline.build_chat(
-        path, folder, out=tmp_path / "cut", max_tokens=most, overflow="truncate", **build
-    )
+    cut = packline.sft(path, folder, out=tmp_path / "cut", max_tokens=most, overflow="truncate", **build)
     mask = cut.manifest.ledger.mask
     assert mask
     lost = sum(max(len(one) - most, 0) for one in whole.documents)
@@ -206,7 +204,7 @@ def test_a_conversation_of_which_nothing_trained_is_left_is_too_long(
     tokenizer_json: Path, tmp_path: Path
 ) -> None:
     record = [{"role": "user", "content": "on and on " * 99}, PLAIN[1]]
-    store = packline.build_chat(
+    store = packline.sft(
         talks.write(tmp_path / "chat.jsonl", [record, PLAIN]),
         make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "nanochat"),
         out=tmp_path / "store",
@@ -237,7 +235,7 @@ def test_jsonl_compressed_parquet_and_any_number_of_processes_give_the_same_toke
         ("gzip", tmp_path / "chat.jsonl.gz", 0),
         ("parquet", tmp_path / "chat.parquet", 0),
     ):
-        made[name] = packline.build_chat(given, folder, out=tmp_path / name, workers=workers)
+        made[name] = packline.sft(given, folder, out=tmp_path / name, workers=workers)
         assert made[name].verify().ok, name
     tokens = {name: b"".join(one.tobytes() for one in store.documents) for name, store in made.items()}
     assert len(set(tokens.values())) == 1
@@ -254,7 +252,7 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_bytes(
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN, {"messages": talks.WEATHER}] * 100)
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     monkeypatch.setattr(sources_module, "UNIT_BYTES", 1 << 15)
-    packline.build_chat(path, folder, out=tmp_path / "whole", workers=0)
+    packline.sft(path, folder, out=tmp_path / "whole", workers=0)
     commit = StoreFolder.commit
     done: list[str] = []
 
@@ -266,14 +264,14 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_bytes(
 
     monkeypatch.setattr(StoreFolder, "commit", full)
     with pytest.raises(OutOfSpace):
-        packline.build_chat(path, folder, out=tmp_path / "again", workers=0)
+        packline.sft(path, folder, out=tmp_path / "again", workers=0)
     monkeypatch.setattr(StoreFolder, "commit", commit)
     assert not (tmp_path / "again" / "manifest.json").exists()
     before = {name: (tmp_path / "again" / f"receipts/{name}.json").stat().st_mtime_ns for name in done}
     with pytest.raises(ResumeMismatch, match="max_tokens"):
-        packline.build_chat(path, folder, out=tmp_path / "again", workers=0, max_tokens=4000)
+        packline.sft(path, folder, out=tmp_path / "again", workers=0, max_tokens=4000)
     plans: list[Any] = []
-    packline.build_chat(path, folder, out=tmp_path / "again", workers=0, on_event=plans.append)
+    packline.sft(path, folder, out=tmp_path / "again", workers=0, on_event=plans.append)
     assert contents(tmp_path / "again") == contents(tmp_path / "whole")
     after = {name: (tmp_path / "again" / f"receipts/{name}.json").stat().st_mtime_ns for name in done}
     assert before == after
@@ -283,11 +281,11 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_bytes(
 def test_inputs_that_changed_are_noticed(tokenizer_json: Path, tmp_path: Path) -> None:
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN] * 3)
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
-    packline.build_chat(path, folder, out=tmp_path / "store", workers=0)
-    packline.build_chat(path, folder, out=tmp_path / "store", workers=0)  # nothing to do
+    packline.sft(path, folder, out=tmp_path / "store", workers=0)
+    packline.sft(path, folder, out=tmp_path / "store", workers=0)  # nothing to do
     talks.write(path, [PLAIN] * 4)
     with pytest.raises(ResumeMismatch):
-        packline.build_chat(path, folder, out=tmp_path / "store", workers=0)
+        packline.sft(path, folder, out=tmp_path / "store", workers=0)
 
 
 def test_sources_have_their_own_split_label_and_number_of_times(tokenizer_json: Path, tmp_path: Path) -> None:
@@ -299,7 +297,7 @@ def test_sources_have_their_own_split_label_and_number_of_times(tokenizer_json: 
         ConversationSource(inputs=(str(other),), name="exam", split="test"),
     ]
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
-    store = packline.build_chat(sources, folder, out=tmp_path / "store", workers=0)
+    store = packline.sft(sources, folder, out=tmp_path / "store", workers=0)
     counts = {name: ledger.documents for name, ledger in store.manifest.sources.items()}
     assert counts == {"plain": 10, "tools": 2, "exam": 3}
     splits = {split: sum(len(one) for one in store.shards if one.entry.split == split) for split in SPLITS}
@@ -322,9 +320,7 @@ def test_what_has_the_weight_0_is_read_and_not_learned(
     plain = [[{**one, "weight": 1} for one in record] for record in records]
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", case)
     stores = [
-        packline.build_chat(
-            talks.write(tmp_path / f"{name}.jsonl", given), folder, out=tmp_path / name, **settings
-        )
+        packline.sft(talks.write(tmp_path / f"{name}.jsonl", given), folder, out=tmp_path / name, **settings)
         for name, given in (("weighed", records), ("plain", plain))
     ]
     wanted = [
@@ -354,7 +350,7 @@ def test_what_arrow_fills_up_with_nulls_is_not_in_calls(tokenizer_json: Path, tm
     pq.write_table(pa.table({"messages": records}), tmp_path / "chat.parquet")
     lines = talks.write(tmp_path / "chat.jsonl", records)
     stores = [
-        packline.build_chat(path, folder, out=tmp_path / f"store{n}", workers=0)
+        packline.sft(path, folder, out=tmp_path / f"store{n}", workers=0)
         for n, path in enumerate((tmp_path / "chat.parquet", lines))
     ]
     texts = [talks.whole_texts(store) for store in stores]
@@ -370,7 +366,7 @@ def test_equal_conversations_are_in_one_split_and_shares_are_about_what_was_aske
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     shares = {"two": {"val_fraction": 0.2}, "three": {"val_fraction": 0.2, "test_fraction": 0.3}}
     made = {
-        name: packline.build_chat(path, folder, out=tmp_path / name, workers=0, **cast("Any", share))
+        name: packline.sft(path, folder, out=tmp_path / name, workers=0, **cast("Any", share))
         for name, share in shares.items()
     }
     texts = {
@@ -385,8 +381,8 @@ def test_equal_conversations_are_in_one_split_and_shares_are_about_what_was_aske
     assert texts["two"]["val"] == texts["three"]["val"]
     assert made["three"].verify().ok
     assert made["two"].manifest.recipe.test_fraction is msgspec.UNSET
-    with pytest.raises(RecipeError, match=r"test_fraction is 0\.9"):
-        packline.build_chat(path, folder, out=tmp_path / "no", val_fraction=0.2, test_fraction=0.9)
+    with pytest.raises(RecipeError, match=r"test_fraction 0\.9: expected at most 1"):
+        packline.sft(path, folder, out=tmp_path / "no", val_fraction=0.2, test_fraction=0.9)
 
 
 def _texts(shard: Any) -> list[bytes]:
@@ -395,7 +391,7 @@ def _texts(shard: Any) -> list[bytes]:
 
 def test_rows_carry_the_mask(tokenizer_json: Path, tmp_path: Path) -> None:
     records = [[PLAIN[0], {"role": "assistant", "content": "word " * n}] for n in range(1, 30)]
-    store = packline.build_chat(
+    store = packline.sft(
         talks.write(tmp_path / "chat.jsonl", records),
         make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml"),
         out=tmp_path / "store",
@@ -426,7 +422,7 @@ def test_settings_that_make_no_sense_are_refused(
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN])
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     with pytest.raises(RecipeError, match=message):
-        packline.build_chat(path, folder, out=tmp_path / "store", **settings)
+        packline.sft(path, folder, out=tmp_path / "store", **settings)
     assert not (tmp_path / "store").exists()
 
 
@@ -435,11 +431,11 @@ def test_a_tokenizer_without_a_template_and_an_array_of_messages_are_refused(
 ) -> None:
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN])
     with pytest.raises(RecipeError, match="has no chat template"):
-        packline.build_chat(path, tokenizer_json, out=tmp_path / "store")
+        packline.sft(path, tokenizer_json, out=tmp_path / "store")
     (tmp_path / "chat.json").write_text(json.dumps(PLAIN))
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     with pytest.raises(InputError, match="an array of messages"):
-        packline.build_chat(tmp_path / "chat.json", folder, out=tmp_path / "store")
+        packline.sft(tmp_path / "chat.json", folder, out=tmp_path / "store")
 
 
 def test_a_count_of_trained_tokens_that_is_wrong_is_noticed(
@@ -454,7 +450,7 @@ def test_a_count_of_trained_tokens_that_is_wrong_is_noticed(
     monkeypatch.setattr(_Unit, "_write", miscount)
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN])
-    report = packline.build_chat(path, folder, out=tmp_path / "store", workers=0).verify()
+    report = packline.sft(path, folder, out=tmp_path / "store", workers=0).verify()
     assert any("trained tokens" in str(problem) for problem in report.problems)
 
 
@@ -476,7 +472,7 @@ def test_a_tokenizer_that_puts_a_space_before_texts_does_so_only_where_there_is_
     )
     common: dict[str, Any] = {"eod": "</s>", "workers": 0}
     for space in (" ", ""):
-        store = packline.build_chat(
+        store = packline.sft(
             path,
             tmp_path / "tokenizer.json",
             out=tmp_path / f"store{len(space)}",

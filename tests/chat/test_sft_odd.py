@@ -31,7 +31,7 @@ def test_odd_json_beside_a_conversation_costs_nothing_and_within_it_is_told(
     }
     path = tmp_path / "chat.jsonl"
     path.write_text("\n".join(lines))
-    store = packline.build_chat(
+    store = packline.sft(
         path,
         make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml"),
         out=tmp_path / "store",
@@ -53,7 +53,7 @@ def test_an_odd_value_in_a_row_costs_at_most_that_row(tokenizer_json: Path, tmp_
         "id": pa.Array.from_buffers(pa.string(), 3, raw.buffers()).take(pa.array([1, 0, 2])),
     }
     pq.write_table(pa.table(columns), tmp_path / "chat.parquet")
-    store = packline.build_chat(
+    store = packline.sft(
         tmp_path / "chat.parquet",
         make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml"),
         out=tmp_path / "store",

@@ -29,7 +29,7 @@ def test_conversations_whose_outputs_or_later_instructions_a_template_leaves_out
     folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, CHATML)
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN, *records, *records])
     for role, lost in (("nobody", 0), ("tool", 2), ("system", 2)):
-        store = packline.build_chat(
+        store = packline.sft(
             path, folder, out=tmp_path / role, chat_template=shows.replace("ROLE", role), workers=0
         )
         assert store.manifest.ledger.rejected == ({"template": lost} if lost else {})
@@ -49,9 +49,9 @@ def test_of_answers_that_are_judged_only_the_good_ones_are_trained_on(
     ]
     folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, CHATML)
     path = talks.write(tmp_path / "judged.jsonl", judged)
-    store = packline.build_chat(path, folder, out=tmp_path / "store", workers=0)
+    store = packline.sft(path, folder, out=tmp_path / "store", workers=0)
     assert talks.trained_texts(store) == [["Answer 0.<|im_end|>"], ["Answer 1.<|im_end|>"]]
     assert store.manifest.ledger.rejected == {"preference_data": 3}
     pairs = talks.write(tmp_path / "pairs.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
     with pytest.raises(InputError, match=r"preference data \(chosen, rejected\) .* DPOTrainer reads them"):
-        packline.build_chat(pairs, folder, out=tmp_path / "none", workers=0)
+        packline.sft(pairs, folder, out=tmp_path / "none", workers=0)

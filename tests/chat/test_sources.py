@@ -65,7 +65,7 @@ def test_the_mixture_has_its_parts_as_often_as_it_says(tokenizer_json: Path, tmp
     }
     sources.append(ConversationSource(**held_out, name="spelling-val", task="spelling", split="val"))
     tokenizer = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", talks.NANOCHAT_TOKENS)
-    store = packline.build_chat(sources, tokenizer, out=tmp_path / "store", scheme="nanochat", workers=0)
+    store = packline.sft(sources, tokenizer, out=tmp_path / "store", scheme="nanochat", workers=0)
     counts = {name: ledger.documents for name, ledger in store.manifest.sources.items()}
     assert counts == {
         "smoltalk": 6,
@@ -81,7 +81,7 @@ def test_the_mixture_has_its_parts_as_often_as_it_says(tokenizer_json: Path, tmp
     }
     assert store.manifest.ledger.rejected == {}
     assert store.verify().ok
-    packline.export(store, to_format="stacks", out=tmp_path / "stacks", workers=0)
+    packline.export(store, to="stacks", out=tmp_path / "stacks", workers=0)
     config = json.loads((tmp_path / "stacks" / "config.json").read_text())
     assert (config["train_conversations"], config["val_conversations"]) == (131, 59)
     assert config["train_source_counts"] == {name: n for name, n in counts.items() if "-val" not in name}
@@ -154,7 +154,7 @@ def test_what_is_cut_is_what_the_original_rule_cuts_and_what_just_fits_is_not_am
     most = sorted(lengths)[180]  # the length of one at least, which just fits
     source = ConversationSource(inputs=(str(path),), task="gsm8k", limit=200)
     settings: dict[str, Any] = {"scheme": "nanochat", "overflow": "truncate", "workers": 0}
-    store = packline.build_chat([source], folder, out=tmp_path / "store", max_tokens=most + 1, **settings)
+    store = packline.sft([source], folder, out=tmp_path / "store", max_tokens=most + 1, **settings)
     mask = store.manifest.ledger.mask
     assert mask
     assert store.manifest.ledger.documents == 200

@@ -75,7 +75,7 @@ class Result(NamedTuple):
 def stored(records: list[Any], name: str, tokenizer: Path, out: Path) -> list[Result]:
     """Result of `sft` for each record."""
     path = talks.write(out.with_suffix(".jsonl"), records)
-    store = packline.build_chat(path, tokenizer, out=out, chat_template=name, eod="<|endoftext|>", workers=0)
+    store = packline.sft(path, tokenizer, out=out, chat_template=name, eod="<|endoftext|>", workers=0)
     lines = path.read_bytes().splitlines(keepends=True)
     starts = [sum(map(len, lines[:number])) for number in range(len(lines))]
     found: dict[int, Result] = {}

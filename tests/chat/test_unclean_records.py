@@ -62,7 +62,7 @@ def test_what_nobody_asks_for_costs_no_conversation(
     path = tmp_path / ("chat.json" if array else "chat.jsonl")
     path.write_text(f"[{', '.join(lines)}]" if array else "\n".join(lines), "utf-8")
     folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, CHATML)
-    store = packline.build_chat(path, folder, out=tmp_path / "store", workers=0)
+    store = packline.sft(path, folder, out=tmp_path / "store", workers=0)
     assert talks.trained_texts(store) == [["Me.<|im_end|>"]] * len(GOOD)
     assert [store.provenance(number).id for number in range(len(GOOD))] == IDS
     lines = (store.path / "rejects" / "chat-000000.jsonl").read_text().splitlines()

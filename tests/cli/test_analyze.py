@@ -99,7 +99,7 @@ def test_another_projects_file(
 ) -> None:
     path = write_jsonl(tmp_path / "in.jsonl", documents[:50])
     made = packline.build(path, tokenizer_json, out=tmp_path / "s", workers=0, eod="<|endoftext|>")
-    packline.export(made, to_format="nanogpt", out=tmp_path / "out", workers=0)
+    packline.export(made, to="nanogpt", out=tmp_path / "out", workers=0)
     words = ["--from", "nanogpt", "--tokenizer", str(tokenizer_json), "--eod", "<|endoftext|>"]
     values = result(run("analyze", tmp_path / "out/train.bin", *words, "--json"))
     assert (values["format"], values["documents"]) == ("nanogpt", len(made.documents))

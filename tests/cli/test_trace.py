@@ -84,9 +84,16 @@ def test_the_page_has_a_block_a_row_and_obeys_no_text(folder: Path) -> None:
     assert re.findall(r"^  row (\d)  rank 0, slot \d: row ", done.stdout, re.MULTILINE) == list("0123")
     assert re.search(r"one\.jsonl at [\d,]+, id one\d+$", done.stdout, re.MULTILINE)
     # A document is found again by what the page says of it.
-    place, number = re.search(r"/(?:one|two)\.jsonl at ([\d,]+), id ((?:one|two)\d+)", done.stdout).groups()  # type: ignore[union-attr]
-    found = result(run("trace", "run.toml", "--id", number, "--json", cwd=folder))
-    assert found["documents"][0]["provenance"]["position"] == int(place.replace(",", ""))
+    said = re.search(
+        r"document ([\d,]+).*\n +(\w+/\w+\.jsonl) at ([\d,]+), id (\w+)$", done.stdout, re.MULTILINE
+    )
+    assert said is not None
+    document, file, position, name = said.groups()
+    pasted = (["--id", name], ["--file", file, "--position", position])
+    found, again = (result(run("trace", "run.toml", *way, "--json", cwd=folder)) for way in pasted)
+    assert found["documents"] == again["documents"]
+    assert found["documents"][0]["provenance"]["position"] == int(position.replace(",", ""))
+    assert found["documents"][0]["document"] == int(document.replace(",", ""))
     assert any(use["step"] == 0 for use in found["documents"][0]["uses"])
 
 

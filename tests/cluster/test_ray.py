@@ -138,9 +138,9 @@ template = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
     "{% else %}{{ m.content }}{% endif %}{% endfor %}"
 )
-packline.build_chat(given["chats"], given["tokenizer"], out=f"{folder}/chat", on=on, workers=1,
+packline.sft(given["chats"], given["tokenizer"], out=f"{folder}/chat", on=on, workers=1,
     eod="<|endoftext|>", chat_template=template)
-packline.export(given["store"], to_format="llmc", out=f"{folder}/data", on=on, workers=1, link="copy",
+packline.export(given["store"], to="llmc", out=f"{folder}/data", on=on, workers=1, link="copy",
     options={"shard_tokens": 200_000})
 packline.write_rows(given["store"], out=f"{folder}/rows", on=on, workers=1, seq_len=512, seed=1)
 print(packline.analyze(given["store"], on=on, workers=1).tokens)

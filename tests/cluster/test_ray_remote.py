@@ -33,7 +33,7 @@ template = (
     "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
     "{% else %}{{ m.content }}{% endif %}{% endfor %}"
 )
-packline.build_chat(given["inputs"], given["tokenizer"], out=given["out"], on=given["on"], workers=1,
+packline.sft(given["inputs"], given["tokenizer"], out=given["out"], on=given["on"], workers=1,
     eod="<|endoftext|>", chat_template=template)
 """
 
@@ -41,7 +41,7 @@ EXPORT = """
 import json, sys
 import packline
 given = json.loads(sys.argv[1])
-packline.export(given["store"], to_format="megatron", out=given["out"], link="copy", on="ray", workers=1)
+packline.export(given["store"], to="megatron", out=given["out"], link="copy", on="ray", workers=1)
 """
 
 
@@ -99,7 +99,7 @@ def test_text_and_conversations(
             run_python(CHAT, given, raylets.environment)
         assert fetched(outs["ray"], tmp_path / "chat-copy") == digests(tmp_path / "chat")
 
-        packline.export(tmp_path / "alone", to_format="megatron", out=tmp_path / "data", link="copy")
+        packline.export(tmp_path / "alone", to="megatron", out=tmp_path / "data", link="copy")
         given = {"store": str(tmp_path / "alone"), "out": bucket.place("out")}
         run_python(EXPORT, given, raylets.environment)
         assert fetched(given["out"], tmp_path / "data-copy") == digests(tmp_path / "data")

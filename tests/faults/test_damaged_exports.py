@@ -126,9 +126,7 @@ def exported(name: str) -> tuple[Path, Values]:
     """An export, and what reading it gives."""
     layout, out = LAYOUTS[name], folder() / "exports" / name
     source = store_of(layout.store).path
-    packline.export(
-        source, to_format=layout.to, out=out, options=layout.options, workers=0, **layout.settings
-    )
+    packline.export(source, to=layout.to, out=out, options=layout.options, workers=0, **layout.settings)
     report = check_dataset(out)
     assert report.ok and report.bytes, report.problems
     return out, read(out, layout, folder() / "read" / name)
@@ -144,9 +142,7 @@ def read(path: Path, layout: Layout, out: Path, **more: Any) -> Values:
         arrays = rows.read(np.arange(len(rows)), fields)
         return {name: array.tolist() for name, array in arrays.items()}
     tokenizer = store_of(layout.store).path / "tokenizer"
-    back = packline.import_dataset(
-        path, from_format=layout.to, tokenizer=tokenizer, out=out, workers=0, **more
-    )
+    back = packline.import_(path, from_=layout.to, tokenizer=tokenizer, out=out, workers=0, **more)
     losses = [None if shard.loss is None else shard.loss.tolist() for shard in back.shards]
     return [[document.tolist() for document in back.documents], losses]
 

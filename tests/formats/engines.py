@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from packline.api import import_dataset
+from packline.api import import_
 from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.formats.check import check_dataset
@@ -63,9 +63,9 @@ def bring_back(
     tokenizer = original.manifest.tokenizer
     problems = check_of(path, name, original, options)
     assert not problems, problems
-    store = import_dataset(
+    store = import_(
         path,
-        from_format=name,
+        from_=name,
         tokenizer=tokenizer_of(original),
         out=out,
         eod=tokenizer.eod_id,
@@ -89,9 +89,9 @@ def refuse(
     """An import that fails with these words and publishes nothing; a check that says them too."""
     tokenizer = original.manifest.tokenizer
     with pytest.raises(CorruptStore, match=re.escape(words)):
-        import_dataset(
+        import_(
             path,
-            from_format=name,
+            from_=name,
             tokenizer=tokenizer_of(original),
             out=out,
             eod=tokenizer.eod_id,

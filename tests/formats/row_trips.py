@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.formats.stores import EOD, Case
 
-from packline.api import import_dataset
+from packline.api import import_
 from packline.facade import Store
 from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
@@ -62,9 +62,9 @@ def there_and_back(
 ) -> Store:
     """Export, import, export again: equal bytes; the imported store, which `verify` passes."""
     run_export(store.path, to=name, out=folder / "there", choice=choice, options=options, workers=0)
-    imported = import_dataset(
+    imported = import_(
         folder / "there",
-        from_format=name,
+        from_=name,
         tokenizer=store.path / "tokenizer",
         out=folder / "imported",
         options=reading,
@@ -85,6 +85,4 @@ def import_of(folder: Path, name: str, case: Case, out: Path, **options: Any) ->
 
     tokenizer = write_tokenizer(out.with_name("made"), case.vocab_size, case.eod_id, case.bos_id)
     eod = options.pop("eod", EOD)
-    return import_dataset(
-        folder, from_format=name, tokenizer=tokenizer, out=out, eod=eod, options=options, workers=0
-    )
+    return import_(folder, from_=name, tokenizer=tokenizer, out=out, eod=eod, options=options, workers=0)

@@ -115,14 +115,14 @@ def flat(documents: Sequence[Sequence[int]]) -> list[int]:
 
 def round_trip(case: Case, name: str, folder: Path, options: dict[str, Any] | None = None) -> Store:
     """Export a store, import that, export it again: the same documents, the same bytes. The second store."""
-    from packline.api import import_dataset
+    from packline.api import import_
     from packline.formats.export import run_export
 
     store = case.make(folder / "store")
     there, back = folder / "there", folder / "back"
     run_export(store.path, to=name, out=there, options=options, workers=0)
-    imported = import_dataset(
-        there, from_format=name, tokenizer=store.path / "tokenizer", out=folder / "imported", workers=0
+    imported = import_(
+        there, from_=name, tokenizer=store.path / "tokenizer", out=folder / "imported", workers=0
     )
     report = imported.verify()
     assert report.ok, report.problems
@@ -145,15 +145,15 @@ def round_trip(case: Case, name: str, folder: Path, options: dict[str, Any] | No
 
 def refused(case: Case, name: str, folder: Path, damage: Any, error: type[Exception], match: str) -> None:
     """Export a store and damage that: importing it raises this error and leaves no store."""
-    from packline.api import import_dataset
+    from packline.api import import_
 
     store = case.make(folder / "store")
     write_all(store, name, folder / "out", link="copy")
     damage(folder / "out")
     with pytest.raises(error, match=match):
-        import_dataset(
+        import_(
             folder / "out",
-            from_format=name,
+            from_=name,
             tokenizer=store.path / "tokenizer",
             out=folder / "no",
             eod=EOD,

@@ -17,7 +17,7 @@ from tests.formats.peers import run_peer
 from tests.formats.steps import expected, read_all
 from tests.formats.stores import CASES, Case, make_store, write_tokenizer
 
-from packline.api import import_dataset
+from packline.api import import_
 from packline.errors import InputError, RecipeError, TokenizerError
 from packline.formats import arrow
 from packline.formats.format import get_format, recognise
@@ -414,9 +414,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     write(CASES["plain"].make(tmp_path / "store"), "arrow", tmp_path / "out")
     other = write_tokenizer(tmp_path / "other", 1000, 0, 1)
     with pytest.raises(TokenizerError, match="made with another tokenizer"):
-        import_dataset(
-            tmp_path / "out", from_format="arrow", tokenizer=other, out=tmp_path / "back", workers=0
-        )
+        import_(tmp_path / "out", from_="arrow", tokenizer=other, out=tmp_path / "back", workers=0)
     assert not (tmp_path / "back" / "manifest.json").exists()
 
 

@@ -18,9 +18,7 @@ from packline.formats.check import DatasetReport, check_dataset
 def shards(tmp_path: Path) -> Path:
     """An export to llm.c's shards, some documents over two of them."""
     store = CASES["plain"].make(tmp_path / "store")
-    packline.export(
-        store, to_format="llmc", out=tmp_path / "shards", options={"shard_tokens": 300}, workers=0
-    )
+    packline.export(store, to="llmc", out=tmp_path / "shards", options={"shard_tokens": 300}, workers=0)
     return tmp_path / "shards"
 
 
@@ -38,7 +36,7 @@ def change(path: Path, place: int, value: bytes) -> None:
 def test_an_export_is_whole_by_its_own_record(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     store = case.make(tmp_path / "store")
-    exported = packline.export(store, to_format="megatron", out=tmp_path / "out", workers=0)
+    exported = packline.export(store, to="megatron", out=tmp_path / "out", workers=0)
     for tokenizer in (None, store.path / "tokenizer"):
         report = check_dataset(tmp_path / "out", "megatron", tokenizer)
         assert report.ok, problems(report)
@@ -91,7 +89,7 @@ def test_a_damaged_record_is_a_problem_and_not_the_end(shards: Path) -> None:
 
 def test_documents_without_their_boundaries_are_found(tmp_path: Path) -> None:
     store = CASES["plain"].make(tmp_path / "store")
-    packline.export(store, to_format="megatron", out=tmp_path / "out", options={"edges": "none"}, workers=0)
+    packline.export(store, to="megatron", out=tmp_path / "out", options={"edges": "none"}, workers=0)
     (tmp_path / "out" / "packline.json").unlink()
     report = check_dataset(tmp_path / "out", "megatron", store.path / "tokenizer", eod=EOD)
     assert "no boundary token at the end" in problems(report) and "expected 0" in problems(report)
@@ -112,7 +110,7 @@ def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
 
 def test_the_wrong_tokenizer_is_a_problem(tmp_path: Path) -> None:
     store = CASES["plain"].make(tmp_path / "store")
-    packline.export(store, to_format="nanogpt", out=tmp_path / "out", workers=0)
+    packline.export(store, to="nanogpt", out=tmp_path / "out", workers=0)
     other = write_tokenizer(tmp_path / "other", 1000, 3)
     assert "made with another tokenizer" in problems(check_dataset(tmp_path / "out", "nanogpt", other))
 
@@ -135,12 +133,12 @@ def test_a_report_is_json(shards: Path) -> None:
 def test_a_pair_of_megatron_is_named_without_an_ending(tmp_path: Path) -> None:
     store = CASES["plain"].make(tmp_path / "store")
     options = {"files": "single", "prefix": "web.v1_"}
-    packline.export(store, to_format="megatron", out=tmp_path / "out", options=options, workers=0)
+    packline.export(store, to="megatron", out=tmp_path / "out", options=options, workers=0)
     (tmp_path / "out/packline.json").unlink()
     prefix, tokenizer = tmp_path / "out/web.v1_train_text_document", tmp_path / "out/tokenizer.json"
     report = check_dataset(prefix, "megatron", tokenizer, eod=EOD)
     assert report.ok and report.documents == len(CASES["plain"].documents) and report.files == 2
-    back = packline.import_dataset(prefix, tokenizer=tokenizer, eod=EOD, out=tmp_path / "back", workers=0)
+    back = packline.import_(prefix, tokenizer=tokenizer, eod=EOD, out=tmp_path / "back", workers=0)
     assert [one.tolist() for one in back.documents] == [one.tolist() for one in store.documents]
     with pytest.raises(InputError, match="cannot find"):
         check_dataset(prefix.with_name("web.v1"), "megatron")
@@ -153,12 +151,10 @@ def test_the_tokenizer_says_how_wide_tokens_are_where_nothing_else_does(
 ) -> None:
     store = case.make(tmp_path / "store")
     out, tokenizer = tmp_path / "out", tmp_path / "out/tokenizer.json"
-    packline.export(store, to_format=name, out=out, workers=0)
+    packline.export(store, to=name, out=out, workers=0)
     for path in (out / "packline.json", *out.rglob("*.csv.gz"), *out.rglob("*.metadata")):
         path.unlink()
     report = check_dataset(out, name, tokenizer, eod=EOD)
     assert report.ok, problems(report)
-    back = packline.import_dataset(
-        out, from_format=name, tokenizer=tokenizer, eod=EOD, out=tmp_path / "back", workers=0
-    )
+    back = packline.import_(out, from_=name, tokenizer=tokenizer, eod=EOD, out=tmp_path / "back", workers=0)
     assert [one.tolist() for one in back.documents] == [one.tolist() for one in store.documents]

@@ -26,7 +26,7 @@ from tests.formats.steps import Drawn, expected, flat, read_all, stores_to_expor
 from tests.formats.stores import CASES, EOD, Case, make_store, random_documents, write_tokenizer
 from tests.store.stores import with_rows
 
-from packline.api import import_dataset
+from packline.api import import_
 from packline.errors import InputError, RecipeError, TokenizerError
 from packline.facade import Store
 from packline.formats.datatrove import FORMAT, humanised
@@ -155,8 +155,8 @@ def test_what_datatroves_tokenizer_made_is_imported(tmp_path: Path, shuffled: bo
     run_peer(TOKENIZE, tmp_path / "job.json", EOD, modules=MODULES)
     names = {path.name for path in (tmp_path / "made").glob("*.ds")}
     assert ("00000_unshuffled.ds" in names) != shuffled and (len(names) > 1) == shuffled
-    store = import_dataset(
-        tmp_path / "made", from_format="datatrove", tokenizer=tokenizer, out=tmp_path / "store", workers=0
+    store = import_(
+        tmp_path / "made", from_="datatrove", tokenizer=tokenizer, out=tmp_path / "store", workers=0
     )
     assert store.verify().ok and store.verify(deep=True).ok
     found = [store.text(number) for number in range(len(store.documents))]
@@ -386,9 +386,9 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     write(store, "datatrove", tmp_path / "out")
     other = make_store(tmp_path / "other", [[5]], vocab_size=1001, eod_id=0)
     with pytest.raises(TokenizerError, match="was made with another tokenizer"):
-        import_dataset(
+        import_(
             tmp_path / "out",
-            from_format="datatrove",
+            from_="datatrove",
             tokenizer=tokenizer_of(other),
             out=tmp_path / "back",
             eod=0,

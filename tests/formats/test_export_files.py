@@ -37,7 +37,7 @@ def test_a_file_of_many_units_is_held_against_the_record(
     store = CASES["plain"].make(tmp_path / "store")
     run_export(store.path, to="nanogpt", out=tmp_path / "out", workers=0, link="copy")
     tokenizer = store.path / "tokenizer"
-    back = packline.import_dataset(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "back", workers=0)
+    back = packline.import_(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "back", workers=0)
     assert len(back.shards) > 3
     path = tmp_path / "out" / "train.bin"
     tokens = np.fromfile(path, "<u2")
@@ -45,7 +45,7 @@ def test_a_file_of_many_units_is_held_against_the_record(
     tokens[place] = 7 if tokens[place] != 7 else 8
     tokens.tofile(path)
     with pytest.raises(CorruptStore, match="expected the checksum"):
-        packline.import_dataset(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "no", workers=0)
+        packline.import_(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "no", workers=0)
 
 
 def test_baked_rows_without_their_record_are_not_whole(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def export(store: Store, name: str, out: Path, **settings: Any) -> tuple[dict[str, bytes], str]:
     """Files of an export, and its order in words."""
     events: list[Any] = []
-    packline.export(store, out=out, to_format=name, seq_len=16, workers=0, on_event=events.append, **settings)
+    packline.export(store, out=out, to=name, seq_len=16, workers=0, on_event=events.append, **settings)
     (order,) = (event.order for event in events if isinstance(event, ExportPlanned))
     return files_of(out), order
 
@@ -65,7 +65,7 @@ def test_the_default_order_is_that_of_the_loader(store: Store, tmp_path: Path) -
 
 def test_an_export_in_another_order_is_another_export(store: Store, tmp_path: Path) -> None:
     export(store, "trl", tmp_path / "rows")
-    again = packline.export(store, out=tmp_path / "rows", to_format="trl", seq_len=16, seed=0, workers=0)
+    again = packline.export(store, out=tmp_path / "rows", to="trl", seq_len=16, seed=0, workers=0)
     assert again.nothing_to_do
     with pytest.raises(StoreError, match="seed"):
         export(store, "trl", tmp_path / "rows", in_order=True)
@@ -78,7 +78,7 @@ def test_a_seed_and_stored_order_exclude_each_other() -> None:
 
 def test_documents_are_written_in_stored_order_and_the_command_says_so(store: Store, tmp_path: Path) -> None:
     events: list[Any] = []
-    packline.export(store, out=tmp_path / "a", to_format="megatron", workers=0, on_event=events.append)
+    packline.export(store, out=tmp_path / "a", to="megatron", workers=0, on_event=events.append)
     assert events[0].order == "documents in stored order: --shuffle-documents shuffles them"
 
 

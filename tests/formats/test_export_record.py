@@ -84,7 +84,7 @@ def test_strays_are_told_and_what_readers_leave_is_not(shards: Path, tmp_path: P
     assert all("a stray file" in one for one in found)
     with pytest.raises(CorruptStore, match="stray"):
         tokenizer = tmp_path / "store" / "tokenizer"
-        packline.import_dataset(shards, tokenizer=tokenizer, out=tmp_path / "back", workers=0)
+        packline.import_(shards, tokenizer=tokenizer, out=tmp_path / "back", workers=0)
 
 
 def test_a_folder_that_is_a_link_out_of_the_export_is_refused(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_folder_that_is_a_link_out_of_the_export_is_refused(tmp_path: Path) ->
     (out / "validation").symlink_to(tmp_path / "elsewhere")
     assert any("link" in one for one in problems(check_dataset(out, "arrow")))
     with pytest.raises(CorruptStore, match="link"):
-        packline.import_dataset(out, tokenizer=store.path / "tokenizer", out=tmp_path / "back", workers=0)
+        packline.import_(out, tokenizer=store.path / "tokenizer", out=tmp_path / "back", workers=0)
 
 
 def test_an_import_takes_no_file_that_differs_from_the_record(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_an_import_takes_no_file_that_differs_from_the_record(tmp_path: Path) ->
     tokens.tofile(path)
     with pytest.raises(CorruptStore, match=r"train\.bin is damaged: expected the checksum"):
         tokenizer = store.path / "tokenizer"
-        packline.import_dataset(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "back", workers=0)
+        packline.import_(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "back", workers=0)
     assert not (tmp_path / "back" / "manifest.json").exists()
 
 

@@ -424,7 +424,7 @@ def test_text_to_batches_in_one_call(tmp_path: Path) -> None:
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_bytes(msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}}))
     settings: dict[str, Any] = {
-        "to_format": "npz",
+        "to": "npz",
         "seq_len": 8,
         "batch_size": 4,
         "eod": "</s>",
@@ -444,9 +444,9 @@ def test_text_to_batches_in_one_call(tmp_path: Path) -> None:
 
 def test_a_loader_and_a_store_may_be_given_as_they_are(store: Store, tmp_path: Path) -> None:
     loader = packline.Loader(store.rows(16), batch_size=2, seed=1)
-    packline.export(loader, to_format="baked", out=tmp_path / "loader", workers=2)
+    packline.export(loader, to="baked", out=tmp_path / "loader", workers=2)
     settings: dict[str, Any] = {"split": "train", "seq_len": 16, "seed": 1, "batch_size": 2}
-    packline.export(store, to_format="baked", out=tmp_path / "store", workers=0, **settings)
+    packline.export(store, to="baked", out=tmp_path / "store", workers=0, **settings)
     whole = (tmp_path / "store" / "rows-000000.bin").read_bytes()
     rows = (tmp_path / "loader" / "rows-000000.bin").read_bytes()
     assert rows and whole.startswith(rows)

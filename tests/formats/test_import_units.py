@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.formats.stores import write_tokenizer
 
-from packline.api import import_dataset
+from packline.api import import_
 from packline.formats import opening
 from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts import token_files
@@ -112,9 +112,9 @@ def test_units_and_blocks_of_any_size_give_the_same_documents_and_loss(
                 tokens.astype("<u4").tofile(folder / f"{split}-{number}.bin")
                 bytes_.astype("u1").tofile(folder / f"{split}-{number}.loss")
         options = {"edges": edges, "unit_tokens": unit_tokens}
-        store = import_dataset(
+        store = import_(
             folder,
-            from_format="tokens",
+            from_="tokens",
             tokenizer=tokenizer,
             out=Path(name, "store"),
             eod=0,

@@ -18,7 +18,7 @@ import pytest
 from tests.formats.stores import CASES, EOD, Case, random_documents, write_tokenizer
 
 import packline
-from packline.api import import_dataset
+from packline.api import import_
 from packline.errors import (
     CorruptStore,
     InputError,
@@ -68,9 +68,9 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
     events: list[Any] = []
-    store = import_dataset(
+    store = import_(
         shards,
-        from_format="llmc",
+        from_="llmc",
         tokenizer=tokenizer,
         out=tmp_path / "store",
         eod=EOD,
@@ -99,17 +99,15 @@ def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: 
         assert found.text_bytes == len(store.text(number).encode()) or "\ufffd" in store.text(number)
     rows = store.rows(seq_len=16)
     assert sum(int((row >= 0).sum()) for row in rows.read(np.arange(len(rows)))["targets"]) > 0
-    again = import_dataset(shards, from_format="llmc", tokenizer=tokenizer, out=tmp_path / "store", eod=EOD)
+    again = import_(shards, from_="llmc", tokenizer=tokenizer, out=tmp_path / "store", eod=EOD)
     assert again.manifest == store.manifest
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_an_export_comes_back_as_the_same_documents(case: Case, tmp_path: Path) -> None:
     store = case.make(tmp_path / "store")
-    packline.export(store, to_format="megatron", out=tmp_path / "out", workers=0)
-    back = import_dataset(
-        tmp_path / "out", tokenizer=store.path / "tokenizer", out=tmp_path / "back", workers=0
-    )
+    packline.export(store, to="megatron", out=tmp_path / "out", workers=0)
+    back = import_(tmp_path / "out", tokenizer=store.path / "tokenizer", out=tmp_path / "back", workers=0)
     assert back.manifest.tokenizer.bos_id == case.bos_id
     stored = sorted(document.tolist() for document in store.documents)
     assert sorted(document.tolist() for document in back.documents) == stored
@@ -120,10 +118,10 @@ def test_an_export_comes_back_as_the_same_documents(case: Case, tmp_path: Path) 
 def test_a_loss_mask_comes_back_with_its_tokens(tmp_path: Path) -> None:
     for name in ("loss", "bos_loss"):
         store = CASES[name].make(tmp_path / name)
-        packline.export(store, to_format="datatrove", out=tmp_path / f"{name}.out", workers=0)
-        back = import_dataset(
+        packline.export(store, to="datatrove", out=tmp_path / f"{name}.out", workers=0)
+        back = import_(
             tmp_path / f"{name}.out",
-            from_format="datatrove",
+            from_="datatrove",
             tokenizer=store.path / "tokenizer",
             out=tmp_path / f"{name}.back",
         )
@@ -138,9 +136,9 @@ def test_a_loss_mask_comes_back_with_its_tokens(tmp_path: Path) -> None:
 
 def test_any_number_of_processes_gives_the_same_bytes(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
     for workers in (0, 1, 3):
-        import_dataset(
+        import_(
             shards,
-            from_format="llmc",
+            from_="llmc",
             tokenizer=tokenizer,
             out=tmp_path / f"s{workers}",
             eod=0,
@@ -151,7 +149,7 @@ def test_any_number_of_processes_gives_the_same_bytes(shards: Path, tokenizer: P
 
 KILLED = """
 import os, signal, sys
-from packline.api import import_dataset
+from packline.api import import_
 from packline.jobs.events import UnitDone
 
 done = 0
@@ -163,8 +161,8 @@ def hear(event):
             os.kill(os.getpid(), signal.SIGKILL)
 
 path, tokenizer, out = sys.argv[1:]
-import_dataset(
-    path, from_format="llmc", tokenizer=tokenizer, out=out, eod=0, workers={workers}, on_event=hear
+import_(
+    path, from_="llmc", tokenizer=tokenizer, out=out, eod=0, workers={workers}, on_event=hear
 )
 """
 
@@ -174,7 +172,7 @@ def test_after_kill_9_the_same_import_goes_on_to_the_same_bytes(
     shards: Path, tokenizer: Path, tmp_path: Path, units: int, workers: int
 ) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
-    import_dataset(shards, from_format="llmc", tokenizer=tokenizer, out=whole, eod=0, workers=0)
+    import_(shards, from_="llmc", tokenizer=tokenizer, out=whole, eod=0, workers=0)
     code = KILLED.format(units=units, workers=workers)
     command = [sys.executable, "-c", code, shards, tokenizer, out]
     killed = subprocess.run(list(map(str, command)), check=False, env=os.environ | {"PYTHONPATH": _home()})
@@ -215,10 +213,10 @@ def test_a_file_that_changed_since_a_unit_was_committed_is_refused(
     first.write_bytes(data)
     os.utime(first, ns=(1, 1))
     with pytest.raises(ResumeMismatch, match=r"another state of .*web_train_000000.bin"):
-        import_dataset(shards, from_format="llmc", tokenizer=tokenizer, out=out, eod=0)
+        import_(shards, from_="llmc", tokenizer=tokenizer, out=out, eod=0)
     data[1030] ^= 1
     first.write_bytes(data)
-    assert import_dataset(shards, from_format="llmc", tokenizer=tokenizer, out=out, eod=0).verify().ok
+    assert import_(shards, from_="llmc", tokenizer=tokenizer, out=out, eod=0).verify().ok
 
 
 def test_an_import_of_files_that_were_touched_or_changed_after_it(
@@ -289,25 +287,21 @@ def test_damage_is_refused_with_its_place_and_nothing_is_published(
     change(shards)
     for workers in (0, 2):
         with pytest.raises(error, match=words):
-            import_dataset(
-                shards, from_format="llmc", tokenizer=tokenizer, out=tmp_path / "out", eod=0, workers=workers
-            )
+            import_(shards, from_="llmc", tokenizer=tokenizer, out=tmp_path / "out", eod=0, workers=workers)
         assert nothing_published(tmp_path / "out")
 
 
 def test_documents_without_their_boundary_tokens_are_refused(tmp_path: Path, tokenizer: Path) -> None:
     store = CASES["plain"].make(tmp_path / "store")
-    packline.export(store, to_format="megatron", out=tmp_path / "out", options={"edges": "none"}, workers=0)
+    packline.export(store, to="megatron", out=tmp_path / "out", options={"edges": "none"}, workers=0)
     (tmp_path / "out" / "packline.json").unlink()
     with pytest.raises(CorruptStore, match="no boundary token at the end") as caught:
-        import_dataset(
-            tmp_path / "out", from_format="megatron", tokenizer=tokenizer, out=tmp_path / "back", eod=0
-        )
+        import_(tmp_path / "out", from_="megatron", tokenizer=tokenizer, out=tmp_path / "back", eod=0)
     assert "--set edges=" in caught.value.hint
     assert nothing_published(tmp_path / "back")
-    back = import_dataset(
+    back = import_(
         tmp_path / "out",
-        from_format="megatron",
+        from_="megatron",
         tokenizer=tokenizer,
         out=tmp_path / "other",
         eod=0,
@@ -319,9 +313,9 @@ def test_documents_without_their_boundary_tokens_are_refused(tmp_path: Path, tok
 def test_what_is_cut_off_at_the_end_is_a_document_and_is_counted(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "train.bin").write_bytes(np.array([5, 6, 0, 7, 8], "<u2").tobytes())
     events: list[Any] = []
-    store = import_dataset(
+    store = import_(
         tmp_path / "train.bin",
-        from_format="nanogpt",
+        from_="nanogpt",
         tokenizer=tokenizer,
         out=tmp_path / "store",
         eod=0,
@@ -334,10 +328,10 @@ def test_what_is_cut_off_at_the_end_is_a_document_and_is_counted(tmp_path: Path,
 
 def test_a_wrong_tokenizer_is_refused_before_work(tmp_path: Path) -> None:
     store = CASES["plain"].make(tmp_path / "store")
-    packline.export(store, to_format="nanogpt", out=tmp_path / "out", workers=0)
+    packline.export(store, to="nanogpt", out=tmp_path / "out", workers=0)
     other = write_tokenizer(tmp_path / "other", VOCABULARY, 3)
     with pytest.raises(TokenizerError, match="made with another tokenizer"):
-        import_dataset(tmp_path / "out", tokenizer=other, out=tmp_path / "back")
+        import_(tmp_path / "out", tokenizer=other, out=tmp_path / "back")
     assert not (tmp_path / "back").exists()
 
 
@@ -346,23 +340,23 @@ def test_requests_that_make_no_sense_are_refused(
 ) -> None:
     def attempt(**more: Any) -> None:
         settings: dict[str, Any] = {
-            "from_format": "llmc",
+            "from_": "llmc",
             "tokenizer": tokenizer,
             "out": tmp_path / "out",
             "eod": 0,
         } | more
-        import_dataset(shards, **settings)
+        import_(shards, **settings)
 
     with pytest.raises(RecipeError, match="edgs"):
         attempt(options={"edgs": "eod"})
     with pytest.raises(RecipeError, match="workers is -1"):
         attempt(workers=-1)
     with pytest.raises(RecipeError, match="no format 'csv'"):
-        attempt(from_format="csv")
+        attempt(from_="csv")
     with pytest.raises(RecipeError, match="need a begin-of-document token"):
         attempt(options={"edges": "both"})
     with pytest.raises(InputError, match="cannot find"):
-        import_dataset(tmp_path / "nowhere", from_format="llmc", tokenizer=tokenizer, out=tmp_path / "out")
+        import_(tmp_path / "nowhere", from_="llmc", tokenizer=tokenizer, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(resources, "free_disk", lambda folder: 10)
     with pytest.raises(OutOfSpace, match="too small"):
@@ -371,14 +365,12 @@ def test_requests_that_make_no_sense_are_refused(
 
 def test_a_store_of_something_else_is_not_overwritten(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    store = import_dataset(shards, from_format="llmc", tokenizer=tokenizer, out=out, eod=0)
+    store = import_(shards, from_="llmc", tokenizer=tokenizer, out=out, eod=0)
     before = files_of(out)
     with pytest.raises(ResumeMismatch, match="eod"):
-        import_dataset(shards, from_format="llmc", tokenizer=tokenizer, out=out, eod=5)
+        import_(shards, from_="llmc", tokenizer=tokenizer, out=out, eod=5)
     with pytest.raises(ResumeMismatch, match="edges"):
-        import_dataset(
-            shards, from_format="llmc", tokenizer=tokenizer, out=out, eod=0, options={"edges": "eod"}
-        )
+        import_(shards, from_="llmc", tokenizer=tokenizer, out=out, eod=0, options={"edges": "eod"})
     assert files_of(out) == before and json.loads(before["manifest.json"])["imported"][0]["format"] == "llmc"
     assert store.verify().ok
 
@@ -388,12 +380,10 @@ def test_an_import_and_an_export_come_back_to_the_same_bytes(
 ) -> None:
     stream = b"".join(path.read_bytes()[1024:] for path in sorted(shards.iterdir()))
 
-    def convert(source: Path, from_format: str, to_format: str, out: Path, **settings: Any) -> None:
+    def convert(source: Path, from_: str, to: str, out: Path, **settings: Any) -> None:
         store = tmp_path / f"{out.name}.store"
-        packline.import_dataset(
-            source, from_format=from_format, out=store, tokenizer=tokenizer, workers=0, **settings
-        )
-        packline.export(store, to_format=to_format, out=out, workers=0)
+        packline.import_(source, from_=from_, out=store, tokenizer=tokenizer, workers=0, **settings)
+        packline.export(store, to=to, out=out, workers=0)
 
     convert(shards, "llmc", "nanogpt", tmp_path / "nano", eod=0)
     assert (tmp_path / "nano" / "train.bin").read_bytes() == stream[2:] + b"\0\0"
@@ -401,5 +391,5 @@ def test_an_import_and_an_export_come_back_to_the_same_bytes(
     convert(tmp_path / "nano", "nanogpt", "llmc", tmp_path / "again")
     found = sorted((tmp_path / "again").glob("*.bin"))
     assert b"".join(path.read_bytes()[1024:] for path in found) == stream
-    packline.export(tmp_path / "again.store", to_format="nanogpt", out=tmp_path / "last", workers=0)
+    packline.export(tmp_path / "again.store", to="nanogpt", out=tmp_path / "last", workers=0)
     assert (tmp_path / "last" / "train.bin").read_bytes() == stream[2:] + b"\0\0"

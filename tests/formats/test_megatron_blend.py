@@ -43,7 +43,7 @@ def recipe(tokenizer_json: Path, tmp_path: Path) -> Path:
 
 def export(source: Any, out: Path, **options: Any) -> tuple[Exported, list[str], list[str]]:
     """An export; the words of its blend line, without folders, and of `data_args.json`."""
-    done = packline.export(source, out=out, to_format="megatron", options=options, workers=0)
+    done = packline.export(source, out=out, to="megatron", options=options, workers=0)
     (line,) = (line for line in done.trainer_lines if line.startswith("--train-data-path"))
     words = [word.removeprefix(f"{out}/") for word in shlex.split(line)[1:]]
     return done, words, json.loads((out / "data_args.json").read_bytes())["train"]
@@ -57,9 +57,7 @@ def test_pairs_have_the_names_of_the_stores_shards(recipe: Path, tmp_path: Path)
     _, line, listed = export(store, tmp_path / "b", edges="none", shard_tokens=100)
     assert sorted(line) == sorted(listed) and len(listed) > 4
     assert {re.sub(r"\d{6}$", "", name) for name in listed} == {"train-web-", "train-test-"}
-    packline.export(
-        store.path, out=tmp_path / "c", to_format="megatron", shuffle_documents=1, options={}, workers=0
-    )
+    packline.export(store.path, out=tmp_path / "c", to="megatron", shuffle_documents=1, options={}, workers=0)
     assert json.loads((tmp_path / "c/data_args.json").read_bytes())["train"] == ["train-000000"]
     assert split_of_name("train-test-000000.idx") == "train"
 
@@ -69,9 +67,7 @@ def test_the_weights_of_a_recipe_are_in_the_blend(recipe: Path, tmp_path: Path, 
     _, line, listed = export(recipe, tmp_path / "out", files=files)
     pairs = {"many": "train-{}-000000", "single": "train_{}_text_document"}[files]
     assert [*line[2:], *line[:2]] == listed == ["0.7", pairs.format("web"), "0.3", pairs.format("test")]
-    again = packline.export(
-        recipe, out=tmp_path / "out", to_format="megatron", options={"files": files}, workers=0
-    )
+    again = packline.export(recipe, out=tmp_path / "out", to="megatron", options={"files": files}, workers=0)
     assert again.nothing_to_do and again.trainer_lines
     assert packline.verify(tmp_path / "out.store").ok
     assert main(["verify", str(tmp_path / "out"), "--from", "megatron"]) == 0
@@ -102,7 +98,7 @@ def test_weights_that_say_nothing_are_refused(recipe: Path, tmp_path: Path) -> N
             export(store, tmp_path / "out", weights=weights)
     with pytest.raises(RecipeError, match="--shuffle-documents mixes them"):
         packline.export(
-            store, out=tmp_path / "out", to_format="megatron", shuffle_documents=1,
+            store, out=tmp_path / "out", to="megatron", shuffle_documents=1,
             options={"weights": ["web=1", "test=1"]}, workers=0,
         )  # fmt: skip
 
@@ -116,7 +112,7 @@ def test_a_run_file_is_refused_with_the_commands_and_the_blend(recipe: Path, tmp
         '[[stages.sources]]\nstore = "store"\nsources = ["test"]\nweight = 0.3\n'
     )
     with pytest.raises(RecipeError, match="is a run file, and megatron holds documents") as caught:
-        packline.export(run, out=tmp_path / "out", to_format="megatron")
+        packline.export(run, out=tmp_path / "out", to="megatron")
     commands, _, blend = caught.value.hint.removeprefix("export each of its sources: ").partition("; then ")
     assert blend == "--train-data-path 0.5 OUT/0/train_text_document 0.3 OUT/1/train_text_document"
     for number, command in enumerate(commands.split("; ")):

@@ -19,7 +19,7 @@ from tests.formats.stores import make_store
 from tests.seeds.workspace import write_lines
 
 import packline
-from packline.api import import_dataset
+from packline.api import import_
 from packline.encoders.ranks import ranks_of
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import InputError, RecipeError
@@ -66,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 @pytest.fixture(scope="module")
 def exported(made: tuple[Path, list[str]]) -> Path:
     options = {"shard_tokens": 8_000}
-    packline.export(made[0] / "store", to_format="nanochat", out=made[0] / "out", options=options, workers=2)
+    packline.export(made[0] / "store", to="nanochat", out=made[0] / "out", options=options, workers=2)
     return made[0] / "out"
 
 
@@ -120,7 +120,7 @@ def test_it_is_recognised_verified_and_not_imported(
     report = check_dataset(exported)
     assert report.ok and report.notes == ["text is not tokenized: checksums and headers were checked"]
     with pytest.raises(RecipeError, match="holds text") as caught:
-        import_dataset(exported, from_format="nanochat", tokenizer=made[0] / "tok", out=tmp_path / "out")
+        import_(exported, from_="nanochat", tokenizer=made[0] / "tok", out=tmp_path / "out")
     assert "packline build" in (caught.value.hint or "") and not (tmp_path / "out").exists()
     (tmp_path / "damaged").mkdir()
     other = pa.table({"words": ["a"]})
@@ -149,7 +149,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     documents = [rng.choice(letters, size).tolist() for size in (0, 3, 50, 7)] + [[257, 4]]
     store = make_store(tmp_path / "store", documents, vocab_size=300, eod_id=257)
-    done = packline.export(store, to_format="nanochat", out=tmp_path / "out", workers=0)
+    done = packline.export(store, to="nanochat", out=tmp_path / "out", workers=0)
     files = parquet_files(tmp_path / "out")
     found = [text for path in files for text in pq.read_table(path).column("text").to_pylist()]
     decode = store.tokenizer.decode
@@ -179,4 +179,4 @@ def test_what_is_lost_is_reported_and_lossy_tokenizers_are_refused(
             folder / "a.txt", folder / "tokenizer.json", out=folder / "store", eod="<|bos|>", workers=0
         )
         with pytest.raises(RecipeError, match="cannot be recovered"):
-            packline.export(folder / "store", to_format="nanochat", out=folder / "out", workers=0)
+            packline.export(folder / "store", to="nanochat", out=folder / "out", workers=0)

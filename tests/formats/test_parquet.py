@@ -19,7 +19,7 @@ from tests.formats.peers import run_peer
 from tests.formats.steps import expected, read_all
 from tests.formats.stores import CASES, Case, make_store, write_tokenizer
 
-from packline.api import import_dataset
+from packline.api import import_
 from packline.errors import InputError, TokenizerError
 from packline.formats import parquet
 from packline.formats.export import run_export
@@ -237,9 +237,7 @@ def test_another_tokenizer_and_no_files_are_refused(tmp_path: Path) -> None:
     write(CASES["plain"].make(tmp_path / "store"), "parquet", tmp_path / "out")
     other = write_tokenizer(tmp_path / "other", 1000, 0, 1)
     with pytest.raises(TokenizerError, match="made with another tokenizer"):
-        import_dataset(
-            tmp_path / "out", from_format="parquet", tokenizer=other, out=tmp_path / "back", workers=0
-        )
+        import_(tmp_path / "out", from_="parquet", tokenizer=other, out=tmp_path / "back", workers=0)
     assert not (tmp_path / "back" / "manifest.json").exists()
     with pytest.raises(InputError, match=r"expected Parquet files, \*.parquet, found none"):
         read_all("parquet", tmp_path / "other")

@@ -86,7 +86,7 @@ def test_rows_do_not_become_documents(tmp_path: Path, store: Store, name: str, f
     out, tokenizer = exported(store, name, tmp_path / "out"), store.path / "tokenizer"
     given = name if format else None
     with pytest.raises(RecipeError, match=REASON.format(name)) as caught:
-        packline.import_dataset(out, from_format=given, tokenizer=tokenizer, out=tmp_path / "back", workers=0)
+        packline.import_(out, from_=given, tokenizer=tokenizer, out=tmp_path / "back", workers=0)
     assert "use the store that the rows were made from" in caught.value.hint
     assert not (tmp_path / "back").exists()
     with pytest.raises(RecipeError, match=REASON.format(name)):

@@ -44,9 +44,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def export(store: Store, name: str, out: Path, **more: Any) -> Exported:
-    return packline.export(
-        store, out=out, to_format=name, seq_len=LENGTH, packing="best_fit", workers=0, **more
-    )
+    return packline.export(store, out=out, to=name, seq_len=LENGTH, packing="best_fit", workers=0, **more)
 
 
 @pytest.mark.parametrize("name", ROW_FORMATS)
@@ -148,7 +146,7 @@ def test_rows_of_single_tokens_are_untrained_without_a_mask_too(tmp_path: Path) 
     rows = store.rows(LENGTH, packing="pad", overflow="split")
     assert untrained_rows(rows).tolist() == [0, 3]
     done = packline.export(
-        store, out=tmp_path / "a", to_format="npz", seq_len=LENGTH, packing="pad", overflow="split", workers=0
+        store, out=tmp_path / "a", to="npz", seq_len=LENGTH, packing="pad", overflow="split", workers=0
     )
     assert (done.rows, done.documents) == (2, 2)
 

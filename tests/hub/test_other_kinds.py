@@ -43,7 +43,7 @@ def test_bin_files_are_fetched_by_name(hub: LoopbackHub, store: Path, tmp_path: 
     from huggingface_hub import hf_hub_download
 
     data = tmp_path / "bin"
-    packline.export(store, out=data, to_format="llmc", workers=0)
+    packline.export(store, out=data, to="llmc", workers=0)
     push(data, "hf://datasets/org/bin")
     # As modded-nanogpt's data/cached_fineweb10B.py does it.
     name = next(path.name for path in data.glob("*_train_000001.bin"))
@@ -58,7 +58,7 @@ def test_bin_files_are_fetched_by_name(hub: LoopbackHub, store: Path, tmp_path: 
 @pytest.mark.slow  # the peer's libraries take their time to load
 def test_parquet_loads_with_datasets(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:
     data = tmp_path / "parquet"
-    packline.export(store, out=data, to_format="parquet", workers=0)
+    packline.export(store, out=data, to="parquet", workers=0)
     push(data, "hf://datasets/org/rows")
     code = f"""{ONLINE}
 import datasets

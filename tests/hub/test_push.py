@@ -203,7 +203,7 @@ def test_another_kind_is_not_mixed_in(hub: LoopbackHub, store: Path, tmp_path: P
     from packline import export
 
     push(store, PLACE)
-    export(store, out=tmp_path / "bin", to_format="llmc", workers=0)
+    export(store, out=tmp_path / "bin", to="llmc", workers=0)
     with pytest.raises(HubError, match="found store"):
         push(tmp_path / "bin", PLACE)
 

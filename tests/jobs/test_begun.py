@@ -66,9 +66,9 @@ def test_a_build_and_an_import(
     write_corpus(tmp_path / "in", [("jsonl", documents[:half], True), ("jsonl.zst", documents[half:], True)])
     store = build(tmp_path / "store", tmp_path / "in", tokenizer_json)
     check(begun.pop(), store)
-    packline.export(store, out=tmp_path / "data", to_format="megatron", workers=0)
-    imported = packline.import_dataset(
-        tmp_path / "data", tokenizer=tokenizer_json, out=tmp_path / "out", from_format="megatron", workers=0
+    packline.export(store, out=tmp_path / "data", to="megatron", workers=0)
+    imported = packline.import_(
+        tmp_path / "data", tokenizer=tokenizer_json, out=tmp_path / "out", from_="megatron", workers=0
     )
     check(begun.pop(), imported)
 

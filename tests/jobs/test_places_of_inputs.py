@@ -112,5 +112,5 @@ def test_a_recipe_that_was_read_is_planned_and_exported_from_anywhere(
     monkeypatch.chdir(tmp_path)
     recipe, _ = load_recipe(Path(folder.name, "recipe.toml"))
     assert packline.estimate(recipe).documents == build(tmp_path / "store", recipe).manifest.documents
-    packline.export(recipe, to_format="megatron", out=tmp_path / "out", workers=0)
+    packline.export(recipe, to="megatron", out=tmp_path / "out", workers=0)
     assert any((tmp_path / "out").iterdir())

@@ -203,7 +203,7 @@ def test_conversations_and_imports_go_into_a_bucket(
         sft(bucket.place("sft"))
         assert stored(bucket.place("sft")) == digests(tmp_path / "sft")
 
-    packline.export(tmp_path / "sft", out=tmp_path / "data", to_format="megatron", workers=0)
+    packline.export(tmp_path / "sft", out=tmp_path / "data", to="megatron", workers=0)
 
     def convert(out: str) -> None:
         run_import(ImportRequest(str(tmp_path / "data"), None, str(tokenizer), out, workers=0))
@@ -272,9 +272,7 @@ def test_an_export_into_a_bucket_is_the_one_in_a_folder(
     place = bucket.place("export")
 
     def export(out: Path | str, **more: Any) -> Any:
-        return packline.export(
-            tmp_path / "store", out=out, to_format="megatron", workers=0, link="copy", **more
-        )
+        return packline.export(tmp_path / "store", out=out, to="megatron", workers=0, link="copy", **more)
 
     export(tmp_path / "local")
     with storage_calls() as calls:
@@ -289,7 +287,7 @@ def test_an_export_into_a_bucket_is_the_one_in_a_folder(
     assert export(place).nothing_to_do
     assert not [path for path in scratch.rglob("*") if path.is_file()]
     with pytest.raises(ResumeMismatch):
-        packline.export(tmp_path / "store", out=place, to_format="nanogpt", workers=0)
+        packline.export(tmp_path / "store", out=place, to="nanogpt", workers=0)
     with pytest.raises(StoreError, match="local path"):
         packline.merge([tmp_path / "store"] * 2, out=bucket.place("merged"))
 

@@ -161,7 +161,7 @@ def test_an_export_has_a_status_too(stopped: tuple[Path, Callable[..., Any]]) ->
 
     def export(**more: Any) -> Any:
         settings: dict[str, Any] = {"seq_len": 8, "options": {"file_rows": 64}, "workers": 0}
-        return packline.export(store, to_format="baked", out=out, **settings, **more)
+        return packline.export(store, to="baked", out=out, **settings, **more)
 
     with pytest.raises(Stop):
         export(on_event=stop)

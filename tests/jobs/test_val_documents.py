@@ -168,7 +168,7 @@ def test_conversations_have_just_so_many_too(tmp_path: Path, tokenizer_json: Pat
     found = []
     for workers in (0, 2):
         out = tmp_path / f"out-{workers}"
-        store = packline.build_chat(
+        store = packline.sft(
             tmp_path / "chat.jsonl",
             tokenizer_json,
             out=out,

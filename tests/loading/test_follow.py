@@ -379,7 +379,7 @@ def test_traces_and_exports_wait_for_the_end(replay: Replay, tmp_path: Path) -> 
     with pytest.raises(RecipeError, match="cannot trace"):
         trace_document(follower, 0)
     with pytest.raises(RecipeError, match=r"cannot export rows of .*built before"):
-        packline.export(follower, out=tmp_path / "rows", to_format="baked", workers=0)
+        packline.export(follower, out=tmp_path / "rows", to="baked", workers=0)
     for name in replay.receipts[1:]:
         replay.commit(name)
     replay.finish()

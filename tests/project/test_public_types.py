@@ -40,11 +40,11 @@ loader = packline.Loader.from_file("run.toml", rank=0, world_size=2, prefetch=0)
 for batch in loader:
     print(batch["tokens"].shape)
 print(packline.estimate(["a.jsonl", "b.jsonl"], "tokenizer.json").documents)
-packline.export(store, out="out", to_format="npz", seq_len=512, packing="pad", overflow="split")
-packline.export("in.jsonl", out="out", to_format="llmc", tokenizer="tokenizer.json", eod=0)
+packline.export(store, out="out", to="npz", seq_len=512, packing="pad", overflow="split")
+packline.export("in.jsonl", out="out", to="llmc", tokenizer="tokenizer.json", eod=0)
 packline.write_rows(loader, out="rows", on_event=print)
-packline.import_dataset("shards", out="back", tokenizer="tokenizer.json", options={"edges": "eod"})
-packline.build_chat("chat.jsonl", "tokenizer.json", out="chat", overflow="truncate", max_tokens=4096)
+packline.import_("shards", out="back", tokenizer="tokenizer.json", options={"edges": "eod"})
+packline.sft("chat.jsonl", "tokenizer.json", out="chat", overflow="truncate", max_tokens=4096)
 for row in rows[10:20]:
     print(row.text, rows.read(0)["tokens"].shape, rows[10:20].read()["targets"].shape)
 print(store.sources["web"].tokens, store.labels, len(store), store.decode([1, 2]))
@@ -72,11 +72,11 @@ packline.Loader(store.rows(512), batch_size=8, sead=1)  # call-arg
 packline.Loader.from_file("run.toml", batchsize=8)  # call-arg
 packline.Mixture([(store.rows(512), None)])  # list-item
 packline.Stage(store.rows(512), from_step="many")  # arg-type
-packline.export(store, out="out", to_format="npz", seqlen=512)  # call-arg
-packline.export(store, out="out", to_format="npz", packing=3)  # arg-type
+packline.export(store, out="out", to="npz", seqlen=512)  # call-arg
+packline.export(store, out="out", to="npz", packing=3)  # arg-type
 packline.estimate("in.jsonl", "tokenizer.json", engine="fast")  # arg-type
-packline.build_chat("chat.jsonl", "tokenizer.json", out="chat", overflow="drop")  # arg-type
-packline.import_dataset("shards", out="back", tokenizer="t", format="llmc")  # call-arg
+packline.sft("chat.jsonl", "tokenizer.json", out="chat", overflow="drop")  # arg-type
+packline.import_("shards", out="back", tokenizer="t", format="llmc")  # call-arg
 packline.load("run.toml")  # attr-defined
 """
 

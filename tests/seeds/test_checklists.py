@@ -69,7 +69,7 @@ def test_a_line_without_a_text_is_counted_or_stops_with_its_place(
     assert store.manifest.ledger.rejected == {"malformed_json": 1, "missing_field": 1}
 
 
-NPZ: dict[str, Any] = {"to_format": "npz", "workers": 0, "seq_len": 16, "packing": "pad", "batch_size": 4}
+NPZ: dict[str, Any] = {"to": "npz", "workers": 0, "seq_len": 16, "packing": "pad", "batch_size": 4}
 KILLED = """
 import os, signal, sys
 import packline, packline.formats.export

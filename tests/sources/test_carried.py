@@ -123,7 +123,7 @@ def test_conversations_carry_fields_of_their_records(tmp_path: Path, tokenizer_j
     ]
     bad = [] if kind == "parquet" else [{"prompt": "p", "response": "r", "score": "high"}]
     path = write_some(tmp_path / f"chat.{kind}", [*given, *bad])
-    store = packline.build_chat(
+    store = packline.sft(
         path, tokenizer, out=tmp_path / "out", columns=["score", "meta.when: timestamp"], workers=0
     )
     found = [store.provenance(number).columns for number in range(len(store.documents))]

@@ -388,7 +388,7 @@ def test_splits_of_a_store_are_disjoint_and_whole(tmp_path: Path, tokenizer_json
     assert store.verify(deep=True).ok
     assert len(store.rows(seq_len=8, split="test")) > 0
     for to in ("nanogpt", "llmc", "datatrove", "parquet"):
-        packline.export(store, to_format=to, out=tmp_path / to, workers=0)
+        packline.export(store, to=to, out=tmp_path / to, workers=0)
         names = [path.name for path in (tmp_path / to).rglob("*") if path.is_file()]
         folders = [path.name for path in (tmp_path / to).rglob("*") if path.is_dir()]
         assert any("test" in name for name in names + folders), to
@@ -399,7 +399,7 @@ def test_an_exported_test_split_comes_back(tmp_path: Path, tokenizer_json: Path)
 
     path = write(tmp_path / "a.jsonl", [{"text": f"text {number}"} for number in range(60)])
     store = build(tmp_path / "out", path, tokenizer_json, val_fraction=0.3, test_fraction=0.3)
-    packline.export(store, to_format="datatrove", out=tmp_path / "there", workers=0)
+    packline.export(store, to="datatrove", out=tmp_path / "there", workers=0)
     request = ImportRequest(
         path=str(tmp_path / "there"),
         format="datatrove",

@@ -173,7 +173,7 @@ def test_a_target_with_anything_else_is_refused(store: Path, tmp_path: Path, buc
 
 
 def test_exports_and_plain_folders_are_copied_too(store: Path, tmp_path: Path, bucket: Bucket) -> None:
-    packline.export(store, out=tmp_path / "export", to_format="npy")
+    packline.export(store, out=tmp_path / "export", to="npy")
     done = packline.copy(tmp_path / "export", bucket.place("export"))
     assert done.kind == "export" and contents(bucket.place("export")) == contents(tmp_path / "export")
     plain = tmp_path / "plain"

@@ -73,7 +73,7 @@ def test_a_model_learns_to_spell_words_that_it_has_never_seen(tmp_path: Path) ->
     assert len(words) > 3000
     (tmp_path / "words.txt").write_text("\n".join(words))
     common: dict[str, Any] = {"inputs": (str(tmp_path / "words.txt"),), "task": "spelling"}
-    store = packline.build_chat(
+    store = packline.sft(
         [
             ConversationSource(**common, name="train", split="train", options={"count": 30_000}),
             ConversationSource(**common, name="val", split="val", options={"count": 400, "of": "held_out"}),

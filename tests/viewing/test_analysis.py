@@ -267,7 +267,7 @@ def test_turns_of_conversations_are_no_finding(tmp_path: Path) -> None:
     (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": turns}) + "\n", "utf-8")
     tokenizer = train_bpe(["How many? Seven."] * 9, 270, ("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
     (tmp_path / "tokenizer.json").write_text(tokenizer, "utf-8")
-    store = packline.build_chat(
+    store = packline.sft(
         tmp_path / "chats.jsonl",
         tmp_path / "tokenizer.json",
         out=tmp_path / "s",
@@ -329,7 +329,7 @@ def test_another_projects_files_have_the_figures_of_the_store(
 ) -> None:
     path = write_jsonl(tmp_path / "in.jsonl", [*documents[:200], *documents[:5]])
     store = packline.build(path, tokenizer_json, out=tmp_path / "s", workers=0, eod=EOD)
-    packline.export(store, to_format=format, out=tmp_path / "out", workers=0)
+    packline.export(store, to=format, out=tmp_path / "out", workers=0)
     options = {"edges": "bos"} if format in ("llmc", "npy") else {}
     found = analyze_foreign(
         tmp_path / "out", tokenizer=str(tokenizer_json), format=format, eod=EOD, options=options

@@ -116,7 +116,7 @@ def test_batches_that_packline_writes_are_counted_right(
     path = write_jsonl(tmp_path / "in.jsonl", documents[:60])
     store = packline.build(path, tokenizer_json, out=tmp_path / "s", workers=0, eod="<|endoftext|>")
     packline.export(
-        store, to_format="npz", out=tmp_path / "out", seq_len=64, packing=packing, batch_size=16, workers=0
+        store, to="npz", out=tmp_path / "out", seq_len=64, packing=packing, batch_size=16, workers=0
     )
     rows = store.rows(64, packing=packing)
     real = 0

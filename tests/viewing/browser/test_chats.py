@@ -31,7 +31,7 @@ def chats(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Sto
     (folder / "tokenizer.json").write_text(train_bpe(iter(documents[20:40]), 600, names), "utf-8")
     lines = "".join(json.dumps({"messages": talk}) + "\n" for talk in TALKS)
     (folder / "chats.jsonl").write_text(lines, "utf-8")
-    return packline.build_chat(
+    return packline.sft(
         folder / "chats.jsonl",
         str(folder / "tokenizer.json"),
         out=folder / "store",
