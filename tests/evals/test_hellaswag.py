@@ -61,7 +61,7 @@ def test_hellaswag_with_a_beginning_and_cut_on_the_left(tmp_path: Path, tokenize
         assert short == (context + ending)[-9:]
         scored = short[cut["start_idx"][place] : cut["end_idx"][place]]
         assert scored == ending
-    with pytest.raises(InputError, match="does not fit"):
+    with pytest.raises(InputError, match="tokens are scored, which do not fit into 2"):
         make_hellaswag(
             str(path), EvalsSettings(tokenizer=str(tokenizer_json), out=str(tmp_path / "n"), max_seq_len=2)
         )

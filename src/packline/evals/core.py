@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -44,7 +44,7 @@ import numpy as np
 from packline.encoders.encoder import Encoder
 from packline.errors import InputError, RecipeError
 from packline.evals.task import ScoredTask
-from packline.ragged import Ragged, concatenate, offsets_of
+from packline.ragged import Ragged, offsets_of
 from packline.sources.records import files_of, lines_of, records_of
 
 BUNDLE, DATA, BASELINES = "core.yaml", "eval_data", "eval_meta_data.csv"
@@ -200,58 +200,69 @@ def core_task(
     shots = entry.num_fewshot[0]
     if not 0 <= shots < len(ordered):
         raise InputError(f"task {entry.label}: {shots} shots of {len(ordered)} questions")
-    parts: list[Ragged] = []
-    bounds: list[tuple[int, int, int, int]] = []  # start, end, question, place: one per sequence
-    truncated = 0
-    for numbers, encoded in _encoded(entry, ordered, shots, encoder):
-        kept: list[np.ndarray] = []
-        for number, prompts in zip(numbers, encoded, strict=True):
-            for place, (ids, start) in enumerate(_scored(prompts, entry, number)):
-                cut = max(len(ids) + 1 - max_seq_len, 0)
-                truncated += bool(cut)
-                if start + 1 - cut < 0:
-                    raise InputError(
-                        f"task {entry.label}, question {number}: {len(ids) - start:,} tokens are scored, "
-                        f"which do not fit into {max_seq_len:,}",
-                        hint="raise --max-seq-len",
-                    )
-                kept.append(ids[cut - 1 :] if cut else np.concatenate([[bos_id], ids]))
-                bounds.append((start + 1 - cut, len(ids) + 1 - cut, number, place))
-        tokens = np.concatenate(kept).astype(encoder.dtype)
-        parts.append(Ragged(tokens, offsets_of([len(one) for one in kept])))
-    start, end, question, place = np.array(bounds, np.int32).T
-    return ScoredTask(
-        entry.label,
-        entry.icl_task_type,
-        random_baseline,
-        concatenate(parts),
-        start,
-        end,
-        question,
-        place,
-        np.array([getattr(one, "gold", -1) for one in ordered], np.int32),
-        truncated,
+    sequences = (
+        (number, place, ids, start)
+        for number, prompts in _encoded(entry, ordered, shots, encoder)
+        for place, (ids, start) in enumerate(_scored(prompts, entry, number))
     )
+    arrays = _cut(entry.label, sequences, bos_id, max_seq_len, encoder.dtype)
+    gold = np.array([getattr(one, "gold", -1) for one in ordered], np.int32)
+    return ScoredTask(entry.label, entry.icl_task_type, random_baseline, *arrays[:-1], gold, arrays[-1])
+
+
+def _cut(
+    label: str,
+    sequences: Iterable[tuple[int, int, np.ndarray, int]],
+    bos_id: int | None,
+    max_seq_len: int,
+    dtype: np.dtype,
+) -> tuple[Ragged, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
+    """Begin sequences with a bos token, cut them on the left, and lay them out.
+
+    Args:
+        sequences: number of the question, place in it, ids, and the first of them to score.
+
+    Returns:
+        Tokens; start, end, question and place of each sequence, int32 `[S]`; number of sequences cut.
+    """
+    begin = [] if bos_id is None else [bos_id]
+    kept: list[np.ndarray] = []
+    bounds: list[tuple[int, int, int, int]] = []
+    truncated = 0
+    for number, place, ids, start in sequences:
+        whole = np.concatenate([begin, ids]).astype(dtype)
+        cut = max(len(whole) - max_seq_len, 0)
+        truncated += bool(cut)
+        first = start + len(begin) - cut
+        if first < 0:
+            raise InputError(
+                f"task {label}, question {number}: {len(ids) - start:,} tokens are scored, which do not fit "
+                f"into {max_seq_len:,}",
+                hint="raise --max-seq-len",
+            )
+        kept.append(whole[cut:])
+        bounds.append((first, len(whole) - cut, number, place))
+    tokens = Ragged(np.concatenate(kept), offsets_of([len(one) for one in kept]))
+    start_of, end_of, question_of, place_of = np.array(bounds, np.int32).T
+    return tokens, start_of, end_of, question_of, place_of, truncated
 
 
 def _encoded(
     entry: CoreEntry, ordered: list[Question], shots: int, encoder: Encoder
-) -> Iterator[tuple[list[int], list[list[np.ndarray]]]]:
-    """Numbers of questions and the ids of their prompts, a few megabytes of text at a time."""
-    numbers: list[int] = []
+) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Number of each question and the ids of its prompts; encodes a few megabytes of text at a time."""
     prompts: list[list[str]] = []
-    size = 0
+    done = size = 0
     for number, question in enumerate(ordered):
         before = [ordered[shot] for shot in draw_shots(number, len(ordered), shots)]
         prompts.append(prompts_of(question, before, entry.continuation_delimiter))
-        numbers.append(number)
         size += sum(map(len, prompts[-1]))
         if size < BATCH_CHARS and number + 1 < len(ordered):
             continue
         ids = encoder.encode([text for texts in prompts for text in texts])
         each = (ids[place] for place in range(len(ids)))
-        yield numbers, [list(islice(each, len(texts))) for texts in prompts]
-        numbers, prompts, size = [], [], 0
+        yield from enumerate([list(islice(each, len(texts))) for texts in prompts], done)
+        prompts, done, size = [], number + 1, 0
 
 
 def _scored(prompts: list[np.ndarray], entry: CoreEntry, number: int) -> list[tuple[np.ndarray, int]]:
@@ -408,38 +419,14 @@ def hellaswag_task(
     texts = encoder.encode(
         [text for one in questions for text in (str(one.query), *(f" {end}" for end in one.choices))]
     )
-    begin = [] if bos_id is None else [bos_id]
-    kept: list[np.ndarray] = []
-    bounds: list[tuple[int, int, int, int]] = []
-    at = truncated = 0
-    for number, question in enumerate(questions):
-        context = texts[at]
-        for place in range(len(question.choices)):
-            ending = texts[at + 1 + place]
-            whole = np.concatenate([begin, context, ending]).astype(encoder.dtype)
-            cut = max(len(whole) - max_seq_len, 0)
-            start = len(whole) - len(ending) - cut
-            if start < 0:
-                raise InputError(
-                    f"hellaswag, question {number}: an ending of {len(ending):,} tokens does not fit into "
-                    f"{max_seq_len:,}",
-                    hint="raise --max-seq-len",
-                )
-            truncated += bool(cut)
-            kept.append(whole[cut:])
-            bounds.append((start, len(whole) - cut, number, place))
-        at += 1 + len(question.choices)
-    start_of, end_of, question_of, place_of = np.array(bounds, np.int32).T
-    choices = {len(question.choices) for question in questions}
-    return ScoredTask(
-        LABEL,
-        "multiple_choice",
-        100 / max(choices),
-        Ragged(np.concatenate(kept), offsets_of([len(one) for one in kept])),
-        start_of,
-        end_of,
-        question_of,
-        place_of,
-        np.array([question.gold for question in questions], np.int32),
-        truncated,
+    each = (texts[place] for place in range(len(texts)))
+    sequences = (
+        (number, place, np.concatenate([context, next(each)]), len(context))
+        for number, question in enumerate(questions)
+        for context in [next(each)]
+        for place in range(len(question.choices))
     )
+    arrays = _cut(LABEL, sequences, bos_id, max_seq_len, encoder.dtype)
+    baseline = 100 / max(len(question.choices) for question in questions)
+    gold = np.array([question.gold for question in questions], np.int32)
+    return ScoredTask(LABEL, "multiple_choice", baseline, *arrays[:-1], gold, arrays[-1])

@@ -36,8 +36,6 @@ from packline.evals.task import (
     EvalFormat,
     EvalsWriter,
     EvaluationText,
-    LetterTask,
-    ScoredTask,
     Task,
     text_encoder,
 )
@@ -214,21 +212,14 @@ def _write(
 
 
 def _report(task: Task, file: str, reason: str) -> TaskReport:
-    sequences, tokens = len(task.sequences), len(task.sequences.tokens)
-    if isinstance(task, LetterTask):
-        questions = len(task.gold)
-        return TaskReport(
-            task.label, "categorical", questions, sequences, tokens, 0, task.skipped, 0, file, reason
-        )
-    assert isinstance(task, ScoredTask)
     return TaskReport(
         task.label,
         task.task_type,
         task.questions,
-        sequences,
-        tokens,
+        len(task.sequences),
+        len(task.sequences.tokens),
         task.truncated,
-        0,
+        task.skipped,
         task.unscored,
         file,
         reason,

@@ -30,7 +30,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -91,6 +91,7 @@ class ScoredTask:
     """int32 `[Q]`: number of the right sequence; -1 if the sequence itself is right."""
     truncated: int = 0
     """Sequences that lost tokens on the left."""
+    skipped: ClassVar = 0
 
     @property
     def questions(self) -> int:
@@ -124,6 +125,14 @@ class LetterTask:
     """int32 `[S]`: number of the question; questions that are too long are absent."""
     skipped: int = 0
     """Questions that are too long."""
+    task_type: ClassVar = "categorical"
+    truncated: ClassVar = 0
+    unscored: ClassVar = 0
+
+    @property
+    def questions(self) -> int:
+        """Number of questions."""
+        return len(self.gold)
 
     @property
     def answer_pos(self) -> np.ndarray:
@@ -189,7 +198,7 @@ class EvalsWriter:
                 raise RecipeError("llm.c's file has no place for letters", hint="choose another --format")
             publish_bytes(path, llmc_questions(task))
         elif self.format == "safetensors":
-            _publish(path, _safetensors(arrays_of(task), {**facts_of(task)}))
+            publish_bytes(path, _safetensors(arrays_of(task), {**facts_of(task)}))
         elif self.format == "pt":
             with disk_errors(self.folder):
                 waiting = path.with_name(f".{name}.tmp")
@@ -197,14 +206,14 @@ class EvalsWriter:
                 os.replace(waiting, path)
                 sync_folder(self.folder)
         else:
-            _publish(path, _npz(arrays_of(task)))
+            publish_bytes(path, _npz(arrays_of(task)))
             publish_bytes(self.folder / f"{task.label}.json", _json(facts_of(task)))
-        sequences = {"num_sequences": len(task.sequences)} if isinstance(task, ScoredTask) else {}
-        entry = {"label": task.label, "file": name, "task_type": facts_of(task)["task_type"]}
-        entry |= {"num_examples": facts_of(task)["num_examples"], **sequences}
+        entry = {"label": task.label, "file": name, "task_type": task.task_type}
         if isinstance(task, LetterTask):
-            entry["random_baseline"] = task.random_baseline
-        self._config["tasks"].append(entry)
+            rest = {"random_baseline": task.random_baseline}
+        else:
+            rest = {"num_sequences": len(task.sequences)}
+        self._config["tasks"].append({**entry, "num_examples": task.questions, **rest})
         self._texts += (msgspec.json.encode(one._asdict()) + b"\n" for one in texts)
         return path
 
@@ -216,12 +225,8 @@ class EvalsWriter:
 
 def facts_of(task: Task) -> dict[str, Any]:
     """Metadata of a task, in addition to its arrays."""
-    if isinstance(task, LetterTask):
-        kind, questions = "categorical", len(task.sequences)
-    else:
-        kind, questions = task.task_type, task.questions
-    facts = {"task_type": kind, "label": task.label, "random_baseline": task.random_baseline}
-    return {**facts, "num_examples": questions}
+    facts = {"task_type": task.task_type, "label": task.label, "random_baseline": task.random_baseline}
+    return {**facts, "num_examples": task.questions}
 
 
 def arrays_of(task: Task) -> dict[str, np.ndarray]:
@@ -261,10 +266,10 @@ def _dicts(keys: tuple[str, ...], columns: Iterable[list[Any]]) -> list[dict[str
     return [dict(zip(keys, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
-def _npz(arrays: dict[str, np.ndarray]) -> bytes | memoryview:
+def _npz(arrays: dict[str, np.ndarray]) -> bytes:
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore[arg-type]
-    return file.getbuffer()
+    return file.getvalue()
 
 
 def _safetensors(arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> bytes:
@@ -281,10 +286,6 @@ def _safetensors(arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> bytes:
     text += b" " * (-len(text) % 8)
     data = [array.astype(array.dtype.newbyteorder("<")).tobytes() for _, array in ordered]
     return b"".join([struct.pack("<Q", len(text)), text, *data])
-
-
-def _publish(path: Path, data: bytes | memoryview) -> None:
-    publish_bytes(path, data)  # type: ignore[arg-type]
 
 
 def _json(value: dict[str, Any]) -> bytes:

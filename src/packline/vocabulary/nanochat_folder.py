@@ -65,7 +65,7 @@ def export_to_nanochat(name: str, out: str | Path, *, force: bool = False) -> Na
     """
     refuse_remote(out, "a tokenizer")
     folder = Path(out)
-    check_target_folder(folder, force)
+    check_target_folder(folder, force, (TOKEN_BYTES, PICKLE))
     tokenizer = load_tokenizer(name)
     found = ranks_of(tokenizer)
     if BOS not in found.special_tokens:
@@ -79,7 +79,7 @@ def export_to_nanochat(name: str, out: str | Path, *, force: bool = False) -> Na
         TOKEN_BYTES: tensor_file(sizes, "token_bytes", "Int"),
         PICKLE: encoding_pickle(found),
     }
-    publish_files(folder, files)
+    publish_files(folder, files, force)
     return NanochatTokenizer(
         tokenizer=name,
         vocab_size=tokenizer.vocab_size,

@@ -8,19 +8,18 @@
 Bits per byte are computed with `token_bytes`: the loss of the tokens divided by their bytes. A token that is
 not valid UTF-8 alone counts its actual bytes, not those of a replacement character.
 
-Everything except the report is a function of texts and settings alone. The files appear together or not at
-all: a run that is killed at any instant leaves nothing that could be mistaken for a tokenizer.
+Everything except the report is a function of texts and settings alone. tokenizer.json is written last: a run
+that is killed at any instant leaves nothing that could be mistaken for a tokenizer, and the same command
+replaces what it left.
 """
 
 from __future__ import annotations
 
-import errno
 import io
 import os
-import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ from packline.sources.batch import Texts
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
-from packline.storage.local import disk_errors, publish_bytes, publish_folder, sync_folder
+from packline.storage.local import disk_errors, publish_bytes, sync_folder
 from packline.storage.places import refuse_remote
 from packline.vocabulary.training import (
     MEMORY_BYTES,
@@ -52,7 +51,7 @@ from packline.vocabulary.training import (
     train_batches,
 )
 
-TOKEN_BYTES, REPORT = "token_bytes.npy", "report.json"
+FILES = CONFIG, "token_bytes.npy", "report.json", JSON
 BEGINS = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>")
 
 
@@ -141,7 +140,7 @@ def train_folder(
     eos = _named(eos, END_OF_TEXT, special_tokens, "eos")
     bos = _named(bos, BEGINS, special_tokens, "bos")
     texts = TrainingTexts(recipe, max_chars, doc_chars)
-    check_target_folder(folder, force)
+    check_target_folder(folder, force, FILES)
     trained = _train(
         texts,
         vocab_size,
@@ -162,21 +161,34 @@ def train_folder(
     check_round_trip(tokenizer)
     sizes = np.array([len(one) for one in token_bytes(tokenizer)], "<i4")
     report = _report(texts, trained, tokenizer, sizes, pattern, vocab_size, eos, bos, started)
-    files = {
-        CONFIG: config_bytes(special_tokens, eos, bos),
-        TOKEN_BYTES: _npy(sizes),
-        REPORT: _indented(report),
-        JSON: trained.json.encode("utf-8") + b"\n",
-    }
-    publish_files(folder, files)
+    array = io.BytesIO()
+    np.save(array, sizes, allow_pickle=False)
+    indented = msgspec.json.format(msgspec.json.encode(report)) + b"\n"
+    contents = (
+        config_bytes(special_tokens, eos, bos),
+        array.getvalue(),
+        indented,
+        trained.json.encode() + b"\n",
+    )
+    publish_files(folder, dict(zip(FILES, contents, strict=True)), force)
     return report
 
 
-def check_target_folder(folder: Path, force: bool) -> None:
-    """Refuse a path where no folder can be created, before the work. Leaves nothing at `folder`."""
+def check_target_folder(folder: Path, force: bool, names: Collection[str]) -> None:
+    """Refuse a path where no folder can be written, before the work. Leaves nothing at `folder`.
+
+    Args:
+        folder: destination folder.
+        force: allow a folder that has files.
+        names: files in the order in which they are written; the first of them alone are what a killed run
+            left, and are replaced.
+    """
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file: expected a folder", hint="name a new folder")
-    if not force and folder.exists() and any(folder.iterdir()):
+    present = set(os.listdir(folder)) if folder.exists() else set()
+    present -= {f".{name}.tmp" for name in names}
+    unfinished = len(present) < len(names) and present == {*list(names)[: len(present)]}
+    if not force and not unfinished:
         raise StoreError(
             f"{folder} exists and is not empty", hint="name a new folder, or replace it with --force"
         )
@@ -185,44 +197,25 @@ def check_target_folder(folder: Path, force: bool) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"cannot make the folder {folder}: {error.strerror}") from error
-    if not os.access(place.parent, os.W_OK) or (place.exists() and not os.access(place, os.W_OK)):
+    if not os.access(place if place.exists() else place.parent, os.W_OK):
         raise StoreError(f"cannot write into the folder {folder}", hint="name another folder")
 
 
-def publish_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write the files of a tokenizer atomically.
-
-    A new or empty folder is created by a rename; leftovers of a killed run are removed first. If there are
-    other files (`force`), the old main file is removed first and the new one is written last: in between, the
-    folder is not a tokenizer, and the same command writes all files again.
+def publish_files(folder: Path, files: dict[str, bytes], force: bool) -> None:
+    """Write the files of a tokenizer, the main file (tokenizer.json) last: without it there is no tokenizer.
 
     Args:
-        folder: destination folder.
-        files: contents by name, the main file (tokenizer.json) last.
+        folder: destination folder, checked once more.
+        files: contents by name, the main file last.
+        force: write into a folder that has files; an old main file is removed first.
     """
+    check_target_folder(folder, force, files)
     place = folder.resolve()
-    if not place.exists() or not any(place.iterdir()):
-        waiting = place.with_name(f".{place.name}.packline")
-        shutil.rmtree(waiting, ignore_errors=True)
-        try:
-            with disk_errors(place.parent):
-                waiting.mkdir()
-            for name, data in files.items():
-                publish_bytes(waiting / name, data)
-            publish_folder(waiting, place)
-            return
-        except FileExistsError as error:
-            raise StoreError(
-                f"{folder} was made by something else while the tokenizer was trained",
-                hint="move it away and run the same command again, or replace it with --force",
-            ) from error
-        except OSError as error:
-            if error.errno not in (errno.EBUSY, errno.EXDEV):  # a separate disk, mounted there
-                raise
-        finally:
-            shutil.rmtree(waiting, ignore_errors=True)
-    (place / list(files)[-1]).unlink(missing_ok=True)
-    sync_folder(place)
+    with disk_errors(place.parent):
+        place.mkdir(exist_ok=True)
+        (place / list(files)[-1]).unlink(missing_ok=True)
+        sync_folder(place)
+        sync_folder(place.parent)
     for name, data in files.items():
         publish_bytes(place / name, data)
 
@@ -267,16 +260,6 @@ def check_round_trip(tokenizer: Tokenizer) -> None:
         found = reference.decode(reference.encode(text, add_special_tokens=False).ids)
         if found != text:
             raise TokenizerError(f"{tokenizer.name} gives back {found!r}: expected {text!r}")
-
-
-def _npy(sizes: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, sizes, allow_pickle=False)
-    return buffer.getvalue()
-
-
-def _indented(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value)) + b"\n"
 
 
 def _report(
