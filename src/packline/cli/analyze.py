@@ -22,7 +22,7 @@ from packline.storage.places import is_remote
 from packline.store.manifest import MANIFEST
 from packline.store.reader import StoreReader
 from packline.toml import is_toml
-from packline.viewing.analysis import Analysis
+from packline.viewing.analysis import Analysis, analyze_foreign
 from packline.viewing.analysis import analyze as analyze_store
 from packline.viewing.batch_files import (
     SUFFIXES,
@@ -143,7 +143,6 @@ def read_foreign(target: str, reading: Reading, priced: bool, top: int, on_progr
     Raises:
         RecipeError: no tokenizer is given, or settings that apply to a store only.
     """
-    from packline.viewing.analysis import analyze_foreign
 
     if priced:
         raise RecipeError(

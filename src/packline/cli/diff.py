@@ -12,7 +12,7 @@ from packline.cli.output import output
 from packline.errors import RecipeError
 from packline.store.difference import compare_stores
 from packline.toml import kind_of
-from packline.viewing.summaries import difference_blocks
+from packline.viewing.summaries import difference_blocks, run_difference_blocks
 
 
 def diff(
@@ -51,7 +51,6 @@ def diff(
 def diff_runs(one: str, other: str) -> int:
     """Compare two run files."""
     from packline.loading.run_summary import compare_runs
-    from packline.viewing.summaries import run_difference_blocks
 
     found = compare_runs(one, other)
     code = DONE if found.equal else FAILED

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from packline.cli.main import DONE
 from packline.cli.output import Line, Piece, output, table
 from packline.jobs.status import Status
+from packline.jobs.status import status as look
 from packline.viewing.text import bar, plural, size, units_of
 
 STATES: dict[str, Piece] = {
@@ -36,7 +37,6 @@ def status(
       packline status s3://bucket/store
       packline status store --json
     """
-    from packline.jobs.status import status as look
 
     found = look(store)
     output.lines(status_lines(found))

@@ -18,7 +18,7 @@ from packline.formats.choice import option_name
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.store.paths import store_path
-from packline.store.reader import StoreReader
+from packline.store.reader import StoreReader, document_number, find_by_id, find_by_place
 from packline.toml import is_toml
 from packline.viewing.page import TokenStrip
 from packline.viewing.terminal import GUTTER, strip_lines
@@ -305,7 +305,6 @@ def find_documents(loader: Loader, wanted: TraceTarget) -> list[tuple[StoreReade
         RecipeError: a number is given alone, but there are several stores.
     """
     from packline.loading.trace import stores_of
-    from packline.store.reader import document_number, find_by_id, find_by_place
 
     stores = stores_of(loader)
     if wanted.store is not None:

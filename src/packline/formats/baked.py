@@ -36,7 +36,7 @@ from packline.packing.layout import IGNORED, Layout
 from packline.ragged import offsets_of
 from packline.store.files import check_bytes, map_array, read_file, reading, stat_file
 from packline.store.report import Findings
-from packline.store.shard import index_size, write_index
+from packline.store.shard import Index, index_size, write_index
 
 if TYPE_CHECKING:
     from packline.formats.export_record import Target
@@ -418,7 +418,6 @@ def _by_spans(lengths: list[np.ndarray], seq_len: int) -> dict[str, np.ndarray]:
 
 def check_files(folder: Path, facts: BakedFacts, entries: Entries, findings: Findings) -> None:
     """Note all problems of the files of baked rows."""
-    from packline.store.shard import Index
 
     findings.compare(BAKED, "rows of all files", facts.rows, sum(file.rows for file in facts.files))
     first = 0

@@ -360,10 +360,6 @@ class Loader(Notebook):
         """Steps and places in the global batch at which rows of a source occur in a stage."""
         return self.schedule.occurrences_of(stage, source, rows)
 
-    def rank_of(self, stage: int, places: np.ndarray) -> np.ndarray:
-        """Ranks that get these places of a stage's global batch."""
-        return np.asarray(places) // (self.schedule.stages[stage].batch_size // self.world_size)
-
     def state_dict(self) -> dict[str, Any]:
         """Current state as JSON types: the step, and the sources and stages of the run.
 

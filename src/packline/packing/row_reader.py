@@ -12,7 +12,7 @@ import numpy as np
 from packline.notebook import Notebook
 from packline.packing.batch import FIELDS, fill
 from packline.packing.gather import PlannedRows
-from packline.packing.layout import Layout, Outline
+from packline.packing.layout import Layout, Outline, cu_seqlens
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
 
@@ -91,7 +91,6 @@ class Row(Notebook):
 
     def cu_seqlens(self) -> np.ndarray:
         """Start of each span, and the end of the row, int32 `[N+1]`; padding is a separate segment."""
-        from packline.packing.layout import cu_seqlens
 
         return cu_seqlens(self.segment_ids)
 

@@ -5,7 +5,6 @@
     *.parquet            shards, inputs and units (`tables`)
 
     Manifest             manifest.json and its tables together
-    from_receipts        receipts in the order of documents ──> manifest and tables
     read_manifest        the manifest of a finished store, checked
     split_warnings       splits that the recipe requests and that got no document
 

@@ -26,7 +26,7 @@ from packline.errors import CorruptStore, refuse_unknown_names
 from packline.formats.export_record import check_export
 from packline.formats.opening import OpenedDataset, find_record, open_dataset, read_document_blocks
 from packline.jobs.on import On, temporary_folder
-from packline.packing.stats import PackingStats
+from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader, provenance_of
 from packline.store.report import Findings
 from packline.viewing.duplicates import Duplicates, HashFiles, count_files, find_duplicates
@@ -245,7 +245,6 @@ def _prices(store: StoreReader, lengths: Sequence[int], packing: Packing | None)
         return []
     from packline.packing.documents import Selection
     from packline.packing.packer import PACKINGS, DocumentFilter
-    from packline.packing.stats import compare_packings
 
     splits = _splits(store)
     selection = Selection(store, DocumentFilter(split="train" if "train" in splits else "all"))

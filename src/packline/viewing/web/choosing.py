@@ -14,10 +14,10 @@ from typing import TypeVar
 import numpy as np
 
 from packline.errors import RecipeError, did_you_mean
-from packline.packing.cache import PlanMemory
+from packline.packing.cache import PlanMemory, plan_folder
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter, RowOptions
-from packline.packing.rows import Rows
+from packline.packing.rows import Rows, check_seq_len
 from packline.store.lookup import column_names
 from packline.store.provenance import documents_schema
 from packline.store.reader import StoreReader
@@ -124,8 +124,6 @@ def open_rows(store: StoreReader, seq_len: int, options: RowOptions) -> Rows:
         StoreError: there are no rows.
     """
     from packline.packing.best_fit import plan_fingerprint
-    from packline.packing.cache import plan_folder
-    from packline.packing.rows import check_seq_len
 
     if options.packing != "best_fit":
         return Rows(store, seq_len, options, plans=PlanMemory())
