@@ -6,7 +6,8 @@
 The viewer of the hub shows the files that `configs` names: for a store, the origin of every document. A card
 contains no path of a machine, no credentials and no time.
 
-Text of others in Markdown: escaped in one place, so that a name can neither format nor break a card.
+`card.jinja` is the text. Everything that it inserts is escaped, so that a name can neither format nor break
+a card.
 """
 
 from __future__ import annotations
@@ -14,73 +15,69 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any
 
+import jinja2
 import msgspec
 import yaml  # type: ignore[import-untyped]
+from markupsafe import Markup
 
+from packline.formats.export_record import ExportRecord
 from packline.hub.publication import Publication, without_credentials
 from packline.recipe import Recipe, Source
-from packline.store.ledger import Ledger, losses
+from packline.store.ledger import losses
 from packline.store.manifest import Manifest
 from packline.store.unit_names import slug_of
 from packline.viewing.text import visible
 
 
-class Markdown(str):
-    """Text that is Markdown already, and is not escaped again."""
-
-
-def code(text: str) -> Markdown:
+def code(text: str) -> Markup:
     """Text as code, whatever characters it has.
 
     >>> code("<|eot|>"), code("a b")
-    ('<code>&#60;&#124;eot&#124;&#62;</code>', '<code>a b</code>')
+    (Markup('<code>&#60;&#124;eot&#124;&#62;</code>'), Markup('<code>a b</code>'))
     """
-    return Markdown(f"<code>{escape_markdown(text)}</code>")
+    return Markup(f"<code>{escape_markdown(text)}</code>")
 
 
-def fenced(text: str, language: str = "") -> str:
+def fenced(text: str, language: str = "") -> Markup:
     """Text as a block of code, between fences that it does not contain.
 
-    >>> fenced("a = 1", "toml")
-    '```toml\\na = 1\\n```'
+    >>> print(fenced("a = 1", "toml"))
+    ```toml
+    a = 1
+    ```
     """
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text}\n{fence}"
+    return Markup(f"{fence}{language}\n{text}\n{fence}")
 
 
-def escape_markdown(text: str) -> str:
+def escape_markdown(text: str) -> Markup:
     """Text on one line, without anything that Markdown, HTML or a table could read as its own.
 
     >>> escape_markdown("a_b | [c](d)")
-    'a&#95;b &#124; &#91;c&#93;(d)'
+    Markup('a&#95;b &#124; &#91;c&#93;(d)')
     """
     plain = visible(" ".join(text.split()))
-    return re.sub(r"[^\w .,:/()%+=-]|_", lambda match: f"&#{ord(match[0])};", plain)
+    return Markup(re.sub(r"[^\w .,:/()%+=-]|_", lambda match: f"&#{ord(match[0])};", plain))
 
 
-def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
-    """A table; cells are escaped, except those that are `Markdown`.
-
-    Args:
-        align: `l` or `r` for each column; left by default.
-
-    >>> print(markdown_table(("a", "b"), [("x", "1")], "lr"))
-    | a | b |
-    |:---|---:|
-    | x | 1 |
-    """
-    align = align or "l" * len(heads)
-    lines = [
-        f"| {' | '.join(heads)} |",
-        "|" + "|".join("---:" if each == "r" else ":---" for each in align) + "|",
-    ]
-    for row in rows:
-        cells = [cell if isinstance(cell, Markdown) else escape_markdown(cell) for cell in row]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+@cache
+def _template() -> jinja2.Template:
+    """Template of the text: what it inserts is escaped, unless it is `Markup`."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("packline.hub", ""),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) else escape_markdown(str(value)),
+    )
+    public = {"public": without_credentials, "n": "{:,}".format, "code": code, "fenced": fenced}
+    environment.globals |= public
+    return environment.get_template("card.jinja")
 
 
 BEGIN = "<!-- packline: made from the files; written again by the next push -->"
@@ -99,15 +96,9 @@ def make_card(publication: Publication, place: str, earlier: str = "", licence: 
         earlier: the card that is there; what is outside its marks is kept.
         licence: identifier of a licence as the hub writes them, such as `odc-by`.
     """
-    if publication.manifest is not None:
-        matter, text = (
-            _store_matter(publication, publication.manifest),
-            _store_text(publication.manifest, place),
-        )
-    elif publication.export is not None:
-        matter, text = _export_card(publication, place)
-    else:
-        matter, text = _other_card(publication, place)
+    matter, values = _contents(publication)
+    name = place.removeprefix("hf://").removeprefix("datasets/")
+    text = _template().render(place=place, name=name, **values)
     if licence:
         matter["license"] = licence
     old_matter, old_text = split_card(earlier)
@@ -210,61 +201,31 @@ def _sources(manifest: Manifest) -> list[str]:
     return list(manifest.shards.table["source"].to_pylist())
 
 
-def _store_text(manifest: Manifest, place: str) -> str:
-    tokenizer, ledger = manifest.tokenizer, manifest.ledger
-    bos = (
-        []
-        if tokenizer.bos is None
-        else [("begin of document", Markdown(f"{code(tokenizer.bos)}, id {tokenizer.bos_id}"))]
-    )
-    facts = [
-        ("tokens", f"{manifest.tokens:,}"),
-        ("documents", f"{manifest.documents:,}"),
-        ("text", f"{ledger.text_bytes:,} bytes of UTF-8" if ledger.text_bytes else "imported as tokens"),
-        ("token type", Markdown(f"`{manifest.dtype}`, little-endian")),
-        ("tokenizer", Markdown(f"{code(without_credentials(tokenizer.name))}, {tokenizer.vocab_size:,} ids")),
-        ("its fingerprint", code(tokenizer.fingerprint)),
-        ("end of document", Markdown(f"{code(tokenizer.eod)}, id {tokenizer.eod_id}, after every document")),
-        *bos,
-        ("text from tokens", _ROUND_TRIPS.get(tokenizer.round_trip, tokenizer.round_trip)),
-        ("files", f"{manifest.totals.shards:,} shards, {manifest.store_bytes:,} bytes"),
-    ]
-    first = manifest.shards[0].name if len(manifest.shards) else "NAME"
+def _store_values(manifest: Manifest) -> dict[str, Any]:
+    ledger = manifest.ledger
     documents, tokens = manifest.shards.by_split("documents"), manifest.shards.by_split("tokens")
-    splits = [(split, f"{documents[split]:,}", f"{tokens[split]:,}") for split in documents]
     labels = {source.name: source.label or "" for source in manifest.recipe.sources}
-    sources = [
-        (
-            name,
-            labels.get(name, ""),
-            f"{one.documents:,}",
-            f"{one.tokens:,}",
-            f"{one.left_out:,}",
-            f"{one.bad:,}",
-        )
-        for name, one in manifest.sources.items()
-    ]
-    return "\n\n".join(
-        [
-            f"Tokens for training language models, made by packline {manifest.packline}.",
-            markdown_table(("property", "value"), facts),
-            "## Splits",
-            markdown_table(("split", "documents", "tokens"), splits, "lrr"),
-            "## Sources",
-            markdown_table(
-                ("source", "label", "documents", "tokens", "left out", "bad records"), sources, "llrrrr"
-            ),
-            *_ledger(ledger),
-            "## Files",
-            "The table that the viewer shows is the origin of every document: source, file, position, id, "
-            "number of tokens, and a hash of its text. The tokens themselves are in `NAME.bin`.",
-            "## How to read it",
-            _usage(manifest, place, first),
-            "## Recipe",
-            "Inputs are shown without the folders of the machine that read them.",
-            fenced(recipe_text(manifest.recipe), "toml"),
-        ]
-    )
+    counts = [("records read", ledger.documents_in), ("documents", ledger.documents), *losses(ledger)]
+    counts += [("tokens of text", ledger.text_tokens), ("end-of-document tokens", ledger.eod_tokens)]
+    round_trip = manifest.tokenizer.round_trip
+    return {
+        "kind": "store",
+        "manifest": manifest,
+        "ledger": ledger,
+        "round_trip": _ROUND_TRIPS.get(round_trip, round_trip),
+        "splits": [(split, *_counts(documents[split], tokens[split])) for split in documents],
+        "sources": [
+            (name, labels.get(name, ""), *_counts(one.documents, one.tokens, one.left_out, one.bad))
+            for name, one in manifest.sources.items()
+        ],
+        "counts": [(what, *_counts(count)) for what, count in counts],
+        "first": manifest.shards[0].name if len(manifest.shards) else "NAME",
+        "recipe": recipe_text(manifest.recipe),
+    }
+
+
+def _counts(*numbers: int) -> list[str]:
+    return [f"{number:,}" for number in numbers]
 
 
 _ROUND_TRIPS = {
@@ -272,50 +233,6 @@ _ROUND_TRIPS = {
     "normalized": "ids decode to the normalized text",
     "lossy": "ids do not decode to the whole text",
 }
-
-
-def _ledger(ledger: Ledger) -> list[str]:
-    rows = [("records read", f"{ledger.documents_in:,}"), ("documents", f"{ledger.documents:,}")]
-    rows += [(what, f"{count:,}") for what, count in losses(ledger)]
-    rows += [
-        ("tokens of text", f"{ledger.text_tokens:,}"),
-        ("end-of-document tokens", f"{ledger.eod_tokens:,}"),
-    ]
-    return ["## Ledger", "Every record is accounted for.", markdown_table(("what", "count"), rows, "lr")]
-
-
-def _usage(manifest: Manifest, place: str, first: str) -> str:
-    kind = "<u2" if manifest.dtype == "uint16" else "<i4"
-    return f"""With packline, at a commit that `pull` prints, so that a run can pin it:
-
-```bash
-pip install packline
-packline pull {place} store
-packline verify store
-```
-
-```python
-import packline
-
-store = packline.open("store")
-rows = store.rows(seq_len=2048, packing="best_fit")
-for batch in packline.Loader(rows, batch_size=32, seed=1):
-    ...  # tokens, targets, position_ids, segment_ids
-```
-
-With Megatron-LM, whose index the `.idx` files are (after `pull` or `hf download`):
-
-```bash
---data-path store/{first} ...
-```
-
-With NumPy alone:
-
-```python
-import numpy as np
-
-tokens = np.memmap("store/{first}.bin", dtype="{kind}", mode="r")
-```"""
 
 
 def recipe_text(recipe: Recipe) -> str:
@@ -356,30 +273,8 @@ def _toml(value: Any) -> str:
 # ------------------------------------------------------------------------------------- everything else
 
 
-def _export_card(publication: Publication, place: str) -> tuple[dict[str, Any], str]:
-    record = publication.export
-    assert record is not None
+def _export_card(publication: Publication, record: ExportRecord) -> tuple[dict[str, Any], dict[str, Any]]:
     tokenizer = record.tokenizer
-    facts = [
-        ("format", code(record.format)),
-        ("tokens", f"{record.tokens:,}"),
-        ("documents", f"{record.documents:,}"),
-        *(
-            [("rows", f"{record.rows:,} of {record.seq_len:,} tokens")]
-            if record.rows and record.seq_len
-            else []
-        ),
-        ("tokenizer", Markdown(f"{code(without_credentials(tokenizer.name))}, {tokenizer.vocab_size:,} ids")),
-        ("its fingerprint", code(tokenizer.fingerprint)),
-        ("end of document", Markdown(f"{code(tokenizer.eod)}, id {tokenizer.eod_id}")),
-        ("options", code(json.dumps(record.options))),
-    ]
-    lost = [(one.what, f"{one.count:,} {one.unit}", one.why) for one in record.lost]
-    parts = [f"Tokens in the layout of `{record.format}`, made by packline {record.packline}."]
-    parts += [markdown_table(("property", "value"), facts)]
-    if lost:
-        parts += ["## What the layout cannot hold", markdown_table(("what", "how much", "why"), lost)]
-    parts += ["## How to read it", _export_usage(publication, place)]
     matter: dict[str, Any] = {
         "tags": ["packline", "tokenized"],
         "task_categories": ["text-generation"],
@@ -400,76 +295,35 @@ def _export_card(publication: Publication, place: str) -> tuple[dict[str, Any], 
     files = [{"split": split, "path": f"{split}-*.parquet"} for split, names in splits.items() if names]
     if files:
         matter["configs"] = [{"config_name": "default", "data_files": files}]
-    return matter, "\n\n".join(parts)
-
-
-def _export_usage(publication: Publication, place: str) -> str:
     data = [entry.name for entry in publication.files if not entry.name.endswith((".json", ".jinja"))]
-    first = data[0] if data else publication.record
-    usage = f"""```bash
-packline pull {place} data
-```
-
-A trainer that fetches single files gets them by name:
-
-```python
-from huggingface_hub import hf_hub_download
-
-path = hf_hub_download("{place.removeprefix("hf://datasets/")}", "{first}", repo_type="dataset")
-```"""
-    if first.endswith(".parquet"):
-        usage += f"""
-
-```python
-from datasets import load_dataset
-
-rows = load_dataset("{place.removeprefix("hf://datasets/")}", split="train")
-```"""
-    return usage
+    values = {
+        "kind": "export",
+        "record": record,
+        "options": json.dumps(record.options),
+        "lost": [(one.what, f"{one.count:,} {one.unit}", one.why) for one in record.lost],
+        "first": data[0] if data else publication.record,
+    }
+    return matter, values
 
 
-def _other_card(publication: Publication, place: str) -> tuple[dict[str, Any], str]:
-    name = place.removeprefix("hf://")
+def _contents(publication: Publication) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Front matter of a card, and the values of its text."""
+    if publication.manifest is not None:
+        return _store_matter(publication, publication.manifest), _store_values(publication.manifest)
+    if publication.export is not None:
+        return _export_card(publication, publication.export)
     if publication.kind == "tokenizer":
         from packline.encoders.tokenizer import load_tokenizer
 
         tokenizer = load_tokenizer(str(publication.folder))
-        facts = [
-            ("ids", f"{tokenizer.vocab_size:,}"),
-            ("fingerprint", code(tokenizer.fingerprint)),
-            ("end of text", code(tokenizer.eos_token) if tokenizer.eos_token else "not declared"),
-            ("special tokens", Markdown(", ".join(map(code, tokenizer.special_tokens)) or "none")),
-        ]
-        text = f"""A tokenizer, trained or kept with packline.
-
-{markdown_table(("property", "value"), facts)}
-
-```python
-from transformers import AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("{name}")
-```
-
-```bash
-packline build corpus/ --tokenizer {name} --out store
-```"""
-        packline = {
+        facts = {
             "kind": "tokenizer",
             "vocab_size": tokenizer.vocab_size,
             "fingerprint": tokenizer.fingerprint,
         }
-        return {"tags": ["packline", "tokenizer"], "library_name": "transformers", "packline": packline}, text
-    tasks = sorted(entry.name for entry in publication.files if not entry.name.endswith((".json", ".jsonl")))
-    rows = [(e.name, f"{e.bytes:,}") for e in publication.files if e.name in tasks]
-    text = f"""Evaluation sets as tokens, made by packline.
-
-{markdown_table(("file", "bytes"), rows, "lr")}
-
-`config.json` describes tasks and tokenizer; `questions.jsonl` has every question as text, with which a
-training set is searched for leaks:
-
-```bash
-packline pull {place} evals
-packline verify store --against evals
-```"""
-    return {"tags": ["packline", "evaluation"], "packline": {"kind": "evaluation", "tasks": len(tasks)}}, text
+        matter = {"tags": ["packline", "tokenizer"], "library_name": "transformers", "packline": facts}
+        return matter, {"kind": "tokenizer", "tokenizer": tokenizer}
+    names = sorted(entry.name for entry in publication.files if not entry.name.endswith((".json", ".jsonl")))
+    files = [(entry.name, f"{entry.bytes:,}") for entry in publication.files if entry.name in names]
+    matter = {"tags": ["packline", "evaluation"], "packline": {"kind": "evaluation", "tasks": len(names)}}
+    return matter, {"kind": "evaluation", "files": files}
