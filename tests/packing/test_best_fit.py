@@ -22,8 +22,8 @@ from packline.packing import best_fit
 from packline.packing.best_fit import BestFit, best_fit_counts, make_plan, plan_fingerprint
 from packline.packing.cache import PLAN, PlanFile, save_arrays
 from packline.packing.documents import Selection
+from packline.packing.fit import Fit, fit
 from packline.packing.packer import DocumentFilter, Spans
-from packline.packing.pad import Fit, fit
 from packline.testing import make_store
 
 

@@ -1,6 +1,6 @@
-"""`packline info`: a store, from its manifest, its indexes and its first documents; or a run file.
+"""`packline info`: a store or a run file, the cost of packings with `--seq-len`, and a report with `--html`.
 
-`packline info --seq-len`: the cost of every packing on the documents of a store.
+A store is described from its manifest, its indexes and its first documents.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`packline push` and `packline pull` between folders and object stores.
-
-Bars of a running job on a terminal, by rich; imported only for a terminal.
-"""
+"""`packline push` and `packline pull` between folders and object stores, and the bars of all jobs."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Errors of object stores in packline's form, without secrets.
+"""Requests to object stores: many in threads, each attempted again, and their errors in packline's form.
 
-The messages of clients contain whole answers of servers, among them signed addresses and key ids; so only the
-status, the code and the sentence of an answer are taken from them.
-
-Mapping in threads, in order and with bounded memory.
-
-Attempts at a request: pauses with jitter, each longer than the last, until patience ends.
+in_threads   results in order, with bounded memory
+attempts     pauses with jitter, each longer than the last, until patience ends
+errors       without secrets: the messages of clients contain whole answers of servers, among them signed
+             addresses and key ids, so only status, code and sentence of an answer are taken from them
 """
 
 from __future__ import annotations

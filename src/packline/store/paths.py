@@ -2,8 +2,7 @@
 
 Readers of a store use `/`, `name`, `parent`, `read_bytes` and `str`, which both have, and the functions of
 `store.files`. A library that needs a local file gets one from `local_file`.
-
-The path of a store, from what a user gives.
+`store_path` makes one of what a user gives.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@
 
 Tensors are sent by one file descriptor each, which costs several times as much as the bytes; a pickled array
 of uint16 goes through the pipe that carries the message anyway.
-
-Arrays to tensors, and masks on the device that uses them.
+Masks are made on the device that uses them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""The ledger of a store as a table: what becomes of records and tokens.
+"""Summaries as blocks of a page: the ledger of a store, a run file, and what differs between two of either.
 
 Loading this module loads no reader of stores, which would delay the end of a short build.
-
-Description of a run file, and of the difference between two, as blocks of a page.
-
-Description of the difference between two stores as blocks of a page.
 """
 
 from __future__ import annotations
