@@ -148,7 +148,7 @@ def check_stacks(folder: Path, names: dict[str, Any]) -> None:
 
 def check_forager(folder: Path, names: dict[str, Any]) -> None:
     store = packline.open(folder / "agentic")
-    assert store.manifest.tokenizer.eod == "<|endoftext|>" and store.provenance(0).label == "knowledge"
+    assert store.manifest.tokenizer.eod == "<|endoftext|>" and store.provenance(0).source == "corpus"
     index = np.fromfile(folder / "forager/index/sample_locations.bin", "<u8").reshape(-1, 3)
     assert index[:, 2].tolist() == [2 * 32_768] * len(index) and len(index) == store.manifest.tokens // 32_768
     ledger = packline.open(folder / "purposes").manifest.sources["questions"]
