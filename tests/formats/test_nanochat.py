@@ -27,8 +27,7 @@ from packline.formats.check import check_dataset
 from packline.formats.document_view import DocumentView
 from packline.formats.format import recognise
 from packline.recipe import Recipe, Source
-from packline.vocabulary.trained_folder import train_folder
-from packline.vocabulary.training import SPECIALS
+from packline.vocabulary.trained_folder import SPECIALS, train_folder
 
 
 def parquet_files(folder: Path) -> list[Path]:

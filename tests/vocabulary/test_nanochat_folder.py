@@ -23,8 +23,7 @@ from packline.errors import StoreError, TokenizerError
 from packline.recipe import Recipe, Source
 from packline.vocabulary import nanochat_folder
 from packline.vocabulary.nanochat_folder import PICKLE, TOKEN_BYTES, export_to_nanochat
-from packline.vocabulary.trained_folder import train_folder
-from packline.vocabulary.training import SPECIALS
+from packline.vocabulary.trained_folder import SPECIALS, train_folder
 
 
 @pytest.fixture(scope="module")

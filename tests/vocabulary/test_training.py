@@ -24,8 +24,8 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 from packline.encoders.tiktoken import ALPHABET, PATTERNS, Pattern, pattern_of
 from packline.errors import RecipeError, StoreError, TokenizerError
 from packline.recipe import Recipe, Source
-from packline.vocabulary.trained_folder import TrainingReport, TrainingTexts, train_folder
-from packline.vocabulary.training import NANOCHAT, SPECIALS, train_batches, train_bpe
+from packline.vocabulary.trained_folder import NANOCHAT, SPECIALS, TrainingReport, TrainingTexts, train_folder
+from packline.vocabulary.training import train_batches, train_bpe
 from packline.vocabulary.word_counts import batches_of, count_words
 
 LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
@@ -162,7 +162,6 @@ def test_words_are_counted_as_a_dictionary_counts_them() -> None:
     data, bounds = found.data.tobytes(), found.offsets.tolist()
     words = [data[start:stop] for start, stop in itertools.pairwise(bounds)]
     assert dict(zip(words, found.counts.tolist(), strict=True)) == expected
-    assert found.text_bytes == sum(len(text.encode()) for text in texts)
 
 
 def test_where_words_do_not_fit_the_rarest_are_forgotten_and_counted() -> None:

@@ -90,8 +90,7 @@ def train(
     from packline.jobs.resources import keep_freed_memory
     from packline.quantities import parse_bytes
     from packline.recipe import Recipe, Source, check_recipe, load_recipe
-    from packline.vocabulary.trained_folder import train_folder
-    from packline.vocabulary.training import SPECIALS
+    from packline.vocabulary.trained_folder import SPECIALS, train_folder
 
     if not inputs:
         raise RecipeError("no inputs", hint="name files, folders or globs of text, or a recipe")

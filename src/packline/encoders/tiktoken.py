@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Container, Sequence
 from pathlib import PurePath
 from typing import Any, AnyStr, Literal, get_args
 
@@ -47,6 +48,8 @@ LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 
 PatternName = Literal["gpt2", "gpt4", "llama3", "nanochat", "qwen2", "o200k"]
 PATTERN_NAMES: tuple[PatternName, ...] = get_args(PatternName)
+SpecialPlace = Literal["first", "last"]
+"""Place of the ids of special tokens among all ids."""
 
 # Greedy quantifiers only: the regular expression engine of HF tokenizers treats a possessive `{1,3}+` as a
 # repeated group, and engines recognise the schemes by these spellings.
@@ -74,16 +77,7 @@ class Pattern(msgspec.Struct, frozen=True):
 
     def pre_tokenizer(self) -> dict[str, Any]:
         """The pre-tokenizer in the form of a tokenizer.json."""
-        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-        if self.name == "gpt2":
-            return {**level, "use_regex": True}
-        split = {
-            "type": "Split",
-            "pattern": {"Regex": self.expression},
-            "behavior": "Isolated",
-            "invert": False,
-        }
-        return {"type": "Sequence", "pretokenizers": [split, level]}
+        return _pre_tokenizer(None if self.name == "gpt2" else self.expression)
 
 
 def _marks(name: str, digits: int) -> Pattern:
@@ -257,15 +251,73 @@ def tokenizer_of_ranks(ranks: dict[bytes, int], encoding: Encoding) -> dict[str,
     spelled = {token: token.decode("latin-1").translate(ALPHABET) for token in ordered}
     vocab = {spelled[token]: ranks[token] for token in ordered}
     pairs = (last_pair(token, ranks) for token in ordered)
+    merges = [(spelled[pair[0]], spelled[pair[1]]) for pair in pairs if pair]
+    filled = vocab | encoding.special_tokens | _fill(ids | {*encoding.special_tokens.values()})
+    whole = _byte_level(filled, merges, encoding.special_tokens, _pre_tokenizer(encoding.split))
+    whole["decoder"]["add_prefix_space"] = whole["model"]["ignore_merges"] = True
+    return whole
+
+
+def check_specials(special_tokens: Sequence[str], text_tokens: Container[str]) -> None:
+    """Refuse special tokens that cannot be distinguished from each other or from tokens of text.
+
+    >>> check_specials(["<s>", "<s>"], LETTERS)
+    Traceback (most recent call last):
+    packline.errors.RecipeError: the special token '<s>' comes twice: expected every one once
+    """
+    for token in special_tokens:
+        if not token:
+            raise RecipeError("a special token is empty")
+        if list(special_tokens).count(token) > 1:
+            raise RecipeError(f"the special token {token!r} comes twice: expected every one once")
+        if token in text_tokens:
+            raise RecipeError(
+                f"the special token {token!r} is a token of text too, and text would become it",
+                hint="choose a string that no word is, such as '<|end|>'",
+            )
+
+
+def json_of_merges(
+    merges: list[tuple[bytes, bytes]],
+    special_tokens: Sequence[str],
+    pattern: Pattern,
+    place: SpecialPlace = "first",
+) -> str:
+    """Build a tokenizer.json from merges. Ids: bytes in the order of their characters, then merges in order.
+
+    Raises:
+        RecipeError: a special token is also the result of a merge.
+    """
+    pairs = [
+        (left.decode("latin-1").translate(ALPHABET), right.decode("latin-1").translate(ALPHABET))
+        for left, right in merges
+    ]
+    # Two merges may produce the same string; the first one is the token.
+    names = dict.fromkeys([*sorted(LETTERS), *(left + right for left, right in pairs)])
+    check_specials(special_tokens, names)
+    special = dict.fromkeys(special_tokens)
+    ordered = special | names if place == "first" else names | special
+    vocab = {name: number for number, name in enumerate(ordered)}
+    ids = {token: vocab[token] for token in special_tokens}
+    return msgspec.json.encode(_byte_level(vocab, pairs, ids, pattern.pre_tokenizer())).decode()
+
+
+def _byte_level(
+    vocab: dict[str, int],
+    merges: list[tuple[str, str]],
+    special_tokens: dict[str, int],
+    pre_tokenizer: dict[str, Any],
+) -> dict[str, Any]:
+    """Contents of the tokenizer.json of a byte-level BPE."""
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": special_entries(encoding.special_tokens),
+        "added_tokens": special_entries(special_tokens),
         "normalizer": None,
-        "pre_tokenizer": _pre_tokenizer(encoding.split),
+        "pre_tokenizer": pre_tokenizer,
         "post_processor": None,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -274,14 +326,15 @@ def tokenizer_of_ranks(ranks: dict[bytes, int], encoding: Encoding) -> dict[str,
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": True,
-            "vocab": vocab | encoding.special_tokens | _fill(ids | {*encoding.special_tokens.values()}),
-            "merges": [[spelled[pair[0]], spelled[pair[1]]] for pair in pairs if pair],
+            "ignore_merges": False,
+            "vocab": vocab,
+            "merges": merges,
         },
     }
 
 
 def _pre_tokenizer(split: str | None) -> dict[str, Any]:
+    """Pre-tokenizer in the form of a tokenizer.json; its own expression, GPT-2's, if `split` is None."""
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": split is None}
     if split is None:
         return level

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from packline.encoders.reference import PROBES
 from packline.encoders.special_tokens import END_OF_TEXT
-from packline.encoders.tiktoken import pattern_of
+from packline.encoders.tiktoken import LETTERS, SpecialPlace, check_specials, pattern_of
 from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import CONFIG, JSON, Tokenizer, config_bytes
 from packline.errors import RecipeError, StoreError, TokenizerError
@@ -45,13 +45,28 @@ from packline.storage.places import refuse_remote
 from packline.vocabulary.training import (
     MEMORY_BYTES,
     OnProgress,
-    SpecialPlace,
     Trained,
-    check_specials,
     train_batches,
 )
 
 FILES = CONFIG, "token_bytes.npy", "report.json", JSON
+NANOCHAT = (
+    "<|bos|>",
+    "<|user_start|>",
+    "<|user_end|>",
+    "<|assistant_start|>",
+    "<|assistant_end|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "<|output_start|>",
+    "<|output_end|>",
+)
+SPECIALS: dict[str, tuple[tuple[str, ...], SpecialPlace]] = {
+    "endoftext": (("<|endoftext|>",), "first"),
+    "nanochat": (NANOCHAT, "last"),
+    "none": ((), "first"),
+}
+"""Presets: special tokens in order, and whether they get the first or the last ids."""
 BEGINS = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>")
 
 
@@ -136,7 +151,7 @@ def train_folder(
     refuse_remote(out, "a tokenizer")
     folder = Path(out)
     scheme = pattern_of(pattern)
-    check_specials(special_tokens)
+    check_specials(special_tokens, LETTERS)
     eos = _named(eos, END_OF_TEXT, special_tokens, "eos")
     bos = _named(bos, BEGINS, special_tokens, "bos")
     texts = TrainingTexts(recipe, max_chars, doc_chars)

@@ -1,52 +1,69 @@
 """Training of a byte-level BPE tokenizer: texts in, a tokenizer.json out.
 
-    texts ── words by a pattern, counted (`word_counts`) ── merges (`merging`) ──> tokenizer.json
+    texts ── words by a pattern, counted (`word_counts`) ── merges (`Merger`) ──> tokenizer.json
 
 The merges are those that HF's trainer finds on the same texts, including ties, in a fraction of the time, and
 a corpus may be larger than memory. Patterns that `word_counts` does not support (o200k) are left to HF's
-trainer.
+trainer. `trained_folder` chooses the texts.
 
-Limits: trains byte-level BPE only. `trained_folder` chooses the texts.
+    words   l o w  x5    l o w e r  x2         pairs  lo 7  ow 7  we 2  er 2
+    merge   lo w   x5    lo w e r   x2                low 7 ...
+
+The most frequent pair becomes a token, ties go to the smaller pair of ids, and so on. All words are in one
+array. The id of a token is stored at its first and at its last byte, so its neighbours are found with one
+lookup, and a merge takes a few vector operations on the positions where its pair begins:
+
+    bytes     l   o   w   e   r
+    symbols   lo  lo  w   e   r         after the merge of l and o
+              low  .  low e   r         after that of lo and w
+
+A pair keeps the positions where it was formed. When it comes up, the positions that still hold it are
+recounted (counts only fall), and if it is still the most frequent, all of them are merged at once. Pairs that
+are too rare to be next wait in arrays, sorted by count, and become Python objects only shortly before they
+are needed.
+
+Cost of merging: 8 bytes per byte of the distinct words and 4 for each pair ever formed; about 0.1 ms per
+merge, in one thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from typing import Any, Literal
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
-from packline.encoders.tiktoken import ALPHABET, Pattern, PatternName, pattern_of, special_entries
+from packline.encoders.tiktoken import (
+    ALPHABET,
+    LETTERS,
+    Pattern,
+    PatternName,
+    SpecialPlace,
+    check_specials,
+    json_of_merges,
+    pattern_of,
+)
 from packline.errors import RecipeError, TokenizerError
 from packline.sources.batch import Texts
-from packline.vocabulary.word_counts import WordCounts, batches_of, count_words
-
-SpecialPlace = Literal["first", "last"]
+from packline.vocabulary.word_counts import batches_of, count_words
 
 MEMORY_BYTES = 4 << 30
 LEAST_MEMORY_BYTES = 1_000_000
 WORDS_SHARE = 32
 """Memory for finding merges, as a multiple of that of the distinct words."""
 
-LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
+GONE = -1
+"""Symbol for a byte inside a token, and for the end of a word."""
+NEVER = 1 << 62
+TOLD_EVERY = 256
+"""Number of merges between two progress reports."""
+ZERO = np.zeros(1, np.int64)
 
-NANOCHAT = (
-    "<|bos|>",
-    "<|user_start|>",
-    "<|user_end|>",
-    "<|assistant_start|>",
-    "<|assistant_end|>",
-    "<|python_start|>",
-    "<|python_end|>",
-    "<|output_start|>",
-    "<|output_end|>",
-)
-SPECIALS: dict[str, tuple[tuple[str, ...], SpecialPlace]] = {
-    "endoftext": (("<|endoftext|>",), "first"),
-    "nanochat": (NANOCHAT, "last"),
-    "none": ((), "first"),
-}
-"""Presets: special tokens in order, and whether they get the first or the last ids."""
+BYTES_IN_ORDER = sorted(range(256), key=ALPHABET.__getitem__)
+"""Bytes sorted by their characters in byte-level vocabularies; ties are broken in this order."""
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +74,6 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     trainer: str
     merges: int
     vocab_size: int
-    documents: int
     text_bytes: int
     words: int | None
     """Number of distinct words; None if HF's trainer counted them."""
@@ -67,7 +83,7 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """Their share of all distinct words seen."""
 
 
-class TrainingProgress(msgspec.Struct, frozen=True):
+class TrainingProgress(NamedTuple):
     """Progress of a training: first texts are read, then merges are found."""
 
     documents: int
@@ -136,7 +152,7 @@ def train_batches(
             little memory.
         TokenizerError: no text, or no room for a single merge.
     """
-    check_specials(special_tokens)
+    check_specials(special_tokens, LETTERS)
     if threads is not None and threads < 1:
         raise RecipeError(f"threads is {threads}: expected at least 1")
     if memory_bytes < LEAST_MEMORY_BYTES:
@@ -148,167 +164,333 @@ def train_batches(
             f"vocab_size is {vocab_size}: expected at least {least}, which is 256 bytes, the special tokens"
             " and one merge"
         )
-    batches = _told(batches, room, on_progress)
-    if pattern.rules == "other":
-        return _train_by_hf(batches, room, special_tokens, pattern, place)
-    counted = count_words(batches, pattern, memory_bytes=memory_bytes // WORDS_SHARE, threads=threads)
-    if not len(counted):
-        raise TokenizerError("no text to train on")
-    merges = find_merges(
-        counted,
-        room,
-        lambda done: on_progress(TrainingProgress(counted.documents, counted.text_bytes, done, room)),
-    )
-    seen = counted.forgotten_words + len(counted)
-    return Trained(
-        json=tokenizer_json(merges, special_tokens, pattern, place),
-        trainer="packline",
-        merges=len(merges),
-        vocab_size=_vocab_size(merges, special_tokens),
-        documents=counted.documents,
-        text_bytes=counted.text_bytes,
-        words=len(counted),
-        forgotten_words=counted.forgotten_words,
-        forgotten_share=counted.forgotten_words / seen,
-    )
-
-
-def check_specials(special_tokens: Sequence[str]) -> None:
-    """Refuse special tokens that cannot be distinguished from each other or from a byte.
-
-    >>> check_specials(["<s>", "<s>"])
-    Traceback (most recent call last):
-    packline.errors.RecipeError: the special token '<s>' comes twice: expected every one once
-    """
-    for token in special_tokens:
-        if not token:
-            raise RecipeError("a special token is empty")
-        if list(special_tokens).count(token) > 1:
-            raise RecipeError(f"the special token {token!r} comes twice: expected every one once")
-        _check_apart(token, LETTERS)
-
-
-def _check_apart(token: str, others: Container[str]) -> None:
-    if token in others:
-        raise RecipeError(
-            f"the special token {token!r} is a token of text too, and text would become it",
-            hint="choose a string that no word is, such as '<|end|>'",
-        )
-
-
-def _told(batches: Iterable[Texts], room: int, on_progress: OnProgress) -> Iterator[Texts]:
-    """Pass batches through and report the progress of each."""
-    documents = text_bytes = 0
-    for texts in batches:
-        yield texts
-        documents += len(texts)
-        text_bytes += len(texts.data)
-        on_progress(TrainingProgress(documents, text_bytes, 0, room))
-
-
-def find_merges(
-    counted: WordCounts, room: int, on_merges: Callable[[int], None] = lambda done: None
-) -> list[tuple[bytes, bytes]]:
-    """Find merges that add `room` tokens to the 256 bytes, or fewer if pairs run out."""
-    from packline.vocabulary.merging import Merger
-
-    return Merger(counted.data, counted.offsets, counted.counts).run(room, on_merges)
-
-
-def _train_by_hf(
-    batches: Iterable[Texts], room: int, special_tokens: Sequence[str], pattern: Pattern, place: SpecialPlace
-) -> Trained:
-    """Train with the reference trainer: an order of magnitude slower, with all distinct words in memory."""
-    import tokenizers
-    from tokenizers import Regex, models, pre_tokenizers, trainers
-
     seen = [0, 0]
 
-    def texts() -> Iterable[list[str]]:
-        for batch in batches:
-            seen[0] += len(batch)
-            seen[1] += len(batch.data)
-            yield batch.to_list()
+    def told() -> Iterator[Texts]:
+        for texts in batches:
+            yield texts
+            seen[0] += len(texts)
+            seen[1] += len(texts.data)
+            on_progress(TrainingProgress(seen[0], seen[1], 0, room))
 
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern.expression), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    trainer = trainers.BpeTrainer(
-        vocab_size=room + 256, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    tokenizer.train_from_iterator(texts(), trainer)
+    counted = None
+    if pattern.rules == "other":
+        merges = _merges_by_hf(told(), room, pattern)
+    else:
+        counted = count_words(told(), pattern, memory_bytes=memory_bytes // WORDS_SHARE, threads=threads)
+        merges = Merger(counted.data, counted.offsets, counted.counts).run(
+            room, lambda done: on_progress(TrainingProgress(seen[0], seen[1], done, room))
+        )
     if not seen[1]:
         raise TokenizerError("no text to train on")
-    pairs = msgspec.json.decode(tokenizer.to_str())["model"]["merges"]
-    merges = [
-        (bytes(LETTERS[letter] for letter in left), bytes(LETTERS[letter] for letter in right))
-        for left, right in pairs
-    ]
+    forgotten = counted.forgotten_words if counted else 0
     return Trained(
-        json=tokenizer_json(merges, special_tokens, pattern, place),
-        trainer="HF tokenizers",
+        json=json_of_merges(merges, special_tokens, pattern, place),
+        trainer="packline" if counted else "HF tokenizers",
         merges=len(merges),
-        vocab_size=_vocab_size(merges, special_tokens),
-        documents=seen[0],
+        vocab_size=256 + len(special_tokens) + len({left + right for left, right in merges}),
         text_bytes=seen[1],
-        words=None,
+        words=len(counted) if counted else None,
+        forgotten_words=forgotten,
+        forgotten_share=forgotten / (forgotten + len(counted)) if counted else 0.0,
     )
 
 
-def _vocab_size(merges: list[tuple[bytes, bytes]], special_tokens: Sequence[str]) -> int:
-    return 256 + len(special_tokens) + len({left + right for left, right in merges})
+def _merges_by_hf(batches: Iterable[Texts], room: int, pattern: Pattern) -> list[tuple[bytes, bytes]]:
+    """Merges of the reference trainer: an order of magnitude slower, with all distinct words in memory."""
+    from tokenizers import Tokenizer, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer.from_str(json_of_merges([], (), pattern))
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=room + 256, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator((batch.to_list() for batch in batches), trainer)
+    return [
+        (bytes(LETTERS[letter] for letter in left), bytes(LETTERS[letter] for letter in right))
+        for left, right in msgspec.json.decode(tokenizer.to_str())["model"]["merges"]
+    ]
 
 
-def tokenizer_json(
-    merges: list[tuple[bytes, bytes]],
-    special_tokens: Sequence[str],
-    pattern: Pattern,
-    place: SpecialPlace = "first",
-) -> str:
-    """Build a tokenizer.json from merges. Ids: bytes in the order of their characters, then merges in order.
+@dataclass(slots=True)
+class _Pairs:
+    """Pairs and their positions: pair `i` begins at `places[bounds[i]:bounds[i + 1]]`."""
 
-    Raises:
-        RecipeError: a special token is also the result of a merge.
+    keys: np.ndarray
+    """int64: the id of the left token, shifted, combined with the id of the right one."""
+    counts: np.ndarray
+    bounds: np.ndarray
+    places: np.ndarray
+    done: int = 0
+    """Number of pairs already taken from the beginning; the waiting ones are sorted by descending count."""
+
+    def take(self, which: np.ndarray) -> _Pairs:
+        starts = self.bounds[which]
+        lengths = self.bounds[which + 1] - starts
+        bounds = _bounds(lengths)
+        places = self.places[np.repeat(starts - bounds[:-1], lengths) + np.arange(bounds[-1])]
+        return _Pairs(self.keys[which], self.counts[which], bounds, places)
+
+
+class Merger:
+    """Finder of successive merges.
+
+    >>> words = [b"low", b"lower", b" lowest"]
+    >>> data = np.frombuffer(b"".join(words), np.uint8)
+    >>> merger = Merger(data, np.array([0, 3, 8, 15]), np.array([9, 2, 1]))
+    >>> merger.run(3)
+    [(b'l', b'o'), (b'lo', b'w'), (b'low', b'e')]
     """
-    pairs = [(_written(left), _written(right)) for left, right in merges]
-    # Two merges may produce the same string; the first one is the token.
-    names = dict.fromkeys([*sorted(LETTERS), *(left + right for left, right in pairs)])
-    special = dict.fromkeys(special_tokens)
-    for token in special:
-        _check_apart(token, names)
-    vocab = {
-        name: number for number, name in enumerate(special | names if place == "first" else names | special)
-    }
-    model: dict[str, Any] = {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": False,
-        "vocab": vocab,
-        "merges": pairs,
-    }
-    whole = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": special_entries({token: vocab[token] for token in special_tokens}),
-        "normalizer": None,
-        "pre_tokenizer": pattern.pre_tokenizer(),
-        "post_processor": None,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-        "model": model,
-    }
-    return msgspec.json.encode(whole).decode()
+
+    def __init__(self, data: np.ndarray, offsets: np.ndarray, counts: np.ndarray) -> None:
+        """Lay out the words.
+
+        Args:
+            data: bytes of the words back to back, uint8.
+            offsets: start of each word in `data`, and the end, int64 `[W+1]`.
+            counts: occurrences of each word, int64 `[W]`.
+        """
+        lengths = np.diff(offsets)
+        size = len(data) + len(lengths) + 1
+        self._dtype = np.int32 if size < 2**31 else np.int64
+        # A cell of `GONE` before every word and at the end: no pair spans it.
+        self._ends = offsets[1:] + np.arange(1, len(lengths) + 1)
+        inside = np.ones(size, np.bool_)
+        inside[0] = False
+        inside[self._ends] = False
+        order = np.empty(256, np.int32)
+        order[BYTES_IN_ORDER] = np.arange(256)
+        # Symbols and weights are interleaved: values that are used together are in one cache line.
+        cells = np.empty((size, 2), np.int32)
+        self._symbols, self._weighted = cells[:, 0], cells[:, 1]
+        self._symbols[:] = GONE
+        self._symbols[inside] = order[data]
+        self._weights, index = np.unique(counts, return_inverse=True)
+        self._weighted[:] = 0
+        self._weighted[inside] = np.repeat(index.astype(np.int32), lengths)
+        self._tokens: list[bytes] = [bytes([byte]) for byte in BYTES_IN_ORDER]
+        self._ids: dict[bytes, int] = {token: number for number, token in enumerate(self._tokens)}
+        self._heap: list[tuple[int, int, int]] = []
+        self._places: dict[int, np.ndarray] = {}
+        self._serial = 0
+        self._waiting: list[_Pairs] = []
+        self._fresh: list[_Pairs] = []
+        self._least = NEVER
+        self._merged: dict[int, int] = {}
+        self._twice: set[int] = set()
+        self._find_first_pairs()
+
+    def run(
+        self, count: int, on_merges: Callable[[int], None] = lambda done: None
+    ) -> list[tuple[bytes, bytes]]:
+        """Merge until there are `count` tokens besides the 256 bytes, or no pair is left.
+
+        Args:
+            count: number of tokens to add by merging.
+            on_merges: called from time to time with the number of merges found.
+        """
+        merges: list[tuple[bytes, bytes]] = []
+        self._sizes = np.ones(256 + count, self._dtype)
+        while len(self._tokens) - 256 < count:
+            found = self._pop()
+            if found is None:
+                break
+            key, places, times = found
+            left, right = key >> 32, key & 0xFFFFFFFF
+            merges.append((self._tokens[left], self._tokens[right]))
+            token = self._tokens[left] + self._tokens[right]
+            number = self._ids.setdefault(token, len(self._tokens))
+            if number == len(self._tokens):
+                self._tokens.append(token)
+                self._sizes[number] = len(token)
+            else:
+                self._twice.add(number)
+            self._merged[key] = times
+            self._merge(left, right, number, places)
+            if len(merges) % TOLD_EVERY == 0:
+                on_merges(len(merges))
+        return merges
+
+    def _find_first_pairs(self) -> None:
+        symbols = self._symbols
+        at = np.flatnonzero((symbols[:-1] >= 0) & (symbols[1:] >= 0)).astype(self._dtype)
+        keys = (symbols[at].astype(np.uint16) << 8) | symbols[at + 1].astype(np.uint16)
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        if len(at):
+            first = _first_of_each(keys)
+            wide = keys[first].astype(np.int64)
+            self._add(((wide >> 8) << 32) | (wide & 255), first, at[order])
+
+    def _add(self, keys: np.ndarray, first: np.ndarray, places: np.ndarray) -> None:
+        """Add new pairs: distinct keys, the start of each pair's positions, and all positions."""
+        counts = np.add.reduceat(self._weights[self._weighted[places]], first)
+        if self._twice:  # a pair formed again: HF's trainer adds to its previous count
+            for place, key in enumerate(keys.tolist()):
+                counts[place] += self._merged.get(key, 0)
+        bounds = np.concatenate((first, [len(places)]))
+        frequent = (counts >= self._least).nonzero()[0]
+        for i in frequent.tolist():
+            self._push(int(keys[i]), int(counts[i]), places[bounds[i] : bounds[i + 1]])
+        if len(frequent):
+            counts[frequent] = 0
+        if len(frequent) < len(keys):
+            self._fresh.append(_Pairs(keys, counts, bounds, places))
+
+    def _push(self, key: int, count: int, places: np.ndarray) -> None:
+        self._serial += 1
+        self._places[self._serial] = places
+        heapq.heappush(self._heap, (-count, key, self._serial))
+
+    def _lower(self) -> bool:
+        """Lower the count limit and push the waiting pairs that reach it; False if no pair is left."""
+        if self._fresh:
+            self._waiting.append(_sorted(self._fresh))
+            self._fresh = []
+        self._waiting = [one for one in self._waiting if one.done < len(one.keys)]
+        most = max((int(one.counts[one.done]) for one in self._waiting), default=0)
+        if most < 1:
+            return False
+        self._least = max(most * 3 // 4, 1)
+        for one in self._waiting:
+            stop = int(np.searchsorted(-one.counts, -self._least, side="right"))
+            if stop > one.done:
+                self._let_in(one.take(np.arange(one.done, stop)))
+                one.done = stop
+        return True
+
+    def _let_in(self, pairs: _Pairs) -> None:
+        """Recount pairs, since most counts have fallen, and push those that are still frequent."""
+        bounds = pairs.bounds
+        if self._twice:  # their positions and counts follow separate rules: see `_pop`
+            holds, counts = np.ones(len(pairs.places), np.bool_), pairs.counts
+        else:
+            lengths = np.diff(bounds)
+            holds = self._holds(
+                pairs.places,
+                np.repeat((pairs.keys >> 32).astype(np.int32), lengths),
+                np.repeat((pairs.keys & 0xFFFFFFFF).astype(np.int32), lengths),
+            )
+            weights = np.zeros(len(holds), np.int64)
+            weights[holds] = self._weights[self._weighted[pairs.places[holds]]]
+            counts = np.add.reduceat(weights, bounds[:-1])
+        for i in (counts >= self._least).nonzero()[0].tolist():
+            part = slice(bounds[i], bounds[i + 1])
+            self._push(int(pairs.keys[i]), int(counts[i]), pairs.places[part][holds[part]])
+        rest = ((counts > 0) & (counts < self._least)).nonzero()[0]
+        if len(rest):
+            pairs.counts = counts
+            self._fresh.append(pairs.take(rest))
+
+    def _holds(self, places: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """True for each position where the pair of `left` and `right` still begins."""
+        holds = self._symbols[places] == left
+        found = holds.nonzero()[0]
+        following = places[found] + self._sizes[left[found]]
+        holds[found] = self._symbols[following] == right[found]
+        return holds
+
+    def _pop(self) -> tuple[int, np.ndarray, int] | None:
+        """The most frequent pair, its positions and its count."""
+        symbols = self._symbols
+        while True:
+            if not self._heap or -self._heap[0][0] < self._least:
+                if self._lower():
+                    continue
+                if not self._heap:
+                    return None
+            negative, key, serial = heapq.heappop(self._heap)
+            places = self._places.pop(serial)
+            left, right = key >> 32, key & 0xFFFFFFFF
+            if self._twice and (left in self._twice or right in self._twice):
+                places = self._in_same_words(places, left)
+            places = places[symbols[places] == left]
+            places = places[symbols[places + len(self._tokens[left])] == right]
+            count = int(self._weights[self._weighted[places]].sum())
+            if self._twice:
+                count += self._merged.get(key, 0)
+            if count == -negative:
+                return key, places, count
+            if count > 0:
+                self._push(key, count, places)
+
+    def _in_same_words(self, places: np.ndarray, left: int) -> np.ndarray:
+        """All positions of a token in the words that contain the given positions.
+
+        A string that two merges produce is one token, so its pairs are formed at different times, each with
+        its own positions; HF's trainer stores words, and finds all positions in a word through the first.
+        """
+        words = np.unique(np.searchsorted(self._ends, places))
+        starts = np.concatenate(([0], self._ends))[words] + 1
+        found = []
+        for start, end in zip(starts.tolist(), self._ends[words].tolist(), strict=True):
+            while start < end:
+                token = int(self._symbols[start])
+                if token == left:
+                    found.append(start)
+                start += len(self._tokens[token])
+        return np.array(found, self._dtype)
+
+    def _merge(self, left: int, right: int, token: int, places: np.ndarray) -> None:
+        symbols = self._symbols
+        if left == right:
+            places = self._every_other(np.sort(places), len(self._tokens[left]))
+        if not len(places):
+            return
+        size, behind = len(self._tokens[token]), len(self._tokens[left])
+        if size - behind > 1:
+            symbols[places + behind] = GONE
+        ends = places + (size - 1)
+        symbols[places] = token
+        symbols[ends] = token
+        # Pairs with the neighbours on either side: the neighbour and its side in one number, negative if
+        # there is none.
+        number = len(places)
+        neighbours = np.empty(2 * number, np.int32)
+        neighbours[:number] = on_left = symbols[places - 1]
+        neighbours[number:] = symbols[ends + 1]
+        neighbours <<= 1
+        neighbours[number:] |= 1
+        both_new = on_left == token
+        if both_new.any():  # a pair of two new tokens is found twice; only the one of the right token is kept
+            neighbours[:number][both_new] = GONE
+        order = neighbours.view(np.uint32).argsort(kind="stable")
+        neighbours = neighbours[order]
+        found = int(np.count_nonzero(neighbours >= 0))
+        if found:
+            first = _first_of_each(neighbours[:found])
+            wide = neighbours[first].astype(np.int64)
+            beside = wide >> 1
+            keys = np.where(wide & 1, token << 32 | beside, beside << 32 | token)
+            at = np.concatenate((places - self._sizes[on_left], places))
+            self._add(keys, first, at[order[:found]])
+
+    def _every_other(self, places: np.ndarray, size: int) -> np.ndarray:
+        """First, third, fifth ... position of each run of equal tokens: merging is from left to right."""
+        touching = np.diff(places) == size
+        if not touching.any():
+            return places
+        index = np.arange(len(places))
+        start = np.where(np.concatenate(([False], touching)), 0, index)
+        return places[(index - np.maximum.accumulate(start)) % 2 == 0]
 
 
-def _written(token: bytes) -> str:
-    """Write a token in the printable alphabet of byte-level vocabularies."""
-    return token.decode("latin-1").translate(ALPHABET)
+def _first_of_each(keys: np.ndarray) -> np.ndarray:
+    """Start of each distinct key in sorted keys."""
+    return np.concatenate((ZERO, (keys[1:] != keys[:-1]).nonzero()[0] + 1))
+
+
+def _bounds(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+
+
+def _sorted(parts: list[_Pairs]) -> _Pairs:
+    """All pairs of several lists in one, by descending count; pairs with count 0 are left out."""
+    counts = np.concatenate([one.counts for one in parts])
+    lengths = np.concatenate([np.diff(one.bounds) for one in parts])
+    whole = _Pairs(
+        np.concatenate([one.keys for one in parts]),
+        counts,
+        _bounds(lengths),
+        np.concatenate([one.places for one in parts]),
+    )
+    order = np.argsort(-counts, kind="stable")
+    return whole.take(order[: np.count_nonzero(counts > 0)])

@@ -70,8 +70,6 @@ class WordCounts:
     """Start of each word in `data`, and the end, int64 `[W+1]`."""
     counts: np.ndarray
     """Occurrences of each word, int64 `[W]`."""
-    text_bytes: int = 0
-    documents: int = 0
     forgotten_words: int = 0
     """Number of distinct words dropped because they were rare and memory was full."""
     forgotten: int = 0
@@ -94,24 +92,21 @@ def count_words(
 
     >>> from packline.encoders.tiktoken import pattern_of
     >>> found = count_words([Texts.of(["a b a", " a"])], pattern_of("gpt2"), memory_bytes=1 << 30)
-    >>> len(found), sorted(found.counts.tolist()), found.text_bytes
-    (3, [1, 1, 2], 7)
+    >>> len(found), sorted(found.counts.tolist())
+    (3, [1, 1, 2])
     """
     table = _Table(memory_bytes)
     threads = threads or process_cores()
-    text_bytes = documents = 0
     with ThreadPoolExecutor(threads) as pool:
         running: deque[Future[pa.Table]] = deque()
         for texts in batches:
-            text_bytes += len(texts.data)
-            documents += len(texts)
             running.append(pool.submit(_count, texts, pattern))
             if len(running) > AHEAD * threads:
                 table.add(running.popleft().result())
         for one in running:  # in order: the dropped words do not depend on which thread was faster
             table.add(one.result())
     data, offsets, counts = table.result()
-    return WordCounts(data, offsets, counts, text_bytes, documents, table.forgotten_words, table.forgotten)
+    return WordCounts(data, offsets, counts, table.forgotten_words, table.forgotten)
 
 
 def _count(texts: Texts, pattern: Pattern) -> pa.Table:
