@@ -112,8 +112,8 @@ def test_every_pattern_on_corpora_of_many_scripts(shared: Path, pattern: Any) ->
     st.lists(st.text("ab", min_size=1, max_size=14), min_size=1, max_size=30),
     st.integers(260, 300),
 )
-def test_ties_runs_and_strings_that_two_merges_make(words: list[str], vocab_size: int) -> None:
-    # Words of two letters are where one string is made in several ways and where pairs overlap.
+def test_ties_and_runs(words: list[str], vocab_size: int) -> None:
+    # Words of two letters are where pairs overlap and where most counts are equal.
     texts = [" ".join(words)]
     assert_equal(
         tokenizers.Tokenizer.from_str(train_bpe(texts, vocab_size, ())), trained_by_hf(texts, vocab_size, ())

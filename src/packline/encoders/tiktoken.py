@@ -292,7 +292,6 @@ def json_of_merges(
         (left.decode("latin-1").translate(ALPHABET), right.decode("latin-1").translate(ALPHABET))
         for left, right in merges
     ]
-    # Two merges may produce the same string; the first one is the token.
     names = dict.fromkeys([*sorted(LETTERS), *(left + right for left, right in pairs)])
     check_specials(special_tokens, names)
     special = dict.fromkeys(special_tokens)

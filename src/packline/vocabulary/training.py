@@ -188,7 +188,7 @@ def train_batches(
         json=json_of_merges(merges, special_tokens, pattern, place),
         trainer="packline" if counted else "HF tokenizers",
         merges=len(merges),
-        vocab_size=256 + len(special_tokens) + len({left + right for left, right in merges}),
+        vocab_size=256 + len(special_tokens) + len(merges),
         text_bytes=seen[1],
         words=len(counted) if counted else None,
         forgotten_words=forgotten,
@@ -252,10 +252,10 @@ class Merger:
         size = len(data) + len(lengths) + 1
         self._dtype = np.int32 if size < 2**31 else np.int64
         # A cell of `GONE` before every word and at the end: no pair spans it.
-        self._ends = offsets[1:] + np.arange(1, len(lengths) + 1)
+        ends = offsets[1:] + np.arange(1, len(lengths) + 1)
         inside = np.ones(size, np.bool_)
         inside[0] = False
-        inside[self._ends] = False
+        inside[ends] = False
         order = np.empty(256, np.int32)
         order[BYTES_IN_ORDER] = np.arange(256)
         # Symbols and weights are interleaved: values that are used together are in one cache line.
@@ -267,15 +267,12 @@ class Merger:
         self._weighted[:] = 0
         self._weighted[inside] = np.repeat(index.astype(np.int32), lengths)
         self._tokens: list[bytes] = [bytes([byte]) for byte in BYTES_IN_ORDER]
-        self._ids: dict[bytes, int] = {token: number for number, token in enumerate(self._tokens)}
         self._heap: list[tuple[int, int, int]] = []
         self._places: dict[int, np.ndarray] = {}
         self._serial = 0
         self._waiting: list[_Pairs] = []
         self._fresh: list[_Pairs] = []
         self._least = NEVER
-        self._merged: dict[int, int] = {}
-        self._twice: set[int] = set()
         self._find_first_pairs()
 
     def run(
@@ -293,17 +290,13 @@ class Merger:
             found = self._pop()
             if found is None:
                 break
-            key, places, times = found
+            key, places = found
             left, right = key >> 32, key & 0xFFFFFFFF
             merges.append((self._tokens[left], self._tokens[right]))
-            token = self._tokens[left] + self._tokens[right]
-            number = self._ids.setdefault(token, len(self._tokens))
-            if number == len(self._tokens):
-                self._tokens.append(token)
-                self._sizes[number] = len(token)
-            else:
-                self._twice.add(number)
-            self._merged[key] = times
+            # The string is new: inside a range that becomes a token, merges depend on that range alone.
+            number = len(self._tokens)
+            self._tokens.append(self._tokens[left] + self._tokens[right])
+            self._sizes[number] = len(self._tokens[number])
             self._merge(left, right, number, places)
             if len(merges) % TOLD_EVERY == 0:
                 on_merges(len(merges))
@@ -323,9 +316,6 @@ class Merger:
     def _add(self, keys: np.ndarray, first: np.ndarray, places: np.ndarray) -> None:
         """Add new pairs: distinct keys, the start of each pair's positions, and all positions."""
         counts = np.add.reduceat(self._weights[self._weighted[places]], first)
-        if self._twice:  # a pair formed again: HF's trainer adds to its previous count
-            for place, key in enumerate(keys.tolist()):
-                counts[place] += self._merged.get(key, 0)
         bounds = np.concatenate((first, [len(places)]))
         frequent = (counts >= self._least).nonzero()[0]
         for i in frequent.tolist():
@@ -360,18 +350,15 @@ class Merger:
     def _let_in(self, pairs: _Pairs) -> None:
         """Recount pairs, since most counts have fallen, and push those that are still frequent."""
         bounds = pairs.bounds
-        if self._twice:  # their positions and counts follow separate rules: see `_pop`
-            holds, counts = np.ones(len(pairs.places), np.bool_), pairs.counts
-        else:
-            lengths = np.diff(bounds)
-            holds = self._holds(
-                pairs.places,
-                np.repeat((pairs.keys >> 32).astype(np.int32), lengths),
-                np.repeat((pairs.keys & 0xFFFFFFFF).astype(np.int32), lengths),
-            )
-            weights = np.zeros(len(holds), np.int64)
-            weights[holds] = self._weights[self._weighted[pairs.places[holds]]]
-            counts = np.add.reduceat(weights, bounds[:-1])
+        lengths = np.diff(bounds)
+        holds = self._holds(
+            pairs.places,
+            np.repeat((pairs.keys >> 32).astype(np.int32), lengths),
+            np.repeat((pairs.keys & 0xFFFFFFFF).astype(np.int32), lengths),
+        )
+        weights = np.zeros(len(holds), np.int64)
+        weights[holds] = self._weights[self._weighted[pairs.places[holds]]]
+        counts = np.add.reduceat(weights, bounds[:-1])
         for i in (counts >= self._least).nonzero()[0].tolist():
             part = slice(bounds[i], bounds[i + 1])
             self._push(int(pairs.keys[i]), int(counts[i]), pairs.places[part][holds[part]])
@@ -388,8 +375,8 @@ class Merger:
         holds[found] = self._symbols[following] == right[found]
         return holds
 
-    def _pop(self) -> tuple[int, np.ndarray, int] | None:
-        """The most frequent pair, its positions and its count."""
+    def _pop(self) -> tuple[int, np.ndarray] | None:
+        """The most frequent pair and its positions."""
         symbols = self._symbols
         while True:
             if not self._heap or -self._heap[0][0] < self._least:
@@ -400,34 +387,13 @@ class Merger:
             negative, key, serial = heapq.heappop(self._heap)
             places = self._places.pop(serial)
             left, right = key >> 32, key & 0xFFFFFFFF
-            if self._twice and (left in self._twice or right in self._twice):
-                places = self._in_same_words(places, left)
             places = places[symbols[places] == left]
             places = places[symbols[places + len(self._tokens[left])] == right]
             count = int(self._weights[self._weighted[places]].sum())
-            if self._twice:
-                count += self._merged.get(key, 0)
             if count == -negative:
-                return key, places, count
+                return key, places
             if count > 0:
                 self._push(key, count, places)
-
-    def _in_same_words(self, places: np.ndarray, left: int) -> np.ndarray:
-        """All positions of a token in the words that contain the given positions.
-
-        A string that two merges produce is one token, so its pairs are formed at different times, each with
-        its own positions; HF's trainer stores words, and finds all positions in a word through the first.
-        """
-        words = np.unique(np.searchsorted(self._ends, places))
-        starts = np.concatenate(([0], self._ends))[words] + 1
-        found = []
-        for start, end in zip(starts.tolist(), self._ends[words].tolist(), strict=True):
-            while start < end:
-                token = int(self._symbols[start])
-                if token == left:
-                    found.append(start)
-                start += len(self._tokens[token])
-        return np.array(found, self._dtype)
 
     def _merge(self, left: int, right: int, token: int, places: np.ndarray) -> None:
         symbols = self._symbols
