@@ -63,6 +63,16 @@ def test_all_files_are_there_and_the_manifest_came_last(hub: LoopbackHub, store:
     assert pushed.sent_bytes == pushed.bytes == sum(map(len, content(store).values()))
 
 
+def test_a_push_makes_few_commits(hub: LoopbackHub, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    push(store, f"{PLACE}@one")
+    first = len(hub.repository(NAME).history("main"))
+    assert len(hub.repository(NAME).history("one")) == first + 2  # all files, then the record and the card
+    monkeypatch.setattr("packline.hub.push.COMMIT_FILES", 1)
+    monkeypatch.setattr("packline.hub.push.MOST_COMMITS", 3)
+    push(store, f"{PLACE}@many")
+    assert len(hub.repository(NAME).history("many")) == first + 4
+
+
 def test_a_second_push_does_nothing(hub: LoopbackHub, store: Path) -> None:
     first = push(store, PLACE)
     hub.requests.clear()

@@ -75,6 +75,9 @@ def test_what_is_absent_is_an_error(hub: LoopbackHub, store: packline.Store) -> 
     push(store.path, f"{PLACE}@next")
     with pytest.raises(StoreError):
         packline.open(PLACE, cache=False)
+    with pytest.raises(StoreError, match=f"{PLACE}@next has a query") as caught:
+        packline.open(f"{PLACE}@next?key=hf_hidden", cache=False)
+    assert "hf_hidden" not in str(caught.value) + caught.value.hint
 
 
 def test_the_hub_is_no_place_of_results(hub: LoopbackHub, store: packline.Store) -> None:

@@ -240,24 +240,28 @@ class _Pull:
         for path in self._damaged(paths):
             if self.cached is None:
                 with_patience(partial(self.repository.download_again, self.files, path))
-            if self._damaged([path]):
+            if problem := self._problem(path):
                 raise CorruptStore(
-                    f"{path} of {self.repository} arrived damaged twice",
+                    f"{path} of {self.repository} arrived damaged twice: {problem}",
                     hint="run the same command again; if it stays so, push it again from a sound folder",
                 )
 
     def _damaged(self, paths: list[str]) -> list[str]:
         with ThreadPoolExecutor(THREADS) as pool:
-            return [
-                path for path, right in zip(paths, pool.map(self._right, paths), strict=True) if not right
-            ]
+            return [path for path, found in zip(paths, pool.map(self._problem, paths), strict=True) if found]
 
-    def _right(self, path: str) -> bool:
-        """True if a file has the bytes that the manifest names or, without an entry, the hub."""
+    def _problem(self, path: str) -> str:
+        """Difference from the bytes that the manifest names or, without an entry, the hub; empty if none."""
         entry = self.entries.get(local_name(path))
         if entry is not None and entry.checksum:
-            return check_file(self.files, FileEntry(path, entry.bytes, entry.checksum), Findings())
-        return self.cached is not None or same_bytes(self.files / path, self.tree[path])
+            findings = Findings()
+            check_file(self.files, FileEntry(path, entry.bytes, entry.checksum), findings)
+            return "; ".join(map(str, findings.problems))
+        if self.cached is not None or same_bytes(self.files / path, self.tree[path]):
+            return ""
+        file = self.tree[path]
+        checksum = f"git's {file.blob_id}" if file.lfs is None else f"sha256 {file.lfs.sha256}"
+        return f"expected {file.size:,} bytes, {checksum}"
 
     def _publish(self) -> None:
         shutil.rmtree(self.files / ".cache", ignore_errors=True)

@@ -11,10 +11,7 @@ limits requests.
 `HF_TOKEN`, `HF_ENDPOINT`, `HF_HOME` and `HF_HUB_OFFLINE` apply. Offline, single files are read from the hub's
 cache; folders and globs are refused, since the cache may have only a part of them.
 
-The Hugging Face hub as its own client sees it: addresses, listings, and its errors in packline's form.
-
-Which token is used, and which endpoint: as everywhere with this client (`HF_TOKEN` or `hf auth login`,
-`HF_ENDPOINT`, `HF_HOME`, `HF_HUB_OFFLINE`). The client repeats what fails. No token is part of a message.
+Addresses, listings and errors are the client's, in packline's form. No token is part of a message.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from packline.errors import HubError, InputChanged, InputError, PacklineError, RecipeError
 from packline.storage.inputs import InputState, ListedFile, fixed_folder, glob_pattern, is_hidden
@@ -189,7 +186,6 @@ def _explain(error: Exception, what: str) -> tuple[str, str, bool]:
 COMMIT = re.compile("[0-9a-f]{40}")
 ATTEMPTS = 2
 MAIN = "main"
-_PLACE = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(.*))?")
 
 
 class HubPath(NamedTuple):
@@ -212,19 +208,21 @@ def parse_hub_uri(uri: str) -> HubPath:
     """Parts of a URI.
 
     Raises:
-        InputError: not the URI of a dataset.
+        InputError: not the URI of a dataset, or one with a query, which may have a token.
 
     >>> parse_hub_uri("hf://datasets/org/name@refs/convert/parquet/a/*.parquet")
     HubPath(dataset='org/name', revision='refs/convert/parquet', path='a/*.parquet')
     >>> parse_hub_uri("hf://datasets/org/name").revision
     'main'
     """
-    if (found := _PLACE.fullmatch(uri)) is None:
+    place = parse_hub(uri, InputError)
+    if place.type != "dataset":
         raise InputError(
             f"{uri} is not a dataset of the hub",
             hint="write hf://datasets/ORG/NAME/PATH or hf://datasets/ORG/NAME@REVISION/PATH",
         )
-    return HubPath(found[1], unquote(found[2] or MAIN), found[3] or "")
+    slash = "/" if place.path_in_repo and uri.endswith("/") else ""
+    return HubPath(place.id, place.revision or MAIN, place.path_in_repo + slash)
 
 
 def pin(uri: str) -> str:
@@ -240,7 +238,8 @@ def pin(uri: str) -> str:
         cached = _cached(place)
         if cached is None:
             raise _offline(place)
-        return str(place._replace(revision=_commit_of(cached, place)))
+        commit = cached.parents[place.path.count("/")].name  # the cache has one folder per commit
+        return str(place._replace(revision=commit))
 
     from huggingface_hub import HfApi
 
@@ -293,24 +292,17 @@ class HubInputs:
         if not is_offline():
             with hub_errors(uri, InputError):
                 return _range(place, start, stop)
-        path = _cached_file(place)
+        if (path := _cached(place)) is None:
+            raise _offline(place)
         with open(path, "rb") as file:
             file.seek(start)
             return file.read(stop - start), path.stat().st_size
 
 
 def is_offline() -> bool:
-    """True if the hub may not be used (`HF_HUB_OFFLINE`).
+    """True if the hub may not be used (`HF_HUB_OFFLINE`)."""
+    from huggingface_hub import constants
 
-    Raises:
-        InputError: the hub's client is not installed.
-    """
-    try:
-        from huggingface_hub import constants
-    except ImportError as error:
-        raise InputError(
-            f"hf:// needs a package that is not installed: {error.name}", hint="pip install 'packline[hub]'"
-        ) from error
     return bool(constants.HF_HUB_OFFLINE)
 
 
@@ -360,17 +352,6 @@ def _cached(place: HubPath) -> Path | None:
         )
         return Path(found) if isinstance(found, str) else None
     return None
-
-
-def _cached_file(place: HubPath) -> Path:
-    if (found := _cached(place)) is None:
-        raise _offline(place)
-    return found
-
-
-def _commit_of(cached: Path, place: HubPath) -> str:
-    """Commit of a file in the cache: it has a folder for each."""
-    return cached.parents[place.path.count("/")].name
 
 
 def _offline(place: HubPath) -> InputError:
