@@ -261,7 +261,7 @@ def test_faults_on_the_way_change_nothing(
     seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(object_inputs, "_CLIENTS", {})
+    object_inputs._store.cache_clear()
     with fault_proxy(bucket.endpoint, Schedule(seed=seed, rate=0.4)) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         assert len(files_of(source_of(corpus))) == 5

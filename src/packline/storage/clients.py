@@ -77,15 +77,20 @@ def upload_seconds(size: int) -> int:
     return 1 << (size // SLOWEST_BYTES + 31).bit_length()
 
 
+def is_web(uri: str) -> bool:
+    """True for http and https."""
+    return uri.startswith(("http://", "https://"))
+
+
 class Clients:
     """Clients of one bucket or container.
 
     Args:
-        place: URI of the store; only its scheme and bucket are used here.
+        place: URI of the store; only its scheme and bucket are used here. Of a web server: its address.
     """
 
     def __init__(self, place: str) -> None:
-        self.scheme, self.bucket, self.key = split_uri(place)
+        self.scheme, self.bucket, self.key = ("https", place, "") if is_web(place) else split_uri(place)
         self._clients: dict[int, Any] = {}
         self._process = 0
 
@@ -108,7 +113,7 @@ class Clients:
     def _make(self, module: Any, seconds: int) -> Any:
         from obstore import store as stores
 
-        plain = self.endpoint().startswith("http://")
+        plain = is_web(self.bucket) or self.endpoint().startswith("http://")
         options: dict[str, Any] = {"connect_timeout": timedelta(seconds=10), "allow_http": plain}
         if seconds:
             options["timeout"] = timedelta(seconds=seconds)
@@ -119,6 +124,8 @@ class Clients:
             }
         retry: Any = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=max(seconds, 180))}
         common: dict[str, Any] = {"client_options": options, "retry_config": retry}
+        if is_web(self.bucket):
+            return stores.HTTPStore.from_url(self.bucket, **common)
         if self.scheme == "gs":
             return stores.GCSStore(self.bucket, **common)
         if self.scheme == "az":
@@ -134,6 +141,8 @@ class Clients:
         Raises:
             StoreError: an endpoint that is not an address.
         """
+        if is_web(self.bucket):
+            return self.bucket
         if self.scheme == "az" and os.environ.get("AZURE_STORAGE_USE_EMULATOR", "") not in ("", "false"):
             return "http://localhost"
         for name in ENDPOINTS[self.scheme]:

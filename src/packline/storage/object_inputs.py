@@ -5,8 +5,8 @@
 
 Each answer is compared with the state that was planned: the ETag where the server has one, else the time of
 modification, and the size in any case. Answers that break off or stall, resets and 5xx are repeated, only the
-range concerned. A flipped bit is noticed by TLS; without it, `ranged_file` compares files that are read whole
-with the MD5 in their ETag.
+range concerned (`objects.ObjectFolder.request`). A flipped bit is noticed by TLS; without it, `ranged_file`
+compares files that are read whole with the MD5 in their ETag.
 
 obstore may not be used before a fork (`clients`): the driver may plan with it, and then workers, which are
 forked from a process of their own, read with it.
@@ -15,40 +15,23 @@ forked from a process of their own, read with it.
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from packline.errors import InputChanged, InputError, StoreError
-from packline.storage.clients import READ_SECONDS, RETRIES, STALL_SECONDS, Clients, obstore
+from packline.storage.clients import Clients, is_web, obstore
 from packline.storage.inputs import InputState, ListedFile, fixed_folder, glob_pattern, is_hidden
+from packline.storage.objects import ObjectFolder
 from packline.storage.places import without_secrets
-from packline.storage.requests import (
-    ACCESS,
-    FIRST_SECONDS,
-    LOG,
-    PATIENCE_SECONDS,
-    Attempts,
-    is_missing_bucket,
-    is_refused,
-    may_pass,
-    reason_of,
-    status_of,
-)
+from packline.storage.requests import LOG, status_of
 
-LISTED = 1000
-FIRST_PAUSE = 0.2
-OTHER_RANGE = "Requested"
-"""In the error of an answer that is whole in itself, and not the range that was requested."""
 MISSING = "check the URI, and that your credentials may list and read it"
 
 T = TypeVar("T")
-_CLIENTS: dict[str, Clients] = {}
-_REACHED: set[str] = set()
-"""Stores that have answered: they are waited for longer."""
 
 
 class ObjectInputs:
@@ -56,63 +39,34 @@ class ObjectInputs:
 
     def expand(self, uri: str) -> Iterator[ListedFile]:
         """See `RemoteFiles.expand`."""
-        _warn_of_plain_http(split_address(uri)[0])
+        root, key = split_address(uri)
+        _warn_of_plain_http(root)
         if is_web(uri):
             yield ListedFile(uri)
             return
-        root, key = split_address(uri)
         pattern = glob_pattern(key)
-        if pattern is None and key and not key.endswith("/"):
-            state = _retried(uri, lambda: _head(uri))
-            if state is not None:
-                yield ListedFile(uri, state)
-                return
+        if pattern is None and key and not key.endswith("/") and (state := _head(uri)) is not None:
+            yield ListedFile(uri, state)
+            return
         folder = key.strip("/") if pattern is None else fixed_folder(key)
-        for path, state in sorted(self._walk(uri, root, folder)):
+        for path, state in sorted(_walk(uri, folder)):
             if pattern is None or pattern.fullmatch(path):
                 yield ListedFile(f"{root}/{path}", state)
-
-    def _walk(self, uri: str, root: str, folder: str) -> list[tuple[str, InputState]]:
-        """Files below a folder, without hidden ones and markers of folders."""
-
-        def listed() -> list[tuple[str, InputState]]:
-            found: list[tuple[str, InputState]] = []
-            folders: set[str] = set()
-            for metas in obstore().list(object_store_of(root), folder or None, chunk_size=LISTED):
-                for meta in metas:
-                    path = meta["path"]
-                    if is_hidden(path[len(folder) :]) or path == folder:
-                        continue
-                    if not meta["size"]:
-                        folders.add(path)
-                    found.append((path, _state(meta)))
-            if folders:
-                above = {path[:at] for path, _ in found for at, one in enumerate(path) if one == "/"}
-                found = [(path, state) for path, state in found if path not in folders & above]
-            return found
-
-        found = _retried(uri, listed)
-        if not found:
-            raise InputError(f"cannot find {uri}: no such object, and no objects below it", hint=MISSING)
-        return found
 
     def read_start(self, uri: str, size: int) -> tuple[InputState, bytes]:
         """See `RemoteFiles.read_start`."""
 
-        def start() -> tuple[InputState, bytes] | None:
-            root, key = split_address(uri)
+        def start(client: Any, key: str) -> tuple[InputState, bytes] | None:
             try:
-                answer = obstore().get(object_store_of(root), key, options={"range": (0, size)})
+                answer = obstore().get(client, key, options={"range": (0, size)})
                 return _state(answer.meta), bytes(answer.bytes())
-            except FileNotFoundError:
-                return None
             except Exception as error:
                 # A file without a byte has no range.
                 if status_of(error) == 416 and (state := _head(uri)) is not None and not state.size:
                     return state, b""
                 raise
 
-        found = _retried(uri, start)
+        found = _ask(uri, start)
         if found is None:
             raise InputError(f"cannot find {uri}", hint=MISSING)
         return found
@@ -120,13 +74,12 @@ class ObjectInputs:
     def read(self, uri: str, start: int, stop: int, state: InputState) -> Any:
         """See `RemoteFiles.read`."""
 
-        def get() -> Any:
-            root, key = split_address(uri)
+        def get(client: Any, key: str) -> Any:
             options: dict[str, Any] = {"range": (start, stop)}
             if is_strong(state.modified):
                 options["if_match"] = f'"{state.modified}"'
             try:
-                answer = obstore().get(object_store_of(root), key, options=options)
+                answer = obstore().get(client, key, options=options)
             except Exception as error:
                 gone = isinstance(error, FileNotFoundError)
                 if gone or type(error).__name__ == "PreconditionError" or status_of(error) == 412:
@@ -136,10 +89,30 @@ class ObjectInputs:
                 raise _changed(uri, state, found)
             data = answer.bytes()
             if len(data) != stop - start:
-                raise OSError(f"{OTHER_RANGE} {start}..{stop}, got {len(data)} bytes")
+                raise ValueError(f"Requested {start}..{stop}, got {len(data)}")
             return data
 
-        return _retried(uri, get)
+        return _ask(uri, get)
+
+
+def _walk(uri: str, folder: str) -> list[tuple[str, InputState]]:
+    """Files below a folder, without hidden ones and markers of folders."""
+    found: list[tuple[str, InputState]] = []
+    folders: set[str] = set()
+    with _input_errors():
+        for meta in _store(split_address(uri)[0]).walk_objects(folder):
+            path = meta["path"]
+            if is_hidden(path[len(folder) :]) or path == folder:
+                continue
+            if not meta["size"]:
+                folders.add(path)
+            found.append((path, _state(meta)))
+    if folders:
+        above = {path[:at] for path, _ in found for at, one in enumerate(path) if one == "/"}
+        found = [(path, state) for path, state in found if path not in folders & above]
+    if not found:
+        raise InputError(f"cannot find {uri}: no such object, and no objects below it", hint=MISSING)
+    return found
 
 
 def without_tls(uri: str) -> str:
@@ -173,11 +146,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_web(uri: str) -> bool:
-    """True for http and https."""
-    return uri.startswith(("http://", "https://"))
-
-
 def is_strong(modified: str) -> bool:
     """True for an ETag that a server compares byte by byte; False for a time, a weak ETag or none."""
     return bool(modified) and not modified.startswith(("W/", "modified "))
@@ -199,11 +167,7 @@ def split_address(uri: str) -> tuple[str, str]:
 
 
 def _head(uri: str) -> InputState | None:
-    root, key = split_address(uri)
-    try:
-        return _state(obstore().head(object_store_of(root), key))
-    except FileNotFoundError:
-        return None
+    return _ask(uri, lambda client, key: _state(obstore().head(client, key)))
 
 
 def _state(meta: Any) -> InputState:
@@ -226,75 +190,29 @@ def _changed(uri: str, expected: InputState, found: InputState | None) -> InputC
     )
 
 
-def _retried(uri: str, ask: Callable[[], T]) -> T:
-    """Answer of a store. What may pass is repeated.
+def _ask(uri: str, ask: Callable[[Any, str], T]) -> T | None:
+    """Answer of a store to a request, given its client and a key; None if there is no such object.
 
     Raises:
         InputError: refused, not supported, or still failing.
     """
-    attempts, root = Attempts(FIRST_PAUSE), split_address(uri)[0]
-    while True:
+    with _input_errors():
+        root, key = split_address(uri)
+        store = _store(root)
         try:
-            result = ask()
-        except InputError:
-            raise
-        except StoreError as error:
-            raise InputError(error.message, hint=error.hint) from error
-        except Exception as error:
-            if status_of(error):
-                _REACHED.add(root)
-            other = OTHER_RANGE in str(error)
-            patience = PATIENCE_SECONDS if root in _REACHED else FIRST_SECONDS
-            reason = "its server answers with other ranges than requested" if other else reason_of(error)
-            if not (other or may_pass(error)) or not attempts.wait(
-                patience, f"{without_secrets(uri)}: {reason}"
-            ):
-                raise _input_error(uri, reason, error) from None
-        else:
-            _REACHED.add(root)
-            return result
+            return store.request("read", key, lambda: ask(store.client(), key))
+        except FileNotFoundError:
+            return None
 
 
-def _input_error(uri: str, reason: str, error: Exception) -> InputError:
-    shown, status = without_secrets(uri), status_of(error)
-    kept = "what is committed is kept: the same command resumes"
-    if type(error).__name__ == "NotSupportedError":
-        return InputError(
-            f"cannot read {shown}: its server does not support ranges",
-            hint="download the file, and give its path",
-        )
-    if is_missing_bucket(error):
-        return InputError(
-            f"cannot read {shown}: there is no such bucket or container",
-            hint="check its name and the endpoint",
-        )
-    if is_refused(error):
-        hint = ACCESS.get(uri.partition("://")[0], "the server wants credentials, and packline sends none")
-        return InputError(f"cannot read {shown}: access refused: {reason}", hint=hint)
-    if isinstance(error, ValueError) and not status:
-        return InputError(f"cannot read {shown}: {str(error).splitlines()[0]}", hint="check the URI")
-    return InputError(f"cannot read {shown}: {reason}", hint=f"check the network and the server; {kept}")
-
-
-def object_store_of(root: str) -> Any:
-    """Client of obstore for a root (see `split_uri`), made once in each process."""
-    if is_web(root):
-        return _web_client(root, os.getpid())
-    if root not in _CLIENTS:
-        _CLIENTS[root] = Clients(root)
-    return _CLIENTS[root].reader()
+@contextmanager
+def _input_errors() -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        raise InputError(error.message, hint=error.hint) from None
 
 
 @lru_cache(64)
-def _web_client(root: str, process: int) -> Any:
-    obstore()
-    from obstore.store import HTTPStore
-
-    options: dict[str, Any] = {
-        "allow_http": True,
-        "connect_timeout": timedelta(seconds=10),
-        "read_timeout": timedelta(seconds=STALL_SECONDS),
-        "timeout": timedelta(seconds=READ_SECONDS),
-    }
-    retry: Any = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=180)}
-    return HTTPStore.from_url(root, client_options=options, retry_config=retry)
+def _store(root: str) -> ObjectFolder:
+    return ObjectFolder(root)

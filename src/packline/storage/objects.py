@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from packline.errors import CorruptStore, StoreError
 from packline.fingerprint import Hasher, hash_bytes
 from packline.storage.clients import Clients, obstore
-from packline.storage.places import join
+from packline.storage.places import join, without_secrets
 from packline.storage.protocol import FileFacts, Storage, other_content
 from packline.storage.requests import (
     FIRST_SECONDS,
@@ -84,11 +84,15 @@ class ObjectFolder:
         pause: float = 0.2,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
-        self.place = place.rstrip("/")
+        self.place = without_secrets(place).rstrip("/")
         self.one_writer = one_writer
         self._pause, self._longest = pause, patience
         self._reached = False
         self._clients = Clients(place)
+
+    def client(self) -> Any:
+        """Client for reading and listing."""
+        return self._clients.reader()
 
     def _key(self, name: str) -> str:
         return f"{self._clients.key}/{name}" if self._clients.key and name else self._clients.key or name
@@ -122,7 +126,7 @@ class ObjectFolder:
         self._reached = True
         return result
 
-    def _request(self, action: str, name: str, request: Callable[[], T]) -> T:
+    def request(self, action: str, name: str, request: Callable[[], T]) -> T:
         """Result of a request that may be repeated.
 
         Raises:
@@ -151,14 +155,14 @@ class ObjectFolder:
 
         def request() -> bytes:
             try:
-                result = obstore().get(self._clients.reader(), self._key(name), options=options)
+                result = obstore().get(self.client(), self._key(name), options=options)
                 return bytes(result.bytes())
             except Exception as error:
                 if status_of(error) == 416:  # the file ends before
                     return b""
                 raise
 
-        return self._request("read", name, request)
+        return self.request("read", name, request)
 
     def read_parts(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
         """See `Storage.read_parts`; another attempt begins where the last one ended."""
@@ -169,7 +173,7 @@ class ObjectFolder:
             try:
                 if parts is None:
                     options: dict[str, Any] = {"range": (start, stop)}
-                    found = obstore().get(self._clients.reader(), self._key(name), options=options)
+                    found = obstore().get(self.client(), self._key(name), options=options)
                     parts = iter(found.stream(PART_BYTES))
                 return next(parts, None)
             except Exception as error:
@@ -178,7 +182,7 @@ class ObjectFolder:
                     return None
                 raise
 
-        while start < stop and (part := self._request("read", name, next_part)) is not None:
+        while start < stop and (part := self.request("read", name, next_part)) is not None:
             start += len(part)
             yield memoryview(part)
 
@@ -191,23 +195,28 @@ class ObjectFolder:
         """Facts of an object and the checksum in its metadata, empty if it has none."""
 
         def request() -> tuple[FileFacts, str]:
-            result = obstore().get(self._clients.reader(), self._key(name), options={"head": True})
+            result = obstore().get(self.client(), self._key(name), options={"head": True})
             meta = result.meta
             return FileFacts(name, meta["size"], meta["e_tag"] or ""), result.attributes.get(CHECKSUM, "")
 
         try:
-            return self._request("read", name, request)
+            return self.request("read", name, request)
         except FileNotFoundError:
             return None
 
     def walk(self, folder: str = "") -> Iterator[FileFacts]:
         """See `Storage.walk`."""
         skip = len(self._clients.key) + 1 if self._clients.key else 0
+        for meta in self.walk_objects(folder):
+            yield FileFacts(meta["path"][skip:], meta["size"], meta["e_tag"] or "")
+
+    def walk_objects(self, folder: str) -> Iterator[Any]:
+        """The client's facts of all objects in a folder, with their keys."""
         last = ""
 
         def listing() -> Any:
             return obstore().list(
-                self._clients.reader(), self._key(folder) or None, offset=last or None, chunk_size=LISTED
+                self.client(), self._key(folder) or None, offset=last or None, chunk_size=LISTED
             )
 
         pages: Any = None
@@ -221,18 +230,18 @@ class ObjectFolder:
                 pages = None
                 raise
 
-        while (page := self._request("list", folder, next_page)) is not None:
+        while (page := self.request("list", folder, next_page)) is not None:
             for meta in page:
                 last = meta["path"]
-                yield FileFacts(last[skip:], meta["size"], meta["e_tag"] or "")
+                yield meta
 
     def list(self, folder: str) -> list[str]:
         """See `Storage.list`."""
         skip = len(self._clients.key) + 1 if self._clients.key else 0
-        found = self._request(
+        found = self.request(
             "list",
             folder,
-            lambda: obstore().list_with_delimiter(self._clients.reader(), self._key(folder) or None),
+            lambda: obstore().list_with_delimiter(self.client(), self._key(folder) or None),
         )
         names = (meta["path"][skip:] for meta in found["objects"])
         return sorted(name for name in names if not name.rpartition("/")[2].startswith("."))
@@ -409,7 +418,7 @@ class ObjectFolder:
                         self._delete([key])
 
     def _delete(self, keys: Sequence[str]) -> None:
-        self._request("delete", "", lambda: obstore().delete(self._clients.reader(), keys))
+        self.request("delete", "", lambda: obstore().delete(self.client(), keys))
 
     def sync(self, folder: str = "") -> None:
         """See `Storage.sync`: an object store answers when a put is durable."""

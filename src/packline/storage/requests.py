@@ -42,7 +42,9 @@ _AGAIN = {"BadDigest", "IncompleteBody", "Md5Mismatch", "RequestTimeout", "XAmzC
 """Codes of answers to bytes that were damaged or late on their way."""
 _EXPIRED = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired")
 """Codes of answers to credentials that have run out, some with the status 400."""
-_DAMAGED = re.compile(r"(invalid \w+(?: \w+)* response|Error getting \w+ response body)")
+_DAMAGED = re.compile(
+    r"(invalid \w+(?: \w+)* response|Error getting \w+ response body|Requested [\d.]+, got [\d.]+)"
+)
 """Words of the client about an answer whose body cannot be read."""
 _FINAL = ("certificate", "URL scheme is not allowed", INSTANCE)
 _SENT = re.compile(rf"HTTP error|HttpError|RetryError|reqwest|[Tt]imed? ?[Oo]ut|{_DAMAGED.pattern}")
@@ -55,6 +57,7 @@ ACCESS = {
     "s3": "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or the role, and AWS_REGION",
     "gs": "check GOOGLE_APPLICATION_CREDENTIALS or the machine's account",
     "az": "check AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or another way of access",
+    "https": "the server wants credentials, and packline sends none",
 }
 """Settings to check where access is refused, by scheme."""
 
@@ -140,6 +143,10 @@ def store_error(error: BaseException, place: str, scheme: str, action: str) -> S
         return StoreError(
             f"{start}: there is no such bucket or container",
             hint="create it, or check its name and the endpoint",
+        )
+    if type(error).__name__ == "NotSupportedError" and action == "read":
+        return StoreError(
+            f"{start}: its server does not support ranges", hint="download the file, and give its path"
         )
     if INSTANCE in str(error):
         return StoreError(f"{start}: no credentials were found", hint=ACCESS[scheme])

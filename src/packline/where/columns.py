@@ -183,7 +183,7 @@ def _mask(term: Term, column: pa.Array) -> np.ndarray:
     if isinstance(term, Match):
         if not _is_text(column.type) or not isinstance(term.value, str):
             _refuse(term, column.type, "strings, and a string in them")
-        return _filled(pc.call_function(METHODS[term.method], [column], _pattern(term)))
+        return _filled(pc.call_function(METHODS[term.method], [column], pc.MatchSubstringOptions(term.value)))
     if isinstance(term, In):
         return _member(term, column)
     equality = term.op in ("==", "!=")
@@ -191,10 +191,6 @@ def _mask(term: Term, column: pa.Array) -> np.ndarray:
         mask = _equal(term, column, term.value)
         return mask if term.op == "==" else ~mask
     return _ordered(term, column, term.value)
-
-
-def _pattern(term: Match) -> pc.FunctionOptions:
-    return pc.MatchSubstringOptions(term.value)
 
 
 def _filled(mask: pa.Array) -> np.ndarray:
@@ -305,10 +301,6 @@ def _is_number(kind: pa.DataType) -> bool:
 
 def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _has_equal(kind: pa.DataType) -> bool:
-    return _is_text(kind) or pa.types.is_boolean(kind)
 
 
 def _is_known(kind: pa.DataType) -> bool:
