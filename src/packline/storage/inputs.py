@@ -30,8 +30,6 @@ TAIL_BYTES = 64 << 10
 """Bytes read after a range, in which its last record probably ends."""
 WITH_MD5 = ("s3://", "gs://")
 """Stores whose ETag is the MD5 of an object that was put in one request, but for some kinds of encryption."""
-_NO_MD5: set[str] = set()
-"""Buckets in which it proved to be another."""
 MAGIC = re.compile("[*?[]")
 """Wildcards of a glob."""
 
@@ -161,15 +159,11 @@ def input_state(path: str) -> InputState:
     """Size and state of a file.
 
     Raises:
-        InputError: the file is missing or unreachable.
+        InputError: the file is missing, or not readable by this user.
     """
+    if not is_remote(path) or remote_files(path) is not None:
+        return read_start(path, int(is_remote(path)))[0]
     with _plain_errors(path):
-        if not is_remote(path):
-            status = os.stat(path)
-            refuse_irregular(path, status.st_mode)
-            return InputState(status.st_size, str(status.st_mtime_ns))
-        if (files := remote_files(path)) is not None:
-            return files.read_start(path, 1)[0]
         system, inner = fsspec_files(path)
         info = system.info(inner)
         modified = next((info[key] for key in ("ETag", "etag", "mtime", "LastModified") if info.get(key)), "")
@@ -267,15 +261,13 @@ def open_input(
             planned = state or input_state(path)
             from packline.storage.object_inputs import without_tls
 
-            bucket = path.rpartition("://")[2].partition("/")[0]
             whole = start == 0 and stop == planned.size
-            known = whole and path.startswith(WITH_MD5) and bucket not in _NO_MD5 and without_tls(path)
+            known = whole and path.startswith(WITH_MD5) and re.fullmatch("[0-9a-f]{32}", planned.modified)
             file = RangedFile(
                 lambda begin, end: files.read(path, begin, end, planned),
                 planned.size,
                 path,
-                planned.modified if known and re.fullmatch("[0-9a-f]{32}", planned.modified) else "",
-                lambda: _NO_MD5.add(bucket),
+                planned.modified if known and without_tls(path) else "",
             )
             if start is not None and stop is not None:
                 file.expect([(max(start - 1, 0), stop + (TAIL_BYTES if stop < planned.size else 0))])

@@ -51,7 +51,6 @@ class RangedFile(io.RawIOBase):
         name: for messages.
         md5: MD5 of the file in hexadecimal digits, compared once the file has been read as a whole; "" if
             it is not known.
-        no_md5: called where `md5` is not the MD5 of the file, as with some kinds of encryption.
 
     >>> data = bytes(range(100))
     >>> file = RangedFile(lambda start, stop: data[start:stop], 100, "x")
@@ -60,16 +59,14 @@ class RangedFile(io.RawIOBase):
     (12, b'\\x0c\\r\\x0e')
     """
 
-    def __init__(
-        self, read: ReadRange, size: int, name: str, md5: str = "", no_md5: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, read: ReadRange, size: int, name: str, md5: str = "") -> None:
         self._read, self._size, self.name = read, size, name
         self._at = self._hashed = 0
         self._due: deque[tuple[int, int]] = deque()
         self._pieces: list[_Piece] = []
         self._other = -1, FIRST_REQUEST
         """End and size of the last request outside the plan; they grow while they follow each other."""
-        self._md5, self._no_md5 = md5, no_md5
+        self._md5 = md5
         self._hasher = hashlib.md5(usedforsecurity=False)
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
@@ -120,8 +117,8 @@ class RangedFile(io.RawIOBase):
             self._hasher.update(part[self._hashed - self._at :])
             self._hashed = self._at + len(part)
             if self._hashed == self._size and self._hasher.hexdigest() != self._md5:
+                # With some kinds of encryption, an ETag is another checksum.
                 self.compare_again(self._size, self._hasher.hexdigest(), hashlib.md5(usedforsecurity=False))
-                self._no_md5()
         self._at += len(part)
         return part
 
@@ -146,12 +143,9 @@ class RangedFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer, completely except at the end of the file."""
         view = memoryview(buffer).cast("B")
-        filled = 0
-        while filled < len(view) and self._at < self._size:
-            part = self._part(len(view) - filled)
-            view[filled : filled + len(part)] = part
-            filled += len(part)
-        return filled
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
 
     def read(self, size: int | None = -1) -> bytes:
         """The next bytes, fewer only at the end of the file."""
@@ -176,10 +170,6 @@ class RangedFile(io.RawIOBase):
     def tell(self) -> int:
         """Position."""
         return self._at
-
-    def size(self) -> int:
-        """Size in bytes, for Arrow."""
-        return self._size
 
     def readable(self) -> bool:
         """True."""
