@@ -118,7 +118,7 @@ def check_choice(choice: Choice) -> Choice:
 
     >>> check_choice(RowOptions(packing="bestfit"))
     Traceback (most recent call last):
-    packline.errors.RecipeError: packing is 'bestfit': expected concat, best_fit or pad
+    packline.errors.RecipeError: packing is 'bestfit': expected best_fit, concat or pad
     """
     given = {name: _plain(getattr(choice, name)) for name in choice.__struct_fields__}
     choice = convert(given, type(choice))
