@@ -16,7 +16,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,6 +26,9 @@ from packline.errors import CorruptStore, refuse_unknown_names
 from packline.formats.export_record import check_export
 from packline.formats.opening import OpenedDataset, find_record, open_dataset, read_document_blocks
 from packline.jobs.on import On, temporary_folder
+from packline.jobs.resources import usable_cores
+from packline.packing.documents import Selection
+from packline.packing.packer import PACKINGS, DocumentFilter, Packing
 from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader, provenance_of
 from packline.store.report import Findings
@@ -42,9 +45,6 @@ from packline.viewing.store_counts import (
 from packline.viewing.suspicious import REASONS
 from packline.viewing.tally import Counter, Rates, Suspect, TokenTally, add_up, measure_rates
 from packline.viewing.tokens import Vocabulary
-
-if TYPE_CHECKING:
-    from packline.packing.packer import Packing
 
 TOP = 20
 FEW, MANY = "few bytes per token", "many bytes per token"
@@ -139,8 +139,6 @@ def analyze(
     >>> analysis.documents, analysis.tokens, analysis.most_used[0].count
     (1, 25, 16)
     """
-    from packline.jobs.resources import usable_cores
-
     opened = store if isinstance(store, StoreReader) else StoreReader(store)
     prices = _prices(opened, [seq_len] if isinstance(seq_len, int) else seq_len, packing)
     entry, vocabulary = opened.manifest.tokenizer, Vocabulary.of_store(opened)
@@ -158,8 +156,9 @@ def analyze(
             found[here] = opened.shards[shard].lengths[numbers[here] - firsts[shard]]
         return found
 
-    names = {split: number for number, split in enumerate(dict.fromkeys(_splits(opened)))}
-    codes = np.array([names[split] for split in _splits(opened)], np.int64)
+    splits = opened.manifest.shards.names("split")
+    names = {split: number for number, split in enumerate(dict.fromkeys(splits))}
+    codes = np.array([names[split] for split in splits], np.int64)
     with temporary_folder(on) as folder:
         processes = usable_cores() if workers is None else workers
         special = list(vocabulary.special)
@@ -243,20 +242,12 @@ def _suspicious(tally: TokenTally, rates: Rates, top: int) -> list[Suspicious]:
 def _prices(store: StoreReader, lengths: Sequence[int], packing: Packing | None) -> list[PackingStats]:
     if not lengths or not store.manifest.documents:
         return []
-    from packline.packing.documents import Selection
-    from packline.packing.packer import PACKINGS, DocumentFilter
-
-    splits = _splits(store)
+    splits = store.manifest.shards.names("split")
     selection = Selection(store, DocumentFilter(split="train" if "train" in splits else "all"))
     packings = PACKINGS if packing is None else [packing]
     return [
         price for length in dict.fromkeys(lengths) for price in compare_packings(selection, length, packings)
     ]
-
-
-def _splits(store: StoreReader) -> list[str]:
-    """Split of each shard."""
-    return store.manifest.shards.names("split")
 
 
 def _places(store: StoreReader, analysis: Analysis) -> dict[int, str]:

@@ -173,18 +173,13 @@ class ColumnCounts:
         }
 
 
-def has_columns(store: StoreReader) -> bool:
-    """True if a source of the store carries columns."""
-    return any(source.columns for source in store.manifest.recipe.sources)
-
-
 def count_columns(store: StoreReader) -> list[ColumnCounts]:
     """Count the values of all carried columns, in the order of sources and recipe.
 
     Raises:
         CorruptStore: provenance cannot be read.
     """
-    if not has_columns(store):
+    if not any(source.columns for source in store.manifest.recipe.sources):
         return []
     found: dict[tuple[str, str], ColumnCounts] = {}
     chosen = list(chosen_shards(store, MOST_DOCUMENTS))

@@ -25,9 +25,8 @@ from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.viewing.html import Assets, macro, read_static, render_file, style
 from packline.viewing.page import Link, Links, Note, Page
 from packline.viewing.web import documents, pages, rows, run, tokenizers
-from packline.viewing.web.served_run import address
 from packline.viewing.web.serving import Guard
-from packline.viewing.web.site import InvalidForm, Site, View, choice, number
+from packline.viewing.web.site import InvalidForm, Site, View, address, choice, number
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from packline.errors import RecipeError, did_you_mean
+from packline.packing.best_fit import plan_fingerprint
 from packline.packing.cache import PlanMemory, plan_folder
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter, RowOptions
@@ -123,8 +124,6 @@ def open_rows(store: StoreReader, seq_len: int, options: RowOptions) -> Rows:
         RecipeError: the settings are invalid, or there is no plan and too much to pack for a page.
         StoreError: there are no rows.
     """
-    from packline.packing.best_fit import plan_fingerprint
-
     if options.packing != "best_fit":
         return Rows(store, seq_len, options, plans=PlanMemory())
     names = DocumentFilter.__struct_fields__

@@ -49,8 +49,7 @@ from packline.viewing.token_pages import (
 from packline.viewing.tokens import Vocabulary, document_strip
 from packline.viewing.turns import with_loss_links, with_turns
 from packline.viewing.web.search import MOST_IDS, Found, Hit, find_page, find_tokens
-from packline.viewing.web.served_run import uses_of
-from packline.viewing.web.site import InvalidForm, View, choice, number
+from packline.viewing.web.site import InvalidForm, View, choice, number, uses_of
 from packline.where.grammar import canonical_where
 
 PAGE_ITEMS = 25

@@ -30,8 +30,7 @@ from packline.viewing.token_pages import row_facts
 from packline.viewing.turns import with_loss_links
 from packline.viewing.web.pages import neighbors
 from packline.viewing.web.rows import ROWS_OF_BATCH, TOKENS_OF_ROW, batch_blocks, strips_of_rows, view_of
-from packline.viewing.web.served_run import address
-from packline.viewing.web.site import InvalidForm, View, choice, number
+from packline.viewing.web.site import InvalidForm, View, address, choice, number
 
 Params = dict[str, str | int | None]
 

@@ -7,6 +7,8 @@ A page is a function of a `View`: one of the stores and the parameters of the ad
 checked: numbers within bounds, choices from a list; invalid input raises an error with the valid values. Work
 that takes a pass over a whole store (lengths) starts in a thread when the viewer starts, and pages show the
 result once it is complete.
+
+A run that is served: its loader, its stores, and the steps that use a document.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ import numpy as np
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import CorruptStore, PacklineError, RecipeError
+from packline.loading.loader import Loader
+from packline.loading.trace import stores_of, trace_document
 from packline.packing.cache import PlanMemory
 from packline.packing.documents import Selection
 from packline.packing.exclusions import ExclusionList
@@ -40,16 +44,72 @@ from packline.store.paths import StorePath, store_path
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.reader import StoreReader
 from packline.viewing.columns import ColumnBars, ColumnCounts, count_columns, measure_columns
-from packline.viewing.page import Form, Note, Page
+from packline.viewing.page import Form, Link, Note, Page, Value
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
 from packline.viewing.tokens import Vocabulary
 from packline.viewing.web.choosing import open_rows, recent, refuse_large, sorted_places
 from packline.viewing.web.search import TextSearch
-from packline.viewing.web.served_run import ServedRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import tokenizers
+
+
+USES = 3
+"""Uses of a document that its page names."""
+
+
+@dataclass(frozen=True)
+class ServedRun:
+    """A run file with its loader.
+
+    Args:
+        name: name for people.
+        loader: loader of one rank; pages compute the others.
+    """
+
+    name: str
+    loader: Loader
+
+    @classmethod
+    def open(cls, path: str | Path) -> ServedRun:
+        """Open a run file and its stores.
+
+        Raises:
+            RecipeError: an invalid run file.
+            StoreError: a store is missing, damaged or has no rows to give.
+        """
+        return cls(Path(path).name, Loader.from_file(path, prefetch=0))
+
+    @property
+    def stores(self) -> list[StorePath]:
+        """Places of the stores that it reads."""
+        return [store.place for store in stores_of(self.loader)]
+
+
+def address(path: str, **params: str | int | None) -> str:
+    """Address of a page; parameters that are None or empty are omitted."""
+    chosen = {name: value for name, value in params.items() if value not in (None, "")}
+    return f"{path}?{urlencode(chosen)}" if chosen else path
+
+
+def uses_of(runs: Sequence[ServedRun], place: StorePath, document: int) -> tuple[tuple[str, Value], ...]:
+    """Facts about the steps of each run that use a document of the store at a place."""
+    facts: list[tuple[str, Value]] = []
+    for order, run in enumerate(runs):
+        stores = [store for store in stores_of(run.loader) if store.place == place]
+        if not stores or run.loader.building:
+            continue
+        uses = trace_document(run.loader, document, store=stores[0])
+        if not uses:
+            facts.append((f"in {run.name}", "never used"))
+        for use in uses[:USES]:
+            href = address("/run", run=order or None, step=use.step, row=use.index)
+            facts.append((f"in {run.name}", Link(f"step {use.step:,}, slot {use.index:,}", href)))
+        if len(uses) > USES:
+            facts.append((f"in {run.name}", f"and {len(uses) - USES:,} more times"))
+    return tuple(facts)
+
 
 HELD = 24
 FILES = 64
@@ -365,12 +425,7 @@ class View:
 
     def href(self, path: str, **params: str | int | None) -> str:
         """Address of a page of the same store; parameters that are None or empty are omitted."""
-        chosen: dict[str, str | int] = {
-            name: value for name, value in params.items() if value is not None and value != ""
-        }
-        if self.number and "store" not in chosen:
-            chosen["store"] = self.number
-        return f"{path}?{urlencode(chosen)}" if chosen else path
+        return address(path, **{**params, "store": params.get("store") or self.number or None})
 
     def document(self, number: int, first: int = 0) -> str:
         """Address of a document, from a token on."""
