@@ -37,6 +37,7 @@ from packline.formats.layouts.columns import (
     plan_columns,
     record_batches,
 )
+from packline.formats.layouts.document_files import folder_of
 from packline.formats.layouts.hf_disk import (
     SEQ_LENGTHS,
     SavedFiles,
@@ -79,7 +80,7 @@ class Arrow(DocumentFormat):
         )
 
     def plan(self, view: DocumentView, options: ArrowOptions) -> ExportPlan:
-        return plan_columns(view, options, self.name, _folder(view, "{split}") + FILE)
+        return plan_columns(view, options, self.name, folder_of(view, "{split}") + FILE)
 
     def write(
         self, view: DocumentView, part: ExportPart, target: Target, options: ArrowOptions
@@ -95,7 +96,7 @@ class Arrow(DocumentFormat):
     ) -> None:
         schema = make_schema(column_types(view, options))
         for split in view.splits:
-            folder = _folder(view, SPLITS[split])
+            folder = folder_of(view, SPLITS[split])
             ours = [one for one in written if one.part.split == split]
             names = [Path(one.part.name).name for one in ours]
             checksums = [one.facts["checksum"] for one in ours]
@@ -111,11 +112,6 @@ class Arrow(DocumentFormat):
         saved = SavedFiles(path, findings)
         sources = saved.open(options.column, options.loss != "none", findings)
         return ColumnsReader(saved.files, sources, edges=options.edges, findings=findings)
-
-
-def _folder(view: DocumentView, split: str) -> str:
-    """Prefix of a split's file names: empty if there is only one split."""
-    return f"{split}/" if len(view.splits) > 1 else ""
 
 
 FORMAT = Arrow()

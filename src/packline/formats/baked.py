@@ -30,7 +30,7 @@ import numpy as np
 from packline.errors import CorruptStore, InputError, RecipeError
 from packline.formats.export_record import RECORD, ExportRecord, read_record
 from packline.formats.format import Options, RowFormat
-from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, row_parts
 from packline.packing.batch import ALL_FIELDS, FIELDS
 from packline.packing.layout import IGNORED, Layout
 from packline.ragged import offsets_of
@@ -78,10 +78,7 @@ class Baked(RowFormat):
             raise RecipeError(f"baked: file_rows is {options.file_rows:,}: expected 0 or more")
         width, itemsize = view.seq_len + 1, view.store.dtype.itemsize
         rows = options.file_rows or max(FILE_BYTES // (width * itemsize), 1)
-        parts = tuple(
-            ExportPart(f"rows-{number:06d}", number=number, start=start, stop=min(start + rows, view.rows))
-            for number, start in enumerate(range(0, view.rows, rows))
-        )
+        parts = row_parts(view.rows, rows, "rows-{number:06d}")
         size = view.rows * width * (itemsize + 1) + sum(index_size(part.stop - part.start) for part in parts)
         return ExportPlan(parts, size)
 

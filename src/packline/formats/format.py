@@ -22,7 +22,7 @@ import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -266,14 +266,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Base class of a format's options, with defaults that its project expects."""
 
 
-class HasOptions(Protocol):
-    """Something with a name and options, as every format is."""
-
-    name: ClassVar[str]
-    options: ClassVar[type[Options]]
-
-
-def convert_options(format: HasOptions, given: Mapping[str, Any]) -> Options:
+def convert_options(format: Format, given: Mapping[str, Any]) -> Options:
     """Options of a format from names and values, which may be text.
 
     `none` leaves an option unset, unless the option has a value of that name. A list is comma-separated text

@@ -30,7 +30,7 @@ from packline.formats.format import Options, RowFormat
 from packline.formats.layouts.columns import LIMITS, WEIGHTS, create_parquet, list_array, make_schema
 from packline.formats.layouts.document_files import FileList, find_below
 from packline.formats.layouts.token_files import UNIT_TOKENS
-from packline.formats.types import ExportPart, ExportPlan, NotPreserved, RowFiles, fitting_dtype
+from packline.formats.types import ExportPart, ExportPlan, NotPreserved, RowFiles, fitting_dtype, row_parts
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
@@ -87,16 +87,7 @@ class Levanter(RowFormat):
                 f"levanter: expected shard_tokens of at least 1, found {options.shard_tokens:,}"
             )
         rows = max(options.shard_tokens // view.seq_len, 1)
-        starts = range(0, view.rows, rows)
-        parts = tuple(
-            ExportPart(
-                f"rows-{number:05d}-of-{len(starts):05d}{ENDING}",
-                number=number,
-                start=start,
-                stop=min(start + rows, view.rows),
-            )
-            for number, start in enumerate(starts)
-        )
+        parts = row_parts(view.rows, rows, f"rows-{{number:05d}}-of-{{count:05d}}{ENDING}")
         why = "the target of a row's last token is in no row"
         lost = (
             *view.not_preserved(masks=True, boundaries=False),

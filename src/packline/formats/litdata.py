@@ -38,7 +38,15 @@ from packline.fingerprint import hash_value
 from packline.formats.format import Options, RowFormat
 from packline.formats.layouts.columns import BLOCK_TOKENS, INDEX, read_index
 from packline.formats.layouts.token_files import read_numbers
-from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, fitting_dtype
+from packline.formats.types import (
+    DatasetFile,
+    ExportPart,
+    ExportPlan,
+    RowFiles,
+    WrittenPart,
+    fitting_dtype,
+    row_parts,
+)
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
@@ -107,11 +115,7 @@ class Litdata(RowFormat):
         if row_bytes > MOST_BYTES // 2:
             raise RecipeError(f"litdata: a row of {row_bytes:,} bytes: its offsets hold less than 2**32")
         rows = max(options.shard_bytes // row_bytes, 1)
-        starts = range(0, view.rows, rows)
-        parts = tuple(
-            ExportPart(f"chunk-0-{number}.bin", number=number, start=start, stop=min(start + rows, view.rows))
-            for number, start in enumerate(starts)
-        )
+        parts = row_parts(view.rows, rows, "chunk-0-{number}.bin")
         size = view.rows * (row_bytes + 4) + 8 * len(parts)
         return ExportPlan(parts, size, lost=view.not_preserved(masks=False, boundaries=False))
 

@@ -32,7 +32,7 @@ from packline.errors import InputError, RecipeError
 from packline.formats.format import Options, RowFormat
 from packline.formats.layouts.columns import BLOCK_TOKENS, INDEX, read_index
 from packline.formats.layouts.token_files import read_numbers
-from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, row_parts
 from packline.packing.batch import ALL_FIELDS
 from packline.store.report import Findings
 
@@ -84,13 +84,7 @@ class Mds(RowFormat):
         rows = max((options.size_limit - base) // (record.itemsize + 4), 1)
         if base + rows * (record.itemsize + 4) > MOST_BYTES:
             raise RecipeError(f"mds: a row of {record.itemsize:,} bytes: its offsets hold less than 2**32")
-        starts = range(0, view.rows, rows)
-        parts = tuple(
-            ExportPart(
-                f"shard.{number:05}.mds", number=number, start=start, stop=min(start + rows, view.rows)
-            )
-            for number, start in enumerate(starts)
-        )
+        parts = row_parts(view.rows, rows, "shard.{number:05}.mds")
         size = len(parts) * base + view.rows * (record.itemsize + 4)
         boundaries = not {"position_ids", "segment_ids"}.isdisjoint(options.fields)
         lost = view.not_preserved(masks=self.has_mask(options), boundaries=boundaries)

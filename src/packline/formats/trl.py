@@ -51,7 +51,15 @@ from packline.formats.layouts.hf_disk import (
 )
 from packline.formats.layouts.token_files import UNIT_TOKENS
 from packline.formats.row_view import RowSpans, RowView
-from packline.formats.types import ExportPart, ExportPlan, NotPreserved, RowFiles, WrittenPart, fitting_dtype
+from packline.formats.types import (
+    ExportPart,
+    ExportPlan,
+    NotPreserved,
+    RowFiles,
+    WrittenPart,
+    fitting_dtype,
+    row_parts,
+)
 from packline.packing.layout import IGNORED
 from packline.ragged import offsets_of
 from packline.store.report import Findings
@@ -102,16 +110,7 @@ class Trl(RowFormat):
         if options.shard_tokens < 1:
             raise RecipeError(f"trl: expected shard_tokens of at least 1, found {options.shard_tokens:,}")
         rows = max(options.shard_tokens // view.seq_len, 1)
-        starts = range(0, view.rows, rows)
-        parts = tuple(
-            ExportPart(
-                FILE.format(number=number, count=len(starts)),
-                number=number,
-                start=start,
-                stop=min(start + rows, view.rows),
-            )
-            for number, start in enumerate(starts)
-        )
+        parts = row_parts(view.rows, rows, FILE)
         tokens = view.rows * view.seq_len if options.padded else view.tokens
         why = "at most one per row: trainers shift labels within a row, and the next token is in another row"
         lost = (

@@ -62,6 +62,24 @@ class ExportPart(msgspec.Struct, frozen=True):
         return self.folder + self.name
 
 
+def row_parts(rows: int, each: int, name: str) -> tuple[ExportPart, ...]:
+    """Parts of `each` rows, the last one of fewer, numbered from 0.
+
+    Args:
+        name: template of their names with `number` and `count`.
+
+    >>> [(part.name, part.start, part.stop) for part in row_parts(5, 3, "rows-{number}-of-{count}")]
+    [('rows-0-of-2', 0, 3), ('rows-1-of-2', 3, 5)]
+    """
+    starts = range(0, rows, each)
+    return tuple(
+        ExportPart(
+            name.format(number=n, count=len(starts)), number=n, start=start, stop=min(start + each, rows)
+        )
+        for n, start in enumerate(starts)
+    )
+
+
 class ExportPlan(msgspec.Struct, frozen=True):
     """Plan of what an export will write."""
 
