@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from packline.encoders.reference import Reference
+from packline.encoders.parity import Reference
 from packline.jobs.build_job import BuildJob
 from packline.jobs.build_runner import BuildInfo, Built
 from packline.jobs.engine import run_job

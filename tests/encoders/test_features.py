@@ -25,8 +25,7 @@ from packline.encoders.engines import (
     load_engines,
 )
 from packline.encoders.features import SPLITS, Encodable, tokenizer_features, unsupported
-from packline.encoders.parity import try_engines
-from packline.encoders.reference import Reference
+from packline.encoders.parity import Reference, try_engines
 from packline.encoders.sentencepiece import read_model
 from packline.encoders.special_tokens import json_to_encode, without_special_tokens
 from packline.encoders.tokenizer import load_tokenizer

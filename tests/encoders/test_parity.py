@@ -12,8 +12,7 @@ from tests.encoders.fuzzed_files import GPT2, added, contents_of
 
 import packline
 from packline.encoders.engines import ENGINES
-from packline.encoders.parity import probes, try_engines
-from packline.encoders.reference import Reference
+from packline.encoders.parity import Reference, probes, try_engines
 from packline.encoders.tokenizer import read_added_tokens
 from packline.errors import TokenizerError
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.encoders.fuzzed_files import GPT2
 
 import packline
-from packline.encoders.reference import Reference
+from packline.encoders.parity import Reference
 from packline.encoders.special_tokens import SpecialTokenCounter, json_to_encode, without_special_tokens
 from packline.encoders.tiktoken import LETTERS
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer

@@ -20,7 +20,7 @@ from tests.seeds.workspace import write_lines
 
 import packline
 from packline.api import import_
-from packline.encoders.ranks import ranks_of
+from packline.encoders.token_bytes import ranks_of
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import InputError, RecipeError
 from packline.formats.check import check_dataset

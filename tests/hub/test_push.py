@@ -16,7 +16,7 @@ from tests.hub.loopback import OTHER, READ, WRITE, LoopbackHub
 from packline.errors import CorruptStore, HubError, RecipeError, StoreError, StoreNotFound
 from packline.hub.publication import repository_paths
 from packline.hub.push import push
-from packline.storage.hub_folder import local_name
+from packline.storage.hub_inputs import local_name
 from packline.store.manifest import MANIFEST, to_json
 from packline.testing import make_store
 

@@ -12,7 +12,7 @@ from tests.encoders.fuzzed_files import published
 from tests.jobs.builds import build
 from tests.store.stores import edit_tokens, reseal
 
-from packline.encoders.reference import Reference
+from packline.encoders.parity import Reference
 from packline.facade import Store
 from packline.jobs.events import Note
 from packline.store.verify import verify

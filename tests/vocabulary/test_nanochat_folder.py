@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.cli.command import result, run
 from tests.conftest import python_sources
 
-from packline.encoders.ranks import ranks_of
 from packline.encoders.tiktoken import Encoding, tokenizer_of_ranks
+from packline.encoders.token_bytes import ranks_of
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import StoreError, TokenizerError
 from packline.recipe import Recipe, Source

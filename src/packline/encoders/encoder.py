@@ -24,8 +24,7 @@ import numpy as np
 from packline.encoders import LITTLE_TEXT, Engine, EngineName, EngineReport
 from packline.encoders.engines import TokenizersEngine, load_engine, load_engines
 from packline.encoders.features import BY_LOADING, Encodable, unsupported
-from packline.encoders.parity import audit_document, audited, try_engines
-from packline.encoders.reference import Reference
+from packline.encoders.parity import Reference, audit_document, audited, try_engines
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import EncoderMismatch, TokenizerError

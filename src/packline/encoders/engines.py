@@ -27,7 +27,7 @@ import numpy as np
 
 from packline.encoders import Engine, EngineName
 from packline.encoders.features import Encodable, unsupported
-from packline.encoders.reference import load_reference
+from packline.encoders.parity import load_reference
 from packline.encoders.special_tokens import BytesCounter
 from packline.encoders.tokenizer import refusals
 from packline.errors import TokenizerError

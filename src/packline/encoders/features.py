@@ -1,7 +1,7 @@
 """Features of a tokenizer.json: all that may make an engine's ids differ from the reference's.
 
 Normalizer and pre-tokenizer are one feature each, with all their steps and settings, so an unknown setting
-makes a feature that is in no table of `supported.SUPPORTED`.
+makes a feature that is in no table of `SUPPORTED`.
 
 >>> tokenizer_features('{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
 ('model WordPiece', 'normalizer none', 'pre-tokenizer none')

@@ -24,7 +24,7 @@ from packline.encoders.tokenizer import JSON as TOKENIZER_JSON
 from packline.errors import StoreError, StoreNotFound, hide_credentials
 from packline.evals.task import CONFIG, QUESTIONS
 from packline.formats.export_record import RECORD, ExportRecord, files_below, read_record
-from packline.storage.hub_folder import local_name
+from packline.storage.hub_inputs import local_name
 from packline.storage.places import is_remote, without_secrets
 from packline.store.files import FileEntry, stat_file
 from packline.store.manifest import MANIFEST, Manifest

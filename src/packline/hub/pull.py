@@ -24,8 +24,7 @@ import msgspec
 from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_names
 from packline.hub.publication import CARD, PULLED, RECORDS, Kind, publication_kind, read_publication
 from packline.hub.repository import Repository, parse_repository, same_bytes, with_patience
-from packline.storage.hub_folder import local_name
-from packline.storage.hub_inputs import address, hub_errors
+from packline.storage.hub_inputs import address, hub_errors, local_name
 from packline.storage.inputs import is_hidden
 from packline.storage.local import publish_bytes, publish_folder, sync_file_system
 from packline.store.files import FileEntry

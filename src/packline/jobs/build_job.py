@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from packline.encoders.reference import RoundTrip
+from packline.encoders.parity import RoundTrip
 from packline.errors import PacklineError, RecipeError
 from packline.fingerprint import Hasher
 from packline.jobs.begun import Stream, Unit, UnitCount

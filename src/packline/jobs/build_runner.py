@@ -18,7 +18,7 @@ import msgspec
 from packline.encoders import EngineName, EngineReport
 from packline.encoders.encoder import Encoder
 from packline.encoders.features import Encodable
-from packline.encoders.reference import RoundTrip
+from packline.encoders.parity import RoundTrip
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.fingerprint import Hasher, shares_of

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from packline.encoders.reference import RoundTrip
+from packline.encoders.parity import RoundTrip
 from packline.errors import StoreError
 from packline.jobs.begun import BegunBuild, Unit
 from packline.jobs.folder import StoreFolder

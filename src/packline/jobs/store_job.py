@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from packline.encoders.parity import plain_round_trip
-from packline.encoders.reference import RoundTrip
+from packline.encoders.parity import RoundTrip, plain_round_trip
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, ResumeMismatch, TokenizerError

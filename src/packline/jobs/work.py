@@ -31,7 +31,7 @@ import msgspec
 
 from packline.errors import PacklineError, StoreBusy, StoreError
 from packline.fingerprint import hash_bytes
-from packline.storage.hub_folder import read_only
+from packline.storage.hub_inputs import read_only
 from packline.storage.local import disk_errors, publish_bytes, user_cache
 from packline.storage.places import HUB, is_remote, open_storage
 from packline.storage.protocol import Storage

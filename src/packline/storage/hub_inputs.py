@@ -1,4 +1,4 @@
-"""Inputs from datasets of the Hugging Face hub, read by ranges from one commit.
+"""Datasets of the Hugging Face hub, read by ranges from one commit: as inputs, and as the folder of a store.
 
     hf://datasets/ORG/NAME[@REVISION]/PATH     a file, a folder or a glob; REVISION: a branch, tag or commit
     hf://datasets/ORG/NAME@COMMIT/PATH         what recipe, plan and manifest contain
@@ -6,25 +6,26 @@
 A revision is resolved to its commit when inputs are planned, so that every unit reads the same files, however
 the dataset changes. Folders are listed by 1,000 files a request, and files are read through their address
 (`resolve`), which needs no request to the hub's API. The client repeats what fails; it waits where the hub
-limits requests.
+limits requests. Addresses, listings and errors are the client's, in packline's form, without tokens.
 
 `HF_TOKEN`, `HF_ENDPOINT`, `HF_HOME` and `HF_HUB_OFFLINE` apply. Offline, single files are read from the hub's
 cache; folders and globs are refused, since the cache may have only a part of them.
-
-Addresses, listings and errors are the client's, in packline's form. No token is part of a message.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from packline.errors import HubError, InputChanged, InputError, PacklineError, RecipeError
+from packline.errors import HubError, InputChanged, InputError, PacklineError, RecipeError, StoreError
 from packline.storage.inputs import InputState, ListedFile, fixed_folder, glob_pattern, is_hidden
+from packline.storage.protocol import FileFacts
 
 if TYPE_CHECKING:
     from huggingface_hub import HfUri, RepoFile
@@ -185,7 +186,6 @@ def _explain(error: Exception, what: str) -> tuple[str, str, bool]:
 
 COMMIT = re.compile("[0-9a-f]{40}")
 ATTEMPTS = 2
-MAIN = "main"
 
 
 class HubPath(NamedTuple):
@@ -194,11 +194,6 @@ class HubPath(NamedTuple):
     dataset: str
     revision: str
     path: str
-
-    @property
-    def is_pinned(self) -> bool:
-        """True if the revision is a commit."""
-        return bool(COMMIT.fullmatch(self.revision))
 
     def __str__(self) -> str:
         return f"hf://datasets/{self.dataset}@{quote(self.revision, safe='')}/{self.path}"
@@ -222,7 +217,7 @@ def parse_hub_uri(uri: str) -> HubPath:
             hint="write hf://datasets/ORG/NAME/PATH or hf://datasets/ORG/NAME@REVISION/PATH",
         )
     slash = "/" if place.path_in_repo and uri.endswith("/") else ""
-    return HubPath(place.id, place.revision or MAIN, place.path_in_repo + slash)
+    return HubPath(place.id, place.revision or "main", place.path_in_repo + slash)
 
 
 def pin(uri: str) -> str:
@@ -232,11 +227,10 @@ def pin(uri: str) -> str:
         InputError: no such dataset or revision, no access, or the hub cannot be reached.
     """
     place = parse_hub_uri(uri)
-    if place.is_pinned:
+    if COMMIT.fullmatch(place.revision):
         return str(place)
     if is_offline():
-        cached = _cached(place)
-        if cached is None:
+        if (cached := _cached(place)) is None:
             raise _offline(place)
         commit = cached.parents[place.path.count("/")].name  # the cache has one folder per commit
         return str(place._replace(revision=commit))
@@ -365,3 +359,139 @@ def _offline(place: HubPath) -> InputError:
         f"cannot read {place}: HF_HUB_OFFLINE is set, and the file is not in the cache of the hub",
         hint=f"beforehand: hf download {place.dataset} {place.path} --repo-type dataset",
     )
+
+
+FIRST = "manifest.json"
+"""File by which a revision is looked up in the cache, if the hub may not be used."""
+WHOLE = 1 << 50
+_NUMBERED = re.compile(r"\d{4}")
+
+
+def local_name(path: str) -> str:
+    """Name below a store of a path in a repository: without the numbered folder of a large one.
+
+    >>> local_name("receipts/0003/web-015000.json"), local_name("0000/train-a-000000.bin")
+    ('receipts/web-015000.json', 'train-a-000000.bin')
+    """
+    *folders, name = path.split("/")
+    return "/".join([*(folder for folder in folders if not _NUMBERED.fullmatch(folder)), name])
+
+
+def pinned(place: str) -> str:
+    """The address of a repository at the commit that its revision is now.
+
+    Raises:
+        StoreError: no such repository or revision, no access, or no connection.
+
+    >>> pinned(f"hf://datasets/org/name@{'0' * 40}/")[-6:]
+    '000000'
+    """
+    with _as_store_errors():
+        return pin(f"{place.rstrip('/')}/{FIRST}").removesuffix(f"/{FIRST}")
+
+
+def read_only(place: str) -> StoreError:
+    """Error for a result that is to be written to the hub."""
+    return StoreError(
+        f"cannot write to {place}: the hub is not a place of results",
+        hint="build into a folder or an object store, then: packline push STORE hf://datasets/ORG/NAME",
+    )
+
+
+class HubFolder:
+    """See the module.
+
+    Args:
+        place: `hf://datasets/ORG/NAME@REVISION`.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place.rstrip("/")
+
+    @cached_property
+    def _repository(self) -> HubPath:
+        return parse_hub_uri(f"{pinned(self.place)}/")
+
+    @cached_property
+    def _tree(self) -> dict[str, tuple[str, FileFacts]]:
+        """Path in the repository and facts of each file, by its local name."""
+        files = list_files(parse_hub(str(self._repository).rstrip("/"), StoreError), StoreError)
+        names = [(local_name(path), file) for path, file in files.items()]
+        return {
+            name: (file.path, FileFacts(name, file.size, file.blob_id))
+            for name, file in sorted(names, key=itemgetter(0))
+        }
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """See `Storage.read`."""
+        stop = WHOLE if stop is None else stop
+        if stop <= start:
+            return b""
+        known = self.__dict__.get("_tree")
+        if known is None:
+            try:
+                return self._read(name, start, stop)
+            except FileNotFoundError:
+                known = self._tree
+        if name not in known:
+            raise FileNotFoundError(2, "no such file", f"{self.place}/{name}")
+        return self._read(known[name][0], start, stop)
+
+    def _read(self, path: str, start: int, stop: int) -> bytes:
+        place = self._repository._replace(path=path)
+        with _as_store_errors():
+            return HubInputs()._read(str(place), place, start, stop)[0]
+
+    def read_parts(self, name: str, start: int, stop: int) -> Iterator[bytes]:
+        """See `Storage.read_parts`."""
+        yield self.read(name, start, stop)
+
+    def facts(self, name: str) -> FileFacts | None:
+        """See `Storage.facts`."""
+        found = self._tree.get(name)
+        return None if found is None else found[1]
+
+    def walk(self, folder: str = "") -> Iterator[FileFacts]:
+        """See `Storage.walk`."""
+        prefix = f"{folder}/" if folder else ""
+        yield from (facts for name, (_, facts) in self._tree.items() if name.startswith(prefix))
+
+    def list(self, folder: str) -> Sequence[str]:
+        """See `Storage.list`."""
+        start = len(folder) + 1 if folder else 0
+        names = (facts.name for facts in self.walk(folder))
+        return [name for name in names if "/" not in name[start:] and not name[start:].startswith(".")]
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Refused: a repository is changed by commits, not file by file."""
+        raise read_only(self.place)
+
+    def put_files(self, files: Mapping[str, Path]) -> None:
+        """Refused, as `put_new`."""
+        raise read_only(self.place)
+
+    def replace(self, name: str, data: bytes, expected: str | None) -> str | None:
+        """Refused, as `put_new`."""
+        raise read_only(self.place)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Refused, as `put_new`."""
+        raise read_only(self.place)
+
+    def sync(self, folder: str = "") -> None:
+        """Nothing to wait for."""
+
+
+@contextmanager
+def _as_store_errors() -> Iterator[None]:
+    """Turn the errors of reading inputs into those of a storage."""
+    try:
+        yield
+    except InputError as error:
+        if type(error.__cause__).__name__.endswith("EntryNotFoundError"):
+            raise FileNotFoundError(2, "no such file", error.message) from None
+        raise StoreError(error.message, hint=error.hint) from error
+    except OSError as error:
+        raise StoreError(
+            f"cannot read the cache of the hub: {error}", hint="check its folder, HF_HOME"
+        ) from error

@@ -159,7 +159,7 @@ def open_storage(place: str | os.PathLike[str]) -> Storage:
     """
     start = os.fspath(place)
     if start.startswith(HUB):
-        from packline.storage.hub_folder import HubFolder  # the modules load libraries
+        from packline.storage.hub_inputs import HubFolder  # the modules load libraries
 
         return HubFolder(start)
     if is_remote(start):

@@ -48,7 +48,7 @@ def _fixed(place: str) -> str:
     """A place whose files do not change: of a repository on the hub, one commit."""
     if not place.startswith(HUB):
         return place
-    from packline.storage.hub_folder import pinned
+    from packline.storage.hub_inputs import pinned
 
     return pinned(place)
 

@@ -25,8 +25,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from packline.encoders.parity import UNSURE_TOKENS, text_beginning
-from packline.encoders.reference import Reference
+from packline.encoders.parity import UNSURE_TOKENS, Reference, text_beginning
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import Tokenizer

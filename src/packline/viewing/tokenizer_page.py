@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from packline.encoders.reference import RoundTrip
+from packline.encoders.parity import RoundTrip
 from packline.viewing.page import Block, Heading, KeyValues, Note, Page, Table
 from packline.viewing.text import percent
 from packline.vocabulary.evaluating import ComparisonRow, Evaluation, Measured, TokenizerComparison

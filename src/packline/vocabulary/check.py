@@ -21,8 +21,7 @@ import msgspec
 from packline.encoders import ENGINE_NAMES
 from packline.encoders.engines import load_engines
 from packline.encoders.features import Encodable
-from packline.encoders.parity import try_engines
-from packline.encoders.reference import ODD_PROBES, PROBES, Reference
+from packline.encoders.parity import ODD_PROBES, PROBES, Reference, try_engines
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, TokenizerError
 from packline.vocabulary.evaluating import plain_reference, unknown_ids

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.encoders.reference import Reference, RoundTrip
+from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, TokenizerError

@@ -17,9 +17,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.encoders.ranks import Ranks, ranks_of
-from packline.encoders.reference import PROBES
-from packline.encoders.token_bytes import token_bytes
+from packline.encoders.parity import PROBES
+from packline.encoders.token_bytes import Ranks, ranks_of, token_bytes
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer, refusals
 from packline.errors import TokenizerError
 from packline.formats.nanogpt import Plain, pickled

@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from packline.encoders.reference import PROBES
+from packline.encoders.parity import PROBES
 from packline.encoders.special_tokens import END_OF_TEXT
 from packline.encoders.tiktoken import LETTERS, SpecialPlace, check_specials, pattern_of
 from packline.encoders.token_bytes import token_bytes
