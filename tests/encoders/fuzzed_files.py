@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from packline.encoders.features import SPLITS
 from packline.encoders.tiktoken import LETTERS
-from packline.vocabulary.passages import LANGUAGES, PASSAGES
+from packline.vocabulary.texts import LANGUAGES, PASSAGES
 
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 SPECIAL = ["<unk>", "<s>", "</s>", "<|endoftext|>"]

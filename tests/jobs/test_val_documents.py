@@ -23,7 +23,7 @@ from packline.errors import RecipeError, ResumeMismatch
 from packline.jobs.limits import share_below
 from packline.recipe import Recipe, Source, check_recipe
 from packline.store.verify import verify
-from packline.vocabulary.trained_folder import TrainingTexts
+from packline.vocabulary.texts import TrainingTexts
 
 
 def val_texts(store: Any) -> list[str]:

@@ -17,7 +17,7 @@ from packline.errors import InputError, RecipeError
 from packline.recipe import Recipe, Source
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
-from packline.vocabulary.trained_folder import TrainingTexts
+from packline.vocabulary.texts import TrainingTexts
 
 RECORDS = [
     {"body": f"text {n}", "meta": {"score": n, "lang": "en"}, "key": n, "title": None} for n in range(9)

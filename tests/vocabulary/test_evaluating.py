@@ -16,7 +16,7 @@ from packline.viewing.html import render_file
 from packline.viewing.terminal import render_text
 from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
 from packline.vocabulary.evaluating import compare_tokenizers, pieces_of, unknown_ids
-from packline.vocabulary.passages import LANGUAGES, PASSAGES
+from packline.vocabulary.texts import LANGUAGES, PASSAGES
 from packline.vocabulary.training import train_bpe
 
 

@@ -21,9 +21,8 @@ from packline.encoders.token_bytes import ranks_of
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import StoreError, TokenizerError
 from packline.recipe import Recipe, Source
-from packline.vocabulary import nanochat_folder
-from packline.vocabulary.nanochat_folder import PICKLE, TOKEN_BYTES, export_to_nanochat
-from packline.vocabulary.trained_folder import SPECIALS, train_folder
+from packline.vocabulary import trained_folder
+from packline.vocabulary.trained_folder import PICKLE, SPECIALS, TENSOR, export_to_nanochat, train_folder
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +87,7 @@ def test_token_bytes_as_torch_reads_them(encoding: tiktoken.Encoding, trained: P
     done = run("tokenizer", "export", str(trained), "--to", "nanochat", "--out", tmp_path / "out", "--json")
     values = result(done)
     assert values["vocab_size"] == 900 and values["missing_tokens"] == [] and values["checked_texts"] > 10
-    with open(tmp_path / "out" / TOKEN_BYTES, "rb") as file:
+    with open(tmp_path / "out" / TENSOR, "rb") as file:
         sizes = torch.load(file, map_location="cpu")
     special = {encoding.encode_single_token(token) for token in encoding.special_tokens_set}
     expected = [
@@ -103,7 +102,7 @@ def test_a_folder_in_use_is_kept(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not empty"):
         export_to_nanochat(str(trained), tmp_path)
     export_to_nanochat(str(trained), tmp_path, force=True)
-    assert {path.name for path in tmp_path.iterdir()} == {"mine", PICKLE, TOKEN_BYTES}
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", PICKLE, TENSOR}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +162,7 @@ def test_bos_is_required_and_tokens_of_chats_are_named(trained: Path, tmp_path: 
         del json["added_tokens"][1:]
 
     report = export_to_nanochat(str(edited(trained, tmp_path / "b", drop)), tmp_path / "out")
-    assert report.missing_tokens == nanochat_folder.CHAT
+    assert report.missing_tokens == trained_folder.NANOCHAT[1:]
 
 
 @settings(max_examples=100, deadline=None)

@@ -12,7 +12,7 @@ import zstandard
 from pyarrow import parquet
 
 from packline.errors import InputError
-from packline.vocabulary.evaluating import TEXT_BYTES, read_text
+from packline.vocabulary.texts import TEXT_BYTES, read_text
 
 
 def test_a_file_is_read_at_whole_characters(tmp_path: Path) -> None:

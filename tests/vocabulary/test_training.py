@@ -24,7 +24,8 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 from packline.encoders.tiktoken import ALPHABET, PATTERNS, Pattern, pattern_of
 from packline.errors import RecipeError, StoreError, TokenizerError
 from packline.recipe import Recipe, Source
-from packline.vocabulary.trained_folder import NANOCHAT, SPECIALS, TrainingReport, TrainingTexts, train_folder
+from packline.vocabulary.texts import TrainingTexts
+from packline.vocabulary.trained_folder import NANOCHAT, SPECIALS, TrainingReport, train_folder
 from packline.vocabulary.training import train_batches, train_bpe
 from packline.vocabulary.word_counts import batches_of, count_words
 

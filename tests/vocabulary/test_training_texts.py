@@ -15,7 +15,8 @@ import packline
 from packline.errors import InputError, TokenizerError
 from packline.facade import Store
 from packline.recipe import load_recipe
-from packline.vocabulary.trained_folder import TrainingTexts, train_folder
+from packline.vocabulary.texts import TrainingTexts
+from packline.vocabulary.trained_folder import train_folder
 
 ROWS: list[dict[str, Any]] = [
     {"id": str(n), "title": f"Title {n}", "body": "word " * (n % 9) + str(n), "score": n % 5, "lang": "en"}

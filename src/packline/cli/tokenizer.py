@@ -149,8 +149,8 @@ def evaluate(
     from packline.encoders.tokenizer import load_tokenizer
     from packline.viewing.html import check_place, write_page
     from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
-    from packline.vocabulary.evaluating import compare_tokenizers, read_text
-    from packline.vocabulary.passages import PASSAGES
+    from packline.vocabulary.evaluating import compare_tokenizers
+    from packline.vocabulary.texts import PASSAGES, read_text
 
     if html is not None:
         check_place(html)
@@ -209,7 +209,7 @@ def export(
     force: Annotated[bool, Parameter(help="Write into a folder that is not empty.", negative="")] = False,
 ) -> int:
     """Write a tokenizer in a trainer's own files, with equal ids, or refuse it."""
-    from packline.vocabulary.nanochat_folder import export_to_nanochat
+    from packline.vocabulary.trained_folder import export_to_nanochat
 
     report = export_to_nanochat(name, out, force=force)
     checked = f"tiktoken gives equal ids for {report.checked_texts} hard texts"

@@ -25,7 +25,7 @@ from packline.encoders.parity import ODD_PROBES, PROBES, Reference, try_engines
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, TokenizerError
 from packline.vocabulary.evaluating import plain_reference, unknown_ids
-from packline.vocabulary.passages import LANGUAGES, PASSAGES
+from packline.vocabulary.texts import LANGUAGES, PASSAGES
 
 Level = Literal["ok", "note", "problem"]
 

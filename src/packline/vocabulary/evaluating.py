@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -26,16 +25,11 @@ import numpy as np
 from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
-from packline.errors import InputError, TokenizerError
-from packline.recipe import Recipe, Source
-from packline.sources.files import TEXT_FIELDS
-from packline.vocabulary.passages import LANGUAGES, PASSAGES
-from packline.vocabulary.trained_folder import TrainingTexts
+from packline.errors import TokenizerError
+from packline.vocabulary.texts import LANGUAGES, PASSAGES
 
 PIECE_CHARS = 1 << 16
 WORD = re.compile(r"\S+")
-TEXT_BYTES = 4 << 20
-"""Size of the sample, in bytes."""
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -263,49 +257,3 @@ def _row(text: str, size: int, base: Measured, ours: Measured) -> ComparisonRow:
     better = "equal" if base.tokens == ours.tokens else "ours" if diff > 0 else "base"
     better = "neither" if base.unknown or ours.unknown else better
     return ComparisonRow(text, size, base, ours, diff, better)
-
-
-def read_text(path: str) -> str:
-    """Read the beginning of a plain file, or of the documents of other files, joined by line ends.
-
-    Raw JSON lines would measure quotes and escapes instead of text. Records that cannot be read are not
-    counted.
-
-    Args:
-        path: a file or a folder.
-
-    Returns:
-        Text of at most `TEXT_BYTES` in UTF-8, cut between characters.
-
-    Raises:
-        InputError: the file cannot be read, is not UTF-8, or has no text.
-    """
-    if Path(path).exists():
-        texts = _documents(path)
-        if Path(path).is_dir() or any(file.format != "text" or file.compression for file in texts.files):
-            whole = "\n".join(text for batch in texts.batches() for text in batch)
-            if not whole:
-                raise InputError(f"{path} has no text: expected documents to compare on")
-            return whole.encode("utf-8")[:TEXT_BYTES].decode("utf-8", "ignore")
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(TEXT_BYTES)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if len(data) < TEXT_BYTES or error.start < len(data) - 3:
-            raise InputError(f"{path} is not UTF-8 at byte {error.start}") from error
-        text = data[: error.start].decode("utf-8")
-    if not text:
-        raise InputError(f"{path} is empty: expected text to compare on")
-    return text
-
-
-def _documents(path: str) -> TrainingTexts:
-    try:
-        return TrainingTexts(Recipe(sources=(Source(inputs=(path,)),), tokenizer=""), max_chars=TEXT_BYTES)
-    except InputError as error:  # its hint names an option of `build`
-        fields = ", ".join(TEXT_FIELDS)
-        raise InputError(str(error), hint=f"of records, text is the first field of {fields}") from error

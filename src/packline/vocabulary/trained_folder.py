@@ -8,6 +8,15 @@
 Bits per byte are computed with `token_bytes`: the loss of the tokens divided by their bytes. A token that is
 not valid UTF-8 alone counts its actual bytes, not those of a replacement character.
 
+A folder for nanochat, as its `scripts.tok_train` writes it into `$NANOCHAT_BASE_DIR/tokenizer`:
+
+    tokenizer.pkl     pickled `tiktoken.Encoding`: name, pattern, ranks, special tokens
+    token_bytes.pt    torch file, int32 [V]: raw bytes of each token, 0 for special tokens
+
+The pickle names one class, `tiktoken.core.Encoding`, and is written opcode by opcode: neither tiktoken nor
+torch is needed, and no pickle is read. If tiktoken is installed, it encodes hard text from the same values
+first, and other ids than those of the reference are refused.
+
 Everything except the report is a function of texts and settings alone. tokenizer.json is written last: a run
 that is killed at any instant leaves nothing that could be mistaken for a tokenizer, and the same command
 replaces what it left.
@@ -15,33 +24,29 @@ replaces what it left.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import time
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import pyarrow.compute as pc
 
 from packline.encoders.parity import PROBES
 from packline.encoders.special_tokens import END_OF_TEXT
 from packline.encoders.tiktoken import LETTERS, SpecialPlace, check_specials, pattern_of
-from packline.encoders.token_bytes import token_bytes
-from packline.encoders.tokenizer import CONFIG, JSON, Tokenizer, config_bytes
+from packline.encoders.token_bytes import Ranks, ranks_of, token_bytes
+from packline.encoders.tokenizer import CONFIG, JSON, Tokenizer, config_bytes, load_tokenizer, refusals
 from packline.errors import RecipeError, StoreError, TokenizerError
-from packline.fingerprint import Hasher, splits_of
-from packline.recipe import Recipe, Source
-from packline.sources.batch import Texts
-from packline.sources.fields import find_files
-from packline.sources.files import InputFile
-from packline.sources.reader import Span, read_span
+from packline.formats.nanogpt import Plain, pickled
+from packline.formats.pt import tensor_file
+from packline.recipe import Recipe
 from packline.storage.local import disk_errors, publish_bytes, sync_folder
 from packline.storage.places import refuse_remote
+from packline.vocabulary.texts import LANGUAGES, PASSAGES, TrainingTexts
 from packline.vocabulary.training import (
     MEMORY_BYTES,
     OnProgress,
@@ -67,6 +72,9 @@ SPECIALS: dict[str, tuple[tuple[str, ...], SpecialPlace]] = {
     "none": ((), "first"),
 }
 """Presets: special tokens in order, and whether they get the first or the last ids."""
+PICKLE, TENSOR = "tokenizer.pkl", "token_bytes.pt"
+ENCODING_NAME = "rustbpe"
+"""Name of the encoding, as nanochat's own training gives it."""
 BEGINS = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>")
 
 
@@ -318,121 +326,93 @@ def _report(
     )
 
 
-@dataclass
-class TrainingTexts:
-    """Texts of the training split of a build of the same sources, within limits; can be iterated once.
+class NanochatTokenizer(msgspec.Struct, frozen=True, kw_only=True):
+    """Report of an export."""
 
-        files ── batches ── template, filters ── split train ── cut at doc_chars ── the first max_chars
+    tokenizer: str
+    vocab_size: int
+    files: tuple[str, ...]
+    checked_texts: int
+    """Number of hard texts that tiktoken encoded with equal ids; 0 if it is not installed."""
+    missing_tokens: tuple[str, ...]
+    """Tokens without which nanochat pretrains, but does not fine-tune on conversations."""
 
-    Documents that a recipe reserves for validation and testing are not used. Files are read in the order of
-    the recipe, so a limit keeps the beginning: put important files first, or shuffle the folder. Unreadable
-    records are skipped and counted by reason. Weights of sources are ignored.
 
-    Counts are complete after all texts have been read.
+def export_to_nanochat(name: str, out: str | Path, *, force: bool = False) -> NanochatTokenizer:
+    """Write a tokenizer's folder for nanochat.
+
+    Args:
+        name: a file, a folder or a hub id.
+        out: a folder, new or empty, unless `force`.
+
+    Raises:
+        TokenizerError: tiktoken has no equal encoding, or there is no `<|bos|>`.
+        StoreError: `out` is in use.
     """
+    refuse_remote(out, "a tokenizer")
+    folder = Path(out)
+    check_target_folder(folder, force, (TENSOR, PICKLE))
+    tokenizer = load_tokenizer(name)
+    found = ranks_of(tokenizer)
+    if NANOCHAT[0] not in found.special_tokens:
+        raise TokenizerError(
+            f"{name} has no special token {NANOCHAT[0]}, which nanochat puts before every document",
+            hint="packline tokenizer train --pattern nanochat --specials nanochat makes one that has",
+        )
+    checked = _check(tokenizer, found)
+    sizes = np.array([len(one) for one in token_bytes(tokenizer)], np.int32)
+    files = {
+        TENSOR: tensor_file(sizes, "token_bytes", "Int"),
+        PICKLE: encoding_pickle(found),
+    }
+    publish_files(folder, files, force)
+    return NanochatTokenizer(
+        tokenizer=name,
+        vocab_size=tokenizer.vocab_size,
+        files=tuple(files),
+        checked_texts=checked,
+        missing_tokens=tuple(token for token in NANOCHAT if token not in found.special_tokens),
+    )
 
-    recipe: Recipe
-    max_chars: int | None = None
-    """Limit for all documents together."""
-    doc_chars: int | None = None
-    """Limit per document; the rest of it is not used."""
-    files: list[InputFile] = field(default_factory=list)
-    documents: int = 0
-    characters: int = 0
-    cut_documents: int = 0
-    """Number of documents longer than `doc_chars`."""
-    left_out: int = 0
-    """Number of documents removed by the filters of their source."""
-    held_out: int = 0
-    """Number of documents that the recipe reserves for validation and testing."""
-    bad_records: Counter[str] = field(default_factory=Counter)
-    """Number of bad records by reason."""
-    stopped_early: bool = False
-    """True if `max_chars` was reached."""
 
-    def __post_init__(self) -> None:
-        for name in ("max_chars", "doc_chars"):
-            limit: int | None = getattr(self, name)
-            if limit is not None and limit < 1:
-                raise RecipeError(f"{name} is {limit}: expected at least 1")
-        if self.recipe.val_documents:
-            raise RecipeError(
-                "a tokenizer cannot be trained by a recipe with val_documents: which documents they are is "
-                "known to a build only",
-                hint="use val_fraction in the recipe, or name the inputs instead",
+def encoding_pickle(found: Ranks) -> bytes:
+    """Pickle (protocol 3) of a `tiktoken.Encoding`, made by tiktoken when it is read.
+
+    >>> encoding_pickle(Ranks("a", {b"a": 0}, {}))[:28]
+    b'\\x80\\x03ctiktoken.core\\nEncoding\\n)\\x81'
+    """
+    state: dict[str, Plain] = {
+        "name": ENCODING_NAME,
+        "pat_str": found.pattern,
+        "mergeable_ranks": found.ranks,
+        "special_tokens": found.special_tokens,
+    }
+    # GLOBAL, EMPTY_TUPLE, NEWOBJ, the state, BUILD, STOP
+    return b"\x80\x03ctiktoken.core\nEncoding\n)\x81" + pickled(state) + b"b."
+
+
+def _check(tokenizer: Tokenizer, found: Ranks) -> int:
+    """Compare tiktoken's ids of hard text with the reference's; return the number of texts."""
+    if importlib.util.find_spec("tiktoken") is None:
+        return 0
+    import tiktoken
+
+    with refusals(f"tiktoken refuses {tokenizer.name}"):
+        encoding = tiktoken.Encoding(
+            ENCODING_NAME,
+            pat_str=found.pattern,
+            mergeable_ranks=found.ranks,
+            special_tokens=found.special_tokens,
+        )
+    reference = tokenizer.reference()
+    texts = [*PROBES, *PASSAGES.values(), *LANGUAGES.values()]
+    texts = [text for text in texts if not any(token in text for token in found.special_tokens)]
+    for text in texts:
+        ids, expected = encoding.encode_ordinary(text), reference.encode(text, add_special_tokens=False).ids
+        if ids != expected:
+            raise TokenizerError(
+                f"{tokenizer.name}: tiktoken gives other ids for {text[:40]!r}: "
+                f"expected {expected[:8]}, found {ids[:8]}",
+                hint="its regular expression is read differently there; train one with --pattern nanochat",
             )
-        self.files = find_files(self.recipe)
-
-    def batches(self) -> Iterator[Texts]:
-        """Iterate over the texts in batches."""
-        room = self.recipe.limit_documents
-        for file in self.files:
-            source = self.recipe.sources[file.source]
-            span = Span(file.index, 0, _end_of(file))
-            for batch in read_span(file, source, span, self.recipe.max_document_bytes, Hasher()):
-                for reject in batch.rejects:
-                    if not reject.continued:
-                        self.bad_records[reject.reason] += reject.records
-                self.left_out += len(batch.filtered)
-                texts = self._filtered(batch.texts, source)
-                if room is not None:
-                    texts = texts.take(np.arange(min(len(texts), room)))
-                    room -= len(texts)
-                texts = self._limited(self._to_train(texts, source))
-                if len(texts):
-                    yield texts
-                if self.stopped_early or room == 0:
-                    return
-
-    def _filtered(self, texts: Texts, source: Source) -> Texts:
-        """Apply filters as a build does; this also removes empty documents."""
-        characters = texts.characters()
-        kept = (characters > 0) & (characters >= source.min_chars)
-        if source.max_chars is not None:
-            kept &= characters <= source.max_chars
-        if kept.all():
-            return texts
-        self.left_out += int(np.count_nonzero(~kept))
-        return texts.take(np.flatnonzero(kept))
-
-    def _to_train(self, texts: Texts, source: Source) -> Texts:
-        val_share, test_share = self.recipe.val_fraction, self.recipe.test_fraction or 0.0
-        if source.split:
-            kept = np.full(len(texts), source.split == "train")
-        elif val_share or test_share:
-            splits = splits_of(texts.hashes(self.recipe.seed), val_share, test_share)
-            kept = splits == "train"
-        else:
-            return texts
-        self.held_out += int(np.count_nonzero(~kept))
-        return texts.take(np.flatnonzero(kept))
-
-    def _limited(self, texts: Texts) -> Texts:
-        characters = texts.characters()
-        long = np.zeros(len(texts), np.bool_)
-        if self.doc_chars is not None and (long := characters > self.doc_chars).any():
-            texts = Texts(pc.utf8_slice_codeunits(texts.array, 0, self.doc_chars))
-            characters = np.minimum(characters, self.doc_chars)
-        if self.max_chars is not None:
-            ends = self.characters + np.cumsum(characters)
-            whole = int(np.searchsorted(ends, self.max_chars, side="right"))
-            if whole < len(texts):
-                self.stopped_early = True
-                rest = self.max_chars - (int(ends[whole - 1]) if whole else self.characters)
-                taken = texts.take(np.arange(whole + (rest > 0))).to_list()
-                if rest > 0:
-                    taken[-1] = taken[-1][:rest]
-                texts, characters = Texts.of(taken), np.append(characters[:whole], [rest] if rest else [])
-        self.cut_documents += int(np.count_nonzero(long[: len(texts)]))
-        self.documents += len(texts)
-        self.characters += int(characters.sum())
-        return texts
-
-
-def _end_of(file: InputFile) -> int:
-    if file.format != "parquet":
-        return file.size
-    from packline.sources.parquet import open_parquet
-
-    with file.open() as raw:
-        return int(open_parquet(raw, file.path).metadata.num_row_groups)
+    return len(texts)

@@ -1,10 +1,29 @@
-"""Passages for comparing tokenizers, written for this project: news, Korean, code, mathematics, science.
+"""Texts of the vocabulary room: those to train on, a user's sample, and passages written for comparing.
 
-Each is about a page long, so results describe a kind of text, not a corpus. For the text that a model will be
-trained on, add a file of that text.
+Each passage is about a page long, so results describe a kind of text, not a corpus: news, Korean, code,
+mathematics, science. For the text that a model will be trained on, add a file of that text.
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+
+from packline.errors import InputError, RecipeError
+from packline.fingerprint import Hasher, splits_of
+from packline.recipe import Recipe, Source
+from packline.sources.batch import Texts
+from packline.sources.fields import find_files
+from packline.sources.files import TEXT_FIELDS, InputFile
+from packline.sources.reader import Span, read_span
+
+TEXT_BYTES = 4 << 20
+"""Size of the sample, in bytes."""
 
 NEWS = """\
 HARBOUR TOWN, 14 March - The city council voted 9 to 4 on Tuesday evening to rebuild the old ferry terminal, \
@@ -168,3 +187,169 @@ LANGUAGES: dict[str, str] = {
     "Korean": "매일 아침 아이들은 함께 걸어서 학교에 간다. 겨울에는 집을 나설 때 아직 어둡다.",
 }
 """The same two sentences in several languages, for comparing token counts across languages."""
+
+
+@dataclass
+class TrainingTexts:
+    """Texts of the training split of a build of the same sources, within limits; can be iterated once.
+
+        files ── batches ── template, filters ── split train ── cut at doc_chars ── the first max_chars
+
+    Documents that a recipe reserves for validation and testing are not used. Files are read in the order of
+    the recipe, so a limit keeps the beginning: put important files first, or shuffle the folder. Unreadable
+    records are skipped and counted by reason. Weights of sources are ignored.
+
+    Counts are complete after all texts have been read.
+    """
+
+    recipe: Recipe
+    max_chars: int | None = None
+    """Limit for all documents together."""
+    doc_chars: int | None = None
+    """Limit per document; the rest of it is not used."""
+    files: list[InputFile] = field(default_factory=list)
+    documents: int = 0
+    characters: int = 0
+    cut_documents: int = 0
+    """Number of documents longer than `doc_chars`."""
+    left_out: int = 0
+    """Number of documents removed by the filters of their source."""
+    held_out: int = 0
+    """Number of documents that the recipe reserves for validation and testing."""
+    bad_records: Counter[str] = field(default_factory=Counter)
+    """Number of bad records by reason."""
+    stopped_early: bool = False
+    """True if `max_chars` was reached."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_chars", "doc_chars"):
+            limit: int | None = getattr(self, name)
+            if limit is not None and limit < 1:
+                raise RecipeError(f"{name} is {limit}: expected at least 1")
+        if self.recipe.val_documents:
+            raise RecipeError(
+                "a tokenizer cannot be trained by a recipe with val_documents: which documents they are is "
+                "known to a build only",
+                hint="use val_fraction in the recipe, or name the inputs instead",
+            )
+        self.files = find_files(self.recipe)
+
+    def batches(self) -> Iterator[Texts]:
+        """Iterate over the texts in batches."""
+        room = self.recipe.limit_documents
+        for file in self.files:
+            source = self.recipe.sources[file.source]
+            span = Span(file.index, 0, _end_of(file))
+            for batch in read_span(file, source, span, self.recipe.max_document_bytes, Hasher()):
+                for reject in batch.rejects:
+                    if not reject.continued:
+                        self.bad_records[reject.reason] += reject.records
+                self.left_out += len(batch.filtered)
+                texts = self._filtered(batch.texts, source)
+                if room is not None:
+                    texts = texts.take(np.arange(min(len(texts), room)))
+                    room -= len(texts)
+                texts = self._limited(self._to_train(texts, source))
+                if len(texts):
+                    yield texts
+                if self.stopped_early or room == 0:
+                    return
+
+    def _filtered(self, texts: Texts, source: Source) -> Texts:
+        """Apply filters as a build does; this also removes empty documents."""
+        characters = texts.characters()
+        kept = (characters > 0) & (characters >= source.min_chars)
+        if source.max_chars is not None:
+            kept &= characters <= source.max_chars
+        if kept.all():
+            return texts
+        self.left_out += int(np.count_nonzero(~kept))
+        return texts.take(np.flatnonzero(kept))
+
+    def _to_train(self, texts: Texts, source: Source) -> Texts:
+        val_share, test_share = self.recipe.val_fraction, self.recipe.test_fraction or 0.0
+        if source.split:
+            kept = np.full(len(texts), source.split == "train")
+        elif val_share or test_share:
+            splits = splits_of(texts.hashes(self.recipe.seed), val_share, test_share)
+            kept = splits == "train"
+        else:
+            return texts
+        self.held_out += int(np.count_nonzero(~kept))
+        return texts.take(np.flatnonzero(kept))
+
+    def _limited(self, texts: Texts) -> Texts:
+        characters = texts.characters()
+        long = np.zeros(len(texts), np.bool_)
+        if self.doc_chars is not None and (long := characters > self.doc_chars).any():
+            texts = Texts(pc.utf8_slice_codeunits(texts.array, 0, self.doc_chars))
+            characters = np.minimum(characters, self.doc_chars)
+        if self.max_chars is not None:
+            ends = self.characters + np.cumsum(characters)
+            whole = int(np.searchsorted(ends, self.max_chars, side="right"))
+            if whole < len(texts):
+                self.stopped_early = True
+                rest = self.max_chars - (int(ends[whole - 1]) if whole else self.characters)
+                taken = texts.take(np.arange(whole + (rest > 0))).to_list()
+                if rest > 0:
+                    taken[-1] = taken[-1][:rest]
+                texts, characters = Texts.of(taken), np.append(characters[:whole], [rest] if rest else [])
+        self.cut_documents += int(np.count_nonzero(long[: len(texts)]))
+        self.documents += len(texts)
+        self.characters += int(characters.sum())
+        return texts
+
+
+def _end_of(file: InputFile) -> int:
+    if file.format != "parquet":
+        return file.size
+    from packline.sources.parquet import open_parquet
+
+    with file.open() as raw:
+        return int(open_parquet(raw, file.path).metadata.num_row_groups)
+
+
+def read_text(path: str) -> str:
+    """Read the beginning of a plain file, or of the documents of other files, joined by line ends.
+
+    Raw JSON lines would measure quotes and escapes instead of text. Records that cannot be read are not
+    counted.
+
+    Args:
+        path: a file or a folder.
+
+    Returns:
+        Text of at most `TEXT_BYTES` in UTF-8, cut between characters.
+
+    Raises:
+        InputError: the file cannot be read, is not UTF-8, or has no text.
+    """
+    if Path(path).exists():
+        texts = _documents(path)
+        if Path(path).is_dir() or any(file.format != "text" or file.compression for file in texts.files):
+            whole = "\n".join(text for batch in texts.batches() for text in batch)
+            if not whole:
+                raise InputError(f"{path} has no text: expected documents to compare on")
+            return whole.encode("utf-8")[:TEXT_BYTES].decode("utf-8", "ignore")
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(TEXT_BYTES)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if len(data) < TEXT_BYTES or error.start < len(data) - 3:
+            raise InputError(f"{path} is not UTF-8 at byte {error.start}") from error
+        text = data[: error.start].decode("utf-8")
+    if not text:
+        raise InputError(f"{path} is empty: expected text to compare on")
+    return text
+
+
+def _documents(path: str) -> TrainingTexts:
+    try:
+        return TrainingTexts(Recipe(sources=(Source(inputs=(path,)),), tokenizer=""), max_chars=TEXT_BYTES)
+    except InputError as error:  # its hint names an option of `build`
+        fields = ", ".join(TEXT_FIELDS)
+        raise InputError(str(error), hint=f"of records, text is the first field of {fields}") from error
