@@ -39,8 +39,9 @@ def build(
     r"""Turn text into a token store.
 
     INPUTS are files of text, and --tokenizer names the tokenizer; or the one
-    input is a recipe that names both. A build may be interrupted at any time:
-    the same command resumes it, and the result is the same, byte for byte.
+    input is a recipe that names both and may have more settings, which packline
+    init drafts. A build may be interrupted at any time: the same command resumes
+    it, and the result is the same, byte for byte.
 
     Examples:
 

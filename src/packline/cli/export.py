@@ -52,7 +52,7 @@ def export(
     dry_run: Annotated[bool, option("Show what would be written; write nothing.", MAIN)] = False,
     link: Annotated[Link, option("How to share files with the store. Default: auto.", RUNNING)] = "auto",
     workers: Annotated[
-        int | None, option("Number of threads or processes. Default: one per usable core.", RUNNING)
+        int | None, option("Number of threads. Default: one per usable core.", RUNNING)
     ] = None,
     tokenizer: Annotated[
         str | None, option("Tokenizer for text, which is first built into a store at OUT.store.", TEXT)
