@@ -85,5 +85,7 @@ def test_a_run_file_gives_the_choice_of_a_store_and_options_override_it(tmp_path
         given.settings(two, rows=False)
     with pytest.raises(RecipeError, match=r"stages\[1\] cuts its rows by split_to"):
         given.settings(three, rows=True)
+    with pytest.raises(RecipeError, match=r"--run is for a store: run\.toml has its own"):
+        given.settings("run.toml", rows=False)
     with pytest.raises(RecipeError, match=r"does not read .*four"):
         given.settings(str(tmp_path / "four"), rows=False)

@@ -321,6 +321,8 @@ class DocumentArguments(_Given):
         run = given.pop("run", None)
         if run is None:
             return given
+        if is_toml(store):
+            raise RecipeError(f"--run is for a store: {store} has its own settings", hint="leave it out")
         from packline.loading.run_file import settings_of_store
 
         return settings_of_store(run, store, rows=rows) | given
