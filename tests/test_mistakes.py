@@ -36,6 +36,11 @@ RECIPES = [
     ),
     ('[[sources]]\ninputs = ["a"]', "r.toml: tokenizer is missing", "write tokenizer = ..."),
     ('tokenizer = "t"', "r.toml: sources is missing", "write [[sources]]"),
+    (
+        'tokenizer = "t"\n[[sources]]\nname = "a"\ninputs = ["x"]\n[[sources]]\nname = "a"\ninputs = ["y"]',
+        "two sources are called 'a': expected a different name for each",
+        "",
+    ),
     ('tokenizer = "t"\nsources = []', "the recipe has no sources", "name at least one input"),
     (
         'tokenizer = "t"\n[[sources]]\ninputs = []',
@@ -61,7 +66,12 @@ SETTINGS = [
         "val_fraction is '1%': expected a number, at least 0 and below 1",
         "val_fraction = 0.01",
     ),
-    ("val_fraction = 2", "val_fraction is 2: expected at least 0 and below 1", "write val_fraction = 0.02"),
+    (
+        'val_fraction = "0.1"',
+        "val_fraction is '0.1': expected a number",
+        "val_fraction = 0.1, without quotes",
+    ),
+    ("val_fraction = 2", "val_fraction is 2: expected at least 0 and below 1", "0.02 is 2%"),
     ("val_fraction = -0.1", "val_fraction is -0.1: expected at least 0 and below 1", ""),
     ("val_fraction = 0.5\ntest_fraction = 0.6", "and test_fraction 0.6: expected at most 1 together", ""),
     ("val_fraction = 0.5\nval_documents = 9", "two sizes of one split: expected one of them", ""),
@@ -125,6 +135,36 @@ RUNS = [
         "loader has no batch_size: expected rows",
         "batch_size = 32",
     ),
+    *(
+        (f"{LOADER}{setting}\n[[stages]]\nseq_len = 8\n{STORE}", message, "")
+        for setting, message in {
+            "seed = -1": "loader: seed is -1: expected at least 0",
+            "prefetch = -1": "loader: prefetch is -1: expected at least 0",
+            "block_rows = 0": "loader: block_rows is 0: expected at least 1",
+            'keys = "hf"': "loader: keys is 'hf': expected huggingface or packline",
+        }.items()
+    ),
+    *(
+        (f"{LOADER}[[stages]]\nseq_len = 8\n{setting}\n{STORE}", message, "")
+        for setting, message in {
+            "tokens = 0": "stages[0].tokens is 0: expected at least 1",
+            "from_step = -1": "stages[0].from_step is -1: expected at least 0",
+            "split_to = 0": "stages[0].split_to is 0: expected at least 1",
+            "min_tail_fraction = 2": "min_tail_fraction is 2: expected at least 0 and at most 1",
+        }.items()
+    ),
+    (f"{LOADER}[[stages]]\nseq_len = 0\n{STORE}", "stages[0].seq_len is 0: expected at least 2", ""),
+    (
+        f"{LOADER}[[stages]]\nseq_len = 8\n{STORE}weight = -1",
+        "weight is -1: expected a number above 0",
+        "leave",
+    ),
+    (f"{LOADER}[[stages]]\nseq_len = 8\n{STORE}max_epochs = 0", "max_epochs is 0: expected at least 1", ""),
+    (
+        f"{LOADER}fields = ['tokns']\n[[stages]]\nseq_len = 8\n{STORE}",
+        "loader: fields[0] is 'tokns': expected",
+        "did you mean 'tokens'?",
+    ),
 ]
 COMMANDS = [
     ("build a.jsonl --out o", "no tokenizer", "name one with --tokenizer: gpt2"),
@@ -143,6 +183,7 @@ COMMANDS = [
     ("info r.toml", "r.toml is a recipe, not the folder of a store", "packline build r.toml --out store"),
     ("trace s --steps 0:4", "--steps and --write go together", "--write seen.parquet"),
     ("view s --row 1", "--seq-len is missing", "--seq-len 4096"),
+    ("build nowhere.jsonl --tokenizer t --out o", "cannot find nowhere.jsonl", "check the path"),
 ]
 
 

@@ -130,9 +130,13 @@ def _hint(name: str, value: Any, kind: inspect.Type) -> str:
                 return f"write [[{setting}]], in two brackets" if isinstance(value, dict) else ""
             return f"write {setting} = {in_toml([value], quotes=True)}"
         if isinstance(one, inspect.FloatType):
-            percent = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%?", str(value))
-            is_fraction = one.le == 1 or one.lt == 1
-            return f"write {setting} = {float(percent[1]) / 100:g}" if percent and is_fraction else ""
+            number = re.fullmatch(r"(\d+(?:\.\d+)?)(\s*%)?", str(value))
+            if number is None or one.lt != 1:  # no fraction of documents
+                return ""
+            if isinstance(value, str):
+                fraction = f"{float(number[1]) / 100:g}" if number[2] else f"{number[1]}, without quotes"
+                return f"write {setting} = {fraction}"
+            return f"{value / 100:g} is {value:g}%"
         if isinstance(one, inspect.BoolType) and str(value).lower() in BOOLEANS:
             return f"write {setting} = {BOOLEANS[str(value).lower()]}, without quotes"
         if isinstance(one, inspect.StructType) and value is None:

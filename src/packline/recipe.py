@@ -230,11 +230,8 @@ def _check_shares(shares: list[Share], path: Path) -> None:
         where = f"{path}: sources[{number}]"
         if share.weight is not None and share.tokens is not None:
             raise RecipeError(f"{where} has a weight and a budget of tokens: expected one of them")
-        if share.weight is not None and not _is_weight(share.weight):
-            raise RecipeError(
-                f'{where}: weight is {share.weight!r}: expected a number above 0, as 0.7 or "1/3"',
-                hint="leave out a source that is not wanted",
-            )
+        if share.weight is not None:
+            check_weight(share.weight, where)
         if share.max_epochs is not None and share.weight is None and share.tokens is None:
             raise RecipeError(
                 f"{where} has max_epochs, but neither weight nor tokens",
@@ -249,11 +246,21 @@ def _check_shares(shares: list[Share], path: Path) -> None:
             )
 
 
-def _is_weight(weight: int | float | str) -> bool:
+def check_weight(weight: int | float | str, where: str) -> None:
+    """Refuse the weight of a source that is no number above 0.
+
+    Args:
+        where: file and table of the weight, for the message.
+    """
     try:
-        return Fraction(str(weight)) > 0
+        if Fraction(str(weight)) > 0:
+            return
     except (ValueError, ZeroDivisionError):
-        return False
+        pass
+    raise RecipeError(
+        f'{where}: weight is {weight!r}: expected a number above 0, as 0.7 or "1/3"',
+        hint="leave out a source that is not wanted",
+    )
 
 
 def _of_file(recipe: Recipe, folder: Path) -> RecipeOfFile:

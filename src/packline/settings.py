@@ -157,7 +157,7 @@ def make_recipe(
         given["memory_bytes"] = parse_bytes(memory) if isinstance(memory, str) else int(memory)
     known = SOURCE_FIELDS | RECIPE_FIELDS | OPTION_FIELDS
     if unknown := set(given) - known - {"memory_bytes"}:
-        raise unknown_name(f"no setting {min(unknown)!r}", min(unknown), known)
+        raise unknown_name(f"no setting {min(unknown)!r}", min(unknown), known | {"tokenizer"})
     of_source = {name: given[name] for name in given if name in SOURCE_FIELDS}
     of_recipe = {name: given[name] for name in given if name in RECIPE_FIELDS}
     of_options = {name: given[name] for name in given if name in OPTION_FIELDS | {"memory_bytes"}}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from packline.cli.main import COMMANDS, GLOBAL, make_app
-from packline.cli.usage import VARIABLES
+from packline.cli.usage import NOW, VARIABLES
 
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "packline"
 NAMES = [name for commands in COMMANDS.values() for name in commands]
@@ -64,6 +64,8 @@ def wrong(text: str) -> list[str]:
     lines = text.replace("\\\n", " ")
     for words in re.findall(r"(?:^|[\s`(:])packline ((?:[a-z]+)(?: [^\n`;|]*)?)", lines):
         first, *rest = words.split()
+        if first in NOW:
+            found.append(first)
         if first not in NAMES:
             continue  # a sentence: "packline writes"
         command = f"{first} {rest[0]}" if first == "tokenizer" and rest else first
@@ -87,6 +89,7 @@ def test_commands_and_options_that_texts_name_exist(path: Path) -> None:
 def test_an_option_that_does_not_exist_is_found() -> None:
     assert wrong("packline build --seeds 3") == ["--seeds", "build --seeds"]
     assert wrong("run packline info STORE --deep first") == ["info --deep"]
+    assert wrong("packline pack STORE --seq-len 8") == ["pack"]
     assert wrong("packline verify STORE --deep, or packline info STORE --html FILE") == []
     (text,) = [text for _, text in texts('f"packline build {name} --reusing {old}"')]
     assert wrong(text) == ["--reusing", "build --reusing"]

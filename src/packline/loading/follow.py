@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import msgspec
 
@@ -107,12 +107,12 @@ class Follower(Loader):
                 hint='order="blocks" shuffles within windows; shuffle=False keeps the stored order',
             )
         self.run, self.timeout, self.grace, self.on_wait = run, timeout, grace, on_wait
-        self.fields = chosen_fields(settings.fields, cast("Keys", settings.keys))
+        self.fields = chosen_fields(settings.fields, settings.keys)
         self._order = order
         names = dict.fromkeys(source.store for stage in run.stages for source in stage.sources)
         self._builds = {name: GrowingBuild(name) for name in names}
         self._pending: Mapping[str, Any] | None = None
-        self._place(settings.seed, rank, world_size, cast("Keys", settings.keys), settings.prefetch)
+        self._place(settings.seed, rank, world_size, settings.keys, settings.prefetch)
         self._wait(0, lambda: all(build.known for build in self._builds.values()))
         self.schedule = self._make_schedule()
         self._check_batch_sizes()

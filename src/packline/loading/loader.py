@@ -232,7 +232,7 @@ class Loader(Notebook):
             block_rows=settings.block_rows if block_rows is None else block_rows,
             window_blocks=settings.window_blocks if window_blocks is None else window_blocks,
             fields=settings.fields if fields is None else fields,
-            keys=cast("Keys", settings.keys) if keys is None else keys,
+            keys=settings.keys if keys is None else keys,
             prefetch=settings.prefetch if prefetch is None else prefetch,
         )
 

@@ -35,16 +35,17 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from packline.conversion import convert
 from packline.errors import PacklineError, RecipeError
 from packline.loading.order import OrderName, RowOrder, row_order
 from packline.packing.packer import DEFAULTS, DocumentFilter, RowOptions
 from packline.quantities import read_quantities
-from packline.recipe import Positive, Share
+from packline.recipe import Natural, Positive, Seed, Share, check_weight
 from packline.storage.places import is_remote
 from packline.store.paths import StorePath
 from packline.toml import read_table, read_toml
@@ -56,28 +57,32 @@ if TYPE_CHECKING:
     from packline.store.reader import StoreReader
 
 
+Field = Literal["tokens", "targets", "position_ids", "segment_ids", "loss_mask"]
+"""Array of a batch."""
+
+
 class LoaderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Loader settings: the table `[loader]`."""
 
-    batch_size: int | None = None
+    batch_size: Positive | None = None
     """Rows per global batch, over all ranks; required, unless every stage has its own."""
-    batch_tokens: int | None = None
+    batch_tokens: Positive | None = None
     """The same in tokens, in place of `batch_size`: row lengths must divide it."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed for the order of rows."""
     shuffle: bool = True
     """False: rows come in the order of their documents."""
     order: OrderName = "global"
     """`global`, or `blocks`: blocks of rows, shuffled within windows."""
-    block_rows: int | None = None
+    block_rows: Positive | None = None
     """For blocks: adjacent rows that stay together."""
-    window_blocks: int | None = None
+    window_blocks: Positive | None = None
     """For blocks: blocks whose rows are mixed."""
-    fields: tuple[str, ...] | None = None
+    fields: tuple[Field, ...] | None = None
     """Arrays of a batch; by default tokens, targets, position_ids and segment_ids."""
-    keys: str = "packline"
+    keys: Literal["packline", "huggingface"] = "packline"
     """`packline`, or `huggingface` for models that shift the labels internally."""
-    prefetch: int = 2
+    prefetch: Natural = 2
     """Batches that a thread prepares ahead; 0: none. Does not change any batch."""
     plans: str | None = None
     """Folder of pack plans; by default that of the store, or the user's cache."""
@@ -113,18 +118,18 @@ class StageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     with its own packing ignores the settings of the stage that belong to the stage's packing alone.
     """
 
-    seq_len: int
+    seq_len: Annotated[int, Meta(ge=2)]
     """Tokens per row, as packed."""
-    tokens: int | None = None
+    tokens: Positive | None = None
     """Length of the stage, rounded down to whole batches; by default until a source is used up."""
     sources: tuple[SourceSettings, ...]
-    split_to: int | None = None
+    split_to: Positive | None = None
     """Cut the packed rows into rows of n tokens; n divides `seq_len`."""
-    batch_size: int | None = None
+    batch_size: Positive | None = None
     """Rows per global batch in this stage; by default that of `[loader]`."""
-    batch_tokens: int | None = None
+    batch_tokens: Positive | None = None
     """The same in tokens, in place of `batch_size`."""
-    from_step: int | None = None
+    from_step: Natural | None = None
     """First step of the stage: the stage before ends there, whatever its length."""
 
 
@@ -363,7 +368,9 @@ def _check(run: RunFile, name: str) -> RunFile:
         if not stage.sources:
             raise RecipeError(f"{where} has no sources", hint="name a store under [[stages.sources]]")
         for place, source in enumerate(stage.sources):
-            if source.weight is None and len(stage.sources) > 1:
+            if source.weight is not None:
+                check_weight(source.weight, f"{where}.sources[{place}]")
+            elif len(stage.sources) > 1:
                 raise RecipeError(
                     f"{where}.sources[{place}] has no weight: expected one, since there are several sources",
                     hint="give each its share: weight = 0.5",
