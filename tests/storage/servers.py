@@ -95,6 +95,23 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+MOTO = """
+import threading
+from moto.s3.responses import S3Response
+from moto.server import main
+
+put, one_at_a_time = S3Response.put_object, threading.Lock()
+
+def put_object(self):
+    with one_at_a_time:
+        return put(self)
+
+S3Response.put_object = put_object
+main()
+"""
+"""An S3 server whose conditional puts are atomic, as those of S3 are: moto checks, and then stores."""
+
+
 @pytest.fixture(scope="session")
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of an S3 server with conditions."""
@@ -104,7 +121,7 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command = [
         sys.executable,
         "-c",
-        "from moto.server import main; main()",
+        MOTO,
         "-H",
         "127.0.0.1",
         "-p",
