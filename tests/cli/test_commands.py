@@ -265,6 +265,16 @@ def test_a_recipe_on_disk_is_an_input(tmp_path: Path, corpus: Path, tokenizer_js
     assert (result(done)["documents"], list(result(done)["sources"])) == (2, ["web"])
 
 
+def test_a_tokenizer_beside_its_recipe_is_shown_by_its_name(
+    tmp_path: Path, corpus: Path, tokenizer_json: Path
+) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer_json.read_bytes())
+    recipe = f'tokenizer = "tokenizer.json"\n[[sources]]\ninputs = ["{corpus.name}"]\n'
+    (tmp_path / "recipe.toml").write_text(recipe, "utf-8")
+    done = run("build", "recipe.toml", "--out", "out", cwd=tmp_path)
+    assert re.search(r"^ +tokenizer +tokenizer\.json, 4,096 tokens", done.stderr, re.MULTILINE), done.stderr
+
+
 def test_an_unknown_tokenizer_names_what_would_do(tmp_path: Path, corpus: Path) -> None:
     done = run(
         "build",

@@ -289,7 +289,7 @@ def build_lines(planned: BuildPlanned) -> list[Line]:
     if planned.units_reused:
         work += f", {planned.units_reused:,} of them reused"
     name = Path(planned.tokenizer)
-    tokenizer = f"{name.parent.name}/{name.name}" if name.name == "tokenizer.json" else name.name
+    tokenizer = Path(*name.parts[-2:]) if name.name == "tokenizer.json" else name.name
     tokens = (
         f"{tokenizer}, {planned.vocab_size:,} tokens as {planned.dtype}, "
         f"documents end with {planned.eod} ({planned.eod_id})"
