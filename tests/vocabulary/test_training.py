@@ -378,11 +378,14 @@ def test_filters_of_a_source_hold(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_use_is_refused_unless_forced(jsonl: Path, tmp_path: Path) -> None:
-    # A report alone is not what a killed run leaves.
-    for name in ("report.json", "mine.txt"):
+    # None of these alone is what a killed run leaves.
+    for name in ("tokenizer_config.json", "report.json", "mine.txt"):
         (tmp_path / name).write_text("keep me")
         with pytest.raises(StoreError, match="not empty"):
             train_folder(recipe(jsonl), 300, tmp_path)
+        if name == "tokenizer_config.json":
+            assert (tmp_path / name).read_text() == "keep me"
+            (tmp_path / name).unlink()
     assert (tmp_path / "report.json").read_text() == "keep me"
     train_folder(recipe(jsonl), 300, tmp_path, max_chars=50_000, force=True)
     assert (tmp_path / "mine.txt").read_text() == "keep me"

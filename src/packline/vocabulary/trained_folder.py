@@ -54,7 +54,8 @@ from packline.vocabulary.training import (
     train_batches,
 )
 
-FILES = CONFIG, "token_bytes.npy", "report.json", JSON
+FILES = "token_bytes.npy", "report.json", CONFIG, JSON
+"""Files in the order in which they are written; the first is one that no other program writes."""
 NANOCHAT = (
     "<|bos|>",
     "<|user_start|>",
@@ -188,9 +189,9 @@ def train_folder(
     np.save(array, sizes, allow_pickle=False)
     indented = msgspec.json.format(msgspec.json.encode(report)) + b"\n"
     contents = (
-        config_bytes(special_tokens, eos, bos),
         array.getvalue(),
         indented,
+        config_bytes(special_tokens, eos, bos),
         trained.json.encode() + b"\n",
     )
     publish_files(folder, dict(zip(FILES, contents, strict=True)), force)
