@@ -1,8 +1,7 @@
 """Python functions that write the layouts of other projects, behind `export`.
 
-export          a store, a run or text -> the layout of another project
-convert         a dataset -> the layout of another project, through a store
-write_rows      rows in training order -> native shards
+export        a store, a run or text -> the layout of another project
+write_rows    rows in training order -> native shards
 """
 
 from __future__ import annotations
