@@ -24,8 +24,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packline.loading.loader import Batch, Keys, Loader, chosen_fields, named
+from packline.loading.loader import Batch, Loader, chosen_fields, named
 from packline.packing.batch import RowSource
+from packline.packing.packer import Keys
 
 
 class BatchSource:

@@ -1,7 +1,7 @@
 """Keyword settings of the public functions, and the recipe that the settings of a build make.
 
     BuildKeywords   keywords of `build` and `estimate`, and of `export` for text
-    RowKeywords     keywords of `export`, `convert` and `write_rows` that choose documents or rows
+    RowKeywords     keywords of `export` and `write_rows` that choose documents or rows
 
 Each key has the name and meaning of a field of `Source`, `Recipe`, `RunOptions` or `RowOptions`; a test keeps
 them equal. A key that is absent or None keeps the default, or what the recipe contains.

@@ -87,7 +87,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def _hint_of_line(text: str, error: str) -> str:
-    """What to write in place of the line that an error names; the line itself where that is not known."""
+    """Hint for the line that an error names: how to write it or, where that is not known, the line."""
     number = re.search(r"at line (\d+)", error)
     line = text.splitlines()[int(number[1]) - 1].strip() if number else ""
     bare = re.fullmatch(r"([\w.-]+)\s*=\s*([A-Za-z][\w./-]*)\s*(?:#.*)?", line)

@@ -57,7 +57,7 @@ def texts(source: str) -> list[tuple[int, str]]:
 
 
 def wrong(text: str) -> list[str]:
-    """What a text names and the command line does not have."""
+    """Commands and options that a text names, and that the command line does not have."""
     found = []
     known = set().union(*options().values()) | ELSEWHERE
     found += [option for option in OPTION.findall(text) if option not in known]

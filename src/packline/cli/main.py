@@ -22,7 +22,6 @@ import atexit
 import contextlib
 import gc
 import importlib
-import inspect
 import keyword
 import os
 import shlex
@@ -30,6 +29,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
 import packline
@@ -123,6 +123,8 @@ def page_of(command: Any) -> dict[str, str]:
     Returns:
         its purpose, above the options, and its examples, below them.
     """
+    import inspect  # cyclopts has loaded it, which `packline --version` does without
+
     purpose, _, lines = (inspect.getdoc(command) or "").partition("\n\nExamples:")
     return {"help": purpose, "help_epilogue": f"{OF_EVERY_COMMAND}\n\nExamples:{lines}"}
 
@@ -150,7 +152,7 @@ def make_app(command: str = "") -> App:
         for order, (name, summary) in enumerate(commands.items()):
             found: Any = _place(name)
             page = {"help": summary}
-            if name == command and inspect.isfunction(loaded := load_command(name)):
+            if name == command and isinstance(loaded := load_command(name), FunctionType):
                 found, page = loaded, page_of(loaded)
             app.command(found, name=name, group=group, sort_key=order, **page)
     options = Group("Options", sort_key=len(COMMANDS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 from packline.cli.main import GLOBAL, load_command, page_of
@@ -150,9 +151,13 @@ def _value_of(argument: Argument | None) -> str:
 
 def sample_line(chain: Sequence[str]) -> str:
     """First example of the command's help page."""
-    command = load_command(chain[0]) if chain else None
-    lines = getattr(command, "help_epilogue", None) or page_of(command)["help_epilogue"]
-    lines = lines.replace(" \\\n     ", "")
+    if not chain:
+        return "packline --help"
+    command = load_command(chain[0])
+    page = (
+        page_of(command)["help_epilogue"] if isinstance(command, FunctionType) else str(command.help_epilogue)
+    )
+    lines = page.replace(" \\\n     ", "")
     line = re.search(rf"^ +(packline {' '.join(chain)} .*)$", lines, re.MULTILINE)
     return f"for example: {line[1]}" if line else f"{' '.join(['packline', *chain])} --help"
 

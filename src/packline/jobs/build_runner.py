@@ -107,8 +107,9 @@ class BuildRunner(Runner[Task, BuildResult]):
             settings.tokenizer,
             settings.boundary,
         )
+        work.encodable = settings.encodable  # made once, by the driver
         self._folder = StoreFolder(settings.out)
-        self._encoder: Encoder = load_encoder(work, settings.encodable)
+        self._encoder: Encoder = load_encoder(work)
         base = resident_memory()
         workers, memory = count_workers(work.options)
         chosen = self._encoder.choose(

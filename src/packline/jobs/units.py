@@ -371,11 +371,8 @@ def _is_little(work: Work) -> bool:
     return fast_engine(work.options.engine, work.encodable.features) is not None
 
 
-def load_encoder(work: Work, encodable: Encodable | None = None) -> Encoder:
+def load_encoder(work: Work) -> Encoder:
     """Load the encoder of a build.
-
-    Args:
-        encodable: what engines and reference load, where it was made before.
 
     Raises:
         TokenizerError: the requested engine does not support this tokenizer.
@@ -385,7 +382,7 @@ def load_encoder(work: Work, encodable: Encodable | None = None) -> Encoder:
         engine=work.options.engine,
         boundary=work.boundary,
         text_bytes=work.text_bytes,
-        encodable=encodable or work.encodable,
+        encodable=work.encodable,
     )
 
 

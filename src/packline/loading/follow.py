@@ -37,7 +37,7 @@ from packline.errors import BuildStopped, RecipeError, StoreError, StoreNotFound
 from packline.jobs.status import status
 from packline.loading.ahead import make_ahead
 from packline.loading.growing import GrowingBuild
-from packline.loading.loader import Batch, Keys, Loader, chosen_fields
+from packline.loading.loader import Batch, Loader, chosen_fields
 from packline.loading.mixture import Stage, Weight
 from packline.loading.run_file import (
     RunFile,
@@ -52,6 +52,7 @@ from packline.loading.run_summary import refuse_used_again
 from packline.loading.schedule import Schedule
 from packline.loading.state import check_past, check_state, check_step, check_units
 from packline.packing.batch import RowSource
+from packline.packing.packer import Keys
 from packline.packing.rows import Rows
 from packline.settings import RowKeywords
 from packline.toml import is_toml

@@ -22,7 +22,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, cast, get_args, overload
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from packline.loading.state import check_past, check_state, check_step, check_un
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, BatchPart, CompactBatch, read_batch
 from packline.packing.layout import IGNORED
+from packline.packing.packer import Keys
 
 if TYPE_CHECKING:
     from packline.packing.batch import RowSource
@@ -63,7 +64,6 @@ class SharedFlag:
 
 
 Batch = dict[str, np.ndarray]
-Keys = Literal["packline", "huggingface"]
 
 OWN_NAMES = {"tokens": "input_ids", "targets": "labels"}
 """Names of these fields in Hugging Face models."""

@@ -43,7 +43,7 @@ from msgspec import Meta
 from packline.conversion import convert
 from packline.errors import PacklineError, RecipeError
 from packline.loading.order import OrderName, RowOrder, row_order
-from packline.packing.packer import DEFAULTS, DocumentFilter, RowOptions
+from packline.packing.packer import DEFAULTS, DocumentFilter, Field, Keys, RowOptions
 from packline.quantities import read_quantities
 from packline.recipe import Natural, Positive, Seed, Share, check_weight
 from packline.storage.places import is_remote
@@ -55,10 +55,6 @@ if TYPE_CHECKING:
     from packline.loading.schedule import Schedule
     from packline.packing.batch import RowSource
     from packline.store.reader import StoreReader
-
-
-Field = Literal["tokens", "targets", "position_ids", "segment_ids", "loss_mask"]
-"""Array of a batch."""
 
 
 class LoaderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,7 +76,7 @@ class LoaderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """For blocks: blocks whose rows are mixed."""
     fields: tuple[Field, ...] | None = None
     """Arrays of a batch; by default tokens, targets, position_ids and segment_ids."""
-    keys: Literal["packline", "huggingface"] = "packline"
+    keys: Keys = "packline"
     """`packline`, or `huggingface` for models that shift the labels internally."""
     prefetch: Natural = 2
     """Batches that a thread prepares ahead; 0: none. Does not change any batch."""
@@ -235,11 +231,13 @@ def settings_of_store(path: str | Path, store: str, *, rows: bool) -> dict[str, 
                     f"{path}: stages[{number}] cuts its rows by split_to: they are not rows of {store}",
                     hint=f"packline view {path} --step 0 shows the rows of the run",
                 )
-            settings = {name: getattr(source, name) for name in kind.__struct_fields__}
-            settings = {
-                name: value for name, value in settings.items() if value != getattr(DEFAULTS, name)
-            } | {"split": source.split}
-            found.append({"seq_len": stage.seq_len, **settings} if rows else settings)
+            settings: dict[str, Any] = {"split": source.split}  # without one, some commands take all
+            if rows:
+                settings["seq_len"] = stage.seq_len
+            for name in kind.__struct_fields__:
+                if (value := getattr(source, name)) != getattr(DEFAULTS, name):
+                    settings[name] = value
+            found.append(settings)
     if not found:
         read = ", ".join(sorted({source.store for stage in run.stages for source in stage.sources}))
         raise RecipeError(f"{path} does not read {store}", hint=f"it reads {read}")

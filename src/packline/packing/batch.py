@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,12 @@ from packline.errors import RecipeError
 from packline.packing.blocks import take
 from packline.packing.gather import PlannedRows
 from packline.packing.layout import Layout, Outline
-from packline.packing.packer import Spans
+from packline.packing.packer import Field, Spans
 from packline.store.reader import StoreReader
 
-FIELDS = ("tokens", "targets", "position_ids", "segment_ids")
-ALL_FIELDS = (*FIELDS, "loss_mask")
+ALL_FIELDS: tuple[str, ...] = get_args(Field)
+FIELDS = ALL_FIELDS[:-1]
+"""All but the loss mask."""
 
 
 class RowSource(Protocol):

@@ -42,6 +42,10 @@ from packline.where.grammar import canonical_where
 Packing: TypeAlias = Literal["concat", "best_fit", "pad"]
 SplitChoice: TypeAlias = Literal["train", "val", "test", "all"]
 Overflow: TypeAlias = Literal["truncate", "split", "drop"]
+Field: TypeAlias = Literal["tokens", "targets", "position_ids", "segment_ids", "loss_mask"]
+"""Array of a batch."""
+Keys: TypeAlias = Literal["packline", "huggingface"]
+"""Convention for the names of the arrays."""
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
 

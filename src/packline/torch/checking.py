@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from packline.errors import MixedDocuments, RecipeError
-from packline.loading.loader import Batch, Keys, Loader, chosen_fields, named
+from packline.loading.loader import Batch, Loader, chosen_fields, named
+from packline.packing.packer import Keys
 from packline.torch.datasets import to_tensors
 
 if TYPE_CHECKING:
