@@ -15,7 +15,7 @@ from packline.errors import StoreError
 from packline.fingerprint import hash_bytes
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import BuildIdentity
-from packline.jobs.job import WorkUnit
+from packline.jobs.plan import Unit
 from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.work import WorkFolder
 from packline.recipe import Recipe, Source
@@ -176,7 +176,7 @@ def expected_tokens(number: int) -> int:
     return 1000 + number % 97
 
 
-def receipt_of(unit: WorkUnit) -> Receipt:
+def receipt_of(unit: Unit) -> Receipt:
     """Receipt of a unit: the same whoever runs it."""
     name, tokens = f"train-{unit.name}", expected_tokens(int(unit.name))
     entries = []

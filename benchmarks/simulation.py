@@ -29,9 +29,9 @@ from typing import Any, Literal
 
 from benchmarks.simulated_store import SimulatedFolder, SimulatedStore, expected_tokens, receipt_of
 from packline.jobs.engine import SliceShares
-from packline.jobs.job import Numbered, WorkUnit
 from packline.jobs.leases import Leases
 from packline.jobs.on import Slice
+from packline.jobs.plan import Unit
 
 How = Literal["ray", "slices"]
 ASK_SECONDS = 1.0
@@ -91,7 +91,7 @@ class Result:
     found_again: int
     """Files that existed with the same bytes when they were put."""
     folder: SimulatedFolder
-    units: Sequence[WorkUnit]
+    units: Sequence[Unit]
 
     @property
     def efficiency(self) -> float:
@@ -106,7 +106,7 @@ class Result:
         """
         world, store = self.world, self.folder.storage
         committed = self.folder.read_receipts()
-        names = {Numbered.of(number).name for number in range(world.units)}
+        names = {Unit.of(number).name for number in range(world.units)}
         assert set(committed.receipts) == names, "units without a receipt, or receipts without a unit"
         shards = [shard for receipt in committed.receipts.values() for shard in receipt.shards]
         named = {entry.name for shard in shards for entry in shard.files}
@@ -130,7 +130,7 @@ class _Node:
     """Time of its loss."""
     silent: float
     """Time from which nobody hears it; before `dies` for a node that is cut off."""
-    queue: deque[WorkUnit] = field(default_factory=deque)
+    queue: deque[Unit] = field(default_factory=deque)
     busy: int = 0
     slice: int = 0
     asking: bool = False
@@ -148,7 +148,7 @@ class _Simulation:
         self.order = itertools.count()
         self.store = SimulatedStore(self.random, world.lost_replies, world.refusals, world.put_seconds)
         self.folder = SimulatedFolder(self.store, scratch)
-        self.units = list(map(Numbered.of, range(world.units)))
+        self.units = list(map(Unit.of, range(world.units)))
         self.leases = Leases(self.units)
         self.shares: list[SliceShares] = []
         self.committed: set[str] = set()
@@ -197,7 +197,7 @@ class _Simulation:
         """Do something after some time."""
         heapq.heappush(self.events, (self.now + seconds, next(self.order), action, arguments))
 
-    def seconds_of(self, unit: WorkUnit) -> float:
+    def seconds_of(self, unit: Unit) -> float:
         """Time of a unit: the same for every attempt, as most of it is the unit's own."""
         mixed = random.Random(f"{self.world.seed} {unit.name}")
         seconds = self.world.unit_seconds * mixed.lognormvariate(-0.045, 0.3)
@@ -259,7 +259,7 @@ class _Simulation:
             node.asking = True
             self.at(ASK_SECONDS, self.ask, node)
 
-    def left(self) -> list[Numbered]:
+    def left(self) -> list[Unit]:
         """Units that are not committed."""
         return [unit for unit in self.units if unit.name not in self.committed]
 
@@ -284,7 +284,7 @@ class _Simulation:
             if node.queue:
                 self.begin(node)
 
-    def end(self, node: _Node, unit: WorkUnit) -> None:
+    def end(self, node: _Node, unit: Unit) -> None:
         """A worker has encoded a unit, and commits it."""
         if self.now >= node.dies:
             self.interrupted += 1
@@ -299,7 +299,7 @@ class _Simulation:
             self.finished = max(self.finished, self.store.clock)
         self.at(self.store.clock - self.now, self.report, node, unit)
 
-    def report(self, node: _Node, unit: WorkUnit) -> None:
+    def report(self, node: _Node, unit: Unit) -> None:
         """A node reports a unit, and its worker is free."""
         node.busy -= 1
         if self.now >= node.silent:

@@ -7,7 +7,7 @@ host and its workers. The units are made when they are sent, as those of a build
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import msgspec
@@ -17,7 +17,8 @@ from benchmarks.process import run_fresh
 from benchmarks.results import busy_cores
 from benchmarks.suite import ROOT, environment
 from benchmarks.units_run import UnitsRun
-from packline.jobs.job import Job, Numbered, ReportProgress, Runner, Session
+from packline.jobs.job import Job, ReportProgress, Runner
+from packline.jobs.plan import Unit
 
 Say = Callable[[str], None]
 STEPS = ("plan", "begin", "unit", "finish")
@@ -32,17 +33,15 @@ class NoOpSettings(msgspec.Struct, frozen=True):
         return NoOpRunner()
 
 
-class NoOpRunner(Runner[Numbered, int]):
+class NoOpRunner(Runner[Unit, int]):
     """Returns the number of a unit."""
 
-    unit = Numbered
-
-    def run(self, unit: Numbered, report: ReportProgress) -> int:
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[int]:
         """The unit's number."""
-        return unit.number
+        yield unit.number
 
 
-class NumberedUnits(Sequence[Numbered]):
+class NumberedUnits(Sequence[Unit]):
     """Units that are made when they are used."""
 
     def __init__(self, count: int) -> None:
@@ -52,18 +51,18 @@ class NumberedUnits(Sequence[Numbered]):
         return len(self._numbers)
 
     @overload
-    def __getitem__(self, place: int) -> Numbered: ...
+    def __getitem__(self, place: int) -> Unit: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[Numbered]: ...
+    def __getitem__(self, place: slice) -> list[Unit]: ...
 
-    def __getitem__(self, place: int | slice) -> Numbered | list[Numbered]:
+    def __getitem__(self, place: int | slice) -> Unit | list[Unit]:
         if isinstance(place, slice):
-            return [Numbered.of(number) for number in self._numbers[place]]
-        return Numbered.of(self._numbers[place])
+            return [Unit.of(number) for number in self._numbers[place]]
+        return Unit.of(self._numbers[place])
 
 
-class NoOpJob(Job[Numbered, int, int]):
+class NoOpJob(Job[Unit, int, int]):
     """Units without work; the sum of their numbers is the result."""
 
     result = int
@@ -71,7 +70,7 @@ class NoOpJob(Job[Numbered, int, int]):
     def __init__(self, units: int, workers: int) -> None:
         self._units, self._workers, self._sum = units, workers, 0
 
-    def begin(self) -> Sequence[Numbered]:
+    def begin(self) -> Sequence[Unit]:
         """All units."""
         return NumberedUnits(self._units)
 
@@ -87,7 +86,7 @@ class NoOpJob(Job[Numbered, int, int]):
         """Add a number."""
         self._sum += result
 
-    def finish(self, session: Session) -> int:
+    def finish(self) -> int:
         """The sum."""
         return self._sum
 

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from benchmarks.units import NoOpJob
-from packline.jobs.begun import PLAN, BegunBuild, Stream, Unit, read_begun, record_begun
 from packline.jobs.engine import run_job
+from packline.jobs.plan import PLAN, Plan, Unit, read_plan, record_plan
 from packline.jobs.resources import peak_memory, resident_memory
 from packline.recipe import Recipe, Source
 from packline.sources.reader import Span
@@ -38,18 +38,18 @@ def plan(count: int) -> dict[str, float]:
 
     def unit(number: int) -> Unit:
         start = (number & 63) << 28
-        return Unit(f"web-{number:06d}", 0, (Span(number >> 6, start, start + (1 << 28)),), 1 << 28)
+        return Unit(f"web-{number:06d}", number, 0, (Span(number >> 6, start, start + (1 << 28)),), 1 << 28)
 
     entry = TokenizerEntry("t", "huggingface", "0" * 32, 50_257, 0, "e", None, None, "")
     recipe = Recipe(sources=(Source(inputs=("web",), name="web"),), tokenizer="t")
-    units: list[Unit | Stream] = [unit(number) for number in range(count)]
-    begun = BegunBuild(build="b", recipe=recipe, tokenizer=entry, dtype="uint16", units=units)
+    units = [unit(number) for number in range(count)]
+    made = Plan(build="b", recipe=recipe, tokenizer=entry, dtype="uint16", units=units)
     with tempfile.TemporaryDirectory() as folder:
         storage = LocalFolder(Path(folder))
         started = time.perf_counter()
-        record_begun(storage, begun)
+        record_plan(storage, made)
         written = time.perf_counter()
-        again = read_begun(storage)
+        again = read_plan(storage)
         read = time.perf_counter()
         assert again is not None and again.units == units
         size = Path(folder, WORK, PLAN).stat().st_size

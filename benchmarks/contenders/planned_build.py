@@ -20,11 +20,12 @@ from typing import Any
 
 from packline.encoders.parity import Reference
 from packline.jobs.build_job import BuildJob
-from packline.jobs.build_runner import BuildInfo, Built
 from packline.jobs.engine import run_job
 from packline.jobs.events import Event
-from packline.jobs.job import Job, WorkUnit
+from packline.jobs.job import Job
+from packline.jobs.plan import Unit
 from packline.jobs.resources import peak_memory, resident_memory
+from packline.jobs.text_unit import BuildInfo, Built
 from packline.jobs.units import LARGEST_UNIT
 from packline.recipe import Recipe, RunOptions, Source
 from packline.store.files import FileEntry
@@ -60,10 +61,9 @@ class Pretended:
 
     def run(
         self,
-        units: Sequence[WorkUnit],
+        units: Sequence[Unit],
         on_event: Callable[[Event], None],
         on_result: Callable[[str, Any], None],
-        enough: Callable[[], bool] | None = None,
     ) -> None:
         """Write the receipts of units."""
         self.started = time.perf_counter()

@@ -27,7 +27,7 @@ def coordinator_of(session: int) -> int | None:
 
 
 def workers_of(session: int) -> list[int]:
-    """Children of the coordinator: workers, a spooler, whoever tries engines."""
+    """Children of the coordinator: workers, whoever tries engines."""
     coordinator = coordinator_of(session)
     return [pid for pid, parent in members(session).items() if parent == coordinator and coordinator]
 

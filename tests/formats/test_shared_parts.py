@@ -34,7 +34,7 @@ def test_a_process_that_is_killed_leaves_the_files_of_another(
         two._staging._own = "another"
         units = [PartUnit(name=part.name, number=number, part=part) for number, part in enumerate(parts)]
         for unit in units:
-            one.commit(unit, one.run(unit, lambda tokens, documents=0, text_bytes=0: None))
+            one.commit(unit, next(one.run(unit, lambda tokens, documents=0, text_bytes=0: None)))
         whole = digests(staging.files)
         assert whole
 
@@ -46,8 +46,8 @@ def test_a_process_that_is_killed_leaves_the_files_of_another(
             patch.setattr("packline.formats.export_record.share_file", killed)
             for unit in units:
                 with pytest.raises(KeyboardInterrupt):
-                    two.run(unit, lambda tokens, documents=0, text_bytes=0: None)
+                    next(two.run(unit, lambda tokens, documents=0, text_bytes=0: None))
         assert digests(staging.files) == whole
         for unit in units:
-            two.commit(unit, two.run(unit, lambda tokens, documents=0, text_bytes=0: None))
+            two.commit(unit, next(two.run(unit, lambda tokens, documents=0, text_bytes=0: None)))
         assert digests(staging.files) == whole

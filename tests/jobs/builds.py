@@ -25,8 +25,8 @@ if any("packline" in word for word in sys.orig_argv):
     units.UNIT_BYTES = ()
     units.LARGEST_UNIT = units.LARGEST_SLICE = {unit_bytes}
     units.COMPRESSION_GUESS = 99
-    from packline.sources import lines, stream_splitter
-    lines.read_lines.__kwdefaults__["block_bytes"] = stream_splitter.CUT_BYTES = {block_bytes}
+    from packline.sources import lines, slices
+    lines.read_lines.__kwdefaults__["block_bytes"] = slices.CUT_BYTES = {block_bytes}
 """
 """A build's own processes are started fresh, so they are told by a file that Python reads at its start."""
 
@@ -67,7 +67,7 @@ def set_sizes(patch: pytest.MonkeyPatch, unit_bytes: int, block_bytes: int | Non
         defaults = lines.read_lines.__kwdefaults__
         assert defaults is not None and "block_bytes" in defaults
         patch.setitem(defaults, "block_bytes", block_bytes)
-        patch.setattr("packline.sources.stream_splitter.CUT_BYTES", block_bytes)
+        patch.setattr("packline.sources.slices.CUT_BYTES", block_bytes)
 
 
 def set_sizes_everywhere(

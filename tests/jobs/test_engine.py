@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 
 from packline.jobs.engine import run_job, run_units
 from packline.jobs.executor import Serial
-from packline.jobs.job import Job, Numbered, Opening, ReportProgress, Runner, Session
+from packline.jobs.job import Job, Opening, ReportProgress, Runner, Session
+from packline.jobs.plan import Unit
 
-STEPS = ["enter", "begin", "announce", "check", "open", "settle", "run", "commit", "take", "finish"]
+STEPS = ["enter", "begin", "announce", "open", "opened", "run", "commit", "take", "finish"]
 
 
-class Squares(Runner[Numbered, int]):
+class Squares(Runner[Unit, int]):
     """A runner whose result is a square, and whose progress is the number, in two parts."""
 
-    unit = Numbered
-
-    def run(self, unit: Numbered, report: ReportProgress) -> int:
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[int]:
         report(unit.number // 2)
         report(unit.number - unit.number // 2)
-        return unit.number**2
+        yield unit.number**2
 
 
 class Settings(msgspec.Struct):
@@ -39,8 +38,22 @@ class Broken(Exception):
     """The injected fault."""
 
 
-class Noting(Job[Numbered, int, list[int]], Squares):
-    """A job and its folder, executor and runner in one, which notes every call and fails at one of them."""
+class NotingSquares(Squares):
+    """The runner of the job below."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.note = note
+
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[int]:
+        self.note("run")
+        return super().run(unit, report)
+
+    def commit(self, unit: Unit, result: int) -> None:
+        self.note("commit")
+
+
+class Noting(Job[Unit, int, list[int]]):
+    """A job, its folder and its executor in one, which notes every call and fails at one of them."""
 
     result = int
 
@@ -67,21 +80,18 @@ class Noting(Job[Numbered, int, list[int]], Squares):
     def finished(self) -> list[int] | None:
         return self.summary
 
-    def begin(self) -> Sequence[Numbered]:
+    def begin(self) -> Sequence[Unit]:
         self.note("begin")
-        return [Numbered.of(number) for number in (3, 1, 2)]
+        return [Unit.of(number) for number in (3, 1, 2)]
 
-    def announce(self, todo: Sequence[Numbered], workers: int) -> None:
+    def announce(self, todo: Sequence[Unit], workers: int) -> None:
         self.note("announce")
-
-    def check(self) -> None:
-        self.note("check")
 
     def opening(self) -> Opening:
         return Settings()
 
-    def open_here(self) -> Runner[Numbered, int]:
-        return self
+    def open_here(self) -> Runner[Unit, int]:
+        return NotingSquares(self.note)
 
     def open(self, job: Job[Any, Any, Any], workers: int) -> Session:
         self.note("open")
@@ -90,22 +100,14 @@ class Noting(Job[Numbered, int, list[int]], Squares):
     def close(self) -> None:
         self.note("close")
 
-    def settle(self, session: Session, todo: Sequence[Numbered]) -> Sequence[Numbered]:
-        self.note("settle")
-        return todo
-
-    def run(self, unit: Numbered, report: ReportProgress) -> int:
-        self.note("run")
-        return super().run(unit, report)
-
-    def commit(self, unit: Numbered, result: int) -> None:
-        self.note("commit")
+    def opened(self, info: Any) -> None:
+        self.note("opened")
 
     def take(self, name: str, result: int) -> None:
         self.note("take")
         self.results.append(result)
 
-    def finish(self, session: Session) -> list[int]:
+    def finish(self) -> list[int]:
         self.note("finish")
         return self.results
 
@@ -147,6 +149,6 @@ def test_a_finished_job_does_nothing() -> None:
 @given(st.lists(st.integers(0, 50), unique=True))
 def test_results_without_a_folder_are_in_the_order_of_the_units(numbers: list[int]) -> None:
     tokens: list[int] = []
-    units = [Numbered.of(number) for number in numbers]
+    units = [Unit.of(number) for number in numbers]
     assert run_units(Settings(), units, int, workers=0, on_tokens=tokens.append) == [n * n for n in numbers]
     assert sum(tokens) == sum(numbers)

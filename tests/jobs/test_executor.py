@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,48 +12,41 @@ from hypothesis import strategies as st
 
 from packline.jobs import executor
 from packline.jobs.events import Failed, Progress
-from packline.jobs.executor import (
-    Reporter,
-    Serial,
-)
-from packline.jobs.host_process import REPLIES, REQUESTS, Committed, Drop, Opened, Run, Start, encode
-from packline.jobs.job import Job, ReportProgress, Runner, WorkUnit
+from packline.jobs.executor import Committer, Reporter, Serial
+from packline.jobs.host_process import REPLIES, REQUESTS, Committed, Done, Opened, Run, Start, encode
+from packline.jobs.job import Job, ReportProgress, Runner
+from packline.jobs.plan import Unit
 
-UNITS = st.lists(st.none() | st.integers(0, 3), max_size=5)
-"""Units, and streams with this number of units."""
+UNITS = st.lists(st.integers(0, 3), max_size=5)
+"""Number of results of each unit."""
 
 
 class Broken(Exception):
     """The injected fault."""
 
 
-class Noting(Runner[WorkUnit, str]):
-    """A runner that notes what it runs and commits, and fails to commit one unit."""
+class Noting(Runner[Unit, str]):
+    """A runner that notes what it makes and commits, and fails to commit one result."""
 
-    unit = WorkUnit
-
-    def __init__(self, parts: list[int | None], fail: str = "") -> None:
-        self.parts, self.fail = parts, fail
-        self.ran: list[str] = []
+    def __init__(self, results: list[int], fail: str = "") -> None:
+        self.results, self.fail = results, fail
+        self.made: list[str] = []
         self.committed: list[str] = []
 
-    def run(self, unit: WorkUnit, report: ReportProgress) -> str:
-        assert len(self.ran) - len(self.committed) <= 1, "one commit at a time, while the next unit runs"
-        self.ran.append(unit.name)
-        return unit.name.upper()
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[str]:
+        for number in range(self.results[unit.number]):
+            assert len(self.made) - len(self.committed) <= 1, "one commit at a time, while the next is made"
+            self.made.append(f"{unit.name}-{number}")
+            yield self.made[-1]
 
-    def commit(self, unit: WorkUnit, result: str) -> None:
-        if unit.name == self.fail:
+    def commit(self, unit: Unit, result: str) -> None:
+        assert result.startswith(unit.name)
+        if result == self.fail:
             raise Broken
-        self.committed.append(unit.name)
-
-    def cut(self, unit: WorkUnit) -> Iterator[WorkUnit | str]:
-        for part in range(self.parts[int(unit.name[1:])] or 0):
-            yield WorkUnit(name=f"{unit.name}-{part}")
-        yield unit.name.upper()
+        self.committed.append(result)
 
 
-class Here(Job[WorkUnit, str, None]):
+class Here(Job[Unit, str, None]):
     """A job with this runner."""
 
     result = str
@@ -68,27 +60,25 @@ class Here(Job[WorkUnit, str, None]):
     begin = opening = take = finish = Any  # type: ignore[assignment]
 
 
-def units_of(parts: list[int | None]) -> list[WorkUnit]:
-    return [WorkUnit(name=f"u{n}", is_stream=count is not None) for n, count in enumerate(parts)]
+def units_of(results: list[int]) -> list[Unit]:
+    return [Unit(f"u{number}", number) for number in range(len(results))]
 
 
-def flat(parts: list[int | None]) -> list[str]:
-    """Names in the order in which they are committed."""
-    names = ([*(f"u{n}-{part}" for part in range(count or 0)), f"u{n}"] for n, count in enumerate(parts))
-    return list(itertools.chain.from_iterable(names))
+def flat(results: list[int]) -> list[str]:
+    """Results in the order in which they are committed."""
+    return [f"u{number}-{place}" for number, count in enumerate(results) for place in range(count)]
 
 
-def run_here(parts: list[int | None], fail: str = "", most: int | None = None) -> tuple[Noting, list[str]]:
-    runner, results = Noting(parts, fail), list[str]()
+def run_here(counts: list[int], fail: str = "") -> tuple[Noting, list[str]]:
+    runner, results = Noting(counts, fail), list[str]()
 
     def on_result(name: str, result: str) -> None:
-        assert name in runner.committed and result == name.upper()
-        results.append(name)
+        assert result in runner.committed and result.startswith(name)
+        results.append(result)
 
-    enough = None if most is None else lambda: len(results) >= most
     session = Serial().open(Here(runner))
     try:
-        session.run(units_of(parts), lambda event: None, on_result, enough)
+        session.run(units_of(counts), lambda event: None, on_result)
     except Broken:
         assert fail
     else:
@@ -97,25 +87,45 @@ def run_here(parts: list[int | None], fail: str = "", most: int | None = None) -
 
 
 @given(UNITS)
-def test_units_and_parts_of_streams_are_committed_once_in_order(parts: list[int | None]) -> None:
-    runner, results = run_here(parts)
-    assert results == runner.committed == flat(parts)
+def test_all_results_of_units_are_committed_once_in_order(counts: list[int]) -> None:
+    runner, results = run_here(counts)
+    assert results == runner.committed == flat(counts)
 
 
-@given(UNITS, st.integers(0, 12))
-def test_no_result_is_taken_after_there_are_enough(parts: list[int | None], most: int) -> None:
-    runner, results = run_here(parts, most=most)
-    assert results == runner.committed == flat(parts)[:most]
-
-
-@given(UNITS.filter(bool), st.data())
-def test_nothing_is_committed_after_a_commit_that_failed(
-    parts: list[int | None], data: st.DataObject
-) -> None:
-    names = flat(parts)
+@given(UNITS.filter(any), st.data())
+def test_nothing_is_committed_after_a_commit_that_failed(counts: list[int], data: st.DataObject) -> None:
+    names = flat(counts)
     fail = data.draw(st.sampled_from(names))
-    runner, results = run_here(parts, fail)
+    runner, results = run_here(counts, fail)
     assert runner.committed == results == names[: names.index(fail)]
+
+
+@given(UNITS, st.booleans())
+def test_a_unit_is_done_after_its_last_commit_or_never(counts: list[int], fails: bool) -> None:
+    """As a worker sees it: messages come from the thread that commits."""
+    names = flat(counts)
+    fail = names[-1] if fails and names else ""
+    runner, heard = Noting(counts, fail), list[str]()
+
+    def done(name: str, error: BaseException | None) -> None:
+        heard.append(f"done {name}" if error is None else f"failed {name}")
+
+    committer = Committer(
+        runner, lambda event: None, lambda name, result: heard.append(result), done, at_once=True
+    )
+    for unit in units_of(counts):
+        committer.run(unit)
+    committer.close()
+    expected: list[str] = []
+    for number, count in enumerate(counts):
+        own = [f"u{number}-{place}" for place in range(count)]
+        expected += [one for one in own if one != fail]
+        expected.append(f"failed u{number}" if fail in own and fail else f"done u{number}")
+    if fail:  # units without any result after it may be done before its failure is noticed
+        end = next(at for at, one in enumerate(expected) if one.startswith("failed"))
+        assert heard[: end + 1] == expected[: end + 1]
+    else:
+        assert heard == expected
 
 
 COUNT = st.integers(0, 9)
@@ -143,7 +153,8 @@ def test_progress_adds_up_whatever_the_clock(steps: list[tuple[int, int, int, fl
 
 def test_each_message_is_told_from_the_others() -> None:
     raw = encode({"a": [1, "é"]})
-    for message in (Start("m", "n", raw, 2, "d"), Run([raw, raw], True), Drop()):
+    for message in (Start("m", "n", raw, 2, "d"), Run([raw, raw])):
         assert REQUESTS.decode(encode(message)) == message
-    for reply in (Opened(raw), Progress("web", 1, 2, 3), Committed("u", raw), Failed("StoreError", "m", "h")):
+    replies = (Opened(raw), Progress("web", 1, 2, 3), Committed("u", raw), Done("u"))
+    for reply in (*replies, Failed("StoreError", "m", "h")):
         assert REPLIES.decode(encode(reply)) == reply

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 import msgspec
 
 from packline.jobs.host import open_runner
 from packline.jobs.host_process import Start, encode
-from packline.jobs.job import ReportProgress, Runner, WorkUnit
+from packline.jobs.job import ReportProgress, Runner
+from packline.jobs.plan import Unit
 
 
-class Nothing(Runner[WorkUnit, None]):
+class Nothing(Runner[Unit, None]):
     """A runner that notes whether the garbage collector is on while it is opened."""
-
-    unit = WorkUnit
 
     def __init__(self) -> None:
         self.collecting = gc.isenabled()
 
-    def run(self, unit: WorkUnit, report: ReportProgress) -> None:
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[None]:
         """Do nothing."""
+        yield None
 
 
 class Settings(msgspec.Struct):

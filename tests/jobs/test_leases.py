@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.jobs.job import WorkUnit
 from packline.jobs.leases import AHEAD, MOST_DEATHS, Leases
+from packline.jobs.plan import Unit
 
 UNITS = st.lists(st.booleans(), max_size=30)
 """True for a stream."""
 
 
-def units_of(streams: list[bool]) -> list[WorkUnit]:
-    return [WorkUnit(name=f"u{place}", is_stream=stream) for place, stream in enumerate(streams)]
+def units_of(streams: list[bool]) -> list[Unit]:
+    return [Unit(f"u{place}", place, slice_bytes=int(stream)) for place, stream in enumerate(streams)]
 
 
 @given(UNITS, st.integers(1, 3), st.integers(1, 5), st.data())
@@ -77,14 +77,3 @@ def test_a_lost_node_is_no_units_fault() -> None:
         leases.take(f"n{death}", 1)
         assert leases.lost(f"n{death}") is None
     assert leases.waiting == leases.left == 1
-
-
-def test_parts_of_a_stream_are_counted_once_and_not_as_units() -> None:
-    leases = Leases(units_of([True]))
-    leases.take("a", 1)
-    assert [leases.done("a", f"u0-{number}") for number in (0, 1, 0)] == [True, True, False]
-    leases.lost("a")
-    leases.take("b", 1)
-    assert [leases.done("b", f"u0-{number}") for number in (0, 1, 2)] == [False, False, True]
-    assert leases.left == 1
-    assert leases.done("b", "u0") and leases.left == 0

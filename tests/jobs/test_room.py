@@ -102,8 +102,14 @@ def test_the_plan_says_which_documents_would_stop_the_build(tmp_path: Path, toke
 CROWDED = """
 import sys
 if "packline.jobs.host" in sys.orig_argv:
-    from packline.jobs import unit
-    unit.resident_memory = lambda: sys.stderr.write("asked for room\\n") * 0 + {resident}
+    from packline.jobs import text_unit
+    measured = [text_unit.resident_memory]  # what the process that is forked holds, once
+    def resident():
+        if measured:
+            return measured.pop()()
+        sys.stderr.write("asked for room\\n")
+        return {resident}
+    text_unit.resident_memory = resident
 """
 
 

@@ -24,14 +24,13 @@ from packline.encoders.parity import plain_round_trip
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import RecipeError, ResumeMismatch, UnitsLeft
 from packline.jobs import driver
-from packline.jobs.begun import read_begun
 from packline.jobs.build_job import run_build
 from packline.jobs.engine import SliceShares
 from packline.jobs.events import Event, UnitDone
 from packline.jobs.finish import make_manifest, publish_store
 from packline.jobs.folder import StoreFolder
-from packline.jobs.job import Numbered
 from packline.jobs.on import Slice, parse_slice
+from packline.jobs.plan import Unit, read_plan
 from packline.jobs.status import Status, status
 from packline.jobs.work import SCRATCH
 from packline.recipe import Recipe, RunOptions, Source
@@ -50,7 +49,7 @@ def test_every_unit_belongs_to_one_slice_and_slices_are_even(units: int, count: 
 @given(st.integers(1, 60), st.integers(1, 8), st.data())
 def test_helping_covers_all_units_but_streams(units: int, count: int, data: st.DataObject) -> None:
     left = data.draw(st.lists(st.integers(0, units - 1), unique=True))
-    planned = [Numbered(name=f"{number}", number=number, is_stream=number % 7 == 3) for number in left]
+    planned = [Unit(f"{number}", number, slice_bytes=int(number % 7 == 3)) for number in left]
     slices = [SliceShares(units, Slice(number, count)) for number in range(count)]
     plain = sorted(number for number in left if number % 7 != 3)
     for share in slices:
@@ -139,13 +138,24 @@ def test_joining_publishes_once_all_is_committed_and_may_be_repeated(
     assert digests(tmp_path / "store") == digests(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("limit", [{"limit_documents": 5}, {"limit_tokens": 500}, {"val_documents": 3}])
+@pytest.mark.parametrize("limit", [{"limit_documents": 5}, {"limit_tokens": 500}])
 def test_limits_of_all_slices_together_are_refused(
     corpus: Path, tokenizer_json: Path, tmp_path: Path, limit: dict[str, int]
 ) -> None:
-    with pytest.raises(RecipeError, match=f"{next(iter(limit))} counts the documents of all slices"):
+    with pytest.raises(RecipeError, match=f"{next(iter(limit))} counts the documents of the whole build"):
         build(tmp_path / "store", corpus, tokenizer_json, on=Slice(0, 2), **limit)
     assert not (tmp_path / "store").exists()
+
+
+def test_slices_choose_the_same_validation_documents(
+    corpus: Path, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    whole = build(tmp_path / "whole", corpus, tokenizer_json, val_documents=3)
+    for number in (1, 0):
+        with contextlib.suppress(UnitsLeft):
+            build(tmp_path / "store", corpus, tokenizer_json, val_documents=3, on=Slice(number, 2))
+    assert digests(tmp_path / "store") == digests(whole.path)
+    assert sum(shard.documents for shard in whole.manifest.shards if shard.split == "val") == 3
 
 
 def test_a_scan_without_receipts_is_not_sliced(corpus: Path, tokenizer_json: Path, tmp_path: Path) -> None:
@@ -200,11 +210,11 @@ def test_a_slice_waits_while_another_process_publishes(
         folder.shared, folder.drives = True, False
         try:
             with folder:
-                begun = read_begun(folder.storage)
-                assert begun is not None
+                plan = read_plan(folder.storage)
+                assert plan is not None
                 decoded = plain_round_trip(load_tokenizer(str(tokenizer_json)))
-                manifest = make_manifest(folder, begun, folder.read_receipts(), decoded, msgspec.UNSET)
-                publish_store(folder, manifest, begun)
+                manifest = make_manifest(folder, plan, folder.read_receipts(), decoded, msgspec.UNSET)
+                publish_store(folder, manifest, plan)
                 folder.clean()
         finally:
             other.end()

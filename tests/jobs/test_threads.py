@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from packline.jobs.events import Event, Progress
 from packline.jobs.executor import LocalThreads
-from packline.jobs.job import Job, ReportProgress, Runner, WorkUnit
+from packline.jobs.job import Job, ReportProgress, Runner
+from packline.jobs.plan import Unit
 
 
 class Broken(Exception):
@@ -30,30 +32,28 @@ class Noted:
         return self.runners[-1]
 
 
-class Noting(Runner[WorkUnit, str]):
+class Noting(Runner[Unit, str]):
     """A runner that is used by one thread alone, but for commits."""
-
-    unit = WorkUnit
 
     def __init__(self, noted: Noted) -> None:
         self.noted, self.threads = noted, set[int]()
 
-    def run(self, unit: WorkUnit, report: ReportProgress) -> str:
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[str]:
         self.threads.add(threading.get_ident())
         self.noted.ran.append(unit.name)
         if unit.name == self.noted.fail_run:
             raise Broken
         for _ in range(3):
             report(1)
-        return unit.name.upper()
+        yield unit.name.upper()
 
-    def commit(self, unit: WorkUnit, result: str) -> None:
+    def commit(self, unit: Unit, result: str) -> None:
         if unit.name == self.noted.fail_commit:
             raise Broken
         self.noted.committed.append(unit.name)
 
 
-class Here(Job[WorkUnit, str, None]):
+class Here(Job[Unit, str, None]):
     """A job with these runners."""
 
     result = str
@@ -90,7 +90,7 @@ def test_each_unit_is_run_and_committed_once_by_a_thread_with_a_runner_of_its_ow
         results[name] = result
 
     session = LocalThreads().open(Here(noted), workers)
-    session.run([WorkUnit(name=name) for name in names(count)], heard, done)
+    session.run([Unit(name) for name in names(count)], heard, done)
     session.close()
     assert results == {name: name.upper() for name in names(count)} and tokens == 3 * count
     assert sorted(noted.ran) == sorted(noted.committed) == sorted(names(count))
@@ -106,7 +106,7 @@ def test_an_error_is_raised_here_and_what_is_reported_was_committed(workers: int
     session = LocalThreads().open(Here(noted), workers)
     with pytest.raises(Broken):
         session.run(
-            [WorkUnit(name=name) for name in names(500)],
+            [Unit(name) for name in names(500)],
             lambda event: None,
             lambda name, result: results.append(name),
         )
@@ -122,6 +122,6 @@ def test_after_an_interruption_no_thread_is_left() -> None:
 
     session = LocalThreads().open(Here(noted), 3)
     with pytest.raises(KeyboardInterrupt):
-        session.run([WorkUnit(name=name) for name in names(5000)], lambda event: None, interrupt)
+        session.run([Unit(name) for name in names(5000)], lambda event: None, interrupt)
     assert threading.active_count() == before
     assert len(noted.ran) < 5000

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.jobs import units
-from packline.jobs.begun import Stream, Unit
+from packline.jobs.plan import Unit
 from packline.jobs.units import (
     COMPRESSION_GUESS,
     LARGEST_SLICE,
@@ -72,29 +72,23 @@ def is_whole(file: InputFile) -> bool:
     return file.format == "json" or (file.format == "text" and SOURCES[file.source].documents == "file")
 
 
-def files_of(unit: Unit | Stream) -> list[int]:
-    return [unit.file] if isinstance(unit, Stream) else [span.file for span in unit.spans]
+def files_of(unit: Unit) -> list[int]:
+    return [span.file for span in unit.spans]
 
 
-def pieces(work: Iterable[Unit | Stream], files: list[InputFile]) -> Iterator[tuple[int, int, int]]:
+def pieces(work: Iterable[Unit]) -> Iterator[tuple[int, int, int]]:
     for unit in work:
-        if isinstance(unit, Stream):
-            yield unit.file, 0, files[unit.file].size
-        else:
-            yield from ((span.file, span.start, span.stop) for span in unit.spans)
+        yield from ((span.file, span.start, span.stop) for span in unit.spans)
 
 
-def described(work: Sequence[Unit | Stream], files: list[InputFile], source: int = 0) -> list[Any]:
+def described(work: Sequence[Unit], files: list[InputFile], source: int = 0) -> list[Any]:
     """Work of one source without the numbers of sources and files in the recipe."""
     found: list[Any] = []
     for unit in work:
         if unit.source != source:
             continue
-        if isinstance(unit, Stream):
-            found.append((unit.name, files[unit.file].name, unit.slice_bytes, unit.text_bytes))
-        else:
-            spans = [(files[span.file].name, span.start, span.stop) for span in unit.spans]
-            found.append((unit.name, spans, unit.text_bytes))
+        spans = [(files[span.file].name, span.start, span.stop) for span in unit.spans]
+        found.append((unit.name, spans, unit.slice_bytes, unit.text_bytes))
     return found
 
 
@@ -113,7 +107,7 @@ def test_every_byte_is_in_one_unit_and_in_order(files: list[InputFile]) -> None:
     for source, slug in enumerate(SLUGS):
         names = [unit.name for unit in work if unit.source == source]
         assert names == [f"{slug}-{number:06d}" for number in range(len(names))]
-    found = list(pieces(work, files))
+    found = list(pieces(work))
     assert list(dict.fromkeys(file for file, _, _ in found)) == list(range(len(files)))
     for file in files:
         spans = [(start, stop) for number, start, stop in found if number == file.index]
@@ -129,7 +123,7 @@ def test_units_are_about_as_large_as_the_text_before_them_asks(files: list[Input
     before = befores(files)
     for unit in plan_units(RECIPE, files):
         first = files[files_of(unit)[0]]
-        if isinstance(unit, Stream):
+        if unit.slice_bytes:
             assert text_of(first) > target_bytes(before[first.index])
             assert first.compression or SOURCES[first.source].documents == "separator"
             end = before[first.index] + text_of(first)

@@ -12,7 +12,7 @@ from types import TracebackType
 import msgspec
 
 from packline.facade import Store
-from packline.jobs.begun import BegunBuild, Stream, Unit, record_begun
+from packline.jobs.plan import Plan, Unit, record_plan
 from packline.loading.units_read import build_identity
 from packline.storage.local import LocalFolder
 from packline.store.manifest import MANIFEST, WORK, Receipt
@@ -43,9 +43,9 @@ class Replay:
         for _, _, unit, source in known:
             if unit.endswith(STREAM):
                 planned[unit.removesuffix(STREAM)] = (source, True)
-        self.units: list[Unit | Stream] = [
-            Stream(name, order[source], 0, 1, 0) if stream else Unit(name, order[source], (), 0)
-            for name, (source, stream) in planned.items()
+        self.units = [
+            Unit(name, number, order[source], slice_bytes=int(stream))
+            for number, (name, (source, stream)) in enumerate(planned.items())
         ]
         """Planned units; their spans are not needed."""
         self._lock = -1
@@ -55,14 +55,14 @@ class Replay:
         (self.folder / WORK).mkdir(parents=True)
         (self.folder / "receipts").mkdir()
         manifest = self.store.manifest
-        begun = BegunBuild(
+        begun = Plan(
             build=build_identity(manifest),
             recipe=manifest.recipe,
             tokenizer=msgspec.structs.replace(manifest.tokenizer, round_trip=""),
             dtype=manifest.dtype,
             units=self.units,
         )
-        record_begun(LocalFolder(self.folder), begun)
+        record_plan(LocalFolder(self.folder), begun)
         self.resume()
 
     def resume(self) -> None:

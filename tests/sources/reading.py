@@ -16,8 +16,8 @@ from packline.recipe import Recipe, Source
 from packline.sources.batch import Batch, Reject
 from packline.sources.files import InputFile, list_files
 from packline.sources.parquet import open_parquet
-from packline.sources.reader import Span, read_chunk, read_span
-from packline.sources.stream_splitter import StreamEnd, split_stream
+from packline.sources.reader import Span, read_span
+from packline.sources.slices import FileEnd, read_slices
 from packline.storage.inputs import open_input
 
 MOST = 1 << 30
@@ -31,6 +31,10 @@ class Read:
     positions: list[int]
     ids: list[str | None]
     rejects: list[Reject]
+
+    def places(self) -> list[int]:
+        """Positions of all records, bad ones included."""
+        return sorted([*self.positions, *(reject.position for reject in self.rejects)])
 
 
 def source_of(*paths: Path | str, **fields: Any) -> Source:
@@ -79,23 +83,22 @@ def read_file(source: Source, cuts: Iterable[int] = (), most: int = MOST) -> Rea
     return collect(batch for span in spans for batch in read_span(file, source, span, most, Hasher()))
 
 
-def read_sliced(source: Source, folder: Path, slice_bytes: int, most: int = MOST) -> tuple[Read, int]:
+def read_sliced(source: Source, slice_bytes: int, most: int = MOST) -> tuple[Read, int]:
     """The one file of a source by way of slices, and how many these were."""
     (file,) = files_of(source)
+    ends: list[FileEnd] = []
 
     def batches() -> Iterator[Batch]:
-        for piece in split_stream(file, source, folder, chunk_bytes=slice_bytes, max_document_bytes=most):
-            if isinstance(piece, StreamEnd):
-                ends.append(piece)
-                continue
-            yield from read_chunk(file, source, piece, most)
-            Path(piece.path).unlink()
+        parts = read_slices(
+            file, source, slice_bytes=slice_bytes, max_document_bytes=most, wanted=lambda number: True
+        )
+        for part in parts:
+            if isinstance(part, FileEnd):
+                ends.append(part)
+            else:
+                yield from part.batches
 
-    ends: list[StreamEnd] = []
-    folder.mkdir(exist_ok=True)
-    read = collect(batches())
-    assert not any(folder.iterdir())
-    return read, ends[0].chunks
+    return collect(batches()), ends[0].slices
 
 
 def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
@@ -105,4 +108,4 @@ def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     defaults = lines.read_lines.__kwdefaults__
     assert defaults is not None and "block_bytes" in defaults
     monkeypatch.setitem(defaults, "block_bytes", size)
-    monkeypatch.setattr("packline.sources.stream_splitter.CUT_BYTES", size)
+    monkeypatch.setattr("packline.sources.slices.CUT_BYTES", size)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.sources.reading import bytes_as_strings, files_of, read_file, read_sliced, source_of
 
 from packline.errors import InputError
-from packline.jobs.begun import Stream
 from packline.jobs.units import plan_units
 from packline.recipe import Recipe
 
@@ -37,7 +36,7 @@ def test_text_of_any_string_type(tmp_path: Path, kind: pa.DataType) -> None:
     read = read_file(source)
     assert read.texts == TEXTS and read.positions == list(range(6)) and not read.rejects
     assert read_file(source, cuts=[1]) == read
-    assert read_sliced(source, tmp_path / "slices", 1)[0] == read
+    assert read_sliced(source, 1)[0] == read
 
 
 def test_a_field_of_a_struct_is_a_column(tmp_path: Path) -> None:
@@ -68,7 +67,7 @@ def test_ids_of_any_type_stay_with_their_rows(tmp_path: Path, ids: Any, expected
     source = source_of(path)
     read = read_file(source)
     assert read.texts == ["a", "c"] and read.ids == [expected[0], expected[2]]
-    assert read_sliced(source, tmp_path / "slices", 1)[0] == read
+    assert read_sliced(source, 1)[0] == read
 
 
 def test_nulls_bad_utf8_and_texts_beyond_the_limit_cost_their_rows(tmp_path: Path) -> None:
@@ -85,7 +84,7 @@ def test_nulls_bad_utf8_and_texts_beyond_the_limit_cost_their_rows(tmp_path: Pat
         (5, "invalid_utf8", b"cut \xe2\x82"),
     ]
     assert "0xe9" in read.rejects[1].detail
-    assert read_sliced(source, tmp_path / "slices", 1, most=50)[0] == read
+    assert read_sliced(source, 1, most=50)[0] == read
 
 
 ODD_IDS: list[tuple[pa.Array, list[str | None]]] = [
@@ -112,7 +111,7 @@ def test_an_odd_id_never_loses_its_text(tmp_path: Path, ids: pa.Array, expected:
     source = source_of(path)
     read = read_file(source)
     assert (read.texts, read.ids, read.rejects) == (texts, expected, [])
-    assert read_sliced(source, tmp_path / "slices", 1)[0] == read
+    assert read_sliced(source, 1)[0] == read
 
 
 def test_a_column_that_is_there_twice_is_refused_if_it_is_wanted(tmp_path: Path) -> None:
@@ -179,7 +178,7 @@ def test_spans_and_slices_of_any_size_give_the_same_documents(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("packline.sources.parquet.CUT_BYTES", batch_bytes)
         assert read_file(source, cuts) == whole
-        sliced, count = read_sliced(source, tmp_path / "slices", slice_bytes)
+        sliced, count = read_sliced(source, slice_bytes)
     assert sliced == whole
     assert count <= sum(map(len, texts)) // slice_bytes + 1
 
@@ -216,7 +215,7 @@ def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path, group:
     (reject,) = read.rejects
     assert reject.reason == "corrupt_parquet" and reject.records + len(read.texts) == 30
     assert f"row group {group}" in reject.detail
-    sliced, _ = read_sliced(source, tmp_path / "slices", 300)
+    sliced, _ = read_sliced(source, 300)
     assert sliced.texts == read.texts and sliced.positions == read.positions
     assert [(one.position, one.records) for one in sliced.rejects] == [(reject.position, reject.records)]
 
@@ -246,7 +245,7 @@ def test_rows_before_the_damage_within_a_group_are_kept(
     assert all(
         texts[number] == text for number, text in zip(read.positions[:500], read.texts[:500], strict=True)
     )
-    assert read_sliced(source, tmp_path / "slices", 10_000)[0].texts == read.texts
+    assert read_sliced(source, 10_000)[0].texts == read.texts
     assert lost or any(reject.reason == "invalid_utf8" for reject in read.rejects)
 
 
@@ -260,11 +259,11 @@ def test_a_huge_row_group_is_cut_into_slices_and_small_ones_into_spans(
     one = source_of(write(tmp_path / "one.parquet", {"text": texts}, use_dictionary=False))
     many = source_of(write(tmp_path / "many.parquet", {"text": texts}, rows=50, use_dictionary=False))
     (stream,) = plan_units(Recipe(sources=(one,), tokenizer="none"), files_of(one))
-    assert isinstance(stream, Stream)
+    assert stream.slice_bytes
     units = plan_units(Recipe(sources=(many,), tokenizer="none"), files_of(many))
-    assert len(units) > 5 and not any(isinstance(unit, Stream) for unit in units)
+    assert len(units) > 5 and not any(unit.slice_bytes for unit in units)
     monkeypatch.setattr("packline.sources.parquet.CUT_BYTES", 2000)
-    read, slices = read_sliced(one, tmp_path / "slices", 10_000)
+    read, slices = read_sliced(one, 10_000)
     assert slices > 5
     assert read.texts == texts == read_file(many, cuts=[3, 9]).texts
 

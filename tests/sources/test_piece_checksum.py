@@ -19,7 +19,7 @@ from packline.fingerprint import Hasher
 from packline.recipe import Source
 from packline.sources.piece_checksum import piece_checksum, stream_checksum
 from packline.sources.reader import Span, read_span
-from packline.sources.stream_splitter import StreamEnd, split_stream
+from packline.sources.slices import FileEnd, read_slices
 
 LINES = st.lists(st.sampled_from(['{"text": "a"}', "", '{"text": "' + "b" * 60 + '"}', "{", "\ufeff", "\r"]))
 DATA = st.tuples(LINES.map("\n".join), st.sampled_from(["", "\n"])).map(lambda pair: "".join(pair).encode())
@@ -61,8 +61,10 @@ def test_of_a_compressed_file_as_a_whole_and_as_a_stream(tmp_path: Path, kind: s
     (file,) = files_of(source)
     span = Span(0, 0, file.size)
     assert piece_checksum(file, source, span, 999_999) == by_reading(source, span, 999_999)
-    *_, end = split_stream(file, source, tmp_path, chunk_bytes=999, max_document_bytes=999_999)
-    assert isinstance(end, StreamEnd) and stream_checksum(file, source, 999_999) == end.checksum
+    *_, end = read_slices(
+        file, source, slice_bytes=999, max_document_bytes=999_999, wanted=lambda number: False
+    )
+    assert isinstance(end, FileEnd) and stream_checksum(file, source, 999_999) == end.checksum
 
 
 @pytest.mark.parametrize("settings", [{}, {"where": "number > 3"}])
@@ -74,6 +76,6 @@ def test_of_parquet(tmp_path: Path, settings: dict[str, Any]) -> None:
     from packline.sources.fields import find_files
 
     (file,) = find_files(Recipe(sources=(source,), tokenizer="none"))
-    *_, end = split_stream(file, source, tmp_path, chunk_bytes=99, max_document_bytes=999)
-    assert isinstance(end, StreamEnd) and stream_checksum(file, source, 999) == end.checksum
+    *_, end = read_slices(file, source, slice_bytes=99, max_document_bytes=999, wanted=lambda number: False)
+    assert isinstance(end, FileEnd) and stream_checksum(file, source, 999) == end.checksum
     assert piece_checksum(file, source, Span(0, 1, 3), 999) != end.checksum

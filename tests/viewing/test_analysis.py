@@ -22,6 +22,8 @@ from tests.viewing.token_stores import equal_groups, store_of, what_is_wrong
 import packline
 from packline.errors import CorruptStore, RecipeError, StoreNotFound, WorkerDied
 from packline.facade import Store
+from packline.jobs.plan import Unit
+from packline.sources.reader import Span
 from packline.testing import EOD, EOD_ID, make_store
 from packline.viewing import store_counts
 from packline.viewing.analysis import Analysis, Suspicious, analyze, analyze_foreign
@@ -122,7 +124,7 @@ def test_ranges_of_documents_add_up_to_the_same(shards: Shards, ranges: int) -> 
                 lambda store, special, folder, files, **_: [
                     store_counts.count_range(
                         store_counts.CountSettings(str(store.path), special, str(folder), files),
-                        store_counts.Range(name="range", writer=number, start=start, stop=stop),
+                        Unit("range", number, spans=(Span(0, start, stop),)),
                         store,
                         lambda tokens: None,
                     )
@@ -164,7 +166,7 @@ if "packline.jobs.host" in sys.orig_argv:
     from packline.viewing import store_counts
     count = store_counts.count_range
     def killed(settings, documents, *others):
-        if documents.writer == 1:
+        if documents.number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return count(settings, documents, *others)
     store_counts.count_range = killed

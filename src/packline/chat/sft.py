@@ -15,7 +15,7 @@ most of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -23,13 +23,11 @@ from packline.chat.named_templates import TEMPLATES, nearest_template, resolve_t
 from packline.chat.pieces import BOS, TOKENS
 from packline.chat.sft_unit import (
     FORMAT,
-    ChatResult,
-    ChatUnit,
     Overflow,
     Scheme,
     SftOptions,
+    SftScan,
     SftSettings,
-    Written,
     make_template,
 )
 from packline.chat.sources import (
@@ -43,11 +41,11 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer, read_chat_tem
 from packline.errors import InputError, RecipeError
 from packline.jobs.engine import plan_job, run_job
 from packline.jobs.events import Note, OnEvent
-from packline.jobs.job import Numbered, Session
-from packline.jobs.limits import VAL_NOTE, run_scans, settle_share, share_below
 from packline.jobs.on import On
+from packline.jobs.plan import Unit
 from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.jobs.units import number_units
+from packline.jobs.val_documents import VAL_NOTE, settle_share
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import Reason
 from packline.sources.listing import pin_inputs
@@ -86,7 +84,7 @@ class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_sft(request: SftRequest, on_event: OnEvent | None = None, on: On = "local") -> Imported:
     """Run the build; return its result."""
-    return run_job(_ChatBuild(request), on_event, on=on)
+    return run_job(_ChatBuild(request, on), on_event, on=on)
 
 
 def plan_sft(request: SftRequest, on_event: OnEvent) -> None:
@@ -101,13 +99,13 @@ def _pinned(request: SftRequest) -> SftRequest:
     return msgspec.structs.replace(request, sources=sources)
 
 
-class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
+class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
     """One build; made, it has inspected tokenizer, template and files."""
 
-    result = ChatResult
+    result = Receipt
 
-    def __init__(self, request: SftRequest) -> None:
-        self._started = time.monotonic()
+    def __init__(self, request: SftRequest, on: On = "local") -> None:
+        self._started, self._on = time.monotonic(), on
         _check_request(request)
         self._request = request = _pinned(request)
         tokenizer = load_tokenizer(request.tokenizer)
@@ -182,33 +180,28 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
             self.files,
             self._parts,
             self._request.seed,
-            self._request.val_fraction,
+            self._request.val_fraction if isinstance(self.val_share, msgspec.UnsetType) else self.val_share,
             self._request.test_fraction,
-            self._request.val_documents or 0,
             self.folder.place,
         )
 
-    def settle(self, session: Session, todo: Sequence[Numbered]) -> Sequence[Numbered]:
-        """Choose the validation documents, if their number is given."""
-        units = [ChatUnit(name=unit.name, number=unit.number) for unit in todo]
-        if (count := self._request.val_documents) is None:
-            return units
-        self.tell(Note(VAL_NOTE))
-
-        def compute() -> float:
-            scans = [
-                ChatUnit(name=f"scan-{number}", number=number, is_scan=True)
-                for number in range(len(self._parts))
-            ]
-            return share_below(run_scans(session, scans), count)
-
-        share = self.val_share = settle_share(self.folder, self.files, bool(self.receipts), compute)
-        return [msgspec.structs.replace(unit, val_share=share) for unit in units]
-
-    def receipt(self, result: ChatResult) -> Receipt:
-        """Receipt of a unit."""
-        assert isinstance(result, Written)
-        return result.receipt
+    def begin(self) -> list[Unit]:
+        """Start or resume, and choose the validation documents if their number is given."""
+        todo = super().begin()
+        if (count := self._request.val_documents) is not None:
+            self.tell(Note(VAL_NOTE))
+            scan = SftScan(self.opening(), count)
+            self.val_share = settle_share(
+                self.folder,
+                self.files,
+                bool(self.receipts),
+                scan,
+                self.units,
+                count,
+                self.workers(len(todo)),
+                self._on,
+            )
+        return todo
 
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> Imported:
         """Summary of the build."""

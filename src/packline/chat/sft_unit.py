@@ -4,7 +4,7 @@
     record   conversations   pieces     pieces    tokens     max_tokens        shards
 
 A record that fails is a bad record, kept verbatim with its reason. The result depends only on the unit's
-bytes, the tokenizer and the options. The caller publishes it (`BuildFolder.commit`).
+bytes, the tokenizer and the options. The caller publishes it (`StoreFolder.commit`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.fingerprint import hash_text, share_of, split_of
 from packline.jobs.folder import StoreFolder
-from packline.jobs.job import Numbered, ReportProgress, Runner
-from packline.jobs.limits import Shares, Smallest
-from packline.jobs.unit import check_unchanged
+from packline.jobs.job import ReportProgress, Runner
+from packline.jobs.plan import Unit
+from packline.jobs.text_unit import check_unchanged
+from packline.jobs.val_documents import Shares, Smallest
 from packline.ragged import Ragged, offsets_of
 from packline.sources.batch import RecordProblem, Reject, TemplateTimeout, Texts
 from packline.sources.carried import fit_field, fitted_batch, pairs_of
@@ -62,24 +63,6 @@ class SftOptions(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[ConversationSource, ...]
 
 
-class ChatUnit(Numbered, frozen=True, kw_only=True):
-    """A unit of conversations."""
-
-    is_scan: bool = False
-    """Only find the smallest shares of its texts (`limits.Smallest`); nothing is written."""
-    val_share: float | None = None
-    """Value of val_fraction that `val_documents` amounts to."""
-
-
-class Written(msgspec.Struct, frozen=True, tag=True):
-    """Result of a unit."""
-
-    receipt: Receipt
-
-
-ChatResult = Written | Shares
-
-
 class SftSettings(msgspec.Struct, frozen=True):
     """Settings common to all units."""
 
@@ -95,8 +78,6 @@ class SftSettings(msgspec.Struct, frozen=True):
     seed: int
     val_fraction: float
     test_fraction: float
-    val_documents: int
-    """Number of documents wanted for the validation split; 0 for a fraction."""
     out: str
     """Folder of the store."""
 
@@ -105,10 +86,8 @@ class SftSettings(msgspec.Struct, frozen=True):
         return ConversationRunner(self)
 
 
-class ConversationRunner(Runner[ChatUnit, ChatResult]):
+class ConversationRunner(Runner[Unit, Receipt]):
     """Runs units of conversations."""
-
-    unit = ChatUnit
 
     def __init__(self, job: SftSettings) -> None:
         self.job = job
@@ -120,8 +99,8 @@ class ConversationRunner(Runner[ChatUnit, ChatResult]):
         template = make_template(job.options, tokenizer.json)
         self.render = render_nanochat if template is None else template.render
 
-    def run(self, unit: ChatUnit, report: ReportProgress) -> ChatResult:
-        """Write a unit's files into the work folder, or scan its texts.
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[Receipt]:
+        """Write a unit's files into the work folder.
 
         Raises:
             EncoderMismatch: an engine and the reference disagree.
@@ -129,23 +108,19 @@ class ConversationRunner(Runner[ChatUnit, ChatResult]):
             OutOfSpace: the disk is full.
         """
         with disk_errors(self.folder.parent):
-            if unit.is_scan:
-                return Shares(_Scan(self, unit, report).scan())
-            return Written(_Unit(self, unit, report).run())
+            yield _Unit(self, unit, report).run()
 
-    def source_of(self, unit: ChatUnit) -> str:
+    def source_of(self, unit: Unit) -> str:
         """One name for all."""
         return FORMAT
 
-    def found(self, unit: ChatUnit) -> ChatResult | None:
+    def found(self, unit: Unit) -> Receipt | None:
         """Receipt that another process has written meanwhile."""
-        receipt = None if unit.is_scan else self.folder.find_receipt(unit.name)
-        return None if receipt is None else Written(receipt)
+        return self.folder.find_receipt(unit.name)
 
-    def commit(self, unit: ChatUnit, result: ChatResult) -> None:
+    def commit(self, unit: Unit, result: Receipt) -> None:
         """Move the unit's files into the store."""
-        if isinstance(result, Written):
-            self.folder.commit(result.receipt)
+        self.folder.commit(result)
 
 
 def make_template(options: SftOptions, tokenizer_json: str) -> ChatTemplate | None:
@@ -174,11 +149,10 @@ class _Document(NamedTuple):
 class _Unit:
     """State of one unit."""
 
-    def __init__(self, runner: ConversationRunner, unit: ChatUnit, report: ReportProgress) -> None:
+    def __init__(self, runner: ConversationRunner, unit: Unit, report: ReportProgress) -> None:
         self._runner, self._job, self._report = runner, runner.job, report
         self._name = unit.name
         self._unit = self._job.units[unit.number]
-        self._val_share = self._job.val_fraction if unit.val_share is None else unit.val_share
         self._file = self._job.files[self._unit.file]
         self._carried = self._file.carried or ()
         self._source = self._job.options.sources[self._file.source]
@@ -313,9 +287,9 @@ class _Unit:
         if self._source.split is not None:
             return self._source.split
         job = self._job
-        if not (self._val_share or job.test_fraction):
+        if not (job.val_fraction or job.test_fraction):
             return "train"
-        return split_of(text, job.seed, self._val_share, job.test_fraction)
+        return split_of(text, job.seed, job.val_fraction, job.test_fraction)
 
     def _write(self, split: str, documents: list[_Document]) -> None:
         job, ledger = self._job, self._ledger
@@ -370,12 +344,35 @@ class _Unit:
         return InputPiece(file.name, start, stop, checksum)
 
 
+class SftScan(msgspec.Struct, frozen=True):
+    """Settings of a scan of conversations, for `val_documents`."""
+
+    settings: SftSettings
+    count: int
+    """Number of validation documents."""
+
+    def open(self) -> ConversationScanner:
+        """Runner of the units."""
+        return ConversationScanner(self)
+
+
+class ConversationScanner(Runner[Unit, Shares]):
+    """Finds the smallest shares among the documents that a build of conversations keeps."""
+
+    def __init__(self, scan: SftScan) -> None:
+        self._runner, self._count = ConversationRunner(scan.settings), scan.count
+
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[Shares]:
+        """Render all conversations of a unit; write nothing."""
+        yield Shares(_Scan(self._runner, unit, report, self._count).scan())
+
+
 class _Scan(_Unit):
     """A unit that writes nothing, and collects the smallest shares of its documents' texts."""
 
-    def __init__(self, runner: ConversationRunner, unit: ChatUnit, report: ReportProgress) -> None:
+    def __init__(self, runner: ConversationRunner, unit: Unit, report: ReportProgress, count: int) -> None:
         super().__init__(runner, unit, report)
-        self._smallest = Smallest(runner.job.val_documents)
+        self._smallest = Smallest(count)
 
     def scan(self) -> list[float]:
         """Smallest shares; see `Smallest`."""

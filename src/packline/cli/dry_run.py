@@ -45,13 +45,12 @@ def estimate_blocks(found: Estimate) -> list[Block]:
         ("engines", engines),
     ]
     facts += [("" if place else "rates per worker", rate) for place, rate in enumerate(_rates(found))]
-    temporary = f" and {size(found.temporary_bytes)} while it runs" if found.temporary_bytes else ""
     each = f"of up to {size(found.memory_a_worker)}"
     workers = f"with {plural(found.workers, 'worker process', 'worker processes')} {each} each"
     workers = workers if found.workers else f"in one process {each}"
     ends = (
         ("time", f"{_time(found)} {workers}"),
-        ("disk", f"{size(found.store_bytes)}{temporary}; {size(found.free_disk)} are free"),
+        ("disk", f"{size(found.store_bytes)}; {size(found.free_disk)} are free"),
         ("units", f"about {found.units:,}"),
     )
     notes = [Note(f"warning: {warning}", "warning") for warning in found.warnings]

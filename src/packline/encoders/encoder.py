@@ -226,12 +226,21 @@ class Encoder:
             self.choose(texts.to_list()[::step][:TRIED_TEXTS])
             assert self._chooser is not None
         elif self._cache_bytes is not None:
-            for name, engine in self._chooser.engines.items():
-                size = self._chooser.encoded_bytes.get(name, 0)
-                if size - self._renewed.get(name, 0) > self._cache_bytes:
-                    self._chooser.engines[name] = load_engine(engine.name, self.encodable, self._as_engine)
-                    self._renewed[name] = size
+            self.renew(self._cache_bytes)
         return self._chooser
+
+    def renew(self, cache_bytes: int = 0) -> None:
+        """Load engines anew, which empties their caches of words.
+
+        Args:
+            cache_bytes: least bytes of text that an engine has encoded since it was loaded.
+        """
+        engines, encoded = self.engines, self.encoded_bytes
+        for name in list(engines):
+            if encoded.get(name, 0) - self._renewed.get(name, 0) > cache_bytes:
+                del engines[name], self._loaded[name]  # before the new one needs memory
+                engines[name] = self._loaded[name] = load_engine(name, self.encodable, self._as_engine)
+                self._renewed[name] = encoded[name]
 
     def _engine(self, name: EngineName) -> Engine:
         loaded = self._loaded.get(name)

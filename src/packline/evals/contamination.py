@@ -39,8 +39,8 @@ from packline.evals.grams import (
 from packline.evals.task import EvaluationText, text_encoder
 from packline.evals.words import LOWER, spelled
 from packline.jobs.engine import run_units
-from packline.jobs.job import Numbered
 from packline.jobs.on import On, temporary_folder
+from packline.jobs.plan import Unit
 from packline.jobs.resources import usable_cores
 from packline.packing.exclusions import check_list_path, write_list
 from packline.storage.local import disk_errors
@@ -222,7 +222,7 @@ def _look(
         if on_progress is not None:
             on_progress(read, whole)
 
-    shards = [Numbered.of(number) for number in range(len(store.shards))]
+    shards = [Unit.of(number) for number in range(len(store.shards))]
     return run_units(job, shards, ShardFound, workers=workers, on_tokens=hear, on=on)
 
 

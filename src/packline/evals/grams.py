@@ -28,7 +28,8 @@ from packline.encoders.token_bytes import TokenText
 from packline.errors import CorruptStore, InputError
 from packline.evals.task import EvaluationText
 from packline.evals.words import LOWER, SPACE, split_words
-from packline.jobs.job import Numbered, ReportProgress, Runner
+from packline.jobs.job import ReportProgress, Runner
+from packline.jobs.plan import Unit
 from packline.ragged import Ragged
 from packline.store.paths import CacheSettings
 from packline.store.reader import StoreReader
@@ -261,10 +262,8 @@ class ShardFound(msgspec.Struct, frozen=True):
     """Start of each overlap in the question."""
 
 
-class Scan(Runner[Numbered, ShardFound]):
+class Scan(Runner[Unit, ShardFound]):
     """Searches one shard after another."""
-
-    unit = Numbered
 
     def __init__(self, job: ScanSettings) -> None:
         folder = Path(job.folder)
@@ -275,7 +274,7 @@ class Scan(Runner[Numbered, ShardFound]):
             self._vocabulary = TokenText.load(folder)
             self._known = pa.array((folder / WORDS).read_bytes().split(b"\n"), pa.binary())
 
-    def run(self, unit: Numbered, report: ReportProgress) -> ShardFound:
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[ShardFound]:
         """Search the shard of this number.
 
         Raises:
@@ -302,7 +301,7 @@ class Scan(Runner[Numbered, ShardFound]):
         new = np.ones(len(own), np.bool_)
         new[1:] = (own[1:] != own[:-1]) | (texts[1:] != texts[:-1])
         columns = own + int(self._store.firsts[unit.number]), texts, counts + n - 1, positions
-        return ShardFound(*(column[new].tolist() for column in columns))
+        yield ShardFound(*(column[new].tolist() for column in columns))
 
     def _ids(self, shard: Shard, report: ReportProgress) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Ids of the tokens of a shard, a chunk at a time, and the document of each in the shard."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +36,9 @@ from packline.formats.staging import PartReceipt, Staging, clear_leftovers, fini
 from packline.formats.types import ExportPart, NotPreserved, WrittenPart, without_folders
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent, Planned, UnitDone
-from packline.jobs.job import Job, ReportProgress, Runner, Session, WorkUnit
+from packline.jobs.job import Job, ReportProgress, Runner
 from packline.jobs.on import On
+from packline.jobs.plan import Unit
 from packline.jobs.resources import require_disk, usable_cores
 from packline.storage.local import Link, disk_errors, sync_files
 from packline.storage.places import is_remote
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 View = DocumentView | RowSplits
 
 
-class PartUnit(WorkUnit, frozen=True, kw_only=True):
+class PartUnit(Unit, frozen=True, kw_only=True):
     """A part to be written; its name is that of the part."""
 
     part: ExportPart
@@ -88,7 +89,7 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
         self._view = view or _open_view(format, settings.source, settings.choice, options)
         self._staging, self._link = Staging(settings.out), settings.link
 
-    def run(self, unit: PartUnit, report: ReportProgress) -> PartReceipt:
+    def run(self, unit: PartUnit, report: ReportProgress) -> Iterator[PartReceipt]:
         """Write the files of a part: where other processes may write the same, in a folder of its own."""
         folder = self._staging.folder_of_parts(shared=self.is_shared)
         target = Target(folder, link=self._link, on_progress=report)
@@ -97,7 +98,7 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
             facts = view.write(format, unit.part, target, self._options)
         else:
             facts = format.write(view, unit.part, target, self._options)
-        return PartReceipt(unit.part, facts or {}, tuple(target.files), dict(target.shared))
+        yield PartReceipt(unit.part, facts or {}, tuple(target.files), dict(target.shared))
 
     def found(self, unit: PartUnit) -> PartReceipt | None:
         """Receipt that another process has written meanwhile."""
@@ -294,10 +295,6 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
             if part.unit not in self._receipts
         ]
 
-    def may_share(self) -> bool:
-        """True: parts are the same bytes, whichever process writes them."""
-        return True
-
     def node_workers(self) -> int | None:
         """Number of workers on each node of a cluster, if given."""
         return self._processes
@@ -321,7 +318,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         self._receipts[name] = result
         self.tell(UnitDone(name))
 
-    def finish(self, session: Session) -> Exported:
+    def finish(self) -> Exported:
         """Write what summarises the parts, and publish all at once."""
         parts, out = self._plan.parts, self.folder.out
         if (record := self._published) is None:
@@ -369,8 +366,9 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
                 warnings=self._warnings,
             )
         )
+        self._refuse()
 
-    def check(self) -> None:
+    def _refuse(self) -> None:
         """Refuse to begin an export that cannot finish.
 
         Raises:

@@ -46,10 +46,11 @@ from packline.formats.types import DocumentBlock, ReadTask
 from packline.jobs.engine import plan_job, run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.folder import StoreFolder
-from packline.jobs.job import Numbered, ReportProgress, Runner
+from packline.jobs.job import ReportProgress, Runner
 from packline.jobs.on import On
+from packline.jobs.plan import Unit
 from packline.jobs.store_job import Imported, NumberedStoreJob
-from packline.jobs.unit import check_unchanged
+from packline.jobs.text_unit import check_unchanged
 from packline.jobs.units import number_units
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
@@ -96,14 +97,12 @@ class ImportedUnit(msgspec.Struct, frozen=True):
     """Documents cut off by the beginning or end of the data."""
 
 
-class UnitImporter(Runner[Numbered, ImportedUnit]):
+class UnitImporter(Runner[Unit, ImportedUnit]):
     """Runs units of an import.
 
     Raises:
         InputChanged: the data set has changed since the import began.
     """
-
-    unit = Numbered
 
     def __init__(self, job: ImportSettings) -> None:
         self._job = job
@@ -122,20 +121,20 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
         boundary = job.boundary
         self._policy = BoundaryPolicy(self._reader.edges, boundary.eod_id, boundary.bos_id, job.vocab_size)
 
-    def source_of(self, unit: Numbered) -> str:
+    def source_of(self, unit: Unit) -> str:
         """Name of the data set."""
         return self._job.source
 
-    def found(self, unit: Numbered) -> ImportedUnit | None:
+    def found(self, unit: Unit) -> ImportedUnit | None:
         """Receipt that another process has written meanwhile."""
         receipt = self._folder.find_receipt(unit.name)
         return None if receipt is None else ImportedUnit(receipt, 0)
 
-    def commit(self, unit: Numbered, result: ImportedUnit) -> None:
+    def commit(self, unit: Unit, result: ImportedUnit) -> None:
         """Move the unit's files into the store."""
         self._folder.commit(result.receipt)
 
-    def run(self, unit: Numbered, report: ReportProgress) -> ImportedUnit:
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[ImportedUnit]:
         """Write a unit's files into the work folder.
 
         Raises:
@@ -165,7 +164,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
                 if writer is not None:
                     writer.abandon()
                 raise
-        return ImportedUnit(Receipt(unit.name, job.source, inputs, shards, (), ledger, 0), unfinished)
+        yield ImportedUnit(Receipt(unit.name, job.source, inputs, shards, (), ledger, 0), unfinished)
 
     def _blocks(self, number: int) -> Iterator[tuple[DocumentBlock, int | None]]:
         """Blocks of a unit, and the first byte of the loss mask after each, where it matters."""

@@ -12,25 +12,16 @@ folder.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from packline.encoders.parity import RoundTrip
-from packline.errors import PacklineError, RecipeError
+from packline.errors import RecipeError
 from packline.fingerprint import Hasher
-from packline.jobs.begun import Stream, Unit, UnitCount
-from packline.jobs.build_runner import (
-    BuildInfo,
-    BuildResult,
-    Built,
-    StreamRead,
-    TokenizeSettings,
-)
 from packline.jobs.engine import run_job
 from packline.jobs.events import (
     BuildPlanned,
@@ -44,28 +35,23 @@ from packline.jobs.events import (
 )
 from packline.jobs.identity import BuildIdentity, digest_inputs
 from packline.jobs.job import Session
-from packline.jobs.limits import (
-    VAL_NOTE,
-    LimitWatch,
-    apply_limits,
-    run_scans,
-    settle_share,
-    share_below,
-)
+from packline.jobs.lanes import lanes_of, with_lanes
+from packline.jobs.limits import Limit, LimitedRun
 from packline.jobs.on import On
+from packline.jobs.plan import Unit, UnitCount
 from packline.jobs.resources import (
     count_workers,
     free_disk,
 )
-from packline.jobs.reuse import Reuse
+from packline.jobs.reuse import ReusableUnit, Reuse, ReusePlan
 from packline.jobs.store_job import Part, StoreJob
-from packline.jobs.unit import Task
-from packline.jobs.units import prepare
-from packline.recipe import Recipe, RunOptions
-from packline.sources.files import InputFile, not_text_notes
-from packline.sources.piece_checksum import piece_checksum
+from packline.jobs.text_unit import BuildInfo, BuildResult, Built
+from packline.jobs.units import TextBuild, prepare
+from packline.jobs.val_documents import VAL_NOTE, settle_text_share
+from packline.recipe import Recipe, RunOptions, is_limited
+from packline.sources.files import not_text_notes
+from packline.sources.piece_checksum import piece_checksum, stream_checksum
 from packline.sources.reader import Span, read_span
-from packline.sources.stream_splitter import StreamEnd, split_stream
 from packline.storage.inputs import refuse_name
 from packline.store.ledger import totals_by_source
 from packline.store.manifest import InputPiece, Manifest, Receipt, split_warnings
@@ -106,16 +92,16 @@ def run_build(
     refuse_name(str(out))
     began = time.monotonic() if started is None else started
     earlier = None if reuse is None else str(reuse)
-    return run_job(BuildJob(recipe, str(out), options, began, earlier, here=on == "local"), on_event, on=on)
+    return run_job(BuildJob(recipe, str(out), options, began, earlier, on=on), on_event, on=on)
 
 
-class BuildJob(StoreJob[Task, BuildResult, Finished]):
+class BuildJob(StoreJob[BuildResult, Finished]):
     """One build; made, it has checked settings, inputs and tokenizer.
 
     Args:
         started: start of all time measurements, on the monotonic clock.
         reuse: folder of an earlier store to take units from.
-        here: True if the units run on this machine alone.
+        on: where the units run.
     """
 
     result = BuildResult
@@ -131,9 +117,10 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         started: float,
         reuse: str | None = None,
         *,
-        here: bool = False,
+        on: On = "local",
     ) -> None:
-        self.work = work = prepare(recipe, options, here=here)
+        self.work = work = prepare(recipe, options, here=on == "local")
+        self._on, self._workers = on, 0
         self._reuse = None if reuse is None else Reuse(reuse, work, Path(out))
         self._reused = 0
         super().__init__(
@@ -141,14 +128,15 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         )
         self._started = started
         self._info: BuildInfo | None = None
-        self._limit = LimitWatch(self, self.receipts, self.streams)
+        self._matches: dict[str, ReusableUnit] = {}
+        """Units that an earlier store has, for a build with limits, which takes them over in their order."""
         self._first_encode = self._first_progress = 0.0
         self._peak = self._run_bytes = 0
         self._engine_bytes: dict[float, dict[str, int]] = {}
         self._undecoded: dict[float, int] = {}
 
     @property
-    def units(self) -> list[Unit | Stream]:
+    def units(self) -> list[Unit]:
         """Planned units, in document order."""
         return self.work.units
 
@@ -158,50 +146,70 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         inputs = digest_inputs(self.files)
         return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs)
 
-    def planned_units(self) -> list[Unit | Stream]:
-        """Planned units, as they are recorded."""
-        return self.units
-
-    def begin(self) -> Sequence[Task]:
+    def begin(self) -> list[Unit]:
         """Start or resume, and take over what an earlier store has."""
         todo = super().begin()
-        return todo if self._reuse is None else self._take_over(self._reuse, todo)
+        if self.recipe.val_documents:
+            self.tell(Note(VAL_NOTE))
+            self.val_share = self.work.val_share = settle_text_share(
+                self.work,
+                self.folder,
+                begun=bool(self.receipts),
+                workers=self.workers(len(todo)),
+                on=self._on,
+            )
+        if self._reuse is None:
+            return todo
+        plan = self._reuse.plan(todo, strict=self.work.options.strict)
+        self.tell(self._reuse.event(plan))
+        if is_limited(self.recipe):
+            self._matches = {match.unit.name: match for match in plan.matches}
+        else:
+            self._take_over(self._reuse, plan)
+        return self.todo()
 
-    def _take_over(self, reuse: Reuse, todo: Sequence[Task]) -> Sequence[Task]:
-        units = [self.units[task.number] for task in todo]
-        plan = reuse.plan(units, strict=self.work.options.strict)
-        self.tell(reuse.event(plan))
+    def _take_over(self, reuse: Reuse, plan: ReusePlan) -> None:
         taken = reuse.take_over(plan, self.folder)
         for problem in taken.problems[:SHOWN]:
             self.tell(Note(problem))
         if (more := len(taken.problems) - SHOWN) > 0:
             self.tell(Note(f"and {more:,} more units of {reuse.old.path} that cannot be used are run again"))
-        self._reused = len(taken.receipts)
+        self._reused += len(taken.receipts)
         for receipt in taken.receipts:
             self.committed.add(receipt.unit, receipt)
         for name, end in taken.streams.items():
             self.committed.add(name, end)
-        return self.todo()
+
+    def _take_over_one(self, unit: Unit, limit: Limit) -> bool:
+        """Commit a unit that an earlier store has, if it does not cross a limit."""
+        match = self._matches.pop(unit.name, None)
+        if match is None or self._reuse is None or limit.crosses(*match.receipts):
+            return False
+        before = self._reused
+        self._take_over(self._reuse, ReusePlan([match]))
+        return self._reused > before
 
     def parts(self, suspects: set[int]) -> Iterator[Part]:
-        """Parts of files that committed units and streams have read."""
+        """Parts of files that committed units have read, and files that were read slice by slice."""
         yield from super().parts(suspects)
         for unit in self.units:
-            if isinstance(unit, Stream) and unit.file in suspects and unit.name in self.streams:
-                yield unit.file, partial(self._is_whole, unit, self.streams[unit.name].checksum)
+            if unit.slice_bytes and unit.spans[0].file in suspects and unit.name in self.streams:
+                yield unit.spans[0].file, partial(self._is_whole, unit, self.streams[unit.name].checksum)
 
     def unproven(self, suspects: set[int]) -> dict[str, int]:
-        """Slices of streams that were not read to their end, and units that a limit has ended."""
+        """Slices of files that were not read to their end, and units that a limit has ended."""
         found: dict[str, int] = {}
-        slices = slices_of(self.receipts)
-        for unit in self.units:
-            if isinstance(unit, Stream):
-                if unit.file in suspects and unit.name not in self.streams:
-                    found |= dict.fromkeys(slices.get(unit.name, ()), unit.file)
-            elif self._limit.given and unit.name in self.receipts:
-                read = len(self.receipts[unit.name].inputs)
-                if read < len(unit.spans) and unit.spans[read].file in suspects:
-                    found[unit.name] = unit.spans[read].file
+        places = {unit.name: unit for unit in self.units}
+        for name, receipt in self.receipts.items():
+            unit = places[planned_name(name)]
+            if unit.slice_bytes:
+                proven = unit.name in self.streams
+                file = unit.spans[0].file
+            else:
+                proven = len(receipt.inputs) == len(unit.spans)
+                file = unit.spans[min(len(receipt.inputs), len(unit.spans) - 1)].file
+            if not proven and file in suspects:
+                found[name] = file
         return found
 
     def checksum(self, receipt: Receipt, piece: InputPiece) -> str:
@@ -215,57 +223,22 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             pass
         return str(hasher.hexdigest())
 
-    def _is_whole(self, stream: Stream, checksum: str) -> bool:
-        """Read a stream again to its end, without spilling slices; True if it has this checksum."""
-        pieces = split_stream(
-            self.files[stream.file],
-            self.recipe.sources[stream.source],
-            Path(),
-            chunk_bytes=stream.slice_bytes,
-            max_document_bytes=self.recipe.max_document_bytes,
-            skip=range(2**62),
-        )
-        return checksum == next(piece.checksum for piece in pieces if isinstance(piece, StreamEnd))
+    def _is_whole(self, unit: Unit, checksum: str) -> bool:
+        """Read a file again to its end; True if it has this checksum."""
+        file, source = self.files[unit.spans[0].file], self.recipe.sources[unit.source]
+        return checksum == stream_checksum(file, source, self.recipe.max_document_bytes)
 
-    def todo(self) -> list[Task]:
-        """Units and streams without a receipt, in document order."""
-        self._limit = LimitWatch(self, self.receipts, self.streams)
-        slices = slices_of(chain(self.receipts, self.committed.unread))
-        todo = []
-        for number, unit in enumerate(self.units):
-            done = slices.get(unit.name, ())
-            end = self.streams.get(unit.name)
-            if not (self.committed.has(unit.name) or (end is not None and len(done) == end.units)):
-                todo.append(self._task(number, unit, tuple(done)))
-        return todo
-
-    def _task(self, number: int, unit: Unit | Stream, done: tuple[str, ...]) -> Task:
-        """Task of a unit; `done` are the slices of a stream that are committed."""
-        recipe = self.recipe
-        common: dict[str, Any] = {
-            "name": unit.name,
-            "number": number,
-            "source": unit.source,
-            "max_documents": recipe.limit_documents,
-            "max_tokens": recipe.limit_tokens,
-            "val_share": None if self.val_share is msgspec.UNSET else self.val_share,
-        }
-        if isinstance(unit, Unit):
-            return Task(spans=unit.spans, **common)
-        return Task(is_stream=True, stream=unit, skip=done, **common)
-
-    def refuse_slices(self) -> None:
-        """Refuse what concerns the documents of all slices together.
+    def refuse_sharing(self) -> None:
+        """Refuse a limit of the whole build.
 
         Raises:
-            RecipeError: a limit of documents or tokens, or a number of validation documents.
+            RecipeError: a limit of documents or tokens.
         """
-        given = ("limit_documents", "limit_tokens", "val_documents")
+        given = ("limit_documents", "limit_tokens")
         if name := next((name for name in given if isinstance(getattr(self.recipe, name), int)), None):
             raise RecipeError(
-                f"{name} counts the documents of all slices together, and slices do not know of each other",
-                hint="leave it out, or build on one machine or on Ray"
-                + ("; val_fraction works with slices" if name == "val_documents" else ""),
+                f"{name} counts the documents of the whole build, and slices do not know of each other",
+                hint="leave it out, or build on one machine",
             )
 
     def node_workers(self) -> int | None:
@@ -276,7 +249,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         """Bytes of memory that this number of workers may use together."""
         return self.work.options.memory_bytes or super().memory_of(workers)
 
-    def opening_on(self, workers: int, memory_bytes: int) -> TokenizeSettings:
+    def opening_on(self, workers: int, memory_bytes: int) -> TextBuild:
         """Settings for a node of a cluster."""
         options = msgspec.structs.replace(self.work.options, workers=workers, memory_bytes=memory_bytes)
         return msgspec.structs.replace(self.opening(), options=options)
@@ -285,9 +258,9 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         """Number of processes; 0: this one."""
         return count_workers(self.work.options)[0]
 
-    def announce(self, todo: Sequence[Task], workers: int) -> None:
+    def announce(self, todo: Sequence[Unit], workers: int) -> None:
         """Report the plan, inputs that do not look like text, and a disk that may be too small."""
-        work, expected = self.work, self.work.source_bytes
+        work, expected, self._workers = self.work, self.work.source_bytes, workers
         self._count = UnitCount(self.plan, self.receipts, self.streams)
         planned = BuildPlanned(
             units=self._count.total,
@@ -311,50 +284,53 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         for line in not_text_notes(self.files, work.names):
             self.tell(Note(line))
         itemsize = 2 if self.dtype == "uint16" else 4
-        text_bytes = sum(self.units[task.number].text_bytes for task in todo)
+        text_bytes = sum(unit.text_bytes for unit in todo)
         what = "store"
         if self.folder.is_remote:  # only the units in flight are on this disk
             what = f"scratch folder {self.folder.work}"
             largest = max((unit.text_bytes for unit in self.units), default=0)
             text_bytes = min(text_bytes, IN_FLIGHT * max(workers, 1) * largest)
         needed, free = int(text_bytes / BYTES_A_TOKEN * itemsize), free_disk(self.folder.parent)
-        if needed > free and not self._limit.given:
+        if needed > free and not is_limited(self.recipe):
             room = f"{needed / 1e6:,.1f} MB, and the disk has {free / 1e6:,.1f} MB free"
             self.tell(Note(f"the {what} may need {room}"))
 
-    def opening(self) -> TokenizeSettings:
-        """Settings of the units."""
-        return TokenizeSettings(
-            self.recipe,
-            self.work.options,
-            self.files,
-            self.tokenizer,
-            self.work.encodable,
-            self.boundary,
-            self.tokenizer.fingerprint,
-            self.folder.place,
+    def opening(self) -> TextBuild:
+        """The build without its units, which workers get one by one."""
+        scratch = str(self.folder.tmp) if is_limited(self.recipe) else ""
+        return msgspec.structs.replace(
+            self.work,
+            units=[],
+            loaded=self.work.encodable,
+            fingerprint=self.tokenizer.fingerprint,
+            out=self.folder.place,
+            scratch=scratch,
         )
 
-    def settle(self, session: Session, todo: Sequence[Task]) -> Sequence[Task]:
-        """Report the engines, and choose the validation documents, if their number is given."""
-        self._info = info = msgspec.convert(session.info(), BuildInfo)
-        self.tell(EnginesTried(info.reports, list(info.names), info.reason))
-        if not (count := self.recipe.val_documents):
-            return todo
-        self.tell(Note(VAL_NOTE))
+    def opened(self, info: Any) -> None:
+        """Report the engines."""
+        self._info = found = msgspec.convert(info, BuildInfo)
+        self.tell(EnginesTried(found.reports, list(found.names), found.reason))
 
-        def compute() -> float:
-            return share_below(run_scans(session, list(self._scans())), count)
+    def run(self, session: Session, units: Sequence[Unit]) -> None:
+        """Run units: files that cannot be cut in lanes, and up to the limits if there are any."""
+        if not is_limited(self.recipe):
+            super().run(session, with_lanes(units, self.files, self._workers))
+            return
 
-        self.val_share = settle_share(self.folder, self.files, bool(self.receipts), compute)
-        return [msgspec.structs.replace(task, val_share=self.val_share) for task in todo]
+        def lanes(unit: Unit) -> Sequence[Unit]:
+            return list(lanes_of(unit, self.files, self._workers, unit.text_bytes))
 
-    def _scans(self) -> Iterator[Task]:
-        """Units that scan all documents that can be in the validation split."""
-        for unit in self.units:
-            if not self.recipe.sources[unit.source].split:
-                spans = unit.spans if isinstance(unit, Unit) else (_whole(self.files[unit.file]),)
-                yield Task(name=f"scan-{unit.name}", source=unit.source, spans=spans, is_scan=True)
+        limited = LimitedRun(
+            self.recipe,
+            self.units,
+            self.committed,
+            self.folder,
+            self.folder.tmp,
+            self.take,
+            self.progress,
+        )
+        limited.run(session, lanes, self._workers, self._take_over_one)
 
     def progress(self, event: Event) -> None:
         """Add up the text of this run."""
@@ -365,16 +341,15 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
 
     def take(self, name: str, result: BuildResult) -> None:
         """Record a receipt and measurements."""
-        if isinstance(result, StreamRead):
-            if result.receipt is not None:
-                self.committed.add(name, result.receipt)
-                self._recount(partial(self._count.end, name, result.receipt.units))
-        elif isinstance(result, Built):
+        if isinstance(result, Built):
             receipt = result.receipt
-            self.committed.add(name, receipt)
+            self.committed.add(receipt.unit, receipt)
             self._measure(result)
-            self._recount(partial(self._count.add, name))
-            self.tell(UnitDone(name, receipt.ledger.documents, receipt.ledger.tokens, result.rates))
+            self._recount(partial(self._count.add, receipt.unit))
+            self.tell(UnitDone(receipt.unit, receipt.ledger.documents, receipt.ledger.tokens, result.rates))
+        elif name not in self.streams:  # else another lane has recorded it
+            self.committed.add(name, result.receipt)
+            self._recount(partial(self._count.end, name, result.receipt.units))
 
     def _recount(self, change: Callable[[], None]) -> None:
         before = (self._count.total, self._count.is_exact)
@@ -389,57 +364,10 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         self._engine_bytes[first] = result.engine_bytes
         self._undecoded[first] = result.undecoded
 
-    def enough(self) -> Callable[[], bool] | None:
-        """True when the committed units, in order and without a gap, reach the recipe's limits."""
-        return self._limit.reached if self._limit.given else None
-
-    def round_trip(self, session: Session) -> RoundTrip:
+    def round_trip(self) -> RoundTrip:
         """Exactness with which ids of the tokenizer decode to the text."""
         assert self._info is not None
         return self._info.round_trip
-
-    def finish(self, session: Session) -> Finished:
-        """Cut the units to the limits, and publish the manifest."""
-        if self._limit.given:  # units may have been committed after the limit was reached
-            folder = self.folder
-
-            def run_again(name: str, documents: int | None, tokens: int | None) -> Receipt:
-                return self._run_again(session, name, documents, tokens)
-
-            self.committed.refresh()
-            while broken := folder.without_files(self.receipts.values()):
-                for receipt in broken:
-                    folder.withdraw(receipt)
-                self.committed.refresh()
-                session.run(self.todo(), self.progress, self.take, self.enough())
-            apply_limits(self, folder, self.receipts, self.streams, run_again)
-            self.committed = folder.read_receipts()
-        return super().finish(session)
-
-    def _run_again(self, session: Session, name: str, documents: int | None, tokens: int | None) -> Receipt:
-        """Run one unit by name, with other limits."""
-        of = planned_name(name)
-        planned = next((unit for unit in self.units if unit.name == of), None)
-        if planned is None:
-            raise PacklineError(f"unit {name} is not in the plan")
-        common: dict[str, Any] = {
-            "source": planned.source,
-            "max_documents": documents,
-            "max_tokens": tokens,
-            "val_share": None if self.val_share is msgspec.UNSET else self.val_share,
-        }
-        if isinstance(planned, Stream):
-            task = Task(name=of, is_stream=True, stream=planned, only=name, **common)
-        else:
-            task = Task(name=name, spans=planned.spans, **common)
-        found: list[Receipt] = []
-
-        def take(_: str, result: BuildResult) -> None:
-            if isinstance(result, Built):
-                found.append(result.receipt)
-
-        session.run([task], lambda event: None, take)
-        return found[0]
 
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> Finished:
         """Summary of the build."""
@@ -470,21 +398,3 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         )
         self.tell(finished)
         return finished
-
-
-def slices_of(units: Iterable[str]) -> dict[str, list[str]]:
-    """Names of slices, by the name of their stream."""
-    slices: dict[str, list[str]] = {}
-    for name in units:
-        if (stream := planned_name(name)) != name:
-            slices.setdefault(stream, []).append(name)
-    return slices
-
-
-def _whole(file: InputFile) -> Span:
-    if file.format != "parquet":
-        return Span(file.index, 0, file.size)
-    from packline.sources.parquet import open_parquet
-
-    with file.open() as raw:
-        return Span(file.index, 0, open_parquet(raw, file.path).metadata.num_row_groups)

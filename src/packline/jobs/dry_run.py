@@ -32,8 +32,9 @@ import numpy as np
 from packline.encoders.encoder import Encoder
 from packline.errors import EncoderMismatch, PacklineError
 from packline.fingerprint import Hasher
-from packline.jobs.unit import Task, UnitRun, UnitRunner
-from packline.jobs.units import Work
+from packline.jobs.plan import Unit
+from packline.jobs.text_unit import TextRunner, UnitRun
+from packline.jobs.units import TextBuild
 from packline.recipe import Source
 from packline.sources.batch import Batch, Texts
 from packline.sources.compression import DecompressedStream
@@ -96,14 +97,13 @@ class Sample:
         return {reason: count for reason, count in sorted(reasons.items()) if count}
 
 
-def dry_run(work: Work, encoder: Encoder) -> list[Sample]:
+def dry_run(work: TextBuild, encoder: Encoder) -> list[Sample]:
     """Run a sample of every source; the size of the sample is divided among them."""
     by_reference = encoder.encodes_by_reference
     size = REFERENCE_SAMPLE_BYTES if by_reference else SAMPLE_BYTES
     budget = max(size // len(work.names), LEAST_RANGE)
     with tempfile.TemporaryDirectory(prefix="packline-") as folder:
-        job = msgspec.structs.replace(work.settings, strict=False)
-        runner = UnitRunner(job, encoder, Path(folder))
+        runner = TextRunner(work, encoder, Path(folder))
         passes = [
             [_run_source(work, runner, number, budget) for number in range(len(work.names))]
             for _ in range(1 if by_reference else PASSES)
@@ -113,7 +113,7 @@ def dry_run(work: Work, encoder: Encoder) -> list[Sample]:
     return passes[-1]
 
 
-def _run_source(work: Work, runner: UnitRunner, number: int, budget: int) -> Sample:
+def _run_source(work: TextBuild, runner: TextRunner, number: int, budget: int) -> Sample:
     """Run one unit made of ranges of some files of a source."""
     source = work.recipe.sources[number]
     files = [file for file in work.files if file.source == number]
@@ -123,7 +123,8 @@ def _run_source(work: Work, runner: UnitRunner, number: int, budget: int) -> Sam
     least = max(LEAST_FILES // len(work.names), 2)
     done = sampled_size = 0
     started = time.perf_counter()
-    unit = UnitRun(runner, Task(name=f"{number:06d}", source=number), lambda *_: None)
+    name = f"{number:06d}"
+    unit = UnitRun(runner, Unit(name, source=number), name, lambda *_: None)
     try:
         for file in (chosen[place] for place in spread_indices(len(chosen))):
             if done >= least and sample.sampled_bytes >= budget:
@@ -149,7 +150,7 @@ def _run_source(work: Work, runner: UnitRunner, number: int, budget: int) -> Sam
     return sample
 
 
-def _run_file(work: Work, unit: UnitRun, file: InputFile, budget: int, sample: Sample) -> int:
+def _run_file(work: TextBuild, unit: UnitRun, file: InputFile, budget: int, sample: Sample) -> int:
     """Run ranges of a file of about `budget` bytes, and add what they amount to; return the file's size.
 
     A file that cannot be read is a problem of the sample and adds nothing.

@@ -36,11 +36,12 @@ import numpy as np
 from packline.errors import RecipeError, UnitsLeft
 from packline.jobs.events import Event, Progress
 from packline.jobs.executor import Executor, LocalProcesses, LocalThreads, Serial
-from packline.jobs.job import Job, Opening, Session, WorkUnit
+from packline.jobs.job import Job, Opening, Session
 from packline.jobs.on import On, Slice, check_on, cluster_executor
+from packline.jobs.plan import Unit
 from packline.permutation import Permutation
 
-U = TypeVar("U", bound=WorkUnit)
+U = TypeVar("U", bound=Unit)
 KEY = 15
 
 
@@ -70,11 +71,11 @@ class SliceShares:
 
     def help(self, units: Sequence[U]) -> list[U]:
         """Units of other slices to help with: their last ones first, and each slice begins elsewhere."""
-        others = sorted((unit for unit in units if not unit.is_stream), key=self._place, reverse=True)
+        others = sorted((unit for unit in units if not unit.slice_bytes), key=self._place, reverse=True)
         start = len(others) * self._slice.number // self._slice.count
         return others[start:] + others[:start]
 
-    def _place(self, unit: WorkUnit) -> int:
+    def _place(self, unit: Unit) -> int:
         return self._order[unit.number]
 
 
@@ -85,12 +86,12 @@ def run_slice(job: Job[U, Any, Any], session: Session, todo: Sequence[U], slice:
         UnitsLeft: other slices have yet to finish units; the job is not published.
     """
     shares = SliceShares(job.planned(), slice)
-    session.run(shares.own(todo), job.progress, job.take)
+    job.run(session, shares.own(todo))
     if left := job.look_again():
-        session.run(shares.help(left), job.progress, job.take)
+        job.run(session, shares.help(left))
         left = job.look_again()
     if left:
-        streams = sum(unit.is_stream for unit in left)
+        streams = sum(unit.slice_bytes > 0 for unit in left)
         what = f"{len(left) - streams:,} units" + (f" and {streams:,} compressed files" if streams else "")
         raise UnitsLeft(
             f"slice {slice} is done; {what} are left to other slices",
@@ -126,15 +127,14 @@ def run_job(
     on = check_on(on)
     executor = cluster_executor(on) or executor
     job.is_shared = on != "local"
-    if isinstance(on, Slice):
-        if job.folder is None:
-            raise RecipeError(
-                "this job keeps no receipts, so slices of it cannot meet",
-                hint="run it on one machine, or on Ray",
-            )
-        job.refuse_slices()
+    if isinstance(on, Slice) and job.folder is None:
+        raise RecipeError(
+            "this job keeps no receipts, so slices of it cannot meet", hint="run it on one machine, or on Ray"
+        )
+    if job.is_shared:
+        job.refuse_sharing()
     if job.folder is not None:
-        job.folder.shared = job.is_shared and job.may_share()
+        job.folder.shared = job.is_shared
         job.folder.drives = not isinstance(on, Slice)
     with ExitStack() as stack:
         if executor is not None:
@@ -149,15 +149,14 @@ def run_job(
         executor = executor or _local_executor(job, len(todo))
         workers = executor.count(job, len(todo))
         job.announce(todo, workers)
-        job.check()
         stack.callback(executor.close)  # before the lock is released
         session = executor.open(job, workers)
-        units = job.settle(session, todo)
+        job.opened(session.info())
         if isinstance(on, Slice):
-            run_slice(job, session, units, on)
+            run_slice(job, session, todo, on)
         else:
-            session.run(units, job.progress, job.take, job.enough())
-        summary = job.finish(session)
+            job.run(session, todo)
+        summary = job.finish()
         if job.is_shared:  # processes on other nodes have held the lock
             executor.close()
             job.clean()
@@ -169,7 +168,6 @@ def plan_job(job: Job[Any, Any, Any], on_event: Callable[[Event], None]) -> None
     job.tell = on_event
     units = job.planned()
     job.announce(range(units), job.workers(units))
-    job.check()
 
 
 def _local_executor(job: Job[Any, Any, Any], units: int) -> Executor:
@@ -181,7 +179,7 @@ def _local_executor(job: Job[Any, Any, Any], units: int) -> Executor:
 
 def run_units(
     settings: Opening,
-    units: Sequence[WorkUnit],
+    units: Sequence[Unit],
     result: type[R],
     *,
     workers: int,
@@ -204,7 +202,7 @@ def run_units(
     return run_job(_Collection(settings, units, result, workers, on_tokens), on=on)
 
 
-class _Collection(Job[WorkUnit, R, list[R]]):
+class _Collection(Job[Unit, R, list[R]]):
     """A job without a folder, whose summary is its results."""
 
     if_died = "use fewer workers if memory ran out"
@@ -212,7 +210,7 @@ class _Collection(Job[WorkUnit, R, list[R]]):
     def __init__(
         self,
         settings: Opening,
-        units: Sequence[WorkUnit],
+        units: Sequence[Unit],
         result: type[R],
         processes: int,
         on_tokens: Callable[[int], None],
@@ -221,7 +219,7 @@ class _Collection(Job[WorkUnit, R, list[R]]):
         self._processes, self._on_tokens = processes, on_tokens
         self._results: dict[str, R] = {}
 
-    def begin(self) -> Sequence[WorkUnit]:
+    def begin(self) -> Sequence[Unit]:
         return self._units
 
     def workers(self, units: int) -> int:
@@ -237,5 +235,5 @@ class _Collection(Job[WorkUnit, R, list[R]]):
     def take(self, name: str, result: R) -> None:
         self._results[name] = result
 
-    def finish(self, session: Session) -> list[R]:
+    def finish(self) -> list[R]:
         return [self._results[unit.name] for unit in self._units]

@@ -21,10 +21,9 @@ import numpy as np
 
 from packline.encoders import EngineReport
 from packline.encoders.encoder import SCRIPTS, Encoder, script_of
-from packline.jobs.begun import Stream
 from packline.jobs.dry_run import LEAST_RANGE, Sample, dry_run
 from packline.jobs.resources import count_workers, free_disk, resident_memory
-from packline.jobs.units import COMPRESSION_GUESS, SampleTexts, Work, load_encoder, prepare, set_room
+from packline.jobs.units import COMPRESSION_GUESS, SampleTexts, TextBuild, load_encoder, prepare, room_of
 from packline.recipe import Recipe, RunOptions
 from packline.sources.batch import Texts
 from packline.sources.files import InputFile, not_text_notes
@@ -32,7 +31,6 @@ from packline.store.shard import index_size
 
 UNIT_PROVENANCE_BYTES = 2048
 """Size of a `.docs.parquet` without documents."""
-SLICES_AHEAD = 2
 
 
 class SourceEstimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,8 +75,6 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     tokens_per_byte: float
     store_bytes: int
-    temporary_bytes: int
-    """Disk space needed during the build, on top of the store."""
     free_disk: int
     enough_disk: bool
     workers: int
@@ -144,8 +140,8 @@ def estimate_build(recipe: Recipe, options: RunOptions = RunOptions(), *, out: s
     text_bytes, tokens = sum(one.text_bytes for one in sources), sum(one.tokens for one in sources)
     documents = sum(one.documents for one in sources)
     workers, memory = count_workers(options)
-    set_room(work, chosen.names, base)
-    units, temporary = _units(work, max(workers, 1))
+    room = room_of(work, chosen.names, base)
+    units = sum(unit.receipts for unit in work.units)
     store_bytes = _store_bytes(work, samples, sources, units)
     free = free_disk(Path(out))
     at_once = max(min(workers, units), 1)
@@ -165,12 +161,11 @@ def estimate_build(recipe: Recipe, options: RunOptions = RunOptions(), *, out: s
         tokens=tokens,
         tokens_per_byte=tokens / text_bytes if text_bytes else 0.0,
         store_bytes=store_bytes,
-        temporary_bytes=temporary,
         free_disk=free,
-        enough_disk=store_bytes + temporary <= free,
+        enough_disk=store_bytes <= free,
         workers=workers,
         memory_a_worker=memory,
-        largest_document=min(work.room.document, recipe.max_document_bytes),
+        largest_document=min(room.document, recipe.max_document_bytes),
         seconds=round(loading + warm / at_once, 2),
         seconds_cold=round(loading + cold / at_once, 2),
         core_seconds=round(warm, 6),
@@ -191,7 +186,7 @@ def estimate_build(recipe: Recipe, options: RunOptions = RunOptions(), *, out: s
     return msgspec.structs.replace(result, warnings=_warnings(work, samples, result))
 
 
-def _scale(work: Work, sample: Sample) -> SourceEstimate:
+def _scale(work: TextBuild, sample: Sample) -> SourceEstimate:
     boundary_tokens = 1 if work.boundary.bos_id is None else 2
     return SourceEstimate(
         files=len(sample.files),
@@ -226,7 +221,7 @@ def _rates(encoder: Encoder, texts: list[str]) -> dict[str, dict[str, float]]:
     return rates
 
 
-def _limit(work: Work, sources: list[SourceEstimate]) -> list[SourceEstimate]:
+def _limit(work: TextBuild, sources: list[SourceEstimate]) -> list[SourceEstimate]:
     """Apply the limits in document order: each source takes from the remainder in turn."""
     documents, tokens = work.recipe.limit_documents, work.recipe.limit_tokens
     limited = []
@@ -245,19 +240,7 @@ def _limit(work: Work, sources: list[SourceEstimate]) -> list[SourceEstimate]:
     return limited
 
 
-def _units(work: Work, workers: int) -> tuple[int, int]:
-    """Number of units, and bytes of slices that wait for their encoders."""
-    units, largest = 0, 0
-    for unit in work.units:
-        if isinstance(unit, Stream):
-            units += unit.slices()
-            largest = max(largest, min(unit.slice_bytes, unit.text_bytes))
-        else:
-            units += 1
-    return units, largest * (workers + SLICES_AHEAD)
-
-
-def _store_bytes(work: Work, samples: list[Sample], sources: list[SourceEstimate], units: int) -> int:
+def _store_bytes(work: TextBuild, samples: list[Sample], sources: list[SourceEstimate], units: int) -> int:
     """Size of shards, provenance, tokenizer and receipts (counted again in the manifest)."""
     provenance = float(UNIT_PROVENANCE_BYTES * units)
     for sample, found in zip(samples, sources, strict=True):
@@ -270,7 +253,7 @@ def _store_bytes(work: Work, samples: list[Sample], sources: list[SourceEstimate
     return tokens * itemsize + index_size(documents) + round(provenance) + receipts + tokenizer
 
 
-def _fields(work: Work) -> list[FieldChoice]:
+def _fields(work: TextBuild) -> list[FieldChoice]:
     kinds = Counter(
         (work.names[file.source], file.format, file.compression, file.text, file.id) for file in work.files
     )
@@ -282,11 +265,11 @@ def _text_bytes(file: InputFile) -> int:
     return file.size * (COMPRESSION_GUESS if file.compression or file.format == "parquet" else 1)
 
 
-def _warnings(work: Work, samples: list[Sample], found: Estimate) -> list[str]:
+def _warnings(work: TextBuild, samples: list[Sample], found: Estimate) -> list[str]:
     """Warnings to show before starting."""
     lines = not_text_notes(work.files, work.names)
     if not found.enough_disk:
-        needed = found.store_bytes + found.temporary_bytes
+        needed = found.store_bytes
         free = found.free_disk
         lines.append(f"the disk is too small: {needed / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free")
     for name, sample in zip(work.names, samples, strict=True):

@@ -2,12 +2,13 @@
 
     Serial            the driver's own process: no fork, no pipe, the same bytes
     LocalThreads      threads of it, for exports: their time is spent outside of the interpreter
-    LocalProcesses    driver ──units──> host ──fork──> worker, worker, ..., feeder
+    LocalProcesses    driver ──units──> host ──fork──> worker, worker, ...
                              <─progress, results─
     Ray               one such host on every node (`ray_executor`)
 
 An executor knows nothing of tokens, folders or formats: it opens a runner (`Opening`), hands out units, and
-returns results that are committed already. To add one, implement `Executor`, and name it in `where`. All
+returns results that are committed already. To add one, implement `Executor`, and choose it in
+`engine`. All
 processes end with the driver, for whatever reason.
 """
 
@@ -28,20 +29,20 @@ from packline.jobs.events import Event, Failed, Progress, revive
 from packline.jobs.host_process import (
     REPLIES,
     Committed,
-    Drop,
-    Dropped,
+    Done,
     HostProcess,
     Opened,
     Run,
     encode,
     start_message,
 )
-from packline.jobs.job import Job, Runner, Session, WorkUnit
+from packline.jobs.job import Job, Runner, Session
+from packline.jobs.plan import Unit
 
 REPORT_SECONDS = 0.2
 """Least time between two progress events of a process."""
 WINDOW = 4096
-"""Units that are sent to the host and not committed: a job may have a million."""
+"""Units that are sent to the host and not done: a job may have a million."""
 
 
 class Executor(Protocol):
@@ -78,11 +79,13 @@ class Reporter:
 
 
 class Committer:
-    """Runs units in this process, and commits each while the next one runs.
+    """Runs units in this process, and commits each result while the next one is made.
 
     Args:
         on_progress: called in this thread.
         on_result: called after a commit: in the committing thread if `at_once`, else in this one.
+        on_done: called in the committing thread with the name of a unit once its last result is committed, or
+            with the error of that commit.
     """
 
     def __init__(
@@ -90,33 +93,40 @@ class Committer:
         runner: Runner[Any, Any],
         on_progress: Callable[[Progress], None],
         on_result: Callable[[str, Any], None],
+        on_done: Callable[[str, BaseException | None], None] = lambda name, error: None,
         *,
         at_once: bool,
     ) -> None:
-        self._runner, self._on_result, self._at_once = runner, on_result, at_once
+        self._runner, self._on_result, self._on_done = runner, on_result, on_done
+        self._at_once = at_once
         self._report = Reporter(on_progress)
         self._threads = ThreadPoolExecutor(1)
         self._pending: tuple[Future[None], str, Any] | None = None
 
-    def run(self, unit: WorkUnit) -> None:
-        """Run a unit; on return, the previous one is committed."""
-        if self._runner.is_shared and (result := self._runner.found(unit)) is not None:
-            self.wait()
-            self._on_result(unit.name, result)
-            return
+    def run(self, unit: Unit) -> None:
+        """Run a unit; on return, all its results but the last are committed."""
         self._report.source = self._runner.source_of(unit)
-        result = self._runner.run(unit, self._report)
-        self._report.flush()
-        self.wait()
-        self._pending = (self._threads.submit(self._commit, unit, result), unit.name, result)
+        found = self._runner.found(unit) if self._runner.is_shared else None
+        for result in self._runner.run(unit, self._report) if found is None else (found,):
+            self._report.flush()
+            self.wait()
+            commit = self._commit if found is None else self._pass_on
+            self._pending = (self._threads.submit(commit, unit, result), unit.name, result)
+        self._threads.submit(self._end, self._pending, unit.name)
 
-    def _commit(self, unit: WorkUnit, result: Any) -> None:
+    def _commit(self, unit: Unit, result: Any) -> None:
         self._runner.commit(unit, result)
+        self._pass_on(unit, result)
+
+    def _pass_on(self, unit: Unit, result: Any) -> None:
         if self._at_once:
             self._on_result(unit.name, result)
 
+    def _end(self, pending: tuple[Future[None], str, Any] | None, name: str) -> None:
+        self._on_done(name, None if pending is None else pending[0].exception())
+
     def wait(self) -> None:
-        """Wait until the last unit is committed."""
+        """Wait until the last result is committed."""
         if self._pending is not None:
             (future, name, result), self._pending = self._pending, None
             future.result()
@@ -157,41 +167,18 @@ class Serial:
 
     def run(
         self,
-        units: Sequence[WorkUnit],
+        units: Sequence[Unit],
         on_event: Callable[[Event], None],
         on_result: Callable[[str, Any], None],
-        enough: Callable[[], bool] | None = None,
     ) -> None:
         """See `Session.run`."""
-        if not units or (enough is not None and enough()):
+        if not units:
             return
-        runner = self._opened()
-        committer = Committer(runner, on_event, on_result, at_once=False)
-
-        def run_all() -> None:
-            for unit in units:
-                if not unit.is_stream:
-                    committer.run(unit)
-                else:
-                    for part in runner.cut(unit):
-                        if isinstance(part, WorkUnit):
-                            committer.run(part)
-                            if enough is not None:
-                                committer.wait()
-                                if enough():
-                                    return
-                        else:
-                            committer.wait()
-                            runner.commit(unit, part)
-                            on_result(unit.name, part)
-                if enough is not None:
-                    committer.wait()
-                    if enough():
-                        return
-            committer.wait()
-
+        committer = Committer(self._opened(), on_event, on_result, at_once=False)
         try:
-            run_all()
+            for unit in units:
+                committer.run(unit)
+            committer.wait()
         finally:
             committer.close()
 
@@ -205,7 +192,7 @@ class _Stopped(Exception):
 
 
 class LocalThreads(Serial):
-    """Runs units in threads of this process, each with its own runner; for jobs without streams and limits.
+    """Runs units in threads of this process, each with its own runner; for units with one result each.
 
     A process needs a third of a second for its imports and a thread none, so threads are faster where nearly
     all of the time is spent in NumPy, Arrow and the kernel.
@@ -223,13 +210,12 @@ class LocalThreads(Serial):
 
     def run(
         self,
-        units: Sequence[WorkUnit],
+        units: Sequence[Unit],
         on_event: Callable[[Event], None],
         on_result: Callable[[str, Any], None],
-        enough: Callable[[], bool] | None = None,
     ) -> None:
         """See `Session.run`."""
-        assert enough is None and self._job is not None
+        assert self._job is not None
         job, waiting, one_at_a_time = self._job, iter(units), threading.Lock()
         events: SimpleQueue[Progress | tuple[str, Any] | Future[None]] = SimpleQueue()
         stopped = threading.Event()
@@ -311,39 +297,28 @@ class LocalProcesses:
 
     def run(
         self,
-        units: Sequence[WorkUnit],
+        units: Sequence[Unit],
         on_event: Callable[[Event], None],
         on_result: Callable[[str, Any], None],
-        enough: Callable[[], bool] | None = None,
     ) -> None:
         """See `Session.run`."""
         assert self._job is not None and self._host is not None
-        if not units or (enough is not None and enough()):
-            return
-        waiting, in_order = iter(units), enough is not None
-        sent: set[str] = set()
-        done = 0
+        waiting, left, sent = iter(units), len(units), 0
         # Units are sent by a thread, since the host may be sending a large result at the same time.
         with ThreadPoolExecutor(1) as sender:
-            while done < len(units):
-                if len(sent) <= WINDOW // 2 and (more := list(islice(waiting, WINDOW - len(sent)))):
-                    sent.update(unit.name for unit in more)
-                    sender.submit(self._host.send, Run([encode(unit) for unit in more], in_order))
+            while left:
+                if sent <= WINDOW // 2 and (more := list(islice(waiting, WINDOW - sent))):
+                    sent += len(more)
+                    sender.submit(self._host.send, Run([encode(unit) for unit in more]))
                 reply = self._receive()
                 if isinstance(reply, Progress):
                     on_event(reply)
                 elif isinstance(reply, Committed):
-                    if reply.name in sent:  # else a part of a stream
-                        sent.discard(reply.name)
-                        done += 1
                     on_result(reply.name, msgspec.msgpack.decode(reply.result, type=self._job.result))
-                    if enough is not None and enough():
-                        sender.submit(self._host.send, Drop())
-                        while not isinstance(self._receive(), Dropped):
-                            pass
-                        return
+                elif isinstance(reply, Done):
+                    sent, left = sent - 1, left - 1
 
-    def _receive(self) -> Opened | Progress | Committed | Dropped:
+    def _receive(self) -> Opened | Progress | Committed | Done:
         assert self._host is not None
         reply = REPLIES.decode(self._host.receive())
         if isinstance(reply, Failed):

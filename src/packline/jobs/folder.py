@@ -1,7 +1,7 @@
 """Output of a build: its records, committed units and publication, on any storage.
 
     .packline/build.json      identity of the build: recipe, tokenizer, inputs, versions
-    .packline/plan.zst        all planned units and inputs (`begun`)
+    .packline/plan.zst        all planned units and inputs (`plan`)
     train-....bin ...         shards of committed units
     receipts/UNIT.json        commit record of a unit, written after its files
     manifest.json             commit record of the store, written last of all
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -26,12 +26,12 @@ import msgspec
 
 from packline.errors import ResumeMismatch, StoreBusy, StoreError
 from packline.fingerprint import hash_bytes
-from packline.jobs.begun import PLAN, read_begun
 from packline.jobs.driver import ACTIVE, DrivenFolder, Driver
 from packline.jobs.identity import BuildIdentity, input_differences, refuse_differences
+from packline.jobs.plan import PLAN, read_plan
 from packline.jobs.receipts import SEEN, CommittedReceipts
 from packline.jobs.work import open_results, process_name, store_work_folder
-from packline.recipe import is_limited, recipe_difference
+from packline.recipe import recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import refuse_name
 from packline.storage.local import disk_errors
@@ -171,7 +171,7 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
                 (self.path / RECEIPTS).mkdir(exist_ok=True)
             if self.alone():
                 self.clear_unfinished()
-                if not self.is_remote or is_limited(identity.recipe):
+                if not self.is_remote:
                     self.drop_uncommitted()
                 self.admit_others()
         return earlier
@@ -198,7 +198,7 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
             differences.append(f"the tokenizer's content: {old.tokenizer[:12]} -> {new.tokenizer[:12]}")
         differences += recipe_difference(old.boundary, new.boundary)
         if old.inputs.names != new.inputs.names:
-            begun = read_begun(self.storage)
+            begun = read_plan(self.storage)
             lists = ([] if begun is None else begun.files, files)
             paths = {(one.source, one.name): one.path for listed in lists for one in listed}
             sizes = ([(paths[one.source, one.name], one.size) for one in listed] for listed in lists)
@@ -257,13 +257,21 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
             if name.endswith(STREAM)
         }
 
-    def commit(self, receipt: Receipt) -> None:
+    def has_receipt(self, unit: str) -> bool:
+        """True if a unit is committed."""
+        return self.storage.facts(f"{RECEIPTS}/{unit}.json") is not None
+
+    def commit(self, receipt: Receipt, tmp: Path | None = None) -> None:
         """Publish a unit: first its files, then its receipt, each durable before the next.
+
+        Args:
+            tmp: folder of its files; by default that of this process.
 
         Raises:
             StoreError: the unit was committed before, with other bytes; ours are kept in `.packline/differs`.
         """
-        files = {name: self.tmp / Path(name).name for name in names_of(receipt)}
+        tmp = tmp or self.tmp
+        files = {name: tmp / Path(name).name for name in names_of(receipt)}
         try:
             self.storage.put_files(files)
         except StoreError:
@@ -312,23 +320,6 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
         self.storage.delete([f"{RECEIPTS}/{receipt.unit}.json"])
         self.storage.sync(RECEIPTS)
         self.storage.delete(names_of(receipt))
-
-    def without_files(self, receipts: Iterable[Receipt]) -> list[Receipt]:
-        """Receipts of which files are missing.
-
-        Where limits apply, a driver deletes files that have no receipt. It may have taken over from one whose
-        workers were about to write that receipt.
-        """
-        if not self.is_remote:  # the lock of a local folder has excluded them
-            return []
-        there = {one.name for one in self.storage.walk()}
-        return [receipt for receipt in receipts if not there.issuperset(names_of(receipt))]
-
-    def withdraw_stream(self, name: str) -> None:
-        """Withdraw the record that a stream was read to its end."""
-        if self.driver is not None:
-            self.driver.confirm()
-        self.storage.delete([f"{RECEIPTS}/{name}{STREAM}.json"])
 
     def release(self) -> None:
         """Discard the committed units, so that another build may start here; rejects are kept until then.

@@ -1,7 +1,7 @@
 """The process from which workers are forked (`host`), as seen by the process that starts it.
 
-    driver ──Start, Run, Drop──> host
-           <──Opened, Progress, Committed, Dropped, Failed──
+    driver ──Start, Run──> host
+           <──Opened, Progress, Committed, Done, Failed──
 
 The same messages, as msgpack, go to a host on this machine and, by another executor, to those of other
 machines. All processes end with the one that starts the host, for whatever reason.
@@ -44,11 +44,6 @@ class Run(msgspec.Struct, frozen=True, tag=True):
     """To the host: more units."""
 
     units: list[msgspec.Raw]
-    in_order: bool
-
-
-class Drop(msgspec.Struct, frozen=True, tag=True):
-    """To the host: abandon the units that are not committed."""
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
@@ -58,18 +53,21 @@ class Opened(msgspec.Struct, frozen=True, tag=True):
 
 
 class Committed(msgspec.Struct, frozen=True, tag=True):
-    """From a worker, and on from the host: a unit is committed; of a stream, all of its units are."""
+    """From a worker, and on from the host: a result of a unit is committed."""
 
     name: str
+    """Name of the unit."""
     result: msgspec.Raw
 
 
-class Dropped(msgspec.Struct, frozen=True, tag=True):
-    """From the host: nothing is running."""
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """From a worker, and on from the host: all results of a unit are committed."""
+
+    name: str
 
 
-Request = Start | Run | Drop
-Reply = Opened | Progress | Committed | Dropped | Failed
+Request = Start | Run
+Reply = Opened | Progress | Committed | Done | Failed
 REQUESTS = msgspec.msgpack.Decoder(Request)
 REPLIES = msgspec.msgpack.Decoder(Reply)
 

@@ -15,42 +15,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-import msgspec
-
 from packline.jobs.events import Event, OnEvent
+from packline.jobs.plan import Unit
 from packline.jobs.resources import MEMORY_A_WORKER
 from packline.jobs.work import WorkFolder
-
-
-class WorkUnit(msgspec.Struct, frozen=True, kw_only=True):
-    """Work that is run, committed and resumed as a whole; a function of the inputs alone."""
-
-    name: str
-    """Unique within a job."""
-    number: int = 0
-    """Place in the plan."""
-    is_stream: bool = False
-    """True for a file that is cut into units while it is read (`Runner.cut`)."""
-
-
-class Numbered(WorkUnit, frozen=True, kw_only=True):
-    """A unit that is known by its number."""
-
-    @classmethod
-    def of(cls, number: int) -> Numbered:
-        """Unit of a job without files of its own, named after its number.
-
-        >>> Numbered.of(7).name
-        '000007'
-        """
-        return cls(name=f"{number:06d}", number=number)
 
 
 class NeedsFreshProcess(Exception):
     """Raised by a runner for a unit that fits into a fresh process, but not into this one."""
 
 
-U = TypeVar("U", bound=WorkUnit)
+U = TypeVar("U", bound=Unit)
 R = TypeVar("R")
 S = TypeVar("S")
 
@@ -65,7 +40,7 @@ class ReportProgress(Protocol):
 class Runner(ABC, Generic[U, R]):
     """Runs units, one after another, in one process."""
 
-    unit: ClassVar[Any]
+    unit: ClassVar[Any] = Unit
     """Type of the units."""
     memory_bytes: int | None = None
     """Resident bytes above which a worker is replaced by a fresh one after a unit."""
@@ -75,8 +50,11 @@ class Runner(ABC, Generic[U, R]):
     """True in a worker that has run a unit: a fresh process would have more free memory."""
 
     @abstractmethod
-    def run(self, unit: U, report: ReportProgress) -> R:
-        """Run a unit, and write its files where no one takes them for finished.
+    def run(self, unit: U, report: ReportProgress) -> Iterator[R]:
+        """Run a unit: its results, each with files that are where no one takes them for finished.
+
+        There is one result, unless the unit is committed slice by slice. A result is committed while the
+        next one is made.
 
         Raises:
             PacklineError: stops the job.
@@ -88,15 +66,11 @@ class Runner(ABC, Generic[U, R]):
         return None
 
     def commit(self, unit: U, result: R) -> None:
-        """Make a result durable: the unit counts from then on. Called in a thread while the next unit runs"""
+        """Make a result durable: it counts from then on. Called in a thread while the next one is made."""
 
     def source_of(self, unit: U) -> str:
         """Name under which the unit's progress is shown."""
         return ""
-
-    def cut(self, unit: U) -> Iterator[U | R]:
-        """Cut a stream into units while reading it. The last value is the stream's own result."""
-        raise NotImplementedError
 
     def info(self) -> Any:
         """Facts found while opening, for the driver; a JSON-compatible value."""
@@ -118,21 +92,18 @@ class Session(Protocol):
 
     def run(
         self,
-        units: Sequence[WorkUnit],
+        units: Sequence[Unit],
         on_event: Callable[[Event], None],
         on_result: Callable[[str, Any], None],
-        enough: Callable[[], bool] | None = None,
     ) -> None:
-        """Run units and commit them.
+        """Run units and commit them; units are started in their order.
 
         Args:
             on_event: called with `Progress`, in this thread.
-            on_result: called with the name and result of each unit after its commit, in this thread.
-            enough: returns True when no more results are needed. If given, units are started in order, and
-                those that are running when it returns True are abandoned; some may yet be committed.
+            on_result: called with the name of the unit and a result after its commit, in this thread.
 
         Raises:
-            PacklineError: error of the first unit that failed; committed units stay.
+            PacklineError: error of the first unit that failed; what is committed stays.
             WorkerDied: a process ended unexpectedly.
         """
 
@@ -182,12 +153,8 @@ class Job(ABC, Generic[U, R, S]):
         """Units that no process has committed by now; as those of `begin`."""
         raise NotImplementedError
 
-    def may_share(self) -> bool:
-        """True if several drivers may run the job at the same time."""
-        return False
-
-    def refuse_slices(self) -> None:
-        """Refuse settings that slices without a coordinator cannot honor.
+    def refuse_sharing(self) -> None:
+        """Refuse settings that several processes which do not know of each other cannot honor.
 
         Raises:
             RecipeError: a limit of the whole job, for example.
@@ -198,10 +165,7 @@ class Job(ABC, Generic[U, R, S]):
         return 0
 
     def announce(self, todo: Sequence[Any], workers: int) -> None:
-        """Report the plan."""
-
-    def check(self) -> None:
-        """Last check before work begins, after the plan was reported.
+        """Report the plan, then refuse what cannot be finished.
 
         Raises:
             OutOfSpace: the result will not fit on the disk.
@@ -228,9 +192,12 @@ class Job(ABC, Generic[U, R, S]):
         runner: Runner[U, R] = self.opening().open()
         return runner
 
-    def settle(self, session: Session, todo: Sequence[U]) -> Sequence[U]:
-        """Decide once, before the first unit, what depends on all inputs. Returns the units to run."""
-        return todo
+    def opened(self, info: Any) -> None:
+        """Take over the facts found while opening (`Runner.info`), as built-in values."""
+
+    def run(self, session: Session, units: Sequence[U]) -> None:
+        """Run units."""
+        session.run(units, self.progress, self.take)
 
     def progress(self, event: Event) -> None:
         """Pass on an event of a running unit."""
@@ -238,15 +205,11 @@ class Job(ABC, Generic[U, R, S]):
 
     @abstractmethod
     def take(self, name: str, result: R) -> None:
-        """Record the result of a unit."""
-
-    def enough(self) -> Callable[[], bool] | None:
-        """Function that returns True when the remaining units are not needed; None: all are."""
-        return None
+        """Record a result of a unit."""
 
     def clean(self) -> None:
         """Remove the work folder of a published result, unless another process still has it open."""
 
     @abstractmethod
-    def finish(self, session: Session) -> S:
+    def finish(self) -> S:
         """Sum up the results and publish; a function of the results alone."""

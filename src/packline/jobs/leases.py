@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from packline.jobs.job import WorkUnit
+from packline.jobs.plan import Unit
 
 AHEAD = 2
 """Units that a node holds per worker, so that no worker waits for an answer."""
@@ -28,8 +28,8 @@ class Leases:
         units: units to run, in order.
         in_order: start units in this order only, because the last ones may not be needed.
 
-    >>> from packline.jobs.job import Numbered
-    >>> leases = Leases([Numbered.of(number) for number in range(3)])
+    >>> from packline.jobs.job import Unit
+    >>> leases = Leases([Unit.of(number) for number in range(3)])
     >>> [unit.name for unit in leases.take("a", 1)], [unit.name for unit in leases.take("b", 1)]
     (['000000', '000001'], ['000002'])
     >>> leases.lost("a")
@@ -39,9 +39,9 @@ class Leases:
     (True, 2)
     """
 
-    def __init__(self, units: Sequence[WorkUnit], *, in_order: bool = False) -> None:
+    def __init__(self, units: Sequence[Unit], *, in_order: bool = False) -> None:
         self._units = units
-        self._streams = deque(index for index, unit in enumerate(units) if unit.is_stream and not in_order)
+        self._streams = deque(index for index, unit in enumerate(units) if unit.slice_bytes and not in_order)
         """Streams have a queue of their own, since a node reads one at a time."""
         self._apart = frozenset(self._streams)
         self._next = 0
@@ -54,7 +54,7 @@ class Leases:
         self.left = len(units)
         """Number of units that are not done."""
         self._parts: set[str] = set()
-        """Parts of streams that are done."""
+        """Names of units that are done."""
         self._held: dict[str, dict[str, int]] = {}
         """Units by node and name, until that node reports them."""
         self._holders: Counter[int] = Counter()
@@ -70,13 +70,13 @@ class Leases:
         """Number of units that a node has not reported yet."""
         return len(self._held.get(node, ()))
 
-    def take(self, node: str, workers: int) -> list[WorkUnit]:
+    def take(self, node: str, workers: int) -> list[Unit]:
         """More units for a node, so that it holds two for each of its workers, at most one of them a stream.
 
         When none are waiting, a node with idle workers gets units that others hold and have not reported.
         """
         held = self._held.setdefault(node, {})
-        taken: list[WorkUnit] = []
+        taken: list[Unit] = []
         while len(held) < AHEAD * workers:
             index = self._from_queue(held)
             if index is None and not self.waiting and len(held) < workers:
@@ -117,17 +117,20 @@ class Leases:
                     return index
         return None
 
+    def is_done(self, name: str) -> bool:
+        """True if a node has reported a unit."""
+        return name in self._parts
+
     def done(self, node: str, name: str) -> bool:
-        """Count a unit, or a part of a stream, that a node reports; False if it was counted before."""
+        """Count a unit that a node reports; False if it was counted before."""
+        self._parts.add(name)
         if (index := self._held.get(node, {}).pop(name, None)) is not None:
             self._let_go(index)
             first = not self._is_done[index]
             self._is_done[index] = True
             self.left -= first
             return first
-        first = name not in self._parts
-        self._parts.add(name)
-        return first
+        return False
 
     def _let_go(self, index: int) -> None:
         self._holders[index] -= 1

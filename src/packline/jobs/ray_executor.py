@@ -38,8 +38,7 @@ from packline.jobs.host_process import (
     END_SECONDS,
     REPLIES,
     Committed,
-    Drop,
-    Dropped,
+    Done,
     HostProcess,
     Opened,
     Request,
@@ -48,8 +47,9 @@ from packline.jobs.host_process import (
     encode,
     start_message,
 )
-from packline.jobs.job import Job, WorkUnit
+from packline.jobs.job import Job
 from packline.jobs.leases import Leases
+from packline.jobs.plan import Unit
 from packline.jobs.resources import usable_cores
 from packline.jobs.signals import INTERRUPTING
 from packline.jobs.work import hold_lock
@@ -140,7 +140,6 @@ class _Share:
     """Id of its node; empty until the actor runs."""
     host: str = ""
     is_open: bool = False
-    dropping: bool = False
 
 
 class RayExecutor:
@@ -249,26 +248,21 @@ class RayExecutor:
 
     def run(
         self,
-        units: Sequence[WorkUnit],
+        units: Sequence[Unit],
         on_event: Callable[[Event], None],
         on_result: Callable[[str, Any], None],
-        enough: Callable[[], bool] | None = None,
     ) -> None:
         """See `Session.run`."""
-        if not units or (enough is not None and enough()):
+        if not units:
             return
-        leases = Leases(units, in_order=enough is not None)
+        leases = Leases(units)
         busy = {share.name for share in self._steps.values()}
         for share in self._shares.values():
             if share.name not in busy:
                 self._step(share, leases)
-        while leases.left and not (enough is not None and enough()):
+        while leases.left:
             self._recruit(leases.waiting)
             self._wait(leases, on_event, on_result)
-        for share in self._shares.values():
-            share.dropping = leases.held(share.name) > 0
-        while any(share.dropping for share in self._shares.values()):
-            self._wait(None, on_event, lambda name, result: None)
 
     def _recruit(self, waiting: int) -> None:
         """Create actors for the nodes that are there, and some more if units are waiting.
@@ -309,10 +303,8 @@ class RayExecutor:
     def _step(self, share: _Share, leases: Leases | None) -> None:
         """Give an actor more units, and wait for its replies."""
         requests: list[Request] = []
-        if share.dropping:
-            requests.append(Drop())
-        elif share.is_open and leases and (units := leases.take(share.name, share.workers)):
-            requests.append(Run([encode(unit) for unit in units], in_order=False))
+        if share.is_open and leases and (units := leases.take(share.name, share.workers)):
+            requests.append(Run([encode(unit) for unit in units]))
         encoded = [msgspec.msgpack.encode(request) for request in requests]
         self._steps[share.actor.step.remote(encoded)] = share
 
@@ -339,7 +331,7 @@ class RayExecutor:
                 share.node, share.host = answer
                 answer = []
             runs = self._hear(share, leases, answer, on_event, on_result)
-            if runs and (leases or share.dropping or not share.is_open):
+            if runs and (leases or not share.is_open):
                 self._step(share, leases)
 
     def _hear(
@@ -361,10 +353,11 @@ class RayExecutor:
             elif isinstance(reply, Progress):
                 on_event(reply)
             elif isinstance(reply, Committed):
-                if leases is not None and leases.done(share.name, reply.name):
+                if leases is not None and not leases.is_done(reply.name):
                     on_result(reply.name, msgspec.msgpack.decode(reply.result, type=self._job.result))
-            elif isinstance(reply, Dropped):
-                share.dropping = False
+            elif isinstance(reply, Done):
+                if leases is not None:
+                    leases.done(share.name, reply.name)
             elif isinstance(reply, Failed):
                 if reply.error != WorkerDied.__name__:
                     raise revive(reply)

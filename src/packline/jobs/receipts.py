@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -106,9 +106,10 @@ class CommittedReceipts:
         for name, data in self._read({f"{RECEIPTS}/{unit}.json" for unit in names}):
             self._take(_unit_of(name), data)
 
-    def has(self, unit: str) -> bool:
-        """True if a unit is known to be committed."""
-        return unit in self.receipts or unit in self.unread
+    @property
+    def names(self) -> Collection[str]:
+        """Units and slices that are known to be committed."""
+        return self.receipts.keys() | self.unread if self.unread else self.receipts
 
     def add(self, unit: str, receipt: Receipt | StreamReceipt) -> None:
         """Take over a receipt that a worker has committed."""

@@ -254,6 +254,16 @@ def keep_freed_memory() -> None:
         return
 
 
+def release_freed_memory() -> None:
+    """Return freed memory to the kernel, with glibc."""
+    import ctypes
+
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return
+
+
 def run_in_child(result: type[T], compute: Callable[[], T]) -> T:
     """Compute in a forked process, as libraries that were used in this one could no longer be forked.
 

@@ -29,12 +29,12 @@ import msgspec
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import Hasher
-from packline.jobs.begun import Stream, Unit
 from packline.jobs.events import ReusePlanned, SourceReuse
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import OF_FILES, UnitSettingsKey, etag_of, read_etags
-from packline.jobs.unit import check_unchanged
-from packline.jobs.units import Work
+from packline.jobs.plan import Unit
+from packline.jobs.text_unit import check_unchanged
+from packline.jobs.units import TextBuild
 from packline.recipe import Recipe, is_limited, recipe_difference
 from packline.sources.files import InputFile
 from packline.sources.piece_checksum import piece_checksum, stream_checksum
@@ -145,7 +145,7 @@ class OldStore:
 class ReusableUnit:
     """A planned unit, or stream, and the receipts of the earlier store that it has."""
 
-    unit: Unit | Stream
+    unit: Unit
     receipts: list[Receipt]
     stream: StreamReceipt | None = None
 
@@ -154,8 +154,8 @@ class ReusableUnit:
         for receipt in self.receipts:
             place = parse_unit(receipt.unit)
             name = self.unit.name
-            if isinstance(self.unit, Stream) and place is not None and place.slice is not None:
-                name = self.unit.unit_name(place.slice)
+            if place is not None and place.slice is not None:
+                name = self.unit.slice_name(place.slice)
             yield receipt, _renamed(receipt, name)
 
 
@@ -188,7 +188,7 @@ class Reuse:
         StoreNotFound, StoreError: the earlier store cannot be used.
     """
 
-    def __init__(self, path: str, work: Work, out: Path) -> None:
+    def __init__(self, path: str, work: TextBuild, out: Path) -> None:
         if work.recipe.val_documents:
             raise RecipeError(
                 "val_documents does not go with --reuse: a document's split depends on all documents",
@@ -208,7 +208,7 @@ class Reuse:
         self._etags = read_etags(self.old.manifest.checksum)
         self._read_bytes = 0
 
-    def plan(self, units: Sequence[Unit | Stream], *, strict: bool) -> ReusePlan:
+    def plan(self, units: Sequence[Unit], *, strict: bool) -> ReusePlan:
         """Find what can be reused; reads inputs, except objects with the ETag that they had.
 
         Args:
@@ -217,7 +217,7 @@ class Reuse:
         """
         plan = ReusePlan()
         for unit in units:
-            found = self._stream(unit) if isinstance(unit, Stream) else self._unit(unit)
+            found = self._sliced(unit) if unit.slice_bytes else self._unit(unit)
             if isinstance(found, ReusableUnit):
                 if not all(receipt.complete for receipt in found.receipts):
                     found = LIMITED
@@ -227,7 +227,7 @@ class Reuse:
                 plan.matches.append(found)
             else:
                 reasons = plan.reasons.setdefault(self._names[unit.source], {})
-                reasons[found] = reasons.get(found, 0) + (unit.slices() if isinstance(unit, Stream) else 1)
+                reasons[found] = reasons.get(found, 0) + unit.receipts
         plan.read_bytes = self._read_bytes
         return plan
 
@@ -258,8 +258,8 @@ class Reuse:
                 return CONTENT
         return ReusableUnit(unit, [receipt])
 
-    def _stream(self, unit: Stream) -> ReusableUnit | str:
-        source, file = self._names[unit.source], self._files[unit.file]
+    def _sliced(self, unit: Unit) -> ReusableUnit | str:
+        source, file = self._names[unit.source], self._files[unit.spans[0].file]
         if (reason := self._known(source, [file])) is not None:
             return reason
         stream, slices = self.old.streams.get((source, file.name), (None, []))

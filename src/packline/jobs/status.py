@@ -19,10 +19,10 @@ from typing import Any, Literal
 import msgspec
 
 from packline.errors import CorruptStore, StoreNotFound
-from packline.jobs.begun import UnitCount, read_begun
 from packline.jobs.driver import driver_lines, read_driver, read_helpers
 from packline.jobs.folder import read_published
 from packline.jobs.identity import BuildIdentity
+from packline.jobs.plan import UnitCount, read_plan
 from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.work import PARTS, Command, is_running, read_command, sharing_processes, staging_folder
 from packline.recipe import Recipe
@@ -145,8 +145,8 @@ def _begun(
     receipts = committed.receipts
     names = source_names(identity.recipe)
     ledger = total(receipt.ledger for receipt in receipts.values())
-    begun = read_begun(storage)
-    count = None if begun is None else UnitCount(begun, receipts, committed.streams)
+    plan = read_plan(storage)
+    count = None if plan is None else UnitCount(plan, receipts, committed.streams)
     return Status(
         path=storage.place,
         state=state,

@@ -1,7 +1,7 @@
 """A job whose result is a store: a build of text, an import, a build of conversations.
 
     .packline/build.json   identity: recipe, tokenizer, boundary, inputs; format and options of an import
-    .packline/plan.zst     planned units and inputs (`begun`)
+    .packline/plan.zst     planned units and inputs (`plan`)
     receipts/UNIT.json     commit record of a unit, written after its files
     manifest.json          the sum of the receipts, written last; until then there is no store
 
@@ -23,7 +23,7 @@ from packline.encoders.parity import RoundTrip, plain_round_trip
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, ResumeMismatch, TokenizerError
-from packline.jobs.begun import BegunBuild, Stream, Unit, build_mark, input_entries, record_begun
+from packline.jobs.document_order import units_left
 from packline.jobs.events import Comparing, ImportPlanned, Note, UnitDone
 from packline.jobs.finish import make_manifest, publish_store
 from packline.jobs.folder import StoreFolder
@@ -35,11 +35,12 @@ from packline.jobs.identity import (
     read_etags,
     refuse_differences,
 )
-from packline.jobs.job import Job, Numbered, Session, WorkUnit
+from packline.jobs.job import Job
+from packline.jobs.plan import Plan, Unit, build_mark, input_entries, record_plan
 from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.resources import require_disk, usable_cores
 from packline.ragged import dtype_for
-from packline.recipe import Recipe, is_limited, recipe_difference
+from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import hash_range
 from packline.storage.places import is_remote
@@ -55,16 +56,14 @@ from packline.store.manifest import (
     tokenizer_entry,
 )
 from packline.store.tables import InputEntry
-from packline.store.unit_names import parse_unit, source_slugs
 
-U = TypeVar("U", bound=WorkUnit)
 R = TypeVar("R")
 S = TypeVar("S")
 Part = tuple[int, Callable[[], bool]]
 """Part of an input, by the number of the file: a function that is True if it is as it was read."""
 
 
-class StoreJob(Job[U, R, S]):
+class StoreJob(Job[Unit, R, S]):
     """A job that writes a store.
 
     Args:
@@ -87,7 +86,7 @@ class StoreJob(Job[U, R, S]):
         entry: ImportEntry | None = None,
     ) -> None:
         self.folder = StoreFolder(out)
-        self.plan: BegunBuild
+        self.plan: Plan
         """Plan, set by `begin`."""
         self.committed: CommittedReceipts
         """Receipts, read by `begin` and added to by `take`."""
@@ -115,25 +114,21 @@ class StoreJob(Job[U, R, S]):
 
     @property
     @abstractmethod
-    def units(self) -> Sequence[Unit | Stream | Numbered]:
+    def units(self) -> list[Unit]:
         """Planned units, in document order."""
 
     input_format = ""
     """Format of the inputs in the manifest, if it is not the files' own."""
 
-    @abstractmethod
-    def todo(self) -> Sequence[U]:
+    def todo(self) -> list[Unit]:
         """Units without a receipt, in the order of the documents."""
+        return units_left(self.units, self.committed.names, self.streams)
 
     def planned(self) -> int:
         """Number of planned units."""
         return len(self.units)
 
-    def may_share(self) -> bool:
-        """True unless a limit of the whole build applies, which needs one driver that sees all units."""
-        return not is_limited(self.recipe)
-
-    def look_again(self) -> Sequence[U]:
+    def look_again(self) -> list[Unit]:
         """Units without a receipt by now."""
         self.committed.look()
         return self.todo()
@@ -143,7 +138,7 @@ class StoreJob(Job[U, R, S]):
         """Summary of the job."""
 
     @abstractmethod
-    def round_trip(self, session: Session) -> RoundTrip:
+    def round_trip(self) -> RoundTrip:
         """Exactness with which ids of the tokenizer decode to the text."""
 
     def accept(self, manifest: Manifest) -> None:
@@ -224,12 +219,12 @@ class StoreJob(Job[U, R, S]):
                 touched[file.index] = False
         return touched
 
-    def begin(self) -> Sequence[U]:
+    def begin(self) -> list[Unit]:
         """Start, or resume from the units committed by an earlier run."""
         folder = self.folder
         earlier = folder.begin(self.identity(), self.tokenizer.json, self.files)
-        self.plan = plan = record_begun(folder.storage, self._begun())
-        self.committed = committed = folder.read_receipts(keep=not is_limited(self.recipe))
+        self.plan = plan = record_plan(folder.storage, self._planned())
+        self.committed = committed = folder.read_receipts(keep=True)
         self.receipts, self.streams = committed.receipts, committed.streams
         if earlier is not None and earlier.inputs.states != digest_inputs(self.files).states:
             before = {file.index: file.modified for file in plan.files}
@@ -258,23 +253,19 @@ class StoreJob(Job[U, R, S]):
             self.folder.withdraw(self.receipts[name])
         self.committed.refresh()
 
-    def _begun(self) -> BegunBuild:
+    def _planned(self) -> Plan:
         """Plan, for whoever joins, reads or finishes the build."""
         inputs = [(entry.source, entry.name, entry.bytes) for entry in self.inputs()]
-        return BegunBuild(
+        return Plan(
             build=build_mark(self.recipe, self.tokenizer.fingerprint, inputs),
             recipe=self.recipe,
             tokenizer=tokenizer_entry(self.tokenizer, self.boundary),
             dtype=self.dtype,
-            units=self.planned_units(),
+            units=self.units,
             files=self.files,
             imported=self.entry,
             input_format=self.input_format,
         )
-
-    @abstractmethod
-    def planned_units(self) -> list[Unit | Stream]:
-        """Planned units, as they are recorded."""
 
     def changed(self, suspects: set[int]) -> set[int]:
         """Files whose content is no longer that which committed units have read.
@@ -315,7 +306,7 @@ class StoreJob(Job[U, R, S]):
         """Inputs for the manifest, without checksums."""
         return input_entries(self.recipe, self.files, self.input_format)
 
-    def finish(self, session: Session) -> S:
+    def finish(self) -> S:
         """Publish the manifest, or wait until another process has."""
         folder = self.folder
         if not folder.lead():
@@ -325,7 +316,7 @@ class StoreJob(Job[U, R, S]):
             refuse_empty(folder.place, manifest)
             return self.done(manifest)
         self.committed.refresh()
-        manifest = make_manifest(folder, self.plan, self.committed, self.round_trip(session), self.val_share)
+        manifest = make_manifest(folder, self.plan, self.committed, self.round_trip(), self.val_share)
         try:
             self.accept(manifest)
         except PacklineError:
@@ -352,14 +343,14 @@ class Imported(msgspec.Struct, frozen=True):
     nothing_to_do: bool = False
 
 
-class NumberedStoreJob(StoreJob[Numbered, R, S]):
+class NumberedStoreJob(StoreJob[R, S]):
     """A store of units whose number is known in advance: an import, or a build of conversations.
 
     Args:
         entry: format and options.
         title: name of the job in the plan.
         edges: boundary tokens of the documents, for the plan.
-        units: names of the units, in order.
+        units: the units, in order (`units.number_units`).
         small_bytes: bytes of files below which starting processes would take longer than the work.
         processes: maximum number of processes; None: one per core, if the work is large enough.
         documents: number of documents, as far as headers declare it.
@@ -372,7 +363,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         entry: ImportEntry,
         title: str,
         edges: str,
-        units: Sequence[str],
+        units: list[Unit],
         small_bytes: int,
         processes: int | None,
         documents: int | None = None,
@@ -384,9 +375,10 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         self._small_bytes, self._processes = small_bytes, processes
         self._documents, self._tokens = documents, tokens
 
-    @abstractmethod
-    def receipt(self, result: R) -> Receipt:
+    def receipt(self, result: Any) -> Receipt:
         """Receipt of a result."""
+        assert isinstance(result, Receipt)
+        return result
 
     def identity(self) -> BuildIdentity:
         """Values that must be equal to resume."""
@@ -395,20 +387,10 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         inputs = digest_inputs(self.files)
         return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs)
 
-    def planned_units(self) -> list[Unit | Stream]:
-        """Planned units, of which only names are known."""
-        places = {slug: number for number, slug in enumerate(source_slugs(source_names(self.recipe)))}
-        parsed = ((name, parse_unit(name)) for name in self._units)
-        return [Unit(name, places[of.slug], (), 0) for name, of in parsed if of is not None]
-
     @property
-    def units(self) -> list[Numbered]:
-        """All units, in order."""
-        return [Numbered(name=name, number=number) for number, name in enumerate(self._units)]
-
-    def todo(self) -> list[Numbered]:
-        """Units without a receipt."""
-        return [unit for unit in self.units if not self.committed.has(unit.name)]
+    def units(self) -> list[Unit]:
+        """All units, in order, of which only names are known."""
+        return self._units
 
     def node_workers(self) -> int | None:
         """Number of workers on each node of a cluster, if given."""
@@ -421,7 +403,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         small = sum(file.size for file in self.files) < self._small_bytes
         return 0 if small or units < 2 else min(usable_cores(), units)
 
-    def announce(self, todo: Sequence[Numbered], workers: int) -> None:
+    def announce(self, todo: Sequence[Unit], workers: int) -> None:
         """Report the plan."""
         planned = ImportPlanned(
             units=len(self._units),
@@ -440,8 +422,9 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
             edges=self._edges,
         )
         self.tell(planned)
+        self._refuse()
 
-    def check(self) -> None:
+    def _refuse(self) -> None:
         """Refuse a store that does not fit on the disk, or that could not be decoded.
 
         Raises:
@@ -460,7 +443,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
                 f"{self.tokenizer.name} is not a tokenizer that HF tokenizers reads: {error}"
             ) from error
 
-    def round_trip(self, session: Session) -> RoundTrip:
+    def round_trip(self) -> RoundTrip:
         """Exactness with which ids of the tokenizer decode to the text."""
         return self._round_trip
 

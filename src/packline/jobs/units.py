@@ -1,7 +1,7 @@
 """Units: the inputs cut into pieces of work, source by source, as a function of the source's files alone.
 
-    Unit    spans of one or many files: a range of a large file, or many small files together
-    Stream  one file that cannot be split; its reader cuts it into units as it reads      (`begun`)
+    a unit    spans of one or many files: a range of a large file, or many small files together
+              one file that cannot be cut; its reader commits it slice by slice
 
 A unit has 4 to 256 MiB of text, more the more text of its source is before it: small enough to keep all cores
 busy and to lose little work to an interruption, large enough to keep the number of shards low. Neither the
@@ -23,9 +23,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import msgspec
 
@@ -36,7 +35,8 @@ from packline.encoders.special_tokens import Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher, hash_bytes
-from packline.jobs.begun import Stream, Unit
+from packline.jobs.job import Runner
+from packline.jobs.plan import Unit
 from packline.jobs.resources import Room, count_workers, room_for, usable_memory
 from packline.ragged import dtype_for
 from packline.recipe import (
@@ -59,7 +59,7 @@ UNIT_BYTES = ((128 << 20, 4 << 20), (2 << 30, 16 << 20), (16 << 30, 64 << 20))
 """Text of a source up to which its units have a size, and that size; each size divides the next."""
 LARGEST_UNIT = 256 << 20
 LARGEST_SLICE = 64 << 20
-"""Maximum bytes of a slice; slices wait on disk for their encoder, so they are smaller than units."""
+"""Maximum bytes of a slice: a file has few of them, and several workers may take turns."""
 COMPRESSION_GUESS = 4
 FILES_A_UNIT = 4096
 HELD_FILES = 2 * FILES_A_UNIT
@@ -81,13 +81,14 @@ def target_bytes(before: int) -> int:
     return LARGEST_UNIT
 
 
-def plan_units(recipe: Recipe, files: Sequence[InputFile]) -> list[Unit | Stream]:
+def plan_units(recipe: Recipe, files: Sequence[InputFile]) -> list[Unit]:
     """Plan all work, in the order of the documents: sources as in the recipe, files as listed."""
     slugs = source_slugs(source_names(recipe))
-    return list(_planned(recipe, files, slugs))
+    planned = enumerate(_planned(recipe, files, slugs))
+    return [msgspec.structs.replace(unit, number=number) for number, unit in planned]
 
 
-def _planned(recipe: Recipe, files: Sequence[InputFile], slugs: Sequence[str]) -> Iterator[Unit | Stream]:
+def _planned(recipe: Recipe, files: Sequence[InputFile], slugs: Sequence[str]) -> Iterator[Unit]:
     has_footers = any(file.format == "parquet" for file in files)
     sizes = map_files(_FileSize, files) if has_footers else map(_FileSize, files)
     sized = zip(files, sizes, strict=True)
@@ -98,15 +99,17 @@ def _planned(recipe: Recipe, files: Sequence[InputFile], slugs: Sequence[str]) -
         yield from plan.finish()
 
 
-def number_units(recipe: Recipe, sources: Iterable[int]) -> list[str]:
-    """Names of units of sources with these numbers: each counted within its source."""
+def number_units(recipe: Recipe, sources: Iterable[int]) -> list[Unit]:
+    """Units of sources with these numbers, named after their place in the source; what each reads is known
+    elsewhere, by its number.
+    """
     slugs = source_slugs(source_names(recipe))
     counts: Counter[int] = Counter()
-    names = []
-    for source in sources:
-        names.append(str(UnitName(slugs[source], counts[source])))
+    units = []
+    for number, source in enumerate(sources):
+        units.append(Unit(str(UnitName(slugs[source], counts[source])), number, source))
         counts[source] += 1
-    return names
+    return units
 
 
 class _SmallFile(NamedTuple):
@@ -128,7 +131,7 @@ class _SourcePlan:
         self._small: list[_SmallFile] = []
         self._before = self._units = 0
 
-    def add(self, file: InputFile, size: _FileSize) -> Iterator[Unit | Stream]:
+    def add(self, file: InputFile, size: _FileSize) -> Iterator[Unit]:
         """Work that is certain once the next file is known."""
         before = self._before
         target = target_bytes(before)
@@ -142,10 +145,9 @@ class _SourcePlan:
         yield from self._group_small()
         if _is_whole(file, self._source):
             yield self._unit([whole], size.text)
-        elif _must_stream(file, self._source, size, target):
-            # A stream is never reused in part, so its own size counts too: one file, few slices.
-            slice_bytes = min(target_bytes(before + size.text), LARGEST_SLICE)
-            yield Stream(self._name(), self._number, file.index, slice_bytes, size.text)
+        elif _must_slice(file, self._source, size, target):
+            # Such a file is never reused in part, so its own size counts too: one file, few slices.
+            yield self._unit([whole], size.text, min(target_bytes(before + size.text), LARGEST_SLICE))
         elif file.format == "parquet":
             for start, stop, text in _group_rows(size.groups, before):
                 yield self._unit([Span(file.index, start, stop)], text)
@@ -155,7 +157,7 @@ class _SourcePlan:
             for start, stop in itertools.pairwise(_cuts(size.end, before)):
                 yield self._unit([Span(file.index, start, stop)], stop - start)
 
-    def finish(self) -> Iterator[Unit | Stream]:
+    def finish(self) -> Iterator[Unit]:
         """The rest of the work of the source."""
         yield from self._group_small()
 
@@ -163,8 +165,8 @@ class _SourcePlan:
         self._units += 1
         return str(UnitName(self._slug, self._units - 1))
 
-    def _unit(self, spans: Iterable[Span], text: int) -> Unit:
-        return Unit(self._name(), self._number, tuple(spans), text)
+    def _unit(self, spans: Iterable[Span], text: int, slice_bytes: int = 0) -> Unit:
+        return Unit(self._name(), 0, self._number, tuple(spans), text, slice_bytes)
 
     def _group_small(self, *, more: bool = False) -> Iterator[Unit]:
         """Units of the small files since the last large one.
@@ -267,7 +269,7 @@ def _is_whole(file: InputFile, source: Source) -> bool:
     return file.format == "json" or (file.format == "text" and source.documents == "file")
 
 
-def _must_stream(file: InputFile, source: Source, size: _FileSize, target: int) -> bool:
+def _must_slice(file: InputFile, source: Source, size: _FileSize, target: int) -> bool:
     """True for a file that is too large for one unit, and cannot be cut before it is read."""
     if file.format == "parquet":
         return max(size.groups) > 2 * max(target, LARGEST_SLICE)
@@ -276,42 +278,45 @@ def _must_stream(file: InputFile, source: Source, size: _FileSize, target: int) 
     return uncut and size.text > target
 
 
-class UnitSettings(msgspec.Struct, frozen=True):
-    """Settings common to all units of a build."""
-
-    recipe: Recipe
-    files: list[InputFile]
-    strict: bool
-    room: Room = Room()
-    tokenizer: str = ""
-    """Fingerprint of the tokenizer; empty if no receipts are kept."""
-
-    def carried(self, source: int) -> tuple[Column, ...]:
-        """Columns that a source carries; its files have the same."""
-        return next((file.carried or () for file in self.files if file.source == source), ())
-
-
-@dataclass
-class Work:
-    """A build before it begins."""
+class TextBuild(msgspec.Struct, dict=True):
+    """A build of text: what all its units have in common, made once and sent to workers as it is."""
 
     recipe: Recipe
     options: RunOptions
     files: list[InputFile]
     tokenizer: Tokenizer
     boundary: Boundary
-    units: list[Unit | Stream] = field(default_factory=list)
-    room: Room = field(default_factory=Room)
+    units: list[Unit] = []
+    """Planned units; workers get none of them in advance."""
+    loaded: Encodable | None = None
+    """See `encodable`."""
+    fingerprint: str = ""
+    """Fingerprint of the tokenizer, which takes long to compute."""
+    out: str = ""
+    """Place of the store."""
+    scratch: str = ""
+    """Folder of finished units that the driver commits; empty if workers commit them."""
+    val_share: float | None = None
+    """Value of val_fraction that `val_documents` amounts to."""
+
+    def open(self) -> Runner[Any, Any]:
+        """Load the encoder, and choose its engines."""
+        from packline.jobs.text_unit import open_runner
+
+        return open_runner(self)
 
     @cached_property
     def names(self) -> list[str]:
         """Names of the sources."""
         return source_names(self.recipe)
 
-    @cached_property
+    @property
     def encodable(self) -> Encodable:
         """The tokenizer as engines and reference load it."""
-        return Encodable.of_tokenizer(self.tokenizer, parse=self.recipe.special_tokens == "parse")
+        self.loaded = self.loaded or Encodable.of_tokenizer(
+            self.tokenizer, parse=self.recipe.special_tokens == "parse"
+        )
+        return self.loaded
 
     @property
     def text_bytes(self) -> int:
@@ -324,11 +329,6 @@ class Work:
         return dtype_for(self.tokenizer.vocab_size).name
 
     @property
-    def settings(self) -> UnitSettings:
-        """Settings common to the units."""
-        return UnitSettings(self.recipe, self.files, self.options.strict, self.room)
-
-    @property
     def source_bytes(self) -> dict[str, int]:
         """Expected text bytes of each source."""
         sums = dict.fromkeys(self.names, 0)
@@ -336,8 +336,16 @@ class Work:
             sums[self.names[unit.source]] += unit.text_bytes
         return sums
 
+    @cached_property
+    def carried(self) -> list[tuple[Column, ...]]:
+        """Columns that each source carries; its files have the same."""
+        found: dict[int, tuple[Column, ...]] = {}
+        for file in self.files:
+            found.setdefault(file.source, file.carried or ())
+        return [found.get(source, ()) for source in range(len(self.names))]
 
-def prepare(recipe: Recipe, options: RunOptions, *, here: bool = False) -> Work:
+
+def prepare(recipe: Recipe, options: RunOptions, *, here: bool = False) -> TextBuild:
     """Inspect inputs and tokenizer; write nothing.
 
     Args:
@@ -355,34 +363,33 @@ def prepare(recipe: Recipe, options: RunOptions, *, here: bool = False) -> Work:
     tokenizer = msgspec.structs.replace(tokenizer, name=recipe.tokenizer)
     recipe = as_written(recipe)
     boundary = resolve_boundary(tokenizer, recipe.eod, recipe.bos)
-    units = plan_units(recipe, files)
-    work = Work(recipe, options, files, tokenizer, boundary, units)
-    if here and options.workers is None and _is_little(work):
-        work.options = msgspec.structs.replace(options, workers=0)
-    return work
+    build = TextBuild(recipe, options, files, tokenizer, boundary, plan_units(recipe, files))
+    if here and options.workers is None and _is_little(build):
+        build.options = msgspec.structs.replace(options, workers=0)
+    return build
 
 
-def _is_little(work: Work) -> bool:
+def _is_little(build: TextBuild) -> bool:
     """True for text that one process has encoded before others would have started."""
-    if work.text_bytes < target_bytes(0):
+    if build.text_bytes < target_bytes(0):
         return True
-    if work.text_bytes >= LITTLE_TEXT:
+    if build.text_bytes >= LITTLE_TEXT:
         return False
-    return fast_engine(work.options.engine, work.encodable.features) is not None
+    return fast_engine(build.options.engine, build.encodable.features) is not None
 
 
-def load_encoder(work: Work) -> Encoder:
+def load_encoder(build: TextBuild) -> Encoder:
     """Load the encoder of a build.
 
     Raises:
         TokenizerError: the requested engine does not support this tokenizer.
     """
     return Encoder(
-        work.tokenizer,
-        engine=work.options.engine,
-        boundary=work.boundary,
-        text_bytes=work.text_bytes,
-        encodable=work.encodable,
+        build.tokenizer,
+        engine=build.options.engine,
+        boundary=build.boundary,
+        text_bytes=build.text_bytes,
+        encodable=build.encodable,
     )
 
 
@@ -390,8 +397,8 @@ def _is_packed(file: InputFile) -> bool:
     return bool(file.compression) or file.format == "parquet"
 
 
-def set_room(work: Work, engines: Iterable[EngineName], base: int) -> None:
-    """Set the maximum size of a document, and refuse files that are known to be larger.
+def room_of(build: TextBuild, engines: Iterable[EngineName], base: int) -> Room:
+    """Maximum size of a document; refuse files that are known to be larger.
 
     If no memory limit is set, a document may use all of the machine's memory per worker.
 
@@ -402,26 +409,27 @@ def set_room(work: Work, engines: Iterable[EngineName], base: int) -> None:
     Raises:
         OutOfMemory: a file that is one document does not fit.
     """
-    options = work.options
+    options, recipe = build.options, build.recipe
     each = (options.memory_bytes or int(usable_memory() * 0.8)) // max(count_workers(options)[0], 1)
-    room = work.room = room_for(each, base, engines)
-    for file in work.files:
-        one = file.format == "text" and work.recipe.sources[file.source].documents == "file"
-        if one and not file.compression and room.document < file.size <= work.recipe.max_document_bytes:
+    room = room_for(each, base, engines)
+    for file in build.files:
+        one = file.format == "text" and recipe.sources[file.source].documents == "file"
+        if one and not file.compression and room.document < file.size <= recipe.max_document_bytes:
             room.refuse(file.path, file.size)
+    return room
 
 
 class SampleTexts(Sequence[str]):
     """A few documents from files spread over the inputs, to try engines on; read when first used."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, build: TextBuild) -> None:
+        self._build = build
 
     @cached_property
     def _texts(self) -> list[str]:
-        files = self._work.files
+        files = self._build.files
         chosen = files[:: max(len(files) // SAMPLE_FILES, 1)][:SAMPLE_FILES]
-        return [text for file in chosen for text in _first_texts(file, self._work)]
+        return [text for file in chosen for text in _first_texts(file, self._build)]
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -436,10 +444,10 @@ class SampleTexts(Sequence[str]):
         return self._texts[place]
 
 
-def _first_texts(file: InputFile, work: Work) -> Iterator[str]:
+def _first_texts(file: InputFile, build: TextBuild) -> Iterator[str]:
     span = Span(file.index, 0, 1 if file.format == "parquet" else file.size)
-    source = work.recipe.sources[file.source]
-    limit = min(work.recipe.max_document_bytes, LARGEST_SAMPLE)
+    source = build.recipe.sources[file.source]
+    limit = min(build.recipe.max_document_bytes, LARGEST_SAMPLE)
     try:
         batches = read_span(file, source, span, limit, Hasher())
         batch = next((batch for batch in batches if len(batch)), None)

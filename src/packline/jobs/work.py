@@ -2,7 +2,6 @@
 
     WORK/lock             exclusive: one process runs the job; shared: several do (slices, node actors)
     WORK/tmp/HOST-PID/    unfinished files of units, a folder for each process that runs any
-    WORK/spool/HOST-PID/  slices of streams
     WORK/joined/HOST-PID  locked by a process that shares the job with others
     WORK/command.json     the command that resumes the job, for `status`
 
@@ -222,7 +221,7 @@ class WorkFolder(ABC, Generic[Identity]):
 
     def clear_unfinished(self) -> None:
         """Remove the unfinished files of processes that have ended; this one has the lock alone (`alone`)."""
-        for name in ("tmp", "spool", "reuse"):
+        for name in ("tmp", "reuse"):
             shutil.rmtree(self.work / name, ignore_errors=True)
 
     def leave(self) -> str:
@@ -253,11 +252,6 @@ class WorkFolder(ABC, Generic[Identity]):
     def tmp(self) -> Path:
         """Folder for the unfinished files of this process, and of those forked from it."""
         return self._own_folder("tmp")
-
-    @property
-    def spool(self) -> Path:
-        """Folder for the slices of streams of this process, and of those forked from it."""
-        return self._own_folder("spool")
 
     def _own_folder(self, name: str) -> Path:
         self._own = self._own or process_name()

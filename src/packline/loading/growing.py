@@ -1,6 +1,6 @@
 """A store that is still being built, as far as its units are committed.
 
-    .packline/plan.zst       recipe, tokenizer, planned units (`jobs.begun`)
+    .packline/plan.zst       recipe, tokenizer, planned units (`jobs.plan`)
     receipts/UNIT.json       read one after another, in the order of the documents of each source
 
 A unit counts if all units of its source before it are committed; what comes later may be committed earlier,
@@ -11,8 +11,7 @@ part of a store that is seen only grows. Rows are given as far as they no longer
     pad                          all
     best_fit in windows          those of windows that are complete
 
-A limit of the build (`limit_documents`, `limit_tokens`) may still withdraw units. Units then count only in
-the order of the whole store, and only before the limit; the last of them comes with the finished store.
+Nothing that is committed is withdrawn, also where a limit (`limit_documents`, `limit_tokens`) ends the build.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ import numpy as np
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_bytes, hash_value
-from packline.jobs.begun import BegunBuild, Stream, Unit, read_begun
-from packline.jobs.limits import Limit
+from packline.jobs.document_order import DocumentOrder
+from packline.jobs.plan import Plan, Unit, read_plan
 from packline.jobs.work import is_running
 from packline.loading.units_read import build_identity, selected_names
 from packline.packing.batch import FIELDS
@@ -47,7 +46,7 @@ from packline.packing.rows import (
     split_fingerprint,
 )
 from packline.packing.windows import WindowedBestFit, window_of
-from packline.recipe import SPLITS, Recipe, is_limited
+from packline.recipe import SPLITS, Recipe
 from packline.storage.local import LocalFolder
 from packline.store.files import FileEntry
 from packline.store.ledger import source_names
@@ -85,64 +84,58 @@ class GrowingStore(StoreReader):
         raise TypeError("a store that is being built cannot be pickled; pickle its loader")
 
 
+class _Committed(dict[str, Any]):
+    """Receipts of one kind, each read when it is first looked for and there."""
+
+    def __init__(self, folder: Path, kind: Any, ending: str = "") -> None:
+        super().__init__()
+        self._folder, self._kind, self._ending = folder, kind, ending
+        self.files: dict[str, FileEntry] = {}
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            return True
+        file = f"{RECEIPTS}/{name}{self._ending}.json"
+        path = self._folder / file
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return False
+        try:
+            self[str(name)] = msgspec.json.decode(data, type=self._kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CorruptStore(
+                f"{path} is damaged: {error}", hint=f"remove {self._folder} and build again"
+            ) from error
+        self.files[str(name)] = FileEntry(file, len(data), hash_bytes(data))
+        return True
+
+
 class SourceUnits:
     """Units of one source, in the order of its documents."""
 
-    def __init__(self, folder: Path, units: Sequence[Unit | Stream]) -> None:
-        self._folder, self._units = folder, units
-        self._place = self._slice = 0
+    def __init__(self, folder: Path, units: Sequence[Unit]) -> None:
+        self._receipts = _Committed(folder, Receipt)
+        self._order = DocumentOrder(units, self._receipts, _Committed(folder, StreamReceipt, STREAM))
         self.committed: list[CommittedUnit] = []
         """Units without a gap from the first."""
 
     @property
     def complete(self) -> bool:
         """True if all units of the source are there."""
-        return self._place == len(self._units)
+        return self._order.unit is None
 
     @property
     def next_unit(self) -> str:
-        """Name of the first unit that is missing; of a stream, it may turn out that there is none."""
-        planned = self._units[self._place]
-        return planned.unit_name(self._slice) if isinstance(planned, Stream) else planned.name
+        """Name of the first unit that is missing."""
+        return self._order.next_name
 
     def advance(self) -> bool:
         """Read the receipts that have been committed since; True if there are any."""
-        before = (self._place, self._slice)
-        while not self.complete:
-            found = self._read(self.next_unit, Receipt)
-            if found is not None:
-                self.committed.append(CommittedUnit(*found))
-                if isinstance(self._units[self._place], Stream):
-                    self._slice += 1
-                else:
-                    self._place += 1
-                continue
-            if not self._at_end_of_stream():
-                break
-            self._place, self._slice = self._place + 1, 0
-        return (self._place, self._slice) != before
-
-    def _at_end_of_stream(self) -> bool:
-        planned = self._units[self._place]
-        if isinstance(planned, Unit):
-            return False
-        end = self._read(f"{planned.name}{STREAM}", StreamReceipt)
-        return end is not None and end[0].units == self._slice
-
-    def _read(self, name: str, kind: Any) -> tuple[Any, FileEntry] | None:
-        """A receipt and the entry of its file; None if it is not there."""
-        path = self._folder / RECEIPTS / f"{name}.json"
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        try:
-            receipt = msgspec.json.decode(data, type=kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptStore(
-                f"{path} is damaged: {error}", hint=f"remove {self._folder} and build again"
-            ) from error
-        return receipt, FileEntry(f"{RECEIPTS}/{name}.json", len(data), hash_bytes(data))
+        before = (self._order.unit, self._order.slice)
+        for name in self._order.advance():
+            self.committed.append(CommittedUnit(self._receipts.pop(name), self._receipts.files.pop(name)))
+        return (self._order.unit, self._order.slice) != before
 
 
 class GrowingBuild:
@@ -155,7 +148,7 @@ class GrowingBuild:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._storage = LocalFolder(self.path)
-        self.begun: BegunBuild | None = None
+        self.begun: Plan | None = None
         """The build; None until it has begun, and if the store was finished before."""
         self.store: StoreReader | None = None
         """The finished store."""
@@ -190,7 +183,7 @@ class GrowingBuild:
         """
         if self.store is not None:
             return False
-        begun = read_begun(self._storage)
+        begun = read_plan(self._storage)
         if (self.path / MANIFEST).exists():
             self.store = self._finished()
             return True
@@ -218,7 +211,7 @@ class GrowingBuild:
             raise self._other("was built from another recipe, tokenizer or inputs")
         names = store.manifest.units.names("unit")
         checksums = dict(zip(names, store.manifest.units.names("receipt_checksum"), strict=True))
-        for unit in self._before_limit() if is_limited(self.begun.recipe) else self._all():
+        for unit in self._all():
             if checksums.get(unit.receipt.unit) != unit.file.checksum:
                 raise self._other(f"got another unit {unit.receipt.unit}")
         return store
@@ -263,16 +256,12 @@ class GrowingBuild:
         assert self.begun is not None
         chosen: list[CommittedUnit] = []
         complete = True
-        if is_limited(self.begun.recipe):
-            chosen = [unit for unit in self._before_limit() if unit.receipt.source in sources]
-            complete = False
-        else:
-            for name in sources:
-                if name in self._sources:
-                    chosen += self._sources[name].committed
-                    if not self._sources[name].complete:
-                        complete = False
-                        break
+        for name in sources:
+            if name in self._sources:
+                chosen += self._sources[name].committed
+                if not self._sources[name].complete:
+                    complete = False
+                    break
         earlier = self._parts.get(sources)
         if earlier is not None and len(earlier.manifest.units) == len(chosen):
             return earlier, complete
@@ -289,21 +278,6 @@ class GrowingBuild:
         manifest = msgspec.structs.replace(manifest, checksum=begun.build)
         part = self._parts[sources] = GrowingStore(self.path, manifest, earlier)
         return part, complete
-
-    def _before_limit(self) -> Iterator[CommittedUnit]:
-        """Units in the order of the whole store, up to a gap, or to the one that may exceed a limit."""
-        assert self.begun is not None
-        limit = Limit(self.begun.recipe)
-        for source in self._sources.values():
-            for unit in source.committed:
-                if limit.crosses(unit.receipt) or not unit.receipt.complete:
-                    return
-                limit.take(unit.receipt)
-                yield unit
-                if limit.reached:
-                    return
-            if not source.complete:
-                return
 
     def _packed(
         self, part: GrowingStore, seq_len: int, options: RowOptions, plans: PlanMemory
@@ -331,8 +305,6 @@ class GrowingBuild:
             return len(rows)
         growing = [self._sources[name] for name in sources if name in self._sources]
         following = next((one.next_unit for one in growing if not one.complete), packer.last_unit)
-        if is_limited(rows.store.manifest.recipe):
-            following = packer.last_unit  # which may be withdrawn
         if window_of(following, packer.units) != window_of(packer.last_unit, packer.units):
             return len(rows)
         return int(packer.window_ends[-2]) if len(packer.window_ends) > 1 else 0

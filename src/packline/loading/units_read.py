@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from packline.fingerprint import hash_value
-from packline.jobs.begun import build_mark
+from packline.jobs.plan import build_mark
 from packline.loading.order import RowOrder
 from packline.packing.packer import DocumentFilter
 from packline.packing.rows import Rows

@@ -16,8 +16,8 @@ Opening of a Parquet file, and the types of its columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,9 @@ from packline.sources.files import InputFile
 from packline.sources.jsonl import not_utf8
 from packline.sources.lines import TOO_LARGE
 from packline.storage.ranged_file import RangedFile
+
+if TYPE_CHECKING:
+    from packline.sources.record_text import Transform
 
 
 def open_parquet(file: BinaryIO | str, name: str) -> pq.ParquetFile:
@@ -94,19 +97,6 @@ class TextColumns(NamedTuple):
     """Ids of any type."""
     carried: list[pa.Array | None]
     """Arrays of any type, one for each carried column; None for one that the file lacks."""
-
-    def to_batch(self) -> pa.RecordBatch:
-        """The columns as one batch, for a file."""
-        columns = {"text": self.texts} | ({} if self.ids is None else {"id": self.ids})
-        columns |= {f"c{place}": one for place, one in enumerate(self.carried) if one is not None}
-        return pa.RecordBatch.from_pydict(columns)
-
-    @classmethod
-    def of_batch(cls, batch: pa.RecordBatch, file: InputFile) -> TextColumns:
-        """The columns of `to_batch`."""
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        carried = [columns.get(f"c{place}") for place in range(len(file.carried or ()))]
-        return cls(columns["text"], columns.get("id"), carried)
 
 
 def read_row_group(parquet: pq.ParquetFile, group: int, file: InputFile) -> Iterator[TextColumns]:
@@ -192,20 +182,19 @@ def read_row_batches(
     file: InputFile,
     parquet: pq.ParquetFile,
     groups: range,
-    make: Callable[[pa.RecordBatch, int], Batch],
+    transform: Transform,
+    hasher: Any,
 ) -> Iterator[Batch]:
-    """Batches of whole row groups, for sources whose text is not a column.
+    """Batches of whole row groups, hashed, for sources whose text is not a column."""
+    from packline.sources.record_text import row_batch
 
-    Args:
-        make: makes documents from rows and the number of the first row.
-    """
     columns = record_columns(file, parquet.schema_arrow)
     row = sum(parquet.metadata.row_group(group).num_rows for group in range(groups.start))
     for group in groups:
         end = row + parquet.metadata.row_group(group).num_rows
         try:
             for rows in read_columns(parquet, group, columns):
-                yield make(rows, row)
+                yield row_batch(file, rows, row, transform, hasher)
                 row += len(rows)
         except InputError:  # the file cannot be read, which says nothing of its rows
             raise

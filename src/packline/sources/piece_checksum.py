@@ -16,6 +16,7 @@ from packline.recipe import Source
 from packline.sources.files import InputFile
 from packline.sources.lines import seek_record
 from packline.sources.reader import Span, read_span
+from packline.sources.slices import group_count
 from packline.storage.inputs import READ_BYTES, read_fully
 
 
@@ -43,14 +44,10 @@ def piece_checksum(file: InputFile, source: Source, span: Span, max_document_byt
 
 
 def stream_checksum(file: InputFile, source: Source, max_document_bytes: int) -> str:
-    """Checksum of a file that is read as a stream."""
+    """Checksum of a file that is read slice by slice (`slices.FileEnd`)."""
     if file.format != "parquet":
         return file_checksum(file)
-    from packline.sources.parquet import open_parquet
-
-    with file.open() as raw:
-        groups = open_parquet(raw, file.path).metadata.num_row_groups
-    return piece_checksum(file, source, Span(file.index, 0, groups), max_document_bytes)
+    return piece_checksum(file, source, Span(file.index, 0, group_count(file)), max_document_bytes)
 
 
 def file_checksum(file: InputFile) -> str:

@@ -1,10 +1,10 @@
 """Common entry point of all sources: a range of a file in, batches of documents out.
 
     Span  a range of a plain file, some row groups of a Parquet file, or a whole file
-    StreamChunk a piece of a compressed stream, stored in a file
 
-Both give the same batches for the same bytes. Every reader computes a checksum of the bytes it reads. The
-texts of a source with a template or filters are made from whole records (`record_text`).
+A file that is one span and too large for a unit is read slice by slice (`slices`), with the same batches.
+Every reader computes a checksum of the bytes it reads. The texts of a source with a template or filters are
+made from whole records (`record_text`).
 
 Plain text is UTF-8, unchanged except that a byte order mark at the start of a file is removed and, if each
 line is a document, the line end (`\\n` or `\\r\\n`). A document that is not UTF-8 is a bad record.
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -38,14 +38,9 @@ from packline.sources.files import InputFile, check_assumed
 from packline.sources.json_array import read_blocks
 from packline.sources.jsonl import BOM, JsonlDecoder
 from packline.sources.lines import NEWLINE, Decode, read_lines, reader_of, seek_record, text_decoder
-from packline.sources.record_text import JsonlRecords, Transform, row_batch, transform_of
-from packline.sources.stream_splitter import StreamChunk, delimiter_of
+from packline.sources.record_text import JsonlRecords, Transform, transform_of
 from packline.storage.inputs import read_fully
 from packline.storage.places import is_remote
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 FILES_AHEAD = 32
 """Number of small remote files that are requested before they are read."""
@@ -91,8 +86,7 @@ def read_span(
             parquet = open_parquet(raw, file.path)
             expect_columns(raw, parquet, groups, wanted_columns(file, parquet.schema_arrow))
             if transform is not None:
-                make = _row_maker(file, transform, hasher)
-                yield from read_row_batches(file, parquet, groups, make)
+                yield from read_row_batches(file, parquet, groups, transform, hasher)
                 return
             yield from read_row_groups(file, parquet, groups, hasher, max_document_bytes)
         return
@@ -153,24 +147,19 @@ def open_ahead(
             raw.close()
 
 
-def read_chunk(
-    file: InputFile, source: Source, piece: StreamChunk, max_document_bytes: int
+def delimiter_of(file: InputFile, source: Source) -> bytes:
+    """Delimiter of the records of a file."""
+    if file.format == "text" and source.documents == "separator":
+        return (source.separator or "").encode("utf-8")
+    return NEWLINE
+
+
+def decode_blocks(
+    file: InputFile, source: Source, max_document_bytes: int, blocks: Iterator[Block]
 ) -> Iterator[Batch]:
-    """Read the documents of a chunk, in order."""
+    """Decode blocks of whole records, one batch per block."""
     transform = transform_of(source, file.text, max_document_bytes) if source.uses_records else None
-    if file.format == "parquet":
-        yield from _read_arrow_chunk(file, piece, max_document_bytes, transform)
-        return
-    delimiter = delimiter_of(file, source)
-    with open(piece.path, "rb", buffering=0) as raw:
-        blocks = read_lines(
-            reader_of(raw),
-            piece.position,
-            delimiter=delimiter,
-            max_bytes=max_document_bytes,
-            problem=lambda: piece.problem,
-        )
-        yield from _decode(file, source, blocks, transform)
+    return _decode(file, source, blocks, transform)
 
 
 def _read_plain(
@@ -242,42 +231,6 @@ def _decoder(text: str, id: str | None, columns: tuple[Column, ...]) -> JsonlDec
 @cache
 def _records(transform: Transform, id: str | None, columns: tuple[Column, ...]) -> JsonlRecords:
     return JsonlRecords(transform, id, columns)
-
-
-def _row_maker(
-    file: InputFile, transform: Transform, hasher: Any = None
-) -> Callable[[pa.RecordBatch, int], Batch]:
-    def make(rows: pa.RecordBatch, row: int) -> Batch:
-        return row_batch(file, rows, row, transform, hasher)
-
-    return make
-
-
-def _read_arrow_chunk(
-    file: InputFile, piece: StreamChunk, max_bytes: int, transform: Transform | None
-) -> Iterator[Batch]:
-    import os
-
-    import pyarrow as pa
-
-    from packline.sources.parquet import TextColumns, arrow_batch, lost_rows
-
-    row = piece.position
-    losses = list(piece.lost)
-    if os.path.getsize(piece.path):
-        with pa.memory_map(piece.path) as mapped:
-            for batch in pa.ipc.open_stream(mapped):
-                while losses and losses[0].row <= row and losses[0].end > losses[0].row:
-                    loss = losses.pop(0)
-                    yield lost_rows(file.index, loss.group, loss.row, loss.end, OSError(loss.detail))
-                    row = loss.end
-                if transform is not None:
-                    yield _row_maker(file, transform)(batch, row)
-                else:
-                    yield arrow_batch(file, TextColumns.of_batch(batch, file), row, max_bytes)
-                row += len(batch)
-    for loss in losses:
-        yield lost_rows(file.index, loss.group, loss.row, loss.end, OSError(loss.detail))
 
 
 def _hash_blocks(blocks: Iterator[Block], hasher: Any) -> Iterator[Block]:

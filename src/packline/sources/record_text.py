@@ -347,11 +347,6 @@ def row_batch(
     return batch
 
 
-def hash_rows(hasher: Any, rows: pa.RecordBatch) -> None:
-    """Update a hasher with the values of rows, as `row_batch` does."""
-    _hash(hasher, _plain_rows(rows)[0])
-
-
 def _hash(hasher: Any, records: list[Any]) -> None:
     for record in records:
         hasher.update(msgspec.json.encode(record))

@@ -22,9 +22,11 @@ import msgspec
 import numpy as np
 
 from packline.jobs.engine import run_units
-from packline.jobs.job import ReportProgress, Runner, WorkUnit
+from packline.jobs.job import ReportProgress, Runner
 from packline.jobs.on import On
+from packline.jobs.plan import Unit
 from packline.ragged import offsets_of
+from packline.sources.reader import Span
 from packline.store.paths import CacheSettings
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.shard import contradiction
@@ -169,26 +171,15 @@ class CountSettings(msgspec.Struct, frozen=True):
         return RangeCounter(self)
 
 
-class Range(WorkUnit, frozen=True, kw_only=True):
-    """A range of documents to count."""
-
-    writer: int
-    """Number of the range, which separates its hash files from those of other ranges."""
-    start: int
-    stop: int
-
-
-class RangeCounter(Runner[Range, TokenTally]):
+class RangeCounter(Runner[Unit, TokenTally]):
     """Counts ranges of a store."""
-
-    unit = Range
 
     def __init__(self, settings: CountSettings) -> None:
         self._settings, self._store = settings, StoreReader(settings.store, settings.cache)
 
-    def run(self, unit: Range, report: ReportProgress) -> TokenTally:
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[TokenTally]:
         """Count a range of documents."""
-        return count_range(self._settings, unit, self._store, report)
+        yield count_range(self._settings, unit, self._store, report)
 
 
 def count_store(
@@ -219,7 +210,7 @@ def count_store(
     cuts = cut_documents(store, max(wanted, 1))
     settings = CountSettings(str(store.place), special, str(folder), files, store.cache)
     ranges = [
-        Range(name=f"range-{number}", writer=number, start=start, stop=stop)
+        Unit(f"range-{number}", number, spans=(Span(0, start, stop),))
         for number, (start, stop) in enumerate(itertools.pairwise(cuts))
     ]
     processes = wanted if wanted > 1 else 0
@@ -240,12 +231,12 @@ def cut_documents(store: StoreReader, ranges: int) -> list[int]:
 
 
 def count_range(
-    settings: CountSettings, documents: Range, store: StoreReader, on_progress: OnProgress
+    settings: CountSettings, unit: Unit, store: StoreReader, on_progress: OnProgress
 ) -> TokenTally:
     """Count a range of documents in this process."""
-    entry = store.manifest.tokenizer
+    entry, (documents,) = store.manifest.tokenizer, unit.spans
     before = 0 if entry.bos_id is None else 1
-    hashes = HashFiles(Path(settings.folder), settings.files, documents.writer)
+    hashes = HashFiles(Path(settings.folder), settings.files, unit.number)
     counter = Counter(entry.vocab_size, settings.special, before, hashes)
     for number, shard in enumerate(store.shards):
         first = int(store.firsts[number])

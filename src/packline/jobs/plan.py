@@ -1,4 +1,4 @@
-"""Plan of a build that has begun: all that is needed to go on with it, or to read it, before it is finished.
+"""Plan of a job: its units, and for a store all that they have in common.
 
     .packline/plan.zst     recipe, tokenizer, inputs with their states, planned units (msgpack, zstd)
 
@@ -30,36 +30,53 @@ DIGITS = 12
 LEVEL = 3
 
 
-class Unit(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
-    """Spans to be encoded together, in order, all of one source."""
+class Unit(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Work that is run and resumed as a whole; a function of the inputs alone.
+
+    >>> Unit("web-000007", 7, slice_bytes=1 << 20).slice_name(2)
+    'web-000007-000002'
+    """
 
     name: str
-    source: int
-    spans: tuple[Span, ...]
-    text_bytes: int
+    """Unique within a job."""
+    number: int = 0
+    """Place in the plan."""
+    source: int = 0
+    spans: tuple[Span, ...] = ()
+    """Parts of files, to be read in order, all of one source."""
+    text_bytes: int = 0
     """Bytes of text, as far as known in advance."""
+    slice_bytes: int = 0
+    """Text of a slice, if the unit is a file that is committed slice by slice (`sources.slices`); else 0."""
+    lane: int = 0
+    lanes: int = 1
+    """Number of units that read the same file: this one commits every `lanes`-th slice, from `lane` on."""
+    max_documents: int | None = None
+    """Stop after this many documents."""
+    max_tokens: int | None = None
+    """Stop before the document that would bring the tokens above this."""
 
+    @classmethod
+    def of(cls, number: int) -> Unit:
+        """Unit of a job without files of its own, named after its number.
 
-class Stream(msgspec.Struct, frozen=True, gc=False, array_like=True, tag=True):
-    """A file to be cut into units while it is read; their names are `NAME-000000` and so on."""
+        >>> Unit.of(7).name
+        '000007'
+        """
+        return cls(f"{number:06d}", number)
 
-    name: str
-    source: int
-    file: int
-    slice_bytes: int
-    text_bytes: int
-
-    def unit_name(self, number: int) -> str:
-        """Name of the unit with this number."""
+    def slice_name(self, number: int) -> str:
+        """Name under which a slice is committed."""
         return f"{self.name}-{number:06d}"
 
-    def slices(self) -> int:
-        """Estimated number of slices."""
-        return max(-(-self.text_bytes // max(self.slice_bytes, 1)), 1)
+    @property
+    def receipts(self) -> int:
+        """Number of receipts that it is likely to have, without that of its end."""
+        return max(-(-self.text_bytes // self.slice_bytes), 1) if self.slice_bytes else 1
 
 
-class BegunBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of the record."""
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is needed to go on with a build, or to read it, before it is finished."""
 
     build: str
     """Identity of the build: see `build_mark`."""
@@ -67,8 +84,8 @@ class BegunBuild(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: TokenizerEntry
     """The tokenizer; `round_trip` is empty, since it is measured later."""
     dtype: str
-    units: list[Unit | Stream]
-    """Planned units and streams, in the order of the documents."""
+    units: list[Unit]
+    """Planned units, in the order of the documents."""
     files: list[InputFile] = []
     """Inputs, in the state in which the first run found them."""
     imported: ImportEntry | None = None
@@ -85,16 +102,16 @@ class UnitCount:
     """Number of units in all, as far as it is known: that of a stream's units is, at its end.
 
     Args:
-        begun: the plan.
+        plan: the plan.
         units: names of committed units.
         streams: streams that were read to their end.
     """
 
-    def __init__(self, begun: BegunBuild, units: Iterable[str], streams: Mapping[str, StreamReceipt]) -> None:
-        self._is_limited = is_limited(begun.recipe)
-        self._expected = {unit.name: unit.slices() for unit in begun.units if isinstance(unit, Stream)}
+    def __init__(self, plan: Plan, units: Iterable[str], streams: Mapping[str, StreamReceipt]) -> None:
+        self._is_limited = is_limited(plan.recipe)
+        self._expected = {unit.name: unit.receipts for unit in plan.units if unit.slice_bytes}
         self._slices: Counter[str] = Counter()
-        self.total = len(begun.units) - len(self._expected) + sum(self._expected.values())
+        self.total = len(plan.units) - len(self._expected) + sum(self._expected.values())
         for name, end in streams.items():
             self.end(name, end.units)
         for name in units:
@@ -142,23 +159,23 @@ def build_mark(recipe: Recipe, tokenizer: str, inputs: Iterable[tuple[str, str, 
     return hash_value([recipe, tokenizer, sorted(inputs)])[:DIGITS]
 
 
-def record_begun(storage: Storage, begun: BegunBuild) -> BegunBuild:
+def record_plan(storage: Storage, plan: Plan) -> Plan:
     """Record the plan of a build; the recorded one, if another process was first."""
     import zstandard
 
-    if (there := read_begun(storage)) is not None:
+    if (there := read_plan(storage)) is not None:
         return there
-    data = zstandard.ZstdCompressor(LEVEL).compress(msgspec.msgpack.encode(begun))
+    data = zstandard.ZstdCompressor(LEVEL).compress(msgspec.msgpack.encode(plan))
     try:
         storage.put_new(f"{WORK}/{PLAN}", data)
     except StoreError:
-        if (there := read_begun(storage)) is None:
+        if (there := read_plan(storage)) is None:
             raise
         return there
-    return begun
+    return plan
 
 
-def read_begun(storage: Storage) -> BegunBuild | None:
+def read_plan(storage: Storage) -> Plan | None:
     """Plan of the build in a storage; None if none has begun, or it has ended.
 
     Raises:
@@ -172,7 +189,7 @@ def read_begun(storage: Storage) -> BegunBuild | None:
         return None
     try:
         packed = zstandard.ZstdDecompressor().decompress(data)
-        return msgspec.msgpack.decode(packed, type=BegunBuild)
+        return msgspec.msgpack.decode(packed, type=Plan)
     except (msgspec.MsgspecError, zstandard.ZstdError, UnicodeDecodeError, ValueError) as error:
         raise CorruptStore(
             f"{storage.place}: {WORK}/{PLAN} is damaged: {error}",

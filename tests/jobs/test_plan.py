@@ -13,7 +13,7 @@ import packline
 from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.jobs import store_job
-from packline.jobs.begun import PLAN, BegunBuild, Stream, read_begun, record_begun
+from packline.jobs.plan import PLAN, Plan, read_plan, record_plan
 from packline.loading.units_read import build_identity
 from packline.storage.local import LocalFolder
 from packline.storage.protocol import Storage
@@ -23,22 +23,22 @@ from packline.store.unit_names import STREAM, planned_name
 
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[BegunBuild]:
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """Records of the builds of a test, as they were read back."""
-    found: list[BegunBuild] = []
+    found: list[Plan] = []
 
-    def record(storage: Storage, value: BegunBuild) -> BegunBuild:
-        assert record_begun(storage, value) == value
-        again = read_begun(storage)
+    def record(storage: Storage, value: Plan) -> Plan:
+        assert record_plan(storage, value) == value
+        again = read_plan(storage)
         assert again == value
         found.append(value)
         return value
 
-    monkeypatch.setattr(store_job, "record_begun", record)
+    monkeypatch.setattr(store_job, "record_plan", record)
     return found
 
 
-def check(record: BegunBuild, store: Store) -> None:
+def check(record: Plan, store: Store) -> None:
     manifest = store.manifest
     assert record.build == build_identity(manifest)
     assert record.dtype == manifest.dtype and record.recipe == manifest.recipe
@@ -50,13 +50,13 @@ def check(record: BegunBuild, store: Store) -> None:
     for unit, source in units.items():
         assert names[planned[planned_name(unit.removesuffix(STREAM))].source] == source
     streams = {unit.removesuffix(STREAM) for unit in units if unit.endswith(STREAM)}
-    assert streams == {unit.name for unit in record.units if isinstance(unit, Stream)}
-    assert read_begun(LocalFolder(store.path)) is None  # it ends with the build
+    assert streams == {unit.name for unit in record.units if unit.slice_bytes}
+    assert read_plan(LocalFolder(store.path)) is None  # it ends with the build
 
 
 def test_a_build_and_an_import(
     tmp_path: Path,
-    begun: list[BegunBuild],
+    begun: list[Plan],
     documents: list[str],
     tokenizer_json: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -77,4 +77,4 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     (tmp_path / WORK).mkdir()
     (tmp_path / WORK / PLAN).write_text("{")
     with pytest.raises(CorruptStore, match=PLAN):
-        read_begun(LocalFolder(tmp_path))
+        read_plan(LocalFolder(tmp_path))

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from packline.encoders.special_tokens import Boundary, SpecialTokenCounter
 from packline.errors import BadRecord, OutOfSpace
-from packline.jobs.unit import EMPTY, KEEP, SPECIAL, TOO_LONG, TOO_SHORT, Task, UnitRun, UnitRunner, judge
-from packline.jobs.units import UnitSettings
+from packline.jobs.plan import Unit
+from packline.jobs.text_unit import EMPTY, KEEP, SPECIAL, TOO_LONG, TOO_SHORT, TextRunner, UnitRun, judge
+from packline.jobs.units import TextBuild
 from packline.ragged import Ragged, offsets_of
-from packline.recipe import Recipe, Source
+from packline.recipe import Recipe, RunOptions, Source
 from packline.sources.batch import Batch, Reject, Texts
 from packline.sources.files import InputFile
 from packline.store.writer import ShardWriter
@@ -43,14 +44,18 @@ class BytesEncoder:
         return Ragged(tokens, offsets_of([len(one) for one in data]))
 
 
-def runner_of(folder: Path, *, strict: bool = False, **source: Any) -> UnitRunner:
+def runner_of(folder: Path, *, strict: bool = False, **source: Any) -> TextRunner:
     recipe = Recipe(sources=(Source(inputs=("a.jsonl",), **source),), tokenizer="t")
     encoder: Any = BytesEncoder()
-    return UnitRunner(UnitSettings(recipe, [FILE], strict), encoder, folder)
+    tokenizer: Any = SimpleNamespace(vocab_size=256)
+    build = TextBuild(recipe, RunOptions(strict=strict), [FILE], tokenizer, encoder.boundary)
+    runner = TextRunner(build, encoder, folder)
+    runner.strict = strict
+    return runner
 
 
 def unit_run(folder: Path, **settings: Any) -> UnitRun:
-    return UnitRun(runner_of(folder, **settings), Task(name="000000", source=0), lambda *_: None)
+    return UnitRun(runner_of(folder, **settings), Unit("000000"), "000000", lambda *_: None)
 
 
 @given(TEXTS, st.integers(0, 3), st.none() | st.integers(3, 5), st.booleans())
@@ -118,7 +123,7 @@ def test_a_unit_that_fails_leaves_no_file_open(tmp_path: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr(UnitRun, "_read", batches)
+    monkeypatch.setattr(TextRunner, "_read", batches)
     with pytest.raises(OutOfSpace):
-        runner_of(tmp_path).run(Task(name="000001", source=0), lambda *_: None)
+        next(runner_of(tmp_path).run(Unit("000001"), lambda *_: None))
     assert opened() == []

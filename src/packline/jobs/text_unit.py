@@ -1,0 +1,526 @@
+"""Run one unit of text, from its bytes to its receipt.
+
+    open     encoder loaded, engines tried and chosen       once per host, shared by the workers
+    unit     read ──> filter ──> encode ──> audit ──> split ──> write ──> Receipt, committed
+             batch    counted    ids        reference  by hash   shards
+
+Everything happens in one process, one batch at a time, so memory is a few batches. The result depends only on
+the unit's bytes and the recipe. A file that cannot be cut has a receipt for each slice, and one for its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from packline.encoders import EngineName, EngineReport
+from packline.encoders.encoder import Encoder
+from packline.encoders.parity import RoundTrip, audited
+from packline.encoders.special_tokens import SpecialTokenCounter
+from packline.errors import BadRecord, InputChanged, InputError, PacklineError
+from packline.fingerprint import Hasher, splits_of
+from packline.jobs.folder import StoreFolder
+from packline.jobs.identity import UnitSettingsKey
+from packline.jobs.job import NeedsFreshProcess, ReportProgress, Runner
+from packline.jobs.plan import Unit
+from packline.jobs.resources import (
+    LARGE,
+    Room,
+    count_workers,
+    peak_memory,
+    release_freed_memory,
+    resident_memory,
+    run_in_child,
+)
+from packline.jobs.units import SampleTexts, TextBuild, load_encoder, room_of
+from packline.ragged import Ragged
+from packline.recipe import SPLITS, Recipe, Source
+from packline.sources.batch import Batch, Reject, Texts
+from packline.sources.carried import pairs_of
+from packline.sources.files import InputFile
+from packline.sources.reader import open_ahead, read_span
+from packline.sources.slices import FileEnd, read_slices
+from packline.storage.inputs import input_state, is_compared
+from packline.storage.local import disk_errors
+from packline.store.ledger import Ledger
+from packline.store.manifest import InputPiece, Receipt, StreamReceipt
+from packline.store.writer import RejectsWriter, ShardWriter
+
+
+class Built(msgspec.Struct, frozen=True, tag=True):
+    """A committed unit or slice, and measurements of the process that ran it since its start."""
+
+    receipt: Receipt
+    rates: dict[str, dict[str, float]]
+    engine_bytes: dict[str, int]
+    peak_rss_bytes: int
+    first_encode: float
+    """Time when the process began to encode, on the monotonic clock; also identifies it."""
+    undecoded: int
+    """Audited documents that do not decode to their text, although their ids are right."""
+
+
+class FileRead(msgspec.Struct, frozen=True, tag=True):
+    """A file that is committed slice by slice was read to its end."""
+
+    receipt: StreamReceipt
+
+
+BuildResult = Built | FileRead
+RENEWED = 256 << 20
+"""Least bytes of text between two renewals of an engine within a file: its cache pays after that."""
+ENOUGH = "enough"
+"""File in the folder for unfinished files, once the units that follow are not needed."""
+
+
+class BuildInfo(msgspec.Struct, frozen=True):
+    """Facts found while the encoder was loaded."""
+
+    load_seconds: float
+    reports: list[EngineReport]
+    names: list[EngineName]
+    reason: str
+    round_trip: RoundTrip
+
+
+def open_runner(build: TextBuild) -> TextRunner:
+    """Load the encoder of a build, choose its engines, and limit documents to the memory of a worker."""
+    encoder = load_encoder(build)
+    base = resident_memory()
+    workers, memory = count_workers(build.options)
+    chosen = encoder.choose(
+        SampleTexts(build), partial(run_in_child, list[EngineReport]) if workers else None
+    )
+    folder = StoreFolder(build.out)
+    tmp = Path(build.scratch) if build.scratch else folder.tmp
+    runner = TextRunner(build, encoder, tmp, room_of(build, chosen.names, base), folder)
+    if workers:
+        # A unit may add to an engine's cache before the next check: leave room for that.
+        runner.memory_bytes = max(memory * 3 // 4, peak_memory() + (128 << 20))
+    runner.facts = BuildInfo(
+        encoder.load_seconds, chosen.reports, chosen.names, chosen.reason, encoder.reference.round_trip
+    )
+    return runner
+
+
+class TextRunner(Runner[Unit, BuildResult]):
+    """Runs units of text, one after another, with the encoder of one process.
+
+    Args:
+        tmp: folder for unfinished files.
+        room: largest record and document that fit into memory.
+        folder: store that receipts are committed to; None for a dry run, whose receipts are not kept.
+    """
+
+    facts: BuildInfo | None = None
+
+    def __init__(
+        self,
+        build: TextBuild,
+        encoder: Encoder,
+        tmp: Path,
+        room: Room = Room(),  # noqa: B008  frozen
+        folder: StoreFolder | None = None,
+    ) -> None:
+        self.build, self.encoder, self.tmp, self.room, self.folder = build, encoder, tmp, room, folder
+        self.special = SpecialTokenCounter(encoder.tokenizer.special_tokens)
+        self.strict = build.options.strict and folder is not None
+        self._first_encode = 0.0
+
+    @cached_property
+    def settings_key(self) -> UnitSettingsKey:
+        """Checksums of the settings of units."""
+        build = self.build
+        return UnitSettingsKey(build.recipe, build.fingerprint, build.boundary, build.val_share)
+
+    def info(self) -> BuildInfo | None:
+        """Facts found while opening."""
+        return self.facts
+
+    def source_of(self, unit: Unit) -> str:
+        """Name of the source."""
+        return self.build.names[unit.source]
+
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[BuildResult]:
+        """Write a unit's files into the folder for unfinished files.
+
+        Raises:
+            EncoderMismatch: an engine and the reference disagree.
+            InputChanged: a file has changed since the build began.
+            BadRecord: the first bad record, under `strict`.
+            OutOfSpace: the disk is full.
+            OutOfMemory: a document that does not fit into the memory of a worker.
+            NeedsFreshProcess: a document that would fit into a fresh worker.
+        """
+        self._first_encode = self._first_encode or time.monotonic()
+        with disk_errors(self.tmp):
+            if unit.slice_bytes:
+                yield from self._run_slices(unit, report)
+            else:
+                pieces: list[InputPiece] = []
+                run = UnitRun(self, unit, unit.name, report)
+                yield self._built(run.run(self._read(unit, pieces), pieces))
+
+    def _read(self, unit: Unit, pieces: list[InputPiece]) -> Generator[Batch, None, None]:
+        """Documents of the spans of a unit; what was read whole is added to `pieces`."""
+        build, source = self.build, self.build.recipe.sources[unit.source]
+        for span, opened in open_ahead(build.files, source, unit.spans):
+            file, hasher = build.files[span.file], Hasher()
+            with refusing_changes(file):
+                yield from read_span(file, source, span, self.limit(file, source), hasher, opened=opened)
+            pieces.append(InputPiece(file.name, span.start, span.stop, str(hasher.hexdigest())))
+
+    def limit(self, file: InputFile, source: Source) -> int:
+        """Maximum bytes of a record: by the recipe or, if smaller, by the memory of a worker."""
+        limit, room = self.build.recipe.max_document_bytes, self.room
+        if source.documents == "file" and file.format == "text":
+            if not file.compression and room.document < file.size <= limit:
+                room.refuse(file.path, file.size)
+            return limit  # the reject's message contains its size
+        return min(limit, room.record)
+
+    def _run_slices(self, unit: Unit, report: ReportProgress) -> Iterator[BuildResult]:
+        """Slices of a file, in order: those of this lane that have no receipt."""
+        build, folder = self.build, self.folder
+        file, source = build.files[unit.spans[0].file], build.recipe.sources[unit.source]
+
+        def wanted(number: int) -> bool:
+            mine = number % unit.lanes == unit.lane
+            return mine and (folder is None or not folder.has_receipt(unit.slice_name(number)))
+
+        def checked(batches: Iterator[Batch]) -> Generator[Batch, None, None]:
+            # Before each commit: a file truncated meanwhile looks like one always damaged.
+            with refusing_changes(file):
+                yield from batches
+
+        parts = read_slices(
+            file,
+            source,
+            slice_bytes=unit.slice_bytes,
+            max_document_bytes=self.limit(file, source),
+            wanted=wanted,
+        )
+        with contextlib.closing(parts):
+            for part in parts:
+                if isinstance(part, FileEnd):
+                    check_unchanged(file)
+                    end = StreamReceipt(build.names[unit.source], file.name, part.slices, part.checksum)
+                    yield FileRead(end)
+                    return
+                run = UnitRun(self, unit, unit.slice_name(part.number), report)
+                yield self._built(run.run(checked(part.batches), []))
+                if run.is_full or (build.scratch and (self.tmp / ENOUGH).exists()):
+                    return
+                if self.memory_bytes is not None and resident_memory() > self.memory_bytes:
+                    self.encoder.renew(RENEWED)
+                    release_freed_memory()
+                self.replaceable = self.memory_bytes is not None
+
+    def _built(self, receipt: Receipt) -> Built:
+        encoder = self.encoder
+        return Built(
+            receipt,
+            encoder.rates(),
+            dict(encoder.encoded_bytes),
+            peak_memory(),
+            self._first_encode,
+            encoder.undecoded,
+        )
+
+    def found(self, unit: Unit) -> BuildResult | None:
+        """Receipt that another process has written meanwhile."""
+        assert self.folder is not None
+        receipt = None if unit.slice_bytes else self.folder.find_receipt(unit.name)
+        return None if receipt is None else Built(receipt, {}, {}, peak_memory(), self._first_encode, 0)
+
+    def commit(self, unit: Unit, result: BuildResult) -> None:
+        """Move the files of a unit into the store, or record the end of a file."""
+        assert self.folder is not None
+        if self.build.scratch:
+            return
+        if isinstance(result, Built):
+            self.folder.commit(result.receipt)
+        else:
+            self.folder.commit_stream(unit.name, result.receipt)
+
+
+class UnitRun:
+    """State of one unit or slice: batches in, shards and a receipt out.
+
+    Args:
+        name: name of its files and of its receipt.
+    """
+
+    def __init__(self, runner: TextRunner, unit: Unit, name: str, report: ReportProgress) -> None:
+        self._runner, self._unit, self._name, self._report = runner, unit, name, report
+        self._build, self._recipe = runner.build, runner.build.recipe
+        self._source = self._recipe.sources[unit.source]
+        self.ledger = Ledger(filtered=0) if self._source.where else Ledger()
+        self._writers: dict[str, ShardWriter] = {}
+        self._rejects = RejectsWriter(runner.tmp, name)
+        self._audited: list[int] = []
+        self._carried = pairs_of(self._build.carried[unit.source])
+        self.is_full = False
+        """True once a limit has ended the unit."""
+        self._large: tuple[str, int] | None = None
+
+    def run(self, batches: Generator[Batch, None, None], pieces: list[InputPiece]) -> Receipt:
+        """Encode and write all batches; `pieces` has the ranges that were read once they are taken."""
+        try:
+            with contextlib.closing(batches):
+                for batch in batches:
+                    self.take(batch)
+                    if self.is_full:
+                        break
+            return self.finish(pieces)
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Close the files of a unit that will not be committed."""
+        for writer in self._writers.values():
+            writer.abandon()
+        self._rejects.abandon()
+
+    def finish(self, pieces: list[InputPiece]) -> Receipt:
+        """Complete the files; `pieces` are the ranges that were read."""
+        self._refuse_large()
+        writers = [self._writers[split] for split in sorted(self._writers)]
+        ledger = self.ledger
+        ledger.rejected = dict(sorted(ledger.rejected.items()))
+        return Receipt(
+            self._name,
+            self._build.names[self._unit.source],
+            tuple(pieces),
+            tuple(writer.close() for writer in writers),
+            self._rejects.close(),
+            ledger,
+            sum(ordinal < ledger.documents for ordinal in self._audited),  # not those after a limit
+            not self.is_full,
+            dict(self._carried) or msgspec.UNSET,
+            self._settings(),
+        )
+
+    def _settings(self) -> str:
+        if self._runner.folder is None:
+            return ""
+        unit = self._unit
+        files = (self._build.files[span.file] for span in unit.spans)
+        return self._runner.settings_key.checksum(unit.source, files, unit.slice_bytes)
+
+    def _watch_large(self, reject: Reject, place: str) -> None:
+        """Add up the pieces of a record that is too large to be read."""
+        if not reject.continued:
+            self._refuse_large()
+        elif self._large is not None:
+            place, size = self._large
+            self._large = (place, size + len(reject.raw))
+            return
+        self._large = (place, len(reject.raw)) if reject.reason == "too_large" else None
+
+    def _refuse_large(self) -> None:
+        """Stop if a record was too large for memory but within the recipe's limit."""
+        if self._large is not None and self._large[1] <= self._recipe.max_document_bytes:
+            self._runner.room.refuse(*self._large)
+        self._large = None
+
+    def take(self, batch: Batch) -> None:
+        """Encode, write and count one batch."""
+        facts = judge(batch.texts, self._source, self._recipe, self._runner.special)
+        wanted = np.flatnonzero(facts.verdicts == KEEP)
+        room = self._unit.max_documents
+        chosen = wanted if room is None else wanted[: room - self.ledger.documents]
+        if len(chosen):
+            kept = batch if len(chosen) == len(batch) else batch.keep(chosen)
+            self._check_room(kept)
+            ragged = self._encode(kept)
+            fitting = self._fitting(ragged)
+            if fitting < len(kept):
+                chosen = chosen[:fitting]
+                kept = kept.keep(np.arange(fitting))
+                ragged = Ragged(ragged.tokens[: ragged.offsets[fitting]], ragged.offsets[: fitting + 1])
+            self._write(kept, ragged)
+            self.ledger.special_token_strings += int(facts.specials[chosen].sum())
+            if kept.lost_ids:
+                self.ledger.add_lost_ids(int(np.isin(kept.positions, kept.lost_ids).sum()))
+        end = len(batch)
+        if len(chosen) < len(wanted):
+            # A limit ends the unit at the first document left out, however documents were batched.
+            self.is_full = True
+            end = int(wanted[len(chosen)])
+            first = int(batch.positions[end])
+            batch.rejects = [reject for reject in batch.rejects if reject.position < first]
+            batch.filtered = [position for position in batch.filtered if position < first]
+        self._count(batch, facts.verdicts[:end])
+
+    def _check_room(self, batch: Batch) -> None:
+        """Check that the largest document, if large, fits into memory."""
+        sizes, room = batch.texts.sizes, self._runner.room
+        largest = int(sizes.argmax())
+        size = int(sizes[largest])
+        if size <= LARGE:
+            return
+        if size > room.document:
+            room.refuse(self._place(batch, largest), size)
+        if self._runner.replaceable and resident_memory() + room.factor * size > room.memory:
+            raise NeedsFreshProcess
+
+    def _encode(self, batch: Batch) -> Ragged:
+        first = self.ledger.documents
+        ordinals = audited(first, first + len(batch))
+        ragged = self._runner.encoder.encode(
+            batch.texts,
+            audit=[ordinal - first for ordinal in ordinals],
+            place=lambda index: self._place(batch, index),
+        )
+        self._audited += ordinals
+        return ragged
+
+    def _fitting(self, ragged: Ragged) -> int:
+        """Number of documents that stay within the limit of tokens."""
+        limit = self._unit.max_tokens
+        if limit is None:
+            return len(ragged)
+        return int(np.searchsorted(ragged.offsets[1:], limit - self.ledger.tokens, side="right"))
+
+    def _write(self, batch: Batch, ragged: Ragged) -> None:
+        name = self._build.files[batch.file].name
+        count, text_bytes = len(batch), len(batch.texts.data)
+        boundary = self._runner.encoder.boundary
+        with_bos = boundary is not None and boundary.bos_id is not None
+        self.ledger.add_documents(count, text_bytes, len(ragged.tokens), with_bos=with_bos)
+        self._report(len(ragged.tokens), count, text_bytes)
+        recipe, given = self._recipe, self._source.split
+        chosen = self._build.val_share
+        val_share = recipe.val_fraction if chosen is None else chosen
+        test_share = recipe.test_fraction or 0.0
+        hashes = batch.texts.hashes()
+        if given or not (val_share or test_share):
+            if count:
+                self._writer(given or "train").write(ragged, batch, name, hashes)
+            return
+        seeded = batch.texts.hashes(recipe.seed) if recipe.seed else hashes
+        splits = splits_of(seeded, val_share, test_share)
+        for split in SPLITS:
+            members = np.flatnonzero(splits == split)
+            if len(members):
+                part = ragged if len(members) == count else ragged.take(members)
+                self._writer(split).write(part, batch.keep(members), name, hashes[members])
+
+    def _writer(self, split: str) -> ShardWriter:
+        if split not in self._writers:
+            self._writers[split] = ShardWriter(
+                self._runner.tmp,
+                f"{split}-{self._name}",
+                split,
+                self._build.names[self._unit.source],
+                self._source.label,
+                self._runner.encoder.dtype,
+                carried=self._carried,
+            )
+        return self._writers[split]
+
+    def _count(self, batch: Batch, verdicts: np.ndarray) -> None:
+        """Count the outcome of every record of a batch, and keep the bad ones."""
+        ledger, name = self.ledger, self._build.files[batch.file].name
+        counts = np.bincount(verdicts, minlength=5)
+        ledger.documents_in += len(verdicts) - int(counts[SPECIAL])
+        ledger.empty += int(counts[EMPTY])
+        ledger.too_short += int(counts[TOO_SHORT])
+        ledger.too_long += int(counts[TOO_LONG])
+        if batch.filtered:
+            ledger.documents_in += len(batch.filtered)
+            ledger.filtered = (ledger.filtered or 0) + len(batch.filtered)
+        for index in np.flatnonzero(verdicts == SPECIAL).tolist():
+            position, text = int(batch.positions[index]), batch.texts[index].encode("utf-8")
+            detail = "a special token stands as a string in the text"
+            batch.rejects.append(Reject(batch.file, position, "special_token", detail, text))
+        # In the order of the file, independent of batching.
+        for reject in sorted(batch.rejects, key=lambda one: one.position):
+            if self._runner.room.record < self._recipe.max_document_bytes:
+                self._watch_large(reject, f"{name} at {reject.position}")
+            if self._runner.strict:
+                raise BadRecord(
+                    f"{name} at {reject.position}: {reject.reason}: {reject.detail}",
+                    hint="correct the record, or run without --strict to keep it in rejects/ and continue",
+                )
+            self._rejects.write(reject, name)
+            if not reject.continued:
+                ledger.add_rejected(reject.reason, reject.records)
+
+    def _place(self, batch: Batch, index: int) -> str:
+        return f"{self._build.files[batch.file].path} at {int(batch.positions[index])}"
+
+
+KEEP, EMPTY, TOO_SHORT, TOO_LONG, SPECIAL = range(5)
+
+
+@dataclass(slots=True)
+class Facts:
+    """Verdicts on the documents of a batch, each int64 `[D]`."""
+
+    verdicts: np.ndarray
+    specials: np.ndarray
+
+
+def judge(texts: Texts, source: Source, recipe: Recipe, special: SpecialTokenCounter) -> Facts:
+    """Decide which documents to keep, with reasons for leaving out the others."""
+    verdicts, specials = np.full(len(texts), KEEP, np.int64), special.count(texts)
+    if recipe.special_tokens == "reject":
+        verdicts[specials > 0] = SPECIAL
+    if source.min_chars or source.max_chars is not None:
+        characters = texts.characters()
+        if source.max_chars is not None:
+            verdicts[characters > source.max_chars] = TOO_LONG
+        verdicts[characters < source.min_chars] = TOO_SHORT
+    verdicts[texts.sizes == 0] = EMPTY
+    return Facts(verdicts, specials)
+
+
+@contextlib.contextmanager
+def refusing_changes(file: InputFile) -> Iterator[None]:
+    """Refuse a file that has changed while it was read: it may then be broken in any way.
+
+    Raises:
+        InputChanged: its size or modification time differs.
+        InputError: it cannot be read any more.
+    """
+    try:
+        yield
+    except GeneratorExit:
+        raise
+    except PacklineError:
+        check_unchanged(file)
+        raise
+    except (OSError, EOFError) as error:
+        check_unchanged(file)
+        raise InputError(
+            f"cannot read {file.path} any more: {error}",
+            hint="what is committed is kept: run the same command again once it can be read",
+        ) from error
+    check_unchanged(file)
+
+
+def check_unchanged(file: InputFile) -> None:
+    """Refuse a file that has changed since the build began.
+
+    Raises:
+        InputChanged: its size or modification time differs.
+    """
+    if is_compared(file.path):
+        return
+    found = input_state(file.path)
+    if found != file.state:
+        raise InputChanged(
+            f"{file.path} changed while it was read: expected {file.size:,} bytes as of the start, "
+            f"found {found.size:,} bytes, modified since",
+            hint="let it come to rest, then build into a new folder",
+        )
