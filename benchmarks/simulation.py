@@ -3,7 +3,7 @@
     clock (heapq) ──> nodes: start, run units, lag, die, are replaced
                         │ take, done, lost            │ commit
                         v                             v
-                      Leases or Shares              StoreFolder.commit ──> ObjectFolder.put_new
+                      tasks or slices               StoreFolder.commit ──> ObjectFolder.put_new
                       (packline.jobs)               (packline.jobs)        (packline.storage, in memory)
 
 Only time and failures are simulated. Which node runs which unit is decided by the code of `--on ray` and of
@@ -28,15 +28,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.simulated_store import SimulatedFolder, SimulatedStore, expected_tokens, receipt_of
-from packline.jobs.engine import SliceShares
-from packline.jobs.leases import Leases
+from packline.jobs.engine import SliceShares, round_size
 from packline.jobs.on import Slice
 from packline.jobs.plan import Unit
+from packline.jobs.ray_tasks import SLICES_A_CORE, slices_of
+from packline.store.manifest import WORK
 
 How = Literal["ray", "slices"]
 ASK_SECONDS = 1.0
 """Time after which a node without work asks again."""
-MESSAGE_SECONDS = 0.01
+LISTING_SECONDS = 0.1
+"""Time of a listing of receipts."""
 LONGEST_SECONDS = 30 * 86_400.0
 """Simulated time after which units are taken for lost."""
 
@@ -110,7 +112,7 @@ class Result:
         assert set(committed.receipts) == names, "units without a receipt, or receipts without a unit"
         shards = [shard for receipt in committed.receipts.values() for shard in receipt.shards]
         named = {entry.name for shard in shards for entry in shard.files}
-        there = {facts.name for facts in store.walk()}
+        there = {facts.name for facts in store.walk() if not facts.name.startswith(WORK)}
         assert there == named | {entry.name for entry in committed.entries(committed.receipts)}, (
             "files that no receipt names"
         )
@@ -133,8 +135,8 @@ class _Node:
     queue: deque[Unit] = field(default_factory=deque)
     busy: int = 0
     slice: int = 0
-    asking: bool = False
-    phase: Literal["own", "help", "over"] = "own"
+    task: list[Unit] = field(default_factory=list)
+    """The task that it runs, on Ray."""
 
 
 class _Simulation:
@@ -149,7 +151,8 @@ class _Simulation:
         self.store = SimulatedStore(self.random, world.lost_replies, world.refusals, world.put_seconds)
         self.folder = SimulatedFolder(self.store, scratch)
         self.units = list(map(Unit.of, range(world.units)))
-        self.leases = Leases(self.units)
+        self.tasks = deque(slices_of(self.units, SLICES_A_CORE * world.nodes))
+        """Tasks that no node runs, on Ray."""
         self.shares: list[SliceShares] = []
         self.committed: set[str] = set()
         self.nodes: dict[str, _Node] = {}
@@ -221,8 +224,6 @@ class _Simulation:
         self.nodes[node.name] = node
         if rate:
             self.at(node.silent - self.now, self.die, node)
-        if self.how == "slices":
-            node.queue.extend(self.shares[number].own(self.left()))
         self.ask(node)
 
     def die(self, node: _Node) -> None:
@@ -239,50 +240,39 @@ class _Simulation:
             self.at(0.0, self.die, other)
 
     def notice(self, node: _Node) -> None:
-        """The driver knows of a loss."""
-        if self.how == "ray":
-            self.leases.lost(node.name)
+        """Ray knows of a loss, and runs the task again."""
+        if node.task:
+            self.tasks.append(node.task)
 
     # units
 
     def ask(self, node: _Node) -> None:
-        """A node gets more units, if the driver hears it."""
-        node.asking = False
-        if self.over or self.now >= node.silent:
+        """An idle node gets more units: the next task, or a round of its slice."""
+        if self.over or self.now >= node.dies:
             return
-        if self.how == "ray":
-            node.queue.extend(self.leases.take(node.name, self.world.workers))
-        elif not node.queue and not node.busy:
-            self.look_again(node)
+        if self.how == "slices":
+            share, left = self.shares[node.slice], self.left()
+            units = share.own(left) or share.help(left)
+            workers, world = self.world.workers, self.world
+            size = round_size(len(units), workers, LISTING_SECONDS, world.unit_seconds / workers)
+            node.queue.extend(units[:size])
+        elif self.now < node.silent and self.tasks:
+            node.task = self.tasks.popleft()
+            node.queue.extend(self.folder.left(node.task))
         self.begin(node)
-        if self.how == "ray" and node.busy < self.world.workers and not node.asking:
-            node.asking = True
+        if not node.busy:
             self.at(ASK_SECONDS, self.ask, node)
 
     def left(self) -> list[Unit]:
-        """Units that are not committed."""
-        return [unit for unit in self.units if unit.name not in self.committed]
-
-    def look_again(self, node: _Node) -> None:
-        """A slice whose own units are done helps with those of others, once, and then ends."""
-        if node.phase == "own":
-            node.queue.extend(self.shares[node.slice].help(self.left()))
-            node.phase = "help"
-        else:
-            node.phase = "over"
+        """Units without a receipt, by a listing."""
+        return self.folder.left(self.units)
 
     def begin(self, node: _Node) -> None:
-        """Idle workers of a node begin units; one that is committed already is left out."""
+        """Idle workers of a node begin units."""
         while node.busy < self.world.workers and node.queue:
             unit = node.queue.popleft()
-            if self.how == "slices" and self.store.facts(f"receipts/{unit.name}.json") is not None:
-                continue
             node.busy += 1
             self.at(self.seconds_of(unit), self.end, node, unit)
-        if self.how == "slices" and not node.queue and not node.busy and node.phase != "over":
-            self.look_again(node)
-            if node.queue:
-                self.begin(node)
 
     def end(self, node: _Node, unit: Unit) -> None:
         """A worker has encoded a unit, and commits it."""
@@ -300,22 +290,19 @@ class _Simulation:
         self.at(self.store.clock - self.now, self.report, node, unit)
 
     def report(self, node: _Node, unit: Unit) -> None:
-        """A node reports a unit, and its worker is free."""
+        """A worker of a node is free."""
         node.busy -= 1
-        if self.now >= node.silent:
-            self.begin(node)  # a node that is cut off continues with what it holds
-            return
-        if self.how == "ray":
-            self.leases.done(node.name, unit.name)
-            self.at(MESSAGE_SECONDS, self.ask, node)
         self.begin(node)
+        if not node.busy:
+            node.task = []
+            self.ask(node)
 
 
 def simulate(world: World, how: How, scratch: Path) -> Result:
     """Build in a simulated world.
 
     Args:
-        how: `ray`: a driver that leases units to nodes; `slices`: nodes that share them without a driver.
+        how: `ray`: tasks that are run again if their node is lost; `slices`: nodes that share the units.
         scratch: an empty folder.
     """
     return _Simulation(world, how, scratch).run()

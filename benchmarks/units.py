@@ -17,7 +17,7 @@ from benchmarks.process import run_fresh
 from benchmarks.results import busy_cores
 from benchmarks.suite import ROOT, environment
 from benchmarks.units_run import UnitsRun
-from packline.jobs.job import Job, ReportProgress, Runner
+from packline.jobs.job import Job, Opening, ReportProgress, Runner
 from packline.jobs.plan import Unit
 
 Say = Callable[[str], None]
@@ -25,7 +25,7 @@ STEPS = ("plan", "begin", "unit", "finish")
 """Steps of a driver that are timed."""
 
 
-class NoOpSettings(msgspec.Struct, frozen=True):
+class NoOpSettings(Opening, msgspec.Struct, frozen=True):
     """Settings of units without work."""
 
     def open(self) -> NoOpRunner:

@@ -40,6 +40,8 @@ FILE_UNITS = 1 << 12
 class Pretended:
     """Executor whose units are committed without work."""
 
+    width = 0
+
     def __init__(self, out: Path, text: str) -> None:
         self._out, self._info = out, BuildInfo(0.0, [], ["tokenizers"], "", Reference(text).round_trip)
         self.started = self.ended = 0.0

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.simulated_store import receipt_of
-from benchmarks.simulation import How, Result, World, simulate
+from benchmarks.simulation import How, Result, World, _Simulation, simulate
 from packline.jobs.folder import StoreFolder, names_of
-from packline.jobs.leases import Leases
 from packline.storage.objects import ObjectFolder, _Passing
 from packline.store.manifest import Receipt
 
@@ -69,11 +68,11 @@ def test_the_same_seed_gives_the_same_world() -> None:
     assert (one.makespan, one.puts, one.losses) == (other.makespan, other.puts, other.losses)
 
 
-def forget(leases: Leases, node: str, *, charged: bool = False) -> None:
-    leases._held.pop(node, None)
+def forget(simulation: Any, node: Any) -> None:
+    """A task whose node is lost is not run again."""
 
 
-def receipt_first(folder: StoreFolder, receipt: Receipt) -> None:
+def receipt_first(folder: StoreFolder, receipt: Receipt, tmp: Any = None) -> None:
     folder.commit_record(receipt.unit, receipt)
     folder.storage.put_files({name: folder.tmp / name for name in names_of(receipt)})
 
@@ -87,7 +86,7 @@ def believe_a_conflict(store: ObjectFolder, name: str, data: bytes, checksum: st
 @pytest.mark.parametrize(
     ("how", "owner", "name", "wrong", "message"),
     [
-        ("ray", Leases, "lost", forget, "never run"),
+        ("ray", _Simulation, "notice", forget, "never run"),
         ("slices", StoreFolder, "commit", receipt_first, "never run"),
         ("ray", ObjectFolder, "_create", believe_a_conflict, "receipt"),
     ],

@@ -2,7 +2,7 @@
 
     start the build ──> wait a moment ──> SIGKILL of one of its processes ──> continues, or is started again
 
-Victims: the driver, the host, a worker; on Ray also the actor and a whole node, which another replaces.
+Victims: the driver, the host, a worker; on Ray also a task and a whole node, which another replaces.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ class Chaos:
         """Kill a random process of the build, of the kind killed least; False if it has just ended."""
         root = process.pid if self._raylets is None else self._raylets.pid
         hosts = processes_of("packline.jobs.host", root)
-        actors = list(processes_of("ray::NodeShare", root))
-        first = [pid for pid, parent in hosts.items() if parent in (process.pid, *actors)]
+        tasks = list(processes_of("ray::run_slice", root))
+        first = [pid for pid, parent in hosts.items() if parent in (process.pid, *tasks)]
         workers = [pid for pid, parent in hosts.items() if parent in first]
-        choices = {"driver": [process.pid], "host": first, "worker": workers, "actor": actors}
+        choices = {"driver": [process.pid], "host": first, "worker": workers, "task": tasks}
         choices["node"] = self._nodes
         there = [kind for kind, victims in choices.items() if victims]
         least = min(self.kills.get(kind, 0) for kind in there)

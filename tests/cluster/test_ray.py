@@ -107,17 +107,17 @@ def test_the_driver_is_killed_and_run_again(start: Start, whole: dict[str, str],
     assert digests(tmp_path / "store") == whole
 
 
-@pytest.mark.parametrize("victim", ["worker", "actor"])
+@pytest.mark.parametrize("victim", ["worker", "task"])
 def test_a_process_is_killed_as_if_memory_had_run_out(
     start: Start, raylets: Raylets, whole: dict[str, str], tmp_path: Path, victim: str
 ) -> None:
     process = start(tmp_path / "store")
     wait_for_receipts(tmp_path / "store", 3, process)
     hosts = processes_of("packline.jobs.host", raylets.pid)
-    actors = set(hosts.values()) & set(processes_of("ray::NodeShare", raylets.pid))
-    own = {pid for pid, parent in hosts.items() if parent in actors}
+    tasks = set(hosts.values()) & set(processes_of("ray::run_slice", raylets.pid))
+    own = {pid for pid, parent in hosts.items() if parent in tasks}
     workers = [pid for pid, parent in hosts.items() if parent in own]
-    os.kill(workers[0] if victim == "worker" else min(actors), signal.SIGKILL)
+    os.kill(workers[0] if victim == "worker" else min(tasks), signal.SIGKILL)
     end_of(process)
     assert digests(tmp_path / "store") == whole
 

@@ -27,7 +27,7 @@ class Squares(Runner[Unit, int]):
         yield unit.number**2
 
 
-class Settings(msgspec.Struct):
+class Settings(Opening, msgspec.Struct):
     """Settings without any."""
 
     def open(self) -> Squares:

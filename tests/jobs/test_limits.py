@@ -51,9 +51,12 @@ class Workers(Session):
         documents: number of documents of each unit and slice, by name.
     """
 
-    def __init__(self, shapes: list[int], documents: dict[str, int], order: random.Random) -> None:
-        self.shapes, self.documents, self.order = shapes, documents, order
+    def __init__(
+        self, shapes: list[int], documents: dict[str, int], folder: Folder, order: random.Random
+    ) -> None:
+        self.shapes, self.documents, self.folder, self.order = shapes, documents, folder, order
         self.rounds: list[int] = []
+        self.width = 0
 
     def info(self) -> Any:
         return None
@@ -71,7 +74,8 @@ class Workers(Session):
             yield unit.name, self.built(unit.name, unit)
             return
         for number in range(slices):
-            if number % unit.lanes == unit.lane:
+            there = unit.slice_name(number) in self.folder.receipts
+            if number % unit.lanes == unit.lane and not there:
                 built = self.built(unit.slice_name(number), unit)
                 yield unit.name, built
                 if not built.receipt.complete:
@@ -94,6 +98,8 @@ class Workers(Session):
 class Folder:
     """A store that knows what is committed, in which order."""
 
+    place = "store"
+
     def __init__(self) -> None:
         self.receipts: dict[str, Receipt] = {}
         self.streams: dict[str, StreamReceipt] = {}
@@ -101,6 +107,9 @@ class Folder:
     def commit(self, receipt: Receipt, tmp: Path) -> None:
         assert receipt.unit not in self.receipts
         self.receipts[receipt.unit] = receipt
+
+    def refresh(self) -> None:
+        """No other process commits anything."""
 
     def commit_stream(self, name: str, end: StreamReceipt) -> None:
         assert name not in self.streams
@@ -154,7 +163,8 @@ def test_what_is_committed_is_what_one_document_after_another_gives(
         limit_tokens=most_tokens,
     )
     limited = expected(names, documents, most_documents, most_tokens)
-    folder, session = Folder(), Workers(shapes, documents, order)
+    folder = Folder()
+    session = Workers(shapes, documents, folder, order)
     for name, own, tokens in limited[:before]:
         whole = own == documents[name]
         ledger = Ledger(documents=own, tokens=tokens)

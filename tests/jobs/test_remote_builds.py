@@ -21,17 +21,15 @@ from tests.storage.servers import Bucket
 import packline
 from packline.chat.sft import SftRequest, run_sft
 from packline.chat.sources import ConversationSource
-from packline.errors import PacklineError, ResumeMismatch, StoreBusy, StoreError, StoreNotFound
+from packline.errors import PacklineError, ResumeMismatch, StoreError, StoreNotFound
 from packline.formats.import_ import ImportRequest, run_import
-from packline.jobs import driver as driver_module
 from packline.jobs import receipts
 from packline.jobs.build_job import run_build
-from packline.jobs.driver import Driver, read_driver, record_command
 from packline.jobs.events import Finished, Planned, UnitDone
+from packline.jobs.run_records import record_command
 from packline.jobs.status import Status, status
 from packline.jobs.work import ONE_WRITER, SCRATCH, Command
 from packline.recipe import Recipe, RunOptions, Source
-from packline.storage.local import LocalFolder
 from packline.storage.places import open_storage
 
 NUMBERS = [f"{number} " * (number % 11 + 1) for number in range(60)]
@@ -119,41 +117,36 @@ def test_every_point_at_which_a_build_can_be_killed(
     kill_points(kind, 1, bucket, tmp_path, tokenizer_json, **more)
 
 
-def test_a_second_driver_is_told_who_drives_and_takes_over_from_a_dead_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("more", [{}, {"limit_tokens": 400}], ids=str)
+def test_two_processes_that_run_the_same_build_do_no_harm(
+    bucket: Bucket,
+    tmp_path: Path,
+    tokenizer_json: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    more: dict[str, Any],
 ) -> None:
-    storage = LocalFolder(tmp_path / "place")
-    monkeypatch.setattr(driver_module, "BEAT_SECONDS", 0.05)
-    monkeypatch.setattr(driver_module, "LOOK_SECONDS", 0.1)
-    one, two = Driver(storage, tmp_path / "one"), Driver(storage, tmp_path / "two")
-    one.take()
-    one.tell(Command("packline build in --out place", "/data", 3))
-    with pytest.raises(StoreBusy, match="is being built by process") as caught:
-        two.take()
-    assert "--join" in caught.value.hint
-    assert one._thread is not None
-    one._end.set()  # no sign any more, as of a process that was killed
-    one._thread.join()
-    monkeypatch.setattr(driver_module, "BEAT_SECONDS", 99.0)
-    monkeypatch.setattr(driver_module, "WATCH_SECONDS", 0.5)
-    two.take()
-    record = read_driver(storage)
-    assert record is not None and record.id == two.record.id
-    one.tell(Command("late", "", 0))
-    assert one.lost and not two.lost
-    two.end()
-    one.end()
-    record = read_driver(storage)
-    assert record is not None and record.ended and record.id == two.record.id
-    three = Driver(storage, tmp_path / "three")
-    three.take()  # at once, since the last one has ended
-    three.end()
+    """One of them stops for a while in its midst, and the other one, elsewhere, does it all meanwhile."""
+    built(first := bucket.place("first"), tmp_path / "in", tokenizer_json, **more)
+    place, met = bucket.place("second"), list[str]()
+
+    def hear(event: Any) -> None:
+        if isinstance(event, UnitDone) and not met:
+            met.append(event.unit)
+            with monkeypatch.context() as patch:
+                patch.setenv(SCRATCH, str(tmp_path / "other"))
+                built(place, tmp_path / "in", tokenizer_json, **more)
+            assert stored(place).items() >= stored(first).items()
+
+    recipe = Recipe(sources=(Source(inputs=(str(tmp_path / "in"),)),), tokenizer=str(tokenizer_json), **more)
+    run_build(recipe, place, SERIAL, hear)
+    assert met and stored(place) == stored(first)
 
 
-def test_a_resumed_driver_reads_segments_of_receipts(
+def test_a_resumed_build_reads_joined_receipts(
     bucket: Bucket, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receipts, "IN_SEGMENT", 2)
+    monkeypatch.setattr(receipts, "MOST_JOINED", 2)
+    monkeypatch.setattr(receipts, "LEAST_JOINED", 1)
     built(first := bucket.place("first"), tmp_path / "in", tokenizer_json)
     place, storage = bucket.place("store"), open_storage(bucket.place("store"))
 
@@ -164,7 +157,7 @@ def test_a_resumed_driver_reads_segments_of_receipts(
         patch.setattr("packline.jobs.store_job.publish_store", stop)
         with pytest.raises(Crash):
             built(place, tmp_path / "in", tokenizer_json)
-    names = storage.list(receipts.SEEN)
+    names = storage.list(receipts.JOINED)
     assert names
     with storage_calls() as calls:
         committed = receipts.CommittedReceipts(storage, is_remote=True)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,17 +17,13 @@ from tests.laws.reference import write_corpus
 from tests.storage.servers import Bucket
 
 import packline
-from packline.encoders.parity import plain_round_trip
-from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import RecipeError, ResumeMismatch, UnitsLeft
-from packline.jobs import driver
 from packline.jobs.build_job import run_build
 from packline.jobs.engine import SliceShares
 from packline.jobs.events import Event, UnitDone
-from packline.jobs.finish import make_manifest, publish_store
 from packline.jobs.folder import StoreFolder
 from packline.jobs.on import Slice, parse_slice
-from packline.jobs.plan import Unit, read_plan
+from packline.jobs.plan import Unit
 from packline.jobs.status import Status, status
 from packline.jobs.work import SCRATCH
 from packline.recipe import Recipe, RunOptions, Source
@@ -190,49 +183,32 @@ def test_status_sees_the_slices_of_a_build_in_an_object_store(
     assert not [one.name for one in open_storage(place).walk(".packline")]
 
 
-def test_a_slice_waits_while_another_process_publishes(
+def test_two_slices_that_see_the_last_receipt_both_publish(
     corpus: Path, tokenizer_json: Path, tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SCRATCH, str(tmp_path / "scratch"))
-    for name, seconds in {"BEAT_SECONDS": 0.5, "WATCH_SECONDS": 60.0, "LOOK_SECONDS": 1.0}.items():
-        monkeypatch.setattr(driver, name, seconds)
-    place, storage = bucket.place("store"), open_storage(bucket.place("store"))
-    other = driver.Driver(storage, tmp_path / "elsewhere")
-    published: list[str] = []
-    publish, lead = StoreFolder.publish, StoreFolder.lead
+    build(tmp_path / "whole", corpus, tokenizer_json)
+    place = bucket.place("store")
+    recipe = Recipe(sources=(Source(inputs=(str(corpus),)),), tokenizer=str(tokenizer_json))
+    options = RunOptions(workers=0, engine="tokenizers")
+    publish, published = StoreFolder.publish, list[str]()
 
-    def counted(folder: StoreFolder, manifest: Manifest) -> None:
-        published.append(threading.current_thread().name)
+    def publish_after_another(folder: StoreFolder, manifest: Manifest) -> None:
+        published.append(folder.place)
+        if len(published) == 1:
+            with monkeypatch.context() as patch:  # as on another machine
+                patch.setenv(SCRATCH, str(tmp_path / "other"))
+                run_build(recipe, place, options, on=Slice(0, 1))
         publish(folder, manifest)
 
-    def publish_elsewhere() -> None:
-        folder = StoreFolder(place)
-        folder.shared, folder.drives = True, False
-        try:
-            with folder:
-                plan = read_plan(folder.storage)
-                assert plan is not None
-                decoded = plain_round_trip(load_tokenizer(str(tokenizer_json)))
-                manifest = make_manifest(folder, plan, folder.read_receipts(), decoded, msgspec.UNSET)
-                publish_store(folder, manifest, plan)
-                folder.clean()
-        finally:
-            other.end()
-
-    def lead_while_another_does(folder: StoreFolder) -> bool:
-        other.take()
-        monkeypatch.setenv(SCRATCH, str(tmp_path / "other"))  # as on another machine
-        threads.submit(publish_elsewhere)
-        return lead(folder)
-
-    monkeypatch.setattr(StoreFolder, "publish", counted)
-    monkeypatch.setattr(StoreFolder, "lead", lead_while_another_does)
-    recipe = Recipe(sources=(Source(inputs=(str(corpus),)),), tokenizer=str(tokenizer_json))
-    with ThreadPoolExecutor(1, "another") as threads:
-        run_build(recipe, place, RunOptions(workers=0, engine="tokenizers"), on=Slice(0, 1))
-    assert published == ["another_0"]
-    assert status(place).state == "finished"
-    assert not [one.name for one in storage.walk(".packline")]
+    monkeypatch.setattr(StoreFolder, "publish", publish_after_another)
+    run_build(recipe, place, options, on=Slice(0, 1))
+    assert len(published) == 2 and status(place).state == "finished"
+    (tmp_path / "copy").mkdir()
+    for one in open_storage(place).walk():
+        (tmp_path / "copy" / one.name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "copy" / one.name).write_bytes(open_storage(place).read(one.name))
+    assert digests(tmp_path / "copy") == digests(tmp_path / "whole")
 
 
 SLICES = 3

@@ -10,7 +10,7 @@ import pytest
 
 from packline.jobs.events import Event, Progress
 from packline.jobs.executor import LocalThreads
-from packline.jobs.job import Job, ReportProgress, Runner
+from packline.jobs.job import Job, Opening, ReportProgress, Runner
 from packline.jobs.plan import Unit
 
 
@@ -18,7 +18,7 @@ class Broken(Exception):
     """The injected fault."""
 
 
-class Noted:
+class Noted(Opening):
     """Units that the runners of a job have run and committed."""
 
     def __init__(self, fail_run: str = "", fail_commit: str = "") -> None:

@@ -9,7 +9,7 @@ bytes, the tokenizer and the options. The caller publishes it (`StoreFolder.comm
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
@@ -27,7 +27,7 @@ from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.fingerprint import hash_text, share_of, split_of
 from packline.jobs.folder import StoreFolder
-from packline.jobs.job import ReportProgress, Runner
+from packline.jobs.job import Opening, ReportProgress, Runner
 from packline.jobs.plan import Unit
 from packline.jobs.text_unit import check_unchanged
 from packline.jobs.val_documents import Shares, Smallest
@@ -63,7 +63,7 @@ class SftOptions(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[ConversationSource, ...]
 
 
-class SftSettings(msgspec.Struct, frozen=True):
+class SftSettings(Opening, msgspec.Struct, frozen=True):
     """Settings common to all units."""
 
     options: SftOptions
@@ -84,6 +84,10 @@ class SftSettings(msgspec.Struct, frozen=True):
     def open(self) -> ConversationRunner:
         """Runner of the units."""
         return ConversationRunner(self)
+
+    def left(self, units: Sequence[Unit]) -> Sequence[Unit]:
+        """Units without a receipt."""
+        return StoreFolder(self.out).left(units)
 
 
 class ConversationRunner(Runner[Unit, Receipt]):
@@ -113,10 +117,6 @@ class ConversationRunner(Runner[Unit, Receipt]):
     def source_of(self, unit: Unit) -> str:
         """One name for all."""
         return FORMAT
-
-    def found(self, unit: Unit) -> Receipt | None:
-        """Receipt that another process has written meanwhile."""
-        return self.folder.find_receipt(unit.name)
 
     def commit(self, unit: Unit, result: Receipt) -> None:
         """Move the unit's files into the store."""
@@ -344,7 +344,7 @@ class _Unit:
         return InputPiece(file.name, start, stop, checksum)
 
 
-class SftScan(msgspec.Struct, frozen=True):
+class SftScan(Opening, msgspec.Struct, frozen=True):
     """Settings of a scan of conversations, for `val_documents`."""
 
     settings: SftSettings

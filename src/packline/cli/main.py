@@ -281,10 +281,14 @@ def note_command(out: str, units: int) -> None:
     from packline.jobs.work import Command, remember_command, work_folder
     from packline.storage.places import is_remote, without_secrets
 
-    line = shlex.join(map(without_secrets, shlex.split(command_line())))
+    words = list(map(without_secrets, shlex.split(command_line())))
+    if "--slice" in words:  # what is left may be of other slices
+        at = words.index("--slice")
+        del words[at : at + 2]
+    line = shlex.join(words)
     command = Command(line, os.getcwd(), units)
     if is_remote(out):
-        from packline.jobs.driver import record_command
+        from packline.jobs.run_records import record_command
 
         record_command(out, command)
     else:

@@ -55,10 +55,10 @@ def status_lines(found: Status) -> list[Line]:
     ledger = found.ledger
     name = "build" if found.kind == "store" else "export"
     head: list[Line] = [[(name, "quiet"), found.path], [("state", "quiet"), STATES[found.state]]]
-    if found.processes:
+    if len(found.processes) > 1:
         head.append([("shared by", "quiet"), ", ".join(found.processes)])
     if found.driver:
-        head.append([("driver", "quiet"), found.driver])
+        head.append([("last run", "quiet"), found.driver])
     lines = table(head, "ll", gap=7)
     if found.kind == "export":
         if found.state != "finished":

@@ -28,7 +28,7 @@ from packline.encoders.token_bytes import TokenText
 from packline.errors import CorruptStore, InputError
 from packline.evals.task import EvaluationText
 from packline.evals.words import LOWER, SPACE, split_words
-from packline.jobs.job import ReportProgress, Runner
+from packline.jobs.job import Opening, ReportProgress, Runner
 from packline.jobs.plan import Unit
 from packline.ragged import Ragged
 from packline.store.paths import CacheSettings
@@ -232,7 +232,7 @@ class QuestionGrams:
         return places, texts, at - self._firsts[texts]
 
 
-class ScanSettings(msgspec.Struct, frozen=True):
+class ScanSettings(Opening, msgspec.Struct, frozen=True):
     """Settings common to all shards."""
 
     store: str

@@ -36,7 +36,7 @@ from packline.formats.staging import PartReceipt, Staging, clear_leftovers, fini
 from packline.formats.types import ExportPart, NotPreserved, WrittenPart, without_folders
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent, Planned, UnitDone
-from packline.jobs.job import Job, ReportProgress, Runner
+from packline.jobs.job import Job, Opening, ReportProgress, Runner
 from packline.jobs.on import On
 from packline.jobs.plan import Unit
 from packline.jobs.resources import require_disk, usable_cores
@@ -58,7 +58,7 @@ class PartUnit(Unit, frozen=True, kw_only=True):
     part: ExportPart
 
 
-class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
+class PartSettings(Opening, msgspec.Struct, frozen=True, kw_only=True):
     """Settings common to all parts of an export."""
 
     format: str
@@ -72,6 +72,11 @@ class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
     def open(self) -> ExportRunner:
         """Open a view of the source."""
         return ExportRunner(self)
+
+    def left(self, units: Sequence[Unit]) -> Sequence[Unit]:
+        """Parts without a receipt."""
+        there = set(Staging(self.out).receipt_names())
+        return [unit for unit in units if f"{unit.number:06d}" not in there]
 
 
 class ExportRunner(Runner[PartUnit, PartReceipt]):
@@ -99,10 +104,6 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
         else:
             facts = format.write(view, unit.part, target, self._options)
         yield PartReceipt(unit.part, facts or {}, tuple(target.files), dict(target.shared))
-
-    def found(self, unit: PartUnit) -> PartReceipt | None:
-        """Receipt that another process has written meanwhile."""
-        return self._staging.find_receipt(unit.number, unit.part)
 
     def commit(self, unit: PartUnit, result: PartReceipt) -> None:
         """Name the files where other processes may write the same, and record that they are durable."""
@@ -239,6 +240,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
     """One export with valid settings; its source is open."""
 
     result = PartReceipt
+    unit = PartUnit
     in_threads = True
     folder: Staging
 

@@ -21,7 +21,7 @@ names it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from packline.formats.types import DocumentBlock, ReadTask
 from packline.jobs.engine import plan_job, run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.folder import StoreFolder
-from packline.jobs.job import ReportProgress, Runner
+from packline.jobs.job import Opening, ReportProgress, Runner
 from packline.jobs.on import On
 from packline.jobs.plan import Unit
 from packline.jobs.store_job import Imported, NumberedStoreJob
@@ -63,7 +63,7 @@ from packline.store.report import Findings
 from packline.store.writer import ShardWriter
 
 
-class ImportSettings(msgspec.Struct, frozen=True):
+class ImportSettings(Opening, msgspec.Struct, frozen=True):
     """Settings common to all units of an import."""
 
     path: str
@@ -87,6 +87,10 @@ class ImportSettings(msgspec.Struct, frozen=True):
     def open(self) -> UnitImporter:
         """Runner of the units."""
         return UnitImporter(self)
+
+    def left(self, units: Sequence[Unit]) -> Sequence[Unit]:
+        """Units without a receipt."""
+        return StoreFolder(self.out).left(units)
 
 
 class ImportedUnit(msgspec.Struct, frozen=True):
@@ -124,11 +128,6 @@ class UnitImporter(Runner[Unit, ImportedUnit]):
     def source_of(self, unit: Unit) -> str:
         """Name of the data set."""
         return self._job.source
-
-    def found(self, unit: Unit) -> ImportedUnit | None:
-        """Receipt that another process has written meanwhile."""
-        receipt = self._folder.find_receipt(unit.name)
-        return None if receipt is None else ImportedUnit(receipt, 0)
 
     def commit(self, unit: Unit, result: ImportedUnit) -> None:
         """Move the unit's files into the store."""

@@ -37,10 +37,9 @@ from packline.formats.export_record import (
     record_bytes,
 )
 from packline.formats.types import ExportPart
-from packline.jobs.driver import DrivenFolder
 from packline.jobs.identity import refuse_differences
 from packline.jobs.receipts import READERS
-from packline.jobs.work import PARTS, open_results, staging_folder, store_work_folder
+from packline.jobs.work import PARTS, WorkFolder, open_results, staging_folder, store_work_folder
 from packline.recipe import recipe_difference
 from packline.storage.local import LocalFolder, disk_errors, publish_bytes, publish_folder, sync_files
 from packline.storage.places import is_remote
@@ -168,7 +167,7 @@ class PartReceipt(msgspec.Struct, frozen=True):
         return self.linked_bytes > 0 and self.own_bytes <= QUICK
 
 
-class Staging(DrivenFolder[ExportIdentity]):
+class Staging(WorkFolder[ExportIdentity]):
     """An export in progress; unless it is shared, only one process can have it open.
 
     Args:
@@ -179,7 +178,7 @@ class Staging(DrivenFolder[ExportIdentity]):
         StoreError: the folder cannot be written.
     """
 
-    busy = "another export is writing"
+    busy, last = "another export is writing", RECORD
 
     def __init__(self, out: str | Path) -> None:
         self.out = str(out).rstrip("/") if is_remote(out) else str(out)
@@ -218,13 +217,11 @@ class Staging(DrivenFolder[ExportIdentity]):
 
         Raises:
             ResumeMismatch: the folder holds another export.
-            StoreBusy: another process drives the export.
         """
         if (earlier := self.identity()) is not None:
             refuse_another(self.folder if not self.is_remote else self.out, earlier, identity)
         self._began = True
-        if self.is_remote:
-            self.drive()
+        self.record_run()
         alone = self.alone()
         if alone and earlier is not None:
             self.clear_unfinished()
@@ -355,7 +352,7 @@ class Staging(DrivenFolder[ExportIdentity]):
 
     def clear_records(self) -> None:
         """Delete the records of a finished export from an object store."""
-        self.stop_driving()
+        self.end_run()
         self.storage.delete([one.name for one in self.storage.walk(WORK)])
 
     def close(self, *, discard: bool = False) -> None:

@@ -120,7 +120,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         on: On = "local",
     ) -> None:
         self.work = work = prepare(recipe, options, here=on == "local")
-        self._on, self._workers = on, 0
+        self._on = on
         self._reuse = None if reuse is None else Reuse(reuse, work, Path(out))
         self._reused = 0
         super().__init__(
@@ -260,7 +260,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
 
     def announce(self, todo: Sequence[Unit], workers: int) -> None:
         """Report the plan, inputs that do not look like text, and a disk that may be too small."""
-        work, expected, self._workers = self.work, self.work.source_bytes, workers
+        work, expected = self.work, self.work.source_bytes
         self._count = UnitCount(self.plan, self.receipts, self.streams)
         planned = BuildPlanned(
             units=self._count.total,
@@ -315,11 +315,11 @@ class BuildJob(StoreJob[BuildResult, Finished]):
     def run(self, session: Session, units: Sequence[Unit]) -> None:
         """Run units: files that cannot be cut in lanes, and up to the limits if there are any."""
         if not is_limited(self.recipe):
-            super().run(session, with_lanes(units, self.files, self._workers))
+            super().run(session, with_lanes(units, self.files, session.width))
             return
 
         def lanes(unit: Unit) -> Sequence[Unit]:
-            return list(lanes_of(unit, self.files, self._workers, unit.text_bytes))
+            return list(lanes_of(unit, self.files, session.width, unit.text_bytes))
 
         limited = LimitedRun(
             self.recipe,
@@ -330,7 +330,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             self.take,
             self.progress,
         )
-        limited.run(session, lanes, self._workers, self._take_over_one)
+        limited.run(session, lanes, session.width, self._take_over_one)
 
     def progress(self, event: Event) -> None:
         """Add up the text of this run."""

@@ -15,18 +15,17 @@ Slices: several processes share the units of a job without a coordinator.
     slice 0 of 3 begins with                       ^        ^        ^        ^
     then with what has no receipt, from the end    other slices are gone, late or slow
 
-Every slice plans the same units. A worker looks for a unit's receipt before it runs it, so slices that help
-each other meet in the middle, and at most the units that are just being run are run twice. A unit that runs
-twice has the same bytes. No clock is compared, so nothing depends on whether a machine is alive.
+Every slice plans the same units, and runs them in rounds: before each it looks at one listing of receipts. So
+slices that help each other meet in the middle, and at most a round is run twice. A unit that runs twice has
+the same bytes. No clock is compared, so nothing depends on whether a machine is alive.
 
-A compressed file is read from its start by one process, so no slice helps with the streams of another. What
-then has no receipt is left, and the slice that sees the last receipt publishes. In an object store the slices
-look at the names of receipts only, and the one that becomes the driver of the build reads them and publishes,
-while others wait: a thousand slices would otherwise read all receipts.
+A file that cannot be cut is read from its start, so no slice helps with those of another. What then has no
+receipt is left, and a slice that sees the last receipt publishes; several that do publish the same bytes.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -43,6 +42,8 @@ from packline.permutation import Permutation
 
 U = TypeVar("U", bound=Unit)
 KEY = 15
+LISTINGS = 10
+"""Time of a round, in listings of receipts."""
 
 
 class SliceShares:
@@ -85,18 +86,35 @@ def run_slice(job: Job[U, Any, Any], session: Session, todo: Sequence[U], slice:
     Raises:
         UnitsLeft: other slices have yet to finish units; the job is not published.
     """
-    shares = SliceShares(job.planned(), slice)
-    job.run(session, shares.own(todo))
-    if left := job.look_again():
-        job.run(session, shares.help(left))
+    shares, left, listing, each = SliceShares(job.planned(), slice), todo, 0.0, 1.0
+    while units := shares.own(left) or shares.help(left):
+        began, size = time.monotonic(), round_size(len(units), session.width, listing, each)
+        job.run(session, units[:size])
+        ran = time.monotonic()
         left = job.look_again()
+        listing, each = time.monotonic() - ran, (ran - began) / min(size, len(units))
     if left:
-        streams = sum(unit.slice_bytes > 0 for unit in left)
-        what = f"{len(left) - streams:,} units" + (f" and {streams:,} compressed files" if streams else "")
+        files = sum(unit.slice_bytes > 0 for unit in left)
+        what = f"{len(left) - files:,} units" + (f" and {files:,} compressed files" if files else "")
         raise UnitsLeft(
             f"slice {slice} is done; {what} are left to other slices",
             hint="the slice that commits the last unit publishes; if one was lost, run its command again",
         )
+
+
+def round_size(left: int, workers: int, listing: float, each: float) -> int:
+    """Units of a slice's next round: few at the end, where slices meet, and enough to be worth a listing.
+
+    Args:
+        left: units that the slice could run.
+        workers: number of processes.
+        listing: seconds of the last listing of receipts.
+        each: seconds of a unit in the last round, with all workers.
+
+    >>> round_size(1000, 8, 0.1, 1.0), round_size(20, 8, 0.1, 1.0), round_size(1000, 1, 60.0, 1.0)
+    (250, 16, 600)
+    """
+    return max(left // 4, 2 * max(workers, 1), int(LISTINGS * listing / max(each, 1e-3)))
 
 
 R = TypeVar("R")
@@ -156,6 +174,8 @@ def run_job(
             run_slice(job, session, todo, on)
         else:
             job.run(session, todo)
+            if job.is_shared and job.folder is not None:
+                job.look_again()  # what earlier runs of tasks have committed
         summary = job.finish()
         if job.is_shared:  # processes on other nodes have held the lock
             executor.close()

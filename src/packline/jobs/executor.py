@@ -4,7 +4,7 @@
     LocalThreads      threads of it, for exports: their time is spent outside of the interpreter
     LocalProcesses    driver ──units──> host ──fork──> worker, worker, ...
                              <─progress, results─
-    Ray               one such host on every node (`ray_executor`)
+    Ray               slices of the units as tasks of a cluster (`ray_tasks`)
 
 An executor knows nothing of tokens, folders or formats: it opens a runner (`Opening`), hands out units, and
 returns results that are committed already. To add one, implement `Executor`, and choose it in
@@ -106,19 +106,14 @@ class Committer:
     def run(self, unit: Unit) -> None:
         """Run a unit; on return, all its results but the last are committed."""
         self._report.source = self._runner.source_of(unit)
-        found = self._runner.found(unit) if self._runner.is_shared else None
-        for result in self._runner.run(unit, self._report) if found is None else (found,):
+        for result in self._runner.run(unit, self._report):
             self._report.flush()
             self.wait()
-            commit = self._commit if found is None else self._pass_on
-            self._pending = (self._threads.submit(commit, unit, result), unit.name, result)
+            self._pending = (self._threads.submit(self._commit, unit, result), unit.name, result)
         self._threads.submit(self._end, self._pending, unit.name)
 
     def _commit(self, unit: Unit, result: Any) -> None:
         self._runner.commit(unit, result)
-        self._pass_on(unit, result)
-
-    def _pass_on(self, unit: Unit, result: Any) -> None:
         if self._at_once:
             self._on_result(unit.name, result)
 
@@ -140,6 +135,8 @@ class Committer:
 
 class Serial:
     """Runs units in this process, in order."""
+
+    width = 0
 
     def __init__(self) -> None:
         self._job: Job[Any, Any, Any] | None = None
@@ -205,7 +202,7 @@ class LocalThreads(Serial):
     def open(self, job: Job[Any, Any, Any], workers: int = 0) -> LocalThreads:
         """Session for a job; the first thread has the runner that is opened in this one."""
         super().open(job)
-        self._workers = workers
+        self.width = workers
         return self
 
     def run(
@@ -247,7 +244,7 @@ class LocalThreads(Serial):
             finally:
                 committer.close()
 
-        count = min(self._workers, len(units))
+        count = min(self.width, len(units))
         failed: BaseException | None = None
         with ThreadPoolExecutor(max(count, 1)) as threads:
             try:
@@ -276,6 +273,7 @@ class LocalProcesses:
         self._host: HostProcess | None = None
         self._job: Job[Any, Any, Any] | None = None
         self._info: Any = None
+        self.width = 0
 
     def count(self, job: Job[Any, Any, Any], units: int) -> int:
         """See `Executor.count`."""
@@ -284,6 +282,7 @@ class LocalProcesses:
     def open(self, job: Job[Any, Any, Any], workers: int) -> LocalProcesses:
         """Session for a job, once its runner is open in the host."""
         self._job, self._host = job, HostProcess(type(job).__module__)
+        self.width = workers
         locks = [] if job.folder is None else [job.folder.descriptor]
         self._host.open(start_message(job.opening(), workers, job.if_died, shared=job.is_shared), locks)
         reply = self._receive()

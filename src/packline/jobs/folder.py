@@ -24,13 +24,12 @@ from typing import Self
 
 import msgspec
 
-from packline.errors import ResumeMismatch, StoreBusy, StoreError
+from packline.errors import ResumeMismatch, StoreError
 from packline.fingerprint import hash_bytes
-from packline.jobs.driver import ACTIVE, DrivenFolder, Driver
 from packline.jobs.identity import BuildIdentity, input_differences, refuse_differences
-from packline.jobs.plan import PLAN, read_plan
-from packline.jobs.receipts import SEEN, CommittedReceipts
-from packline.jobs.work import open_results, process_name, store_work_folder
+from packline.jobs.plan import PLAN, Unit, read_plan
+from packline.jobs.receipts import JOINED, CommittedReceipts
+from packline.jobs.work import WorkFolder, open_results, process_name, store_work_folder
 from packline.recipe import recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import refuse_name
@@ -63,7 +62,7 @@ DIFFERS = f"{WORK}/differs"
 TOKENIZER_FILE = f"{TOKENIZER}/tokenizer.json"
 
 
-class StoreFolder(DrivenFolder[BuildIdentity]):
+class StoreFolder(WorkFolder[BuildIdentity]):
     """A store that is being built.
 
     Args:
@@ -75,7 +74,7 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
         ResumeMismatch: it contains another build, with the difference.
     """
 
-    busy = "another build is writing into"
+    busy, last = "another build is writing into", MANIFEST
 
     def __init__(self, place: str | Path) -> None:
         self._place = str(place)
@@ -161,8 +160,7 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
         with disk_errors(self.parent):
             if (earlier := self.identity()) is not None:  # before anything is written
                 self._refuse_another(earlier, identity, files)
-            if self.is_remote:
-                self.drive()
+            self.record_run()
             if earlier is None and (earlier := self.record_identity(identity)) is not None:
                 self._refuse_another(earlier, identity, files)
             if self.storage.facts(TOKENIZER_FILE) is None:
@@ -175,22 +173,6 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
                     self.drop_uncommitted()
                 self.admit_others()
         return earlier
-
-    def lead(self) -> bool:
-        """Drive the end of a build: one of many helpers reads all receipts and publishes.
-
-        Returns:
-            False once another process has published the store.
-        """
-        if self.helper is None:
-            return True
-        while self.storage.facts(MANIFEST) is None:
-            driver = Driver(self.storage, self.work)
-            with contextlib.suppress(StoreBusy):
-                driver.take()
-                self.driver = ACTIVE[self.place] = driver
-                return self.storage.facts(MANIFEST) is None
-        return False
 
     def _refuse_another(self, old: BuildIdentity, new: BuildIdentity, files: Sequence[InputFile]) -> None:
         differences = recipe_difference(msgspec.to_builtins(old.recipe), msgspec.to_builtins(new.recipe))
@@ -225,21 +207,14 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
         """Receipts of all committed units, by unit."""
         return {name: self.receipt(name) for name in self.receipt_names() if not name.endswith(STREAM)}
 
-    def find_receipt(self, unit: str) -> Receipt | None:
-        """Receipt of a unit; None if it is not committed."""
-        try:
-            return self.receipt(unit)
-        except FileNotFoundError:
-            return None
+    def left(self, units: Sequence[Unit]) -> list[Unit]:
+        """Units without a receipt, by one listing; a file that is committed slice by slice knows better."""
+        there = set(self.receipt_names())
+        return [unit for unit in units if unit.slice_bytes or unit.name not in there]
 
-    def read_receipts(self, *, keep: bool = False) -> CommittedReceipts:
-        """All receipts, of units and of streams.
-
-        Args:
-            keep: write segments of those that are new, if this process drives the build.
-        """
+    def read_receipts(self) -> CommittedReceipts:
+        """All receipts, of units and of streams."""
         committed = CommittedReceipts(self.storage, is_remote=self.is_remote)
-        committed.writes_segments = keep and self.driver is not None
         committed.refresh()
         return committed
 
@@ -312,11 +287,8 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
     def withdraw(self, receipt: Receipt) -> None:
         """Withdraw a unit: delete its receipt first, then its files.
 
-        Raises:
-            StoreBusy: another driver has taken over, and may have other units.
+        No other process may run the job.
         """
-        if self.driver is not None:
-            self.driver.confirm()
         self.storage.delete([f"{RECEIPTS}/{receipt.unit}.json"])
         self.storage.sync(RECEIPTS)
         self.storage.delete(names_of(receipt))
@@ -330,7 +302,7 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
         self.storage.delete([f"{RECEIPTS}/{name}.json" for name in self.receipt_names()])
         self.storage.sync(RECEIPTS)
         self.storage.delete(self.storage.list(TOKENIZER))
-        self.storage.delete([*self.storage.list(SEEN), f"{WORK}/{PLAN}"])
+        self.storage.delete([*self.storage.list(JOINED), f"{WORK}/{PLAN}"])
         self.storage.delete([self._record])
 
     def publish(self, manifest: Manifest) -> None:
@@ -380,9 +352,7 @@ class StoreFolder(DrivenFolder[BuildIdentity]):
         """
         if self.storage.facts(MANIFEST) is None:
             return ""
-        if self.is_remote:
-            self.stop_driving()
-            self.storage.delete([one.name for one in self.storage.walk(WORK)])
+        self.end_run()
         return self.leave()
 
     def entry(self, name: str) -> FileEntry:

@@ -40,12 +40,12 @@ class ReportProgress(Protocol):
 class Runner(ABC, Generic[U, R]):
     """Runs units, one after another, in one process."""
 
-    unit: ClassVar[Any] = Unit
+    unit: ClassVar[type[Unit]] = Unit
     """Type of the units."""
     memory_bytes: int | None = None
     """Resident bytes above which a worker is replaced by a fresh one after a unit."""
     is_shared = False
-    """True if other processes run units of the same job: each unit is first looked for (`found`)."""
+    """True if other processes may run units of the same job at the same time."""
     replaceable = False
     """True in a worker that has run a unit: a fresh process would have more free memory."""
 
@@ -61,15 +61,11 @@ class Runner(ABC, Generic[U, R]):
             NeedsFreshProcess: the unit is run again in a fresh worker.
         """
 
-    def found(self, unit: U) -> R | None:
-        """Result of a unit that another process has committed meanwhile; None if there is none."""
-        return None
-
     def commit(self, unit: U, result: R) -> None:
         """Make a result durable: it counts from then on. Called in a thread while the next one is made."""
 
     def source_of(self, unit: U) -> str:
-        """Name under which the unit's progress is shown."""
+        """Name of the source under which the progress of a unit is shown."""
         return ""
 
     def info(self) -> Any:
@@ -77,15 +73,25 @@ class Runner(ABC, Generic[U, R]):
         return None
 
 
-class Opening(Protocol):
+class Opening:
     """Settings common to all units of a job: a msgspec struct, which can be sent to other processes."""
+
+    __slots__ = ()
 
     def open(self) -> Runner[Any, Any]:
         """Open what the units need; called once per host, before workers are forked."""
+        raise NotImplementedError
+
+    def left(self, units: Sequence[Any]) -> Sequence[Any]:
+        """Units that are not committed, by one listing; for a process that did not begin the job."""
+        return units
 
 
 class Session(Protocol):
     """An open runner somewhere, as the driver sees it."""
+
+    width: int
+    """Number of processes that run units side by side on one machine; 0 or 1: one."""
 
     def info(self) -> Any:
         """`Runner.info` of the open runner, as built-in values."""
@@ -122,9 +128,11 @@ class Job(ABC, Generic[U, R, S]):
     tell: OnEvent = staticmethod(lambda event: None)
     """Set by `run_job`: called with the job's own events."""
     is_shared = False
-    """True if other processes may run units of the same job at the same time."""
+    """Set by `run_job`: other processes may run units of the same job at the same time."""
     in_threads = False
     """True if units spend their time outside of the interpreter: workers are threads, which start at once."""
+    unit: ClassVar[type[Unit]] = Unit
+    """Type of the units."""
     if_died = (
         "memory may have run out: lower --workers; what is committed is kept, run the same command again"
     )
@@ -198,6 +206,10 @@ class Job(ABC, Generic[U, R, S]):
     def run(self, session: Session, units: Sequence[U]) -> None:
         """Run units."""
         session.run(units, self.progress, self.take)
+
+    def source_of(self, unit: U) -> str:
+        """Name of the source under which the progress of a unit is shown."""
+        return ""
 
     def progress(self, event: Event) -> None:
         """Pass on an event of a running unit."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from packline.errors import PacklineError
 from packline.jobs.document_order import DocumentOrder
 from packline.jobs.events import Event
 from packline.jobs.folder import StoreFolder, names_of
@@ -110,15 +111,24 @@ class LimitedRun:
         """
         self._advance()
         while not self._limit.reached and (unit := self._order.unit) is not None:
-            if take_over(unit, self._limit):
-                self._there.update(self._committed.receipts)
-                self._ends.update(self._committed.streams)
-                self._advance()
-                continue
-            self._run(session, lanes(unit) if unit.slice_bytes else self._round(unit, workers))
+            before = self._order.next_name
+            if not take_over(unit, self._limit):
+                self._run(session, lanes(unit) if unit.slice_bytes else self._round(unit, workers))
             if self._crossing:
                 self._run_again(session)
+            elif self._order.unit is not None and self._order.next_name == before:
+                self._look()  # it was taken over, or another process has committed it
         self._drop()
+
+    def _look(self) -> None:
+        """Take over what is committed by now."""
+        before = self._order.next_name
+        self._committed.refresh()
+        self._there.update(self._committed.receipts)
+        self._ends.update(self._committed.streams)
+        self._advance()
+        if not self._limit.reached and self._order.unit is not None and self._order.next_name == before:
+            raise PacklineError(f"{self._folder.place}: unit {before} was run and is not committed")
 
     def _round(self, first: Unit, workers: int) -> list[Unit]:
         """The next units, one for each worker."""

@@ -1,9 +1,9 @@
 """Place of a job, as its caller chooses: this machine, a Ray cluster, or one slice of several.
 
     "local"        processes of this machine
-    Ray(address)   every node of a Ray cluster, driven from here       (`ray_executor`)
+    Ray(address)   every node of a Ray cluster, driven from here       (`ray_tasks`)
     Slice(i, n)    this machine, for its part of the units; others run elsewhere, without a coordinator
-                   (`slices`)
+                   (`engine`)
 
 No byte of a result depends on it. Loading this loads nothing heavy.
 """
@@ -35,6 +35,8 @@ class Ray(msgspec.Struct, frozen=True):
 
     address: str | None = None
     """Address of the cluster; None: `$RAY_ADDRESS`, or else a cluster that is started on this machine."""
+    slices: int | None = None
+    """Number of tasks; by default four for each task that fits on the nodes at the same time."""
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -108,6 +110,6 @@ def cluster_executor(on: On) -> Executor | None:
         on = Ray()
     if not isinstance(on, Ray):
         return None
-    from packline.jobs.ray_executor import RayExecutor
+    from packline.jobs.ray_tasks import RayTasks
 
-    return RayExecutor(on.address)
+    return RayTasks(on)

@@ -1,11 +1,11 @@
 """Receipts of a build, read once, and read together.
 
-    receipts/UNIT.json          commit records, one file each
-    .packline/seen/000000.zst   up to 1,000 of them as they are, written by the driver now and then
+    receipts/UNIT.json               commit records, one file each
+    .packline/receipts/CHECKSUM.zst  up to 1,000 of them as they are, named by the hash of their content
 
-On an object store a request for each receipt would take longer than the work, so a driver keeps what it has
-read, and a resumed one reads segments. A segment is made of receipts alone: it may be missing, or be there
-twice. A receipt counts only if it is in the listing of `receipts`, whatever a segment has.
+On an object store a request for each receipt would take longer than the work, so each process joins those
+that it has committed or read, and another one reads them together. They are hints: they may be missing, or
+overlap. A receipt counts only if it is in the listing of `receipts`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from packline.store.manifest import WORK, Receipt, StreamReceipt, to_json
 from packline.store.tables import RECEIPTS
 from packline.store.unit_names import STREAM
 
-SEEN = f"{WORK}/seen"
-IN_SEGMENT = 1000
+JOINED = f"{WORK}/receipts"
+MOST_JOINED, LEAST_JOINED = 1000, 100
+"""Receipts in one file: when enough wait, and at a look at what is committed."""
 READERS = 32
 """Receipts that are read at the same time from an object store."""
 DECODER = msgspec.json.Decoder(Receipt)
@@ -70,7 +71,7 @@ class CommittedReceipts:
 
     Args:
         storage: storage of the build.
-        is_remote: read many at the same time, and keep segments.
+        is_remote: read many at the same time, and join them.
     """
 
     def __init__(self, storage: Storage, *, is_remote: bool) -> None:
@@ -82,12 +83,12 @@ class CommittedReceipts:
         self.unread: set[str] = set()
         """Units that are known to be committed, and whose receipts were not read."""
         self._stream_files: dict[str, FileEntry] = {}
-        self.writes_segments = False
-        """Set for the driver of a build without limits, whose receipts are never withdrawn."""
         self._waiting: dict[str, bytes] = {}
 
     def look(self) -> None:
         """Find out what is committed by now: by a listing, without a request for each unit."""
+        if len(self._waiting) >= LEAST_JOINED:
+            self._join()
         self._update(read_units=False)
 
     def refresh(self) -> None:
@@ -143,14 +144,14 @@ class CommittedReceipts:
                     yield name, self._storage.read(name)
             return
         with ThreadPoolExecutor(READERS) as threads:
-            if len(names) >= IN_SEGMENT:
-                for segment in threads.map(self._read_segment, self._storage.list(SEEN)):
-                    for name in segment.keys() & names:
+            if len(names) >= LEAST_JOINED:
+                for joined in threads.map(self._read_joined, self._storage.list(JOINED)):
+                    for name in joined.keys() & names:
                         names.discard(name)
-                        yield name, segment[name]
+                        yield name, joined[name]
             rest = sorted(names)
-            for start in range(0, len(rest), IN_SEGMENT):
-                part = rest[start : start + IN_SEGMENT]
+            for start in range(0, len(rest), MOST_JOINED):
+                part = rest[start : start + MOST_JOINED]
                 for name, data in zip(part, threads.map(self._read_one, part), strict=True):
                     if data is not None:
                         self._wait(name, data)
@@ -162,8 +163,8 @@ class CommittedReceipts:
         except FileNotFoundError:
             return None
 
-    def _read_segment(self, name: str) -> dict[str, bytes]:
-        """Receipts of a segment, by name; none of one that is damaged."""
+    def _read_joined(self, name: str) -> dict[str, bytes]:
+        """Receipts of a file of several, by name; none of one that is damaged."""
         import zstandard
 
         try:
@@ -173,12 +174,12 @@ class CommittedReceipts:
             return {}
 
     def _wait(self, name: str, data: bytes) -> None:
-        if self._is_remote and self.writes_segments:
+        if self._is_remote:
             self._waiting[name] = data
-            if len(self._waiting) >= IN_SEGMENT:
-                self._write_segment()
+            if len(self._waiting) >= MOST_JOINED:
+                self._join()
 
-    def _write_segment(self) -> None:
+    def _join(self) -> None:
         """Write what waits; a failure costs the next start some time, and is ignored."""
         import zstandard
 
@@ -186,8 +187,7 @@ class CommittedReceipts:
         data = zstandard.ZstdCompressor(write_checksum=True).compress(packed)
         self._waiting = {}
         with contextlib.suppress(PacklineError, OSError):
-            name = f"{len(self._storage.list(SEEN)):06d}-{hash_bytes(packed)[:8]}"
-            self._storage.put_new(f"{SEEN}/{name}.zst", data)
+            self._storage.put_new(f"{JOINED}/{hash_bytes(packed)}.zst", data)
 
 
 def _unit_of(name: str) -> str:

@@ -1,7 +1,7 @@
 """Status of a job, read from its folder, whether or not the job is running.
 
     manifest.json there            finished
-    else .packline/lock is held    running; of an object store: driver.json has a recent sign, by the clocks
+    else .packline/lock is held    running; of an object store: a run has not recorded its end
     else .packline there           interrupted: the same command resumes it
 
 Only receipts count, since work without one is repeated; a running build is a few units further. Writes
@@ -19,11 +19,11 @@ from typing import Any, Literal
 import msgspec
 
 from packline.errors import CorruptStore, StoreNotFound
-from packline.jobs.driver import driver_lines, read_driver, read_helpers
 from packline.jobs.folder import read_published
 from packline.jobs.identity import BuildIdentity
 from packline.jobs.plan import UnitCount, read_plan
 from packline.jobs.receipts import CommittedReceipts
+from packline.jobs.run_records import read_runs
 from packline.jobs.work import PARTS, Command, is_running, read_command, sharing_processes, staging_folder
 from packline.recipe import Recipe
 from packline.storage.local import LocalFolder
@@ -68,7 +68,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[str] = []
     """Slices or drivers that share the job in a local folder and run: host and process id of each."""
     driver: str = ""
-    """Process that builds into an object store, or was the last to do so."""
+    """Process that was the last to begin or resume a job in an object store."""
 
     @property
     def done_fraction(self) -> float | None:
@@ -116,19 +116,16 @@ def _remote(place: str) -> Status:
         return _without_recipe(place, "finished", _size_of(storage), kind="export")
     if identity is None and not is_export:
         raise StoreNotFound(f"{place} holds no store, and no job has begun there", hint="check the URI")
-    driver, helpers = read_driver(storage), read_helpers(storage)
-    known = [*helpers, *filter(None, [driver])]
-    alive = any(not record.is_silent for record in known)
-    state: State = "running" if alive else "interrupted" if known else "unknown"
-    command = next((record.command for record in known if record.command is not None), None)
+    runs = read_runs(storage)
+    state: State = "running" if any(run.may_run for run in runs) else "interrupted" if runs else "unknown"
+    command = next((run.command for run in reversed(runs) if run.command is not None), None)
     if identity is None:
         found = _unfinished_export(place, state, _size_of(storage), storage.list(f"{WORK}/{PARTS}"), command)
     else:
         found = _begun(storage, identity, state, _size_of(storage), command)
-    processes = [f"{one.host}-{one.process}" for one in helpers if not one.is_silent]
-    return msgspec.structs.replace(
-        found, processes=sorted(processes), driver="" if driver is None else driver_lines(driver)
-    )
+    processes = sorted({f"{run.host}-{run.process}" for run in runs if run.may_run})
+    last = str(runs[-1]) if runs else ""
+    return msgspec.structs.replace(found, processes=processes, driver=last)
 
 
 def _begun(

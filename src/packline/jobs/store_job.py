@@ -124,6 +124,10 @@ class StoreJob(Job[Unit, R, S]):
         """Units without a receipt, in the order of the documents."""
         return units_left(self.units, self.committed.names, self.streams)
 
+    def source_of(self, unit: Unit) -> str:
+        """Name of its source."""
+        return source_names(self.recipe)[unit.source]
+
     def planned(self) -> int:
         """Number of planned units."""
         return len(self.units)
@@ -224,7 +228,7 @@ class StoreJob(Job[Unit, R, S]):
         folder = self.folder
         earlier = folder.begin(self.identity(), self.tokenizer.json, self.files)
         self.plan = plan = record_plan(folder.storage, self._planned())
-        self.committed = committed = folder.read_receipts(keep=True)
+        self.committed = committed = folder.read_receipts()
         self.receipts, self.streams = committed.receipts, committed.streams
         if earlier is not None and earlier.inputs.states != digest_inputs(self.files).states:
             before = {file.index: file.modified for file in plan.files}
@@ -240,7 +244,7 @@ class StoreJob(Job[Unit, R, S]):
         may use it.
         """
         changed, unproven = self.changed(suspects), self.unproven(suspects)
-        if self.folder.shared:
+        if self.folder.shared or self.folder.is_remote:
             changed |= set(unproven.values())
         if changed:
             paths = ", ".join(self.files[file].path for file in sorted(changed)[:5])
@@ -307,14 +311,8 @@ class StoreJob(Job[Unit, R, S]):
         return input_entries(self.recipe, self.files, self.input_format)
 
     def finish(self) -> S:
-        """Publish the manifest, or wait until another process has."""
+        """Publish the manifest; another process may publish the same."""
         folder = self.folder
-        if not folder.lead():
-            manifest = folder.finished()
-            assert manifest is not None
-            self.clean()
-            refuse_empty(folder.place, manifest)
-            return self.done(manifest)
         self.committed.refresh()
         manifest = make_manifest(folder, self.plan, self.committed, self.round_trip(), self.val_share)
         try:

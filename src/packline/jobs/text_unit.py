@@ -234,12 +234,6 @@ class TextRunner(Runner[Unit, BuildResult]):
             encoder.undecoded,
         )
 
-    def found(self, unit: Unit) -> BuildResult | None:
-        """Receipt that another process has written meanwhile."""
-        assert self.folder is not None
-        receipt = None if unit.slice_bytes else self.folder.find_receipt(unit.name)
-        return None if receipt is None else Built(receipt, {}, {}, peak_memory(), self._first_encode, 0)
-
     def commit(self, unit: Unit, result: BuildResult) -> None:
         """Move the files of a unit into the store, or record the end of a file."""
         assert self.folder is not None

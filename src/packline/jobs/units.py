@@ -35,7 +35,7 @@ from packline.encoders.special_tokens import Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher, hash_bytes
-from packline.jobs.job import Runner
+from packline.jobs.job import Opening, Runner
 from packline.jobs.plan import Unit
 from packline.jobs.resources import Room, count_workers, room_for, usable_memory
 from packline.ragged import dtype_for
@@ -278,7 +278,7 @@ def _must_slice(file: InputFile, source: Source, size: _FileSize, target: int) -
     return uncut and size.text > target
 
 
-class TextBuild(msgspec.Struct, dict=True):
+class TextBuild(Opening, msgspec.Struct, dict=True):
     """A build of text: what all its units have in common, made once and sent to workers as it is."""
 
     recipe: Recipe
@@ -304,6 +304,12 @@ class TextBuild(msgspec.Struct, dict=True):
         from packline.jobs.text_unit import open_runner
 
         return open_runner(self)
+
+    def left(self, units: Sequence[Unit]) -> Sequence[Unit]:
+        """Units without a receipt."""
+        from packline.jobs.folder import StoreFolder
+
+        return StoreFolder(self.out).left(units)
 
     @cached_property
     def names(self) -> list[str]:

@@ -54,7 +54,7 @@ class Shares(msgspec.Struct, frozen=True):
     shares: list[float]
 
 
-class TextScan(msgspec.Struct, frozen=True):
+class TextScan(Opening, msgspec.Struct, frozen=True):
     """Settings of a scan of text."""
 
     build: TextBuild

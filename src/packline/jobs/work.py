@@ -24,7 +24,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import msgspec
 
@@ -141,10 +141,14 @@ class WorkFolder(ABC, Generic[Identity]):
 
     busy: ClassVar[str]
     """Message for a folder that is locked."""
+    last: ClassVar[str]
+    """Name of the file that is written last of all: with it, the result is published."""
     shared = False
     """Set before entering: other processes may run units of the same job at the same time."""
     drives = True
     """False for a process that only helps with a job."""
+    _run: Any = None
+    """Record of this process (`run_records`), for results in an object store."""
 
     def __init__(
         self, storage: Storage, work: Path, kind: type[Identity], *, record: str, receipts: str
@@ -269,6 +273,38 @@ class WorkFolder(ABC, Generic[Identity]):
         """Local folder that must be writable."""
         return self.work
 
+    @property
+    def is_remote(self) -> bool:
+        """True unless the results are in a local folder."""
+        return is_remote(self.place)
+
+    def record_run(self) -> None:
+        """Check that an object store keeps to conditions, and record that this process runs the job.
+
+        Raises:
+            StoreError: the store ignores conditions.
+        """
+        if not self.is_remote:
+            return
+        from packline.jobs.run_records import RunNote
+        from packline.storage.objects import probe
+
+        probe(self.storage)
+        if self.shared and os.environ.get(ONE_WRITER):
+            raise StoreError(
+                f"{self.place}: expected one process that writes, found several that share the build",
+                hint="unset PACKLINE_ONE_WRITER, and build into a store that knows conditional puts",
+            )
+        self._run = RunNote(self.storage)
+
+    def end_run(self) -> None:
+        """Record that this process no longer runs the job; nothing is left of one that is published."""
+        if self._run is not None:
+            run, self._run = self._run, None
+            run.end()
+            if self.storage.facts(self.last) is not None:
+                self.storage.delete([one.name for one in self.storage.walk(WORK)])
+
     def identity(self) -> Identity | None:
         """Identity of the job that was begun here; None if there is none."""
         try:
@@ -297,10 +333,13 @@ class WorkFolder(ABC, Generic[Identity]):
 
     def close(self) -> None:
         """Release the lock."""
-        for descriptor in (self._joined, self.descriptor):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._joined = self.descriptor = -1
+        try:
+            self.end_run()
+        finally:
+            for descriptor in (self._joined, self.descriptor):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._joined = self.descriptor = -1
 
 
 def _join(folder: Path) -> int:

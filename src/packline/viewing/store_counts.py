@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from packline.jobs.engine import run_units
-from packline.jobs.job import ReportProgress, Runner
+from packline.jobs.job import Opening, ReportProgress, Runner
 from packline.jobs.on import On
 from packline.jobs.plan import Unit
 from packline.ragged import offsets_of
@@ -155,7 +155,7 @@ OnProgress = Callable[[int], None]
 """Callback that takes the number of tokens counted since the last call."""
 
 
-class CountSettings(msgspec.Struct, frozen=True):
+class CountSettings(Opening, msgspec.Struct, frozen=True):
     """Settings common to all ranges of a store."""
 
     store: str

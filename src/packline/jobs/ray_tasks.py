@@ -1,0 +1,416 @@
+"""Executor on a Ray cluster: slices of the units, each one task of Ray.
+
+    driver ──slice of the units──> task (num_cpus=k) ──> k workers, as on one machine: run, commit
+           <────results, at the end────
+
+Ray places the tasks, and repeats those whose node is lost, without bound; there is no scheduler of ours. A
+task that begins looks at one listing of receipts and leaves out what is committed, so losing a node, the
+driver, or Ray itself costs running units only. What a cluster has in common is the storage: meanwhile the
+driver sees progress in a listing of receipts every ten seconds.
+
+A worker that is killed, usually because memory ran out, is replaced within its task by half as many workers;
+a unit during which three died stops the job. Any other error stops it too: it would happen again, or the
+encoder or the inputs are wrong.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packline.errors import PacklineError, RecipeError, WorkerDied
+from packline.jobs.events import Event, Failed, Note, Progress, as_failed, revive
+from packline.jobs.executor import LocalProcesses, LocalThreads
+from packline.jobs.host_process import encode
+from packline.jobs.job import Job, Opening
+from packline.jobs.on import Ray
+from packline.jobs.plan import Unit
+from packline.jobs.resources import usable_cores
+from packline.jobs.signals import INTERRUPTING
+from packline.jobs.work import hold_lock
+from packline.store.unit_names import planned_name
+from packline.version import __version__
+
+LOOK_SECONDS = 10.0
+"""Time between two listings of receipts, for progress."""
+WAIT_NOTE_SECONDS = 15.0
+"""Time without any node after which a note names what is missing."""
+ANSWER_SECONDS = 5.0
+"""Time in which the address of a cluster has to accept a connection."""
+MEMORY_SHARE = 0.9
+"""Share of a node's memory that tasks may reserve."""
+MOST_USED = 0.9
+"""Share of all cores that tasks should use, where they are as large as possible."""
+MOST_CORES = 4
+"""Cores of a task, unless a number of workers is given: small tasks are finer, and each loads a tokenizer."""
+SLICES_A_CORE = 4
+"""Slices in all, by the number of cores: a late one is then a small part of the work."""
+MOST_DEATHS = 3
+"""Deaths of workers during the same unit after which the job stops."""
+SAME = "install the same version of packline on all nodes, and give them the same files"
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What all tasks of a job have in common."""
+
+    version: str
+    settings: tuple[str, str]
+    """Module and name of the class of the settings, an `Opening`."""
+    opening: msgspec.Raw
+    unit: tuple[str, str]
+    """Module and name of the class of the units."""
+    in_threads: bool
+    if_died: str
+    workers: int
+    folder: str
+    """Working directory of the driver, which relative paths belong to."""
+    work: str
+    """Work folder of the job, whose lock a task shares; empty if it has none."""
+
+
+class _Slice(Job[Any, Any, None]):
+    """The job as a task sees it: settings and units."""
+
+    result = msgspec.Raw
+    is_shared = True
+
+    def __init__(self, share: Share) -> None:
+        self._opening: Opening = msgspec.msgpack.decode(share.opening, type=_class(share.settings))
+        self.in_threads, self.if_died = share.in_threads, share.if_died
+
+    def opening(self) -> Opening:
+        return self._opening
+
+    begin = take = finish = Any  # type: ignore[assignment]
+
+
+def _class(name: tuple[str, str]) -> Any:
+    return getattr(importlib.import_module(name[0]), name[1])
+
+
+def _named(kind: type) -> tuple[str, str]:
+    return kind.__module__, kind.__qualname__
+
+
+def run_slice(share_bytes: bytes, unit_bytes: bytes) -> bytes:
+    """The task: run a slice of the units; return its results, or the error that stopped it, as msgpack.
+
+    Without units, the one result is what was found while the job was opened (`Runner.info`).
+    """
+    share = msgspec.msgpack.decode(share_bytes, type=Share)
+    if share.version != __version__:
+        raise RuntimeError(f"expected packline {share.version} as on the driver, found {__version__}")
+    with suppress(OSError):  # on a machine without this folder, paths have to be absolute
+        os.chdir(share.folder)
+    units = msgspec.msgpack.decode(unit_bytes, type=list[_class(share.unit)])  # type: ignore[misc]
+    lock = hold_lock(Path(share.work)) if share.work else -1
+    try:
+        return msgspec.msgpack.encode(_run(share, units))
+    except Exception as error:
+        return msgspec.msgpack.encode(as_failed(error))
+    finally:
+        if lock >= 0:
+            os.close(lock)
+
+
+def _run(share: Share, units: Sequence[Unit]) -> list[tuple[str, msgspec.Raw]]:
+    """Run units with fewer and fewer workers, while these are killed."""
+    job, workers = _Slice(share), share.workers
+    results: list[tuple[str, msgspec.Raw]] = []
+    deaths: Counter[str] = Counter()
+    while True:
+        executor = LocalThreads() if share.in_threads else LocalProcesses()
+        try:
+            session = executor.open(job, workers)
+            if not units:
+                return [("", encode(session.info()))]
+            left = job.opening().left(units)
+            session.run(left, lambda event: None, lambda name, one: results.append((name, encode(one))))
+            return results
+        except WorkerDied as error:
+            deaths[error.message] += 1
+            if deaths[error.message] >= MOST_DEATHS:
+                raise WorkerDied(f"{error.message}, for the third time", hint=error.hint) from error
+            workers = max(workers // 2, 1)
+        finally:
+            executor.close()
+
+
+class RayTasks:
+    """Runs units as tasks of a Ray cluster.
+
+    Args:
+        place: the cluster.
+    """
+
+    def __init__(self, place: Ray) -> None:
+        self._address = place.address or os.environ.get("RAY_ADDRESS")
+        self._given = place.slices
+        self._ray = _library(self._address)
+        self._owned = False
+        self._cores = self._memory = self._fitting = self.width = 0
+        self._tasks: list[Any] = []
+        """Tasks that have not returned."""
+        self._info: Any = None
+
+    def count(self, job: Job[Any, Any, Any], units: int) -> int:
+        """Number of workers on all nodes that are there now."""
+        self._connect()
+        nodes = self._nodes()
+        given = job.node_workers()
+        if given == 0:
+            raise RecipeError("workers is 0: expected 1 or more for each node of a Ray cluster")
+        self._cores = given or min(MOST_CORES, cores_per_task([int(node["CPU"]) for node in nodes]))
+        fitting = [node for node in nodes if node["CPU"] >= self._cores and "memory" in node]
+        self.width = self._cores
+        rooms = [MEMORY_SHARE * node["memory"] * self._cores / node["CPU"] for node in fitting]
+        self._memory = int(min([job.memory_of(self._cores), *rooms]))
+        self._fitting = sum(int(node["CPU"]) // self._cores for node in nodes)
+        return self._cores * max(self._fitting, 1)
+
+    def _connect(self) -> None:
+        """Connect to the cluster; start one on this machine, if there is none and none is named."""
+        ray = self._ray
+        if ray.is_initialized():
+            return
+        address = self._address
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        quiet: dict[str, Any] = {
+            "log_to_driver": bool(os.environ.get("PACKLINE_DEBUG")),
+            "logging_level": logging.ERROR,
+            "configure_logging": False,
+        }
+        if address is None:
+            place = {
+                "address": "local",  # never one that a file of another process names
+                "num_cpus": usable_cores(),
+                "include_dashboard": False,
+                "_node_ip_address": "127.0.0.1",
+            }
+        else:
+            place = {"address": address}
+            _refuse_silence(address)
+        try:
+            with _own_signals():
+                ray.init(**place, **quiet)
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            raise _no_cluster(address or "this machine", str(error).strip().splitlines()[0]) from error
+        self._owned = True
+
+    def _nodes(self) -> list[dict[str, float]]:
+        """Resources of the living nodes that have cores."""
+        found = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return [node for node in found if node.get("CPU", 0) >= 1]
+
+    def open(self, job: Job[Any, Any, Any], workers: int) -> RayTasks:
+        """Session for a job, once one node has opened its runner."""
+        self._job = job
+        memory = f"{self._memory / 2**30:.1f} GiB"
+        job.tell(
+            Note(f"Ray: room for {self._fitting} x {self._cores} workers, each {self._cores} with {memory}")
+        )
+        opening = job.opening_on(self._cores, self._memory)
+        share = Share(
+            version=__version__,
+            settings=_named(type(opening)),
+            opening=encode(opening),
+            unit=_named(job.unit),
+            in_threads=job.in_threads,
+            if_died=job.if_died,
+            workers=self._cores,
+            folder=os.getcwd(),
+            work="" if job.folder is None else str(job.folder.work),
+        )
+        self._share = self._ray.put(msgspec.msgpack.encode(share))
+        self._task = self._ray.remote(run_slice).options(
+            num_cpus=self._cores,
+            memory=self._memory,
+            scheduling_strategy="SPREAD",
+            max_retries=-1,  # of tasks whose node or process is lost
+            retry_exceptions=False,
+        )
+        opened, began = self._start([]), time.monotonic()
+        while not self._ray.wait([opened], timeout=WAIT_NOTE_SECONDS)[0]:
+            free = self._ray.available_resources().get("CPU", 0)
+            if free < self._cores and time.monotonic() - began < 2 * WAIT_NOTE_SECONDS:
+                job.tell(
+                    Note(
+                        f"waiting for a node with {self._cores} free cores and {memory} of free memory; "
+                        "fewer --workers need less of both"
+                    )
+                )
+        ((_, info),) = self._results(opened, Any)
+        self._info = info
+        return self
+
+    def info(self) -> Any:
+        """Facts found while opening, on the first node."""
+        return self._info
+
+    def run(
+        self,
+        units: Sequence[Unit],
+        on_event: Callable[[Event], None],
+        on_result: Callable[[str, Any], None],
+    ) -> None:
+        """See `Session.run`."""
+        if not units:
+            return
+        count = self._given or SLICES_A_CORE * max(self._fitting, 1)
+        for slice in slices_of(units, count):
+            self._start(slice)
+        looked, seen = time.monotonic(), set(self._committed())
+        while self._tasks:
+            ready, _ = self._ray.wait(self._tasks, num_returns=1, timeout=LOOK_SECONDS)
+            for task in ready:
+                for name, result in self._results(task, self._job.result):
+                    on_result(name, result)
+            if time.monotonic() - looked > LOOK_SECONDS:
+                looked, there = time.monotonic(), set(self._committed())
+                self._report(units, there - seen, on_event)
+                seen |= there
+
+    def _committed(self) -> Sequence[str]:
+        return () if self._job.folder is None else self._job.folder.receipt_names()
+
+    def _report(self, units: Sequence[Unit], fresh: set[str], on_event: Callable[[Event], None]) -> None:
+        """Report the text of units that were committed since the last look, as far as it is planned."""
+        if not fresh:
+            return
+        planned = {unit.name: unit for unit in units}
+        for name in fresh:
+            if (unit := planned.get(planned_name(name))) is not None:
+                size = unit.slice_bytes or unit.text_bytes
+                on_event(Progress(self._job.source_of(unit), 0, size, 0))
+
+    def _start(self, units: Sequence[Unit]) -> Any:
+        task = self._task.remote(self._share, msgspec.msgpack.encode(units))
+        self._tasks.append(task)
+        return task
+
+    def _results(self, task: Any, kind: Any) -> list[tuple[str, Any]]:
+        """Results of a task that has returned.
+
+        Raises:
+            PacklineError: the error that stopped it.
+        """
+        self._tasks.remove(task)
+        try:
+            answer: bytes = self._ray.get(task)
+        except self._ray.exceptions.RayError as error:
+            raise PacklineError(
+                f"a node of the cluster cannot run the job: {_reason(error)}", hint=SAME
+            ) from error
+        found = msgspec.msgpack.decode(answer, type=Failed | list[tuple[str, msgspec.Raw]])
+        if isinstance(found, Failed):
+            raise revive(found)
+        return [(name, msgspec.msgpack.decode(result, type=kind)) for name, result in found]
+
+    def close(self) -> None:
+        """End all tasks and their processes."""
+        if not self._ray.is_initialized():
+            return
+        for task in self._tasks:
+            with suppress(Exception):  # one that has just ended
+                self._ray.cancel(task, force=True)
+        self._tasks.clear()
+        if self._owned:
+            with _own_signals():
+                self._ray.shutdown()
+            self._owned = False
+
+
+def slices_of(units: Sequence[Unit], count: int) -> list[list[Unit]]:
+    """Units dealt out to this number of slices, none of them empty; lanes of one file stay together.
+
+    >>> units = [Unit("a"), Unit("b"), Unit("b"), Unit("c")]
+    >>> [[unit.name for unit in slice] for slice in slices_of(units, 2)]
+    [['a', 'c'], ['b', 'b']]
+    """
+    together = [list(lanes) for _, lanes in groupby(units, lambda unit: unit.name)]
+    dealt = (together[number::count] for number in range(min(count, len(together))))
+    return [[unit for lanes in slice for unit in lanes] for slice in dealt]
+
+
+def cores_per_task(nodes: Sequence[int]) -> int:
+    """Cores of a task: as many as possible, if tasks of that size use nearly all cores.
+
+    Args:
+        nodes: number of cores of each node.
+
+    >>> cores_per_task([64, 64, 4]), cores_per_task([4, 16, 16, 64]), cores_per_task([])
+    (64, 16, 1)
+    """
+    sizes = sorted({count for count in nodes if count}, reverse=True)
+    used = {size: sum(count // size * size for count in nodes) for size in sizes}
+    return next((size for size in sizes if used[size] >= MOST_USED * sum(nodes)), 1)
+
+
+def _library(address: str | None) -> Any:
+    """Ray's module, without reports of usage; a cluster that it starts listens on this machine only."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    if address is None:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise PacklineError(
+            "Ray is not installed", hint="install it with: pip install 'packline[ray]'"
+        ) from error
+    return ray
+
+
+def _no_cluster(address: str, reason: str) -> PacklineError:
+    return PacklineError(
+        f"cannot connect to Ray at {address}: {reason}",
+        hint="start a cluster with: ray start --head; or name one: RAY_ADDRESS=HOST:6379",
+    )
+
+
+def _refuse_silence(address: str) -> None:
+    """Refuse an address at which nothing listens; Ray itself would try for minutes.
+
+    Raises:
+        PacklineError: no connection within a few seconds.
+    """
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # a word, such as auto
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except OSError as error:
+        raise _no_cluster(address, error.strerror or str(error)) from error
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep the handlers of signals, some of which Ray replaces."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.getsignal(number) for number in INTERRUPTING}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def _reason(error: Exception) -> str:
+    """Last line of an error's text, which names its cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
