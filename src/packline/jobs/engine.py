@@ -132,7 +132,7 @@ def run_job(
     Args:
         on_event: called with every event, in this thread.
         executor: runs the units, unless `on` names one.
-        on: where the units run; by default in as many processes of this machine as the job asks for.
+        on: where the units run; by default in as many processes of this machine as the job wants.
 
     Raises:
         ResumeMismatch: the folder contains another job's work, or inputs have changed.

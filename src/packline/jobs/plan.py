@@ -58,7 +58,7 @@ class Unit(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @classmethod
     def of(cls, number: int) -> Unit:
-        """Unit of a job without files of its own, named after its number.
+        """Unit that is named after its number, of a job without files.
 
         >>> Unit.of(7).name
         '000007'

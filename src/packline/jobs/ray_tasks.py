@@ -64,7 +64,7 @@ SAME = "install the same version of packline on all nodes, and give them the sam
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What all tasks of a job have in common."""
+    """Settings common to all tasks of a job."""
 
     version: str
     settings: tuple[str, str]

@@ -1,7 +1,7 @@
 """Slices of a file that cannot be cut before it is read: a compressed file, separator text, a huge row group.
 
-Such a file can only be read from its start, so whoever encodes it reads all of it, and takes the slices that
-are wanted; several processes may read the same file, each for other slices. A slice has whole records, and at
+Such a file can only be read from its start, so the process that encodes it reads all of it, and takes the
+slices that are wanted; several processes may read the same file, each for other slices. A slice has whole records, and at
 least `slice_bytes` of (decompressed) text. The ends of slices depend on the file alone, never on the reader.
 
     x.jsonl.zst ──decompress──> [slice 0][slice 1][slice 2]...   each committed like a unit
@@ -31,7 +31,7 @@ T = TypeVar("T", Batch, Block)
 
 
 class FileSlice(NamedTuple):
-    """One slice; its batches must be taken before the next slice is asked for."""
+    """One slice; its batches must be taken before the next slice."""
 
     number: int
     batches: Iterator[Batch]
@@ -42,7 +42,7 @@ class FileEnd(NamedTuple):
 
     slices: int
     checksum: str
-    """Of the bytes of the file; for Parquet, of the decoded columns."""
+    """Checksum of the bytes of the file; for Parquet, of the decoded columns."""
 
 
 def read_slices(
