@@ -70,7 +70,10 @@ class NoOpJob(Job[Unit, int, int]):
     def __init__(self, units: int, workers: int) -> None:
         self._units, self._workers, self._sum = units, workers, 0
 
-    def begin(self) -> Sequence[Unit]:
+    def begin(self) -> None:
+        """Nothing is kept."""
+
+    def todo(self) -> Sequence[Unit]:
         """All units."""
         return NumberedUnits(self._units)
 
@@ -78,7 +81,7 @@ class NoOpJob(Job[Unit, int, int]):
         """Number of processes."""
         return self._workers
 
-    def opening(self) -> NoOpSettings:
+    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> NoOpSettings:
         """No settings."""
         return NoOpSettings()
 

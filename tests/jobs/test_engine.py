@@ -77,17 +77,17 @@ class Noting(Job[Unit, int, list[int]]):
     def __exit__(self, *_: object) -> None:
         self.note("exit")
 
-    def finished(self) -> list[int] | None:
+    def begin(self) -> list[int] | None:
+        self.note("begin")
         return self.summary
 
-    def begin(self) -> Sequence[Unit]:
-        self.note("begin")
+    def todo(self) -> Sequence[Unit]:
         return [Unit.of(number) for number in (3, 1, 2)]
 
     def announce(self, todo: Sequence[Unit], workers: int) -> None:
         self.note("announce")
 
-    def opening(self) -> Opening:
+    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Opening:
         return Settings()
 
     def open_here(self) -> Runner[Unit, int]:
@@ -119,7 +119,7 @@ def run_noting(job: Noting) -> list[int]:
 def test_the_steps_of_a_job_have_one_order() -> None:
     job = Noting()
     assert run_noting(job) == [9, 1, 4]
-    assert list(dict.fromkeys(job.calls)) == [*STEPS, "close", "exit"]
+    assert list(dict.fromkeys(job.calls)) == [*STEPS[:-1], "close", "finish", "exit"]
     assert job.calls.count("commit") == job.calls.count("take") == 3
     assert all(
         job.calls[:place].count("commit") > job.calls[:place].count("take")
@@ -143,7 +143,7 @@ def test_a_fault_at_any_step_ends_processes_before_the_lock(fail: str) -> None:
 def test_a_finished_job_does_nothing() -> None:
     job = Noting(summary=[7])
     assert run_noting(job) == [7]
-    assert job.calls == ["enter", "exit", "close"]
+    assert job.calls == ["enter", "begin", "exit", "close"]
 
 
 @given(st.lists(st.integers(0, 50), unique=True))

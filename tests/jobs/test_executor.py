@@ -57,7 +57,7 @@ class Here(Job[Unit, str, None]):
     def open_here(self) -> Noting:
         return self.runner
 
-    begin = opening = take = finish = Any  # type: ignore[assignment]
+    begin = todo = opening = take = finish = Any  # type: ignore[assignment]
 
 
 def units_of(results: list[int]) -> list[Unit]:

@@ -61,10 +61,10 @@ class Here(Job[Unit, str, None]):
     def __init__(self, noted: Noted) -> None:
         self.noted = noted
 
-    def opening(self) -> Noted:
+    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Noted:
         return self.noted
 
-    begin = take = finish = Any  # type: ignore[assignment]
+    begin = todo = take = finish = Any  # type: ignore[assignment]
 
 
 def names(count: int) -> list[str]:

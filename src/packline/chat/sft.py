@@ -42,7 +42,6 @@ from packline.errors import InputError, RecipeError
 from packline.jobs.engine import plan_job, run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.on import On
-from packline.jobs.plan import Unit
 from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.jobs.units import number_units
 from packline.jobs.val_documents import VAL_NOTE, settle_share
@@ -168,7 +167,7 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
             if (part.file, part.start) not in first
         }
 
-    def opening(self) -> SftSettings:
+    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> SftSettings:
         """Settings of the units."""
         return SftSettings(
             self._options,
@@ -185,9 +184,10 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
             self.folder.place,
         )
 
-    def begin(self) -> list[Unit]:
+    def begin(self) -> Imported | None:
         """Start or resume, and choose the validation documents if their number is given."""
-        todo = super().begin()
+        if (summary := super().begin()) is not None:
+            return summary
         if (count := self._request.val_documents) is not None:
             self.tell(Note(VAL_NOTE))
             scan = SftScan(self.opening(), count)
@@ -198,10 +198,10 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
                 scan,
                 self.units,
                 count,
-                self.workers(len(todo)),
+                self.workers(self.planned),
                 self._on,
             )
-        return todo
+        return None
 
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> Imported:
         """Summary of the build."""

@@ -257,7 +257,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
     ) -> None:
         self._settings, self._identity = settings, identity
         self._format, self._options, self._view = format, options, view
-        self._processes, self._with_tokenizer, self._began = processes, with_tokenizer, began
+        self.given_workers, self._with_tokenizer, self._began = processes, with_tokenizer, began
         if isinstance(view, RowSplits):
             self._plan = plan = view.plan(format, options)
             self._warnings = plan.warnings
@@ -265,31 +265,24 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
             self._plan = plan = format.plan(view, options)
             self._warnings = format.missing(view.splits) + plan.warnings
         self._lost = plan.lost
-        self.folder = Staging(settings.out)
+        self.folder, self.planned = Staging(settings.out), len(plan.parts)
         self._receipts: dict[str, PartReceipt] = {}
         self._published: ExportRecord | None = None
         """Record of the export, if another process has published it."""
         self._kept = self._workers = 0
         self._sharing = ""
 
-    def begin(self) -> list[PartUnit]:
-        """Start or resume; the parts without a receipt."""
+    def begin(self) -> None:
+        """Start or resume."""
         self._receipts = self.folder.begin(self._identity, self._plan.parts)
         self._kept = len(self._receipts)
-        return self._todo()
 
-    def planned(self) -> int:
-        """Number of parts."""
-        return len(self._plan.parts)
-
-    def look_again(self) -> list[PartUnit]:
+    def todo(self) -> list[PartUnit]:
         """Parts that no process has finished by now; none if the export is published."""
-        self._published = finished_export(self.folder.out, self._identity)
-        if self._published is None:
-            self._receipts = self.folder.kept(self._plan.parts)
-        return self._todo()
-
-    def _todo(self) -> list[PartUnit]:
+        if self.is_shared:
+            self._published = finished_export(self.folder.out, self._identity)
+            if self._published is None:
+                self._receipts = self.folder.kept(self._plan.parts)
         parts = () if self._published is not None else self._plan.parts
         return [
             PartUnit(name=part.unit, number=number, part=part)
@@ -297,17 +290,13 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
             if part.unit not in self._receipts
         ]
 
-    def node_workers(self) -> int | None:
-        """Number of workers on each node of a cluster, if given."""
-        return self._processes
-
     def workers(self, units: int) -> int:
         """Number of workers; small exports, and those of open rows, are written in this thread."""
-        count = usable_cores() if self._processes is None else self._processes
-        small = self._processes is None and self._plan.bytes < SMALL
+        count = usable_cores() if self.given_workers is None else self.given_workers
+        small = self.given_workers is None and self._plan.bytes < SMALL
         return 0 if not self._settings.source or small or units < 2 else min(count, units)
 
-    def opening(self) -> PartSettings:
+    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> PartSettings:
         """Settings of the parts."""
         return self._settings
 
@@ -325,13 +314,10 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         parts, out = self._plan.parts, self.folder.out
         if (record := self._published) is None:
             record = self._publish([self._receipts[part.unit] for part in parts])
+        if self.is_shared and (left := self.folder.leave()):
+            self.tell(Note(left))
         lines = self._format.trainer_lines(out, record, self._options)
         return _exported(out, record, lines, len(parts), self._kept, self._began)
-
-    def clean(self) -> None:
-        """Remove the work folder, unless another process still has it open."""
-        if left := self.folder.leave():
-            self.tell(Note(left))
 
     def _how_shared(self) -> str:
         """Share something small to find out which way works; nothing is shared with an object store."""

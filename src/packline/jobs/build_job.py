@@ -121,11 +121,15 @@ class BuildJob(StoreJob[BuildResult, Finished]):
     ) -> None:
         self.work = work = prepare(recipe, options, here=on == "local")
         self._on = on
+        if on != "local":
+            refuse_limits(work.recipe)
         self._reuse = None if reuse is None else Reuse(reuse, work, Path(out))
         self._reused = 0
         super().__init__(
             out=out, recipe=work.recipe, tokenizer=work.tokenizer, boundary=work.boundary, files=work.files
         )
+        self.planned = len(work.units)
+        self.given_workers, self.given_memory = options.workers, options.memory_bytes
         self._started = started
         self._info: BuildInfo | None = None
         self._matches: dict[str, ReusableUnit] = {}
@@ -146,9 +150,11 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         inputs = digest_inputs(self.files)
         return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs)
 
-    def begin(self) -> list[Unit]:
+    def begin(self) -> Finished | None:
         """Start or resume, and take over what an earlier store has."""
-        todo = super().begin()
+        if (summary := super().begin()) is not None:
+            return summary
+        todo = self.todo()
         if self.recipe.val_documents:
             self.tell(Note(VAL_NOTE))
             self.val_share = self.work.val_share = settle_text_share(
@@ -159,14 +165,14 @@ class BuildJob(StoreJob[BuildResult, Finished]):
                 on=self._on,
             )
         if self._reuse is None:
-            return todo
+            return None
         plan = self._reuse.plan(todo, strict=self.work.options.strict)
         self.tell(self._reuse.event(plan))
         if is_limited(self.recipe):
             self._matches = {match.unit.name: match for match in plan.matches}
         else:
             self._take_over(self._reuse, plan)
-        return self.todo()
+        return None
 
     def _take_over(self, reuse: Reuse, plan: ReusePlan) -> None:
         taken = reuse.take_over(plan, self.folder)
@@ -228,32 +234,6 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         file, source = self.files[unit.spans[0].file], self.recipe.sources[unit.source]
         return checksum == stream_checksum(file, source, self.recipe.max_document_bytes)
 
-    def refuse_sharing(self) -> None:
-        """Refuse a limit of the whole build.
-
-        Raises:
-            RecipeError: a limit of documents or tokens.
-        """
-        given = ("limit_documents", "limit_tokens")
-        if name := next((name for name in given if isinstance(getattr(self.recipe, name), int)), None):
-            raise RecipeError(
-                f"{name} counts the documents of the whole build, and slices do not know of each other",
-                hint="leave it out, or build on one machine",
-            )
-
-    def node_workers(self) -> int | None:
-        """Number of workers on each node of a cluster, if given."""
-        return self.work.options.workers
-
-    def memory_of(self, workers: int) -> int:
-        """Bytes of memory that this number of workers may use together."""
-        return self.work.options.memory_bytes or super().memory_of(workers)
-
-    def opening_on(self, workers: int, memory_bytes: int) -> TextBuild:
-        """Settings for a node of a cluster."""
-        options = msgspec.structs.replace(self.work.options, workers=workers, memory_bytes=memory_bytes)
-        return msgspec.structs.replace(self.opening(), options=options)
-
     def workers(self, units: int) -> int:
         """Number of processes; 0: this one."""
         return count_workers(self.work.options)[0]
@@ -295,11 +275,15 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             room = f"{needed / 1e6:,.1f} MB, and the disk has {free / 1e6:,.1f} MB free"
             self.tell(Note(f"the {what} may need {room}"))
 
-    def opening(self) -> TextBuild:
+    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> TextBuild:
         """The build without its units, which workers get one by one."""
+        options = self.work.options
+        if workers is not None:
+            options = msgspec.structs.replace(options, workers=workers, memory_bytes=memory_bytes)
         scratch = str(self.folder.tmp) if is_limited(self.recipe) else ""
         return msgspec.structs.replace(
             self.work,
+            options=options,
             units=[],
             loaded=self.work.encodable,
             fingerprint=self.tokenizer.fingerprint,
@@ -315,7 +299,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
     def run(self, session: Session, units: Sequence[Unit]) -> None:
         """Run units: files that cannot be cut in lanes, and up to the limits if there are any."""
         if not is_limited(self.recipe):
-            super().run(session, with_lanes(units, self.files, session.width))
+            session.run(with_lanes(units, self.files, session.width), self._progress, self.take)
             return
 
         def lanes(unit: Unit) -> Sequence[Unit]:
@@ -328,12 +312,12 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             self.folder,
             self.folder.tmp,
             self.take,
-            self.progress,
+            self._progress,
         )
         limited.run(session, lanes, session.width, self._take_over_one)
 
-    def progress(self, event: Event) -> None:
-        """Add up the text of this run."""
+    def _progress(self, event: Event) -> None:
+        """Pass on an event, and add up the text of this run."""
         if isinstance(event, Progress):
             self._first_progress = self._first_progress or time.monotonic()
             self._run_bytes += event.text_bytes
@@ -398,3 +382,17 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         )
         self.tell(finished)
         return finished
+
+
+def refuse_limits(recipe: Recipe) -> None:
+    """Refuse a limit of the whole build where several processes share it, and do not know of each other.
+
+    Raises:
+        RecipeError: a limit of documents or tokens.
+    """
+    given = ("limit_documents", "limit_tokens")
+    if name := next((name for name in given if isinstance(getattr(recipe, name), int)), None):
+        raise RecipeError(
+            f"{name} counts the documents of the whole build, and slices do not know of each other",
+            hint="leave it out, or build on one machine",
+        )

@@ -86,12 +86,12 @@ def run_slice(job: Job[U, Any, Any], session: Session, todo: Sequence[U], slice:
     Raises:
         UnitsLeft: other slices have yet to finish units; the job is not published.
     """
-    shares, left, listing, each = SliceShares(job.planned(), slice), todo, 0.0, 1.0
+    shares, left, listing, each = SliceShares(job.planned, slice), todo, 0.0, 1.0
     while units := shares.own(left) or shares.help(left):
         began, size = time.monotonic(), round_size(len(units), session.width, listing, each)
         job.run(session, units[:size])
         ran = time.monotonic()
-        left = job.look_again()
+        left = job.todo()
         listing, each = time.monotonic() - ran, (ran - began) / min(size, len(units))
     if left:
         files = sum(unit.slice_bytes > 0 for unit in left)
@@ -149,8 +149,6 @@ def run_job(
         raise RecipeError(
             "this job keeps no receipts, so slices of it cannot meet", hint="run it on one machine, or on Ray"
         )
-    if job.is_shared:
-        job.refuse_sharing()
     if job.folder is not None:
         job.folder.shared = job.is_shared
         job.folder.drives = not isinstance(on, Slice)
@@ -159,9 +157,9 @@ def run_job(
             stack.callback(executor.close)
         if job.folder is not None:
             stack.enter_context(job.folder)
-        if (summary := job.finished()) is not None:
+        if (summary := job.begin()) is not None:
             return summary
-        todo = job.begin()
+        todo = job.todo()
         if job.is_shared and job.folder is not None:
             job.folder.share_lock()
         executor = executor or _local_executor(job, len(todo))
@@ -175,19 +173,15 @@ def run_job(
         else:
             job.run(session, todo)
             if job.is_shared and job.folder is not None:
-                job.look_again()  # what earlier runs of tasks have committed
-        summary = job.finish()
-        if job.is_shared:  # processes on other nodes have held the lock
-            executor.close()
-            job.clean()
-        return summary
+                job.todo()  # what tasks of a cluster had committed before they were run again
+        executor.close()  # processes on other nodes have held the lock
+        return job.finish()
 
 
 def plan_job(job: Job[Any, Any, Any], on_event: Callable[[Event], None]) -> None:
     """Report the plan of a job that has not begun, and check its room; nothing is written."""
     job.tell = on_event
-    units = job.planned()
-    job.announce(range(units), job.workers(units))
+    job.announce(range(job.planned), job.workers(job.planned))
 
 
 def _local_executor(job: Job[Any, Any, Any], units: int) -> Executor:
@@ -239,18 +233,24 @@ class _Collection(Job[Unit, R, list[R]]):
         self._processes, self._on_tokens = processes, on_tokens
         self._results: dict[str, R] = {}
 
-    def begin(self) -> Sequence[Unit]:
+    def begin(self) -> None:
+        """Nothing is kept."""
+
+    def todo(self) -> Sequence[Unit]:
         return self._units
 
     def workers(self, units: int) -> int:
         return min(self._processes, units)
 
-    def opening(self) -> Opening:
+    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Opening:
         return self._settings
 
-    def progress(self, event: Event) -> None:
-        if isinstance(event, Progress):
-            self._on_tokens(event.tokens)
+    def run(self, session: Session, units: Sequence[Unit]) -> None:
+        def hear(event: Event) -> None:
+            if isinstance(event, Progress):
+                self._on_tokens(event.tokens)
+
+        session.run(units, hear, self.take)
 
     def take(self, name: str, result: R) -> None:
         self._results[name] = result

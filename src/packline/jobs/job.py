@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from packline.jobs.events import Event, OnEvent
 from packline.jobs.plan import Unit
-from packline.jobs.resources import MEMORY_A_WORKER
 from packline.jobs.work import WorkFolder
 
 
@@ -137,36 +136,26 @@ class Job(ABC, Generic[U, R, S]):
         "memory may have run out: lower --workers; what is committed is kept, run the same command again"
     )
 
-    def finished(self) -> S | None:
-        """Summary of the same job, if it was finished earlier.
-
-        Raises:
-            ResumeMismatch: the folder contains the result of another job.
-        """
-        return None
+    sources: Sequence[str] = ()
+    """Names under which the progress of units is shown, by `Unit.source`."""
+    planned = 0
+    """Number of planned units, those with a committed result included."""
+    given_workers: int | None = None
+    """Number of workers that the user has given: of this machine, or of a task of a cluster."""
+    given_memory: int | None = None
+    """Bytes of memory that the user has given to all of them together."""
 
     @abstractmethod
-    def begin(self) -> Sequence[U]:
-        """Create or reopen the work folder, and return the units without a committed result.
+    def begin(self) -> S | None:
+        """Create or reopen the work folder; the summary, if the same job was finished earlier.
 
         Raises:
-            ResumeMismatch: the folder contains another unfinished job, or inputs have changed.
+            ResumeMismatch: the folder contains another job, finished or not, or inputs have changed.
         """
 
-    def planned(self) -> int:
-        """Number of planned units, those with a committed result included."""
-        raise NotImplementedError
-
-    def look_again(self) -> Sequence[U]:
-        """Units that no process has committed by now; as those of `begin`."""
-        raise NotImplementedError
-
-    def refuse_sharing(self) -> None:
-        """Refuse settings that several processes which do not know of each other cannot honor.
-
-        Raises:
-            RecipeError: a limit of the whole job, for example.
-        """
+    @abstractmethod
+    def todo(self) -> Sequence[U]:
+        """Units without a committed result by now, also of other processes that share the job."""
 
     def workers(self, units: int) -> int:
         """Number of processes (threads if `in_threads`) for this number of units; 0: this one."""
@@ -180,20 +169,8 @@ class Job(ABC, Generic[U, R, S]):
         """
 
     @abstractmethod
-    def opening(self) -> Opening:
-        """Settings common to all units."""
-
-    def node_workers(self) -> int | None:
-        """Number of workers on each node of a cluster; None: one per core."""
-        return None
-
-    def opening_on(self, workers: int, memory_bytes: int) -> Opening:
-        """Settings for a node of a cluster, with a number of workers and memory for all of them."""
-        return self.opening()
-
-    def memory_of(self, workers: int) -> int:
-        """Bytes of memory that this number of workers may use together."""
-        return workers * MEMORY_A_WORKER
+    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Opening:
+        """Settings common to all units; on a cluster, for this number of workers with this memory."""
 
     def open_here(self) -> Runner[U, R]:
         """Open the runner in this process."""
@@ -205,22 +182,11 @@ class Job(ABC, Generic[U, R, S]):
 
     def run(self, session: Session, units: Sequence[U]) -> None:
         """Run units."""
-        session.run(units, self.progress, self.take)
-
-    def source_of(self, unit: U) -> str:
-        """Name of the source under which the progress of a unit is shown."""
-        return ""
-
-    def progress(self, event: Event) -> None:
-        """Pass on an event of a running unit."""
-        self.tell(event)
+        session.run(units, self.tell, self.take)
 
     @abstractmethod
     def take(self, name: str, result: R) -> None:
         """Record a result of a unit."""
-
-    def clean(self) -> None:
-        """Remove the work folder of a published result, unless another process still has it open."""
 
     @abstractmethod
     def finish(self) -> S:

@@ -38,7 +38,7 @@ from packline.jobs.host_process import encode
 from packline.jobs.job import Job, Opening
 from packline.jobs.on import Ray
 from packline.jobs.plan import Unit
-from packline.jobs.resources import usable_cores
+from packline.jobs.resources import MEMORY_A_WORKER, usable_cores
 from packline.jobs.signals import INTERRUPTING
 from packline.jobs.work import hold_lock
 from packline.store.unit_names import planned_name
@@ -91,10 +91,10 @@ class _Slice(Job[Any, Any, None]):
         self._opening: Opening = msgspec.msgpack.decode(share.opening, type=_class(share.settings))
         self.in_threads, self.if_died = share.in_threads, share.if_died
 
-    def opening(self) -> Opening:
+    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Opening:
         return self._opening
 
-    begin = take = finish = Any  # type: ignore[assignment]
+    begin = todo = take = finish = Any  # type: ignore[assignment]
 
 
 def _class(name: tuple[str, str]) -> Any:
@@ -170,14 +170,14 @@ class RayTasks:
         """Number of workers on all nodes that are there now."""
         self._connect()
         nodes = self._nodes()
-        given = job.node_workers()
+        given = job.given_workers
         if given == 0:
             raise RecipeError("workers is 0: expected 1 or more for each node of a Ray cluster")
         self._cores = given or min(MOST_CORES, cores_per_task([int(node["CPU"]) for node in nodes]))
         fitting = [node for node in nodes if node["CPU"] >= self._cores and "memory" in node]
         self.width = self._cores
         rooms = [MEMORY_SHARE * node["memory"] * self._cores / node["CPU"] for node in fitting]
-        self._memory = int(min([job.memory_of(self._cores), *rooms]))
+        self._memory = int(min([job.given_memory or self._cores * MEMORY_A_WORKER, *rooms]))
         self._fitting = sum(int(node["CPU"]) // self._cores for node in nodes)
         return self._cores * max(self._fitting, 1)
 
@@ -222,7 +222,7 @@ class RayTasks:
         job.tell(
             Note(f"Ray: room for {self._fitting} x {self._cores} workers, each {self._cores} with {memory}")
         )
-        opening = job.opening_on(self._cores, self._memory)
+        opening = job.opening(self._cores, self._memory)
         share = Share(
             version=__version__,
             settings=_named(type(opening)),
@@ -290,11 +290,11 @@ class RayTasks:
         """Report the text of units that were committed since the last look, as far as it is planned."""
         if not fresh:
             return
-        planned = {unit.name: unit for unit in units}
+        planned, names = {unit.name: unit for unit in units}, self._job.sources
         for name in fresh:
             if (unit := planned.get(planned_name(name))) is not None:
                 size = unit.slice_bytes or unit.text_bytes
-                on_event(Progress(self._job.source_of(unit), 0, size, 0))
+                on_event(Progress(names[unit.source] if names else "", 0, size, 0))
 
     def _start(self, units: Sequence[Unit]) -> Any:
         task = self._task.remote(self._share, msgspec.msgpack.encode(units))

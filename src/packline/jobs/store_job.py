@@ -92,7 +92,7 @@ class StoreJob(Job[Unit, R, S]):
         """Receipts, read by `begin` and added to by `take`."""
         self.recipe, self.entry = recipe, entry
         self.tokenizer, self.boundary, self.files = tokenizer, boundary, list(files)
-        names = source_names(recipe)
+        self.sources = names = source_names(recipe)
         self.numbered = {(names[file.source], file.name): file for file in files}
         """Inputs by the names that receipts use: of the source, and of the file within it."""
         self.dtype = dtype_for(tokenizer.vocab_size).name
@@ -122,20 +122,9 @@ class StoreJob(Job[Unit, R, S]):
 
     def todo(self) -> list[Unit]:
         """Units without a receipt, in the order of the documents."""
+        if self.is_shared:
+            self.committed.look()
         return units_left(self.units, self.committed.names, self.streams)
-
-    def source_of(self, unit: Unit) -> str:
-        """Name of its source."""
-        return source_names(self.recipe)[unit.source]
-
-    def planned(self) -> int:
-        """Number of planned units."""
-        return len(self.units)
-
-    def look_again(self) -> list[Unit]:
-        """Units without a receipt by now."""
-        self.committed.look()
-        return self.todo()
 
     @abstractmethod
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> S:
@@ -171,7 +160,7 @@ class StoreJob(Job[Unit, R, S]):
                 discarded = True
         finally:
             if not discarded:
-                self.clean()
+                self._clean()
         if discarded:
             return None
         refuse_empty(folder.place, manifest)
@@ -223,9 +212,11 @@ class StoreJob(Job[Unit, R, S]):
                 touched[file.index] = False
         return touched
 
-    def begin(self) -> list[Unit]:
+    def begin(self) -> S | None:
         """Start, or resume from the units committed by an earlier run."""
         folder = self.folder
+        if (summary := self.finished()) is not None:
+            return summary
         earlier = folder.begin(self.identity(), self.tokenizer.json, self.files)
         self.plan = plan = record_plan(folder.storage, self._planned())
         self.committed = committed = folder.read_receipts()
@@ -235,7 +226,7 @@ class StoreJob(Job[Unit, R, S]):
             self._refuse_changed(
                 {file.index for file in self.files if before.get(file.index) != file.modified}
             )
-        return self.todo()
+        return None
 
     def _refuse_changed(self, suspects: set[int]) -> None:
         """Refuse inputs of which committed units have read other content, by the files that were touched.
@@ -321,11 +312,11 @@ class StoreJob(Job[Unit, R, S]):
             folder.release()
             raise
         publish_store(folder, manifest, self.plan)
-        self.clean()
+        self._clean()
         refuse_empty(folder.place, manifest)
         return self.done(manifest)
 
-    def clean(self) -> None:
+    def _clean(self) -> None:
         """Remove the work folder of a published store, unless another process still has it open."""
         if left := self.folder.clean():
             self.tell(Note(left))
@@ -370,7 +361,8 @@ class NumberedStoreJob(StoreJob[R, S]):
     ) -> None:
         super().__init__(entry=entry, **common)
         self._title, self._edges, self._units = title, edges, units
-        self._small_bytes, self._processes = small_bytes, processes
+        self._small_bytes, self.given_workers = small_bytes, processes
+        self.planned = len(units)
         self._documents, self._tokens = documents, tokens
 
     def receipt(self, result: Any) -> Receipt:
@@ -390,14 +382,10 @@ class NumberedStoreJob(StoreJob[R, S]):
         """All units, in order, of which only names are known."""
         return self._units
 
-    def node_workers(self) -> int | None:
-        """Number of workers on each node of a cluster, if given."""
-        return self._processes
-
     def workers(self, units: int) -> int:
         """Number of processes for this number of units; 0: this one."""
-        if self._processes is not None:
-            return self._processes
+        if self.given_workers is not None:
+            return self.given_workers
         small = sum(file.size for file in self.files) < self._small_bytes
         return 0 if small or units < 2 else min(usable_cores(), units)
 

@@ -1,8 +1,9 @@
 """Slices of a file that cannot be cut before it is read: a compressed file, separator text, a huge row group.
 
 Such a file can only be read from its start, so the process that encodes it reads all of it, and takes the
-slices that are wanted; several processes may read the same file, each for other slices. A slice has whole records, and at
-least `slice_bytes` of (decompressed) text. The ends of slices depend on the file alone, never on the reader.
+slices that are wanted; several processes may read the same file, each for other slices. A slice has whole
+records, and at least `slice_bytes` of (decompressed) text. The ends of slices depend on the file alone, never
+on the reader.
 
     x.jsonl.zst ──decompress──> [slice 0][slice 1][slice 2]...   each committed like a unit
 
