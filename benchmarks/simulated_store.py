@@ -137,15 +137,10 @@ class SimulatedFolder(StoreFolder):
 
     def __init__(self, storage: SimulatedStore, scratch: Path) -> None:
         self._place = storage.place
-        WorkFolder.__init__(
-            self, storage, scratch, BuildIdentity, record=".packline/build.json", receipts="receipts"
-        )
+        records = {"record": ".packline/build.json", "receipts": "receipts"}
+        WorkFolder.__init__(self, storage.place, storage, scratch, BuildIdentity, **records)
+        self.is_remote = True  # like an object store
         self._tmp = super().tmp
-
-    @property
-    def is_remote(self) -> bool:
-        """True: the storage is like an object store."""
-        return True
 
     @property
     def tmp(self) -> Path:

@@ -53,8 +53,9 @@ def hash_texts(data: memoryview | bytes, offsets: np.ndarray, seed: int = 0) -> 
     import numpy as np
 
     view, digest = memoryview(data), xxhash.xxh3_64_intdigest
-    hashes = (digest(view[start:end], seed) for start, end in pairwise(offsets.tolist()))
-    return np.fromiter(hashes, np.uint64, len(offsets) - 1)
+    ends = offsets.tolist()
+    hashes = [digest(view[start:end], seed) for start, end in pairwise(ends)]
+    return np.array(hashes, np.uint64)
 
 
 def hash_text(text: bytes, seed: int = 0) -> int:

@@ -140,11 +140,11 @@ class Encoder:
     def _as_engine(self) -> TokenizersEngine:
         return TokenizersEngine(self.encodable.json, self.reference.tokenizer())
 
-    def choose(self, texts: Sequence[str], run: RunTrial | None = None) -> ChosenEngines:
+    def choose(self, texts: Callable[[], list[str]], run: RunTrial | None = None) -> ChosenEngines:
         """Try the engines on texts and choose those to encode with.
 
         Args:
-            texts: some of the texts to be encoded.
+            texts: reads some of the texts to be encoded.
             run: function that runs the trial elsewhere, such as in a forked process, and returns its result.
 
         Raises:
@@ -152,7 +152,7 @@ class Encoder:
         """
 
         def trial() -> list[EngineReport]:
-            return try_engines(self._loaded, self.reference, list(texts))
+            return try_engines(self._loaded, self.reference, texts())
 
         reports = trial() if run is None else run(trial)
         if self._not_loaded and not any(report.exact for report in reports):
@@ -223,7 +223,7 @@ class Encoder:
         """Engines to encode with: chosen before the first batch, loaded anew after `cache_bytes` of text."""
         if self._chooser is None:
             step = max(len(texts) // TRIED_TEXTS, 1)
-            self.choose(texts.to_list()[::step][:TRIED_TEXTS])
+            self.choose(lambda: texts.to_list()[::step][:TRIED_TEXTS])
             assert self._chooser is not None
         elif self._cache_bytes is not None:
             self.renew(self._cache_bytes)

@@ -182,25 +182,19 @@ class Staging(WorkFolder[ExportIdentity]):
 
     def __init__(self, out: str | Path) -> None:
         self.out = str(out).rstrip("/") if is_remote(out) else str(out)
-        if self.is_remote:
+        if is_remote(out):
             folder, within = store_work_folder(self.out), f"{WORK}/"
             storage = open_results(self.out)
         else:
             folder, within = staging_folder(Path(out)), ""
             storage = LocalFolder(folder)
-        super().__init__(
-            storage, folder, ExportIdentity, record=f"{within}{IDENTITY}", receipts=f"{within}{PARTS}"
-        )
+        records = {"record": f"{within}{IDENTITY}", "receipts": f"{within}{PARTS}"}
+        super().__init__(self.out, storage, folder, ExportIdentity, **records)
         self.folder = folder
         self.files = folder / "files"
         """Folder of the files of finished parts, of a local export."""
         self._prefix = "" if self.is_remote else "files/"
         self._began = False
-
-    @property
-    def place(self) -> str:
-        """Path or URI of the export."""
-        return self.out
 
     @property
     def parent(self) -> Path:

@@ -23,7 +23,7 @@ from packline.encoders import EngineReport
 from packline.encoders.encoder import SCRIPTS, Encoder, script_of
 from packline.jobs.dry_run import LEAST_RANGE, Sample, dry_run
 from packline.jobs.resources import count_workers, free_disk, resident_memory
-from packline.jobs.units import COMPRESSION_GUESS, SampleTexts, TextBuild, load_encoder, prepare, room_of
+from packline.jobs.units import COMPRESSION_GUESS, TextBuild, load_encoder, prepare, room_of, sample_texts
 from packline.recipe import Recipe, RunOptions
 from packline.sources.batch import Texts
 from packline.sources.files import InputFile, not_text_notes
@@ -133,8 +133,8 @@ def estimate_build(recipe: Recipe, options: RunOptions = RunOptions(), *, out: s
     options = work.options
     encoder = load_encoder(work)
     loading, base = time.perf_counter() - started, resident_memory()
-    texts = list(SampleTexts(work))
-    chosen = encoder.choose(texts)
+    texts = sample_texts(work)
+    chosen = encoder.choose(lambda: texts)
     samples = dry_run(work, encoder)
     sources = _limit(work, [_scale(work, one) for one in samples])
     text_bytes, tokens = sum(one.text_bytes for one in sources), sum(one.tokens for one in sources)

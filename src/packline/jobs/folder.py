@@ -78,18 +78,15 @@ class StoreFolder(WorkFolder[BuildIdentity]):
 
     def __init__(self, place: str | Path) -> None:
         self._place = str(place)
+        storage = open_results(self._place)
         super().__init__(
-            open_results(self._place),
+            storage.place,
+            storage,
             store_work_folder(self._place),
             BuildIdentity,
             record=f"{WORK}/build.json",
             receipts=RECEIPTS,
         )
-
-    @property
-    def place(self) -> str:
-        """Path or URI of the store."""
-        return self.storage.place
 
     @property
     def path(self) -> Path:

@@ -304,7 +304,8 @@ class StoreJob(Job[Unit, R, S]):
     def finish(self) -> S:
         """Publish the manifest; another process may publish the same."""
         folder = self.folder
-        self.committed.refresh()
+        if self.is_shared or folder.is_remote:
+            self.committed.refresh()
         manifest = make_manifest(folder, self.plan, self.committed, self.round_trip(), self.val_share)
         try:
             self.accept(manifest)

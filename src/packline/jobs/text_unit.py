@@ -39,7 +39,7 @@ from packline.jobs.resources import (
     resident_memory,
     run_in_child,
 )
-from packline.jobs.units import SampleTexts, TextBuild, load_encoder, room_of
+from packline.jobs.units import TextBuild, load_encoder, room_of, sample_texts
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source
 from packline.sources.batch import Batch, Reject, Texts
@@ -96,7 +96,7 @@ def open_runner(build: TextBuild) -> TextRunner:
     base = resident_memory()
     workers, memory = count_workers(build.options)
     chosen = encoder.choose(
-        SampleTexts(build), partial(run_in_child, list[EngineReport]) if workers else None
+        partial(sample_texts, build), partial(run_in_child, list[EngineReport]) if workers else None
     )
     folder = StoreFolder(build.out)
     tmp = Path(build.scratch) if build.scratch else folder.tmp

@@ -24,7 +24,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -425,32 +425,14 @@ def room_of(build: TextBuild, engines: Iterable[EngineName], base: int) -> Room:
     return room
 
 
-class SampleTexts(Sequence[str]):
-    """A few documents from files spread over the inputs, to try engines on; read when first used."""
-
-    def __init__(self, build: TextBuild) -> None:
-        self._build = build
-
-    @cached_property
-    def _texts(self) -> list[str]:
-        files = self._build.files
-        chosen = files[:: max(len(files) // SAMPLE_FILES, 1)][:SAMPLE_FILES]
-        return [text for file in chosen for text in _first_texts(file, self._build)]
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[str]: ...
-
-    def __getitem__(self, place: int | slice) -> str | list[str]:
-        return self._texts[place]
+def sample_texts(build: TextBuild) -> list[str]:
+    """A few documents from files spread over the inputs, to try engines on."""
+    files = build.files
+    chosen = files[:: max(len(files) // SAMPLE_FILES, 1)][:SAMPLE_FILES]
+    return [text for file in chosen for text in _first_texts(file, build)]
 
 
-def _first_texts(file: InputFile, build: TextBuild) -> Iterator[str]:
+def _first_texts(file: InputFile, build: TextBuild) -> list[str]:
     span = Span(file.index, 0, 1 if file.format == "parquet" else file.size)
     source = build.recipe.sources[file.source]
     limit = min(build.recipe.max_document_bytes, LARGEST_SAMPLE)
@@ -458,7 +440,8 @@ def _first_texts(file: InputFile, build: TextBuild) -> Iterator[str]:
         batches = read_span(file, source, span, limit, Hasher())
         batch = next((batch for batch in batches if len(batch)), None)
     except (PacklineError, OSError):
-        return
-    if batch is not None:
-        step = max(len(batch) // SAMPLE_DOCUMENTS, 1)
-        yield from [text for text in batch.texts.to_list()[::step] if text][:SAMPLE_DOCUMENTS]
+        return []
+    if batch is None:
+        return []
+    step = max(len(batch) // SAMPLE_DOCUMENTS, 1)
+    return [text for text in batch.texts.to_list()[::step] if text][:SAMPLE_DOCUMENTS]

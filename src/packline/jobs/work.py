@@ -22,7 +22,7 @@ import os
 import shutil
 import socket
 import time
-from abc import ABC, abstractmethod
+from abc import ABC
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -128,6 +128,7 @@ class WorkFolder(ABC, Generic[Identity]):
     """Folder of a running job; entering it takes its lock.
 
     Args:
+        place: path or URI of the result.
         storage: storage of the results, with the records of the job.
         work: local folder for the lock and for unfinished files.
         kind: type of the identity.
@@ -151,9 +152,11 @@ class WorkFolder(ABC, Generic[Identity]):
     """Record of this process (`run_records`), for results in an object store."""
 
     def __init__(
-        self, storage: Storage, work: Path, kind: type[Identity], *, record: str, receipts: str
+        self, place: str, storage: Storage, work: Path, kind: type[Identity], *, record: str, receipts: str
     ) -> None:
-        self.storage, self.work = storage, work
+        self.place, self.storage, self.work = place, storage, work
+        self.is_remote = is_remote(place)
+        """True unless the results are in a local folder."""
         self._kind, self._record, self._receipts = kind, record, receipts
         self._own = ""
         self._joined = -1
@@ -264,19 +267,9 @@ class WorkFolder(ABC, Generic[Identity]):
         return folder
 
     @property
-    @abstractmethod
-    def place(self) -> str:
-        """Place of the result, for messages."""
-
-    @property
     def parent(self) -> Path:
         """Local folder that must be writable."""
         return self.work
-
-    @property
-    def is_remote(self) -> bool:
-        """True unless the results are in a local folder."""
-        return is_remote(self.place)
 
     def record_run(self) -> None:
         """Check that an object store keeps to conditions, and record that this process runs the job.

@@ -9,10 +9,11 @@ within an input, so that the order of documents depends on nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import PurePosixPath
@@ -216,7 +217,7 @@ def describe_head(file: InputFile, raw: bytes, reopen: Callable[[], BinaryIO], s
             )
         text, id = _parquet_fields(found, source)
     elif kind != "text":
-        text, id = _json_fields(path, list(first_records(found, head)), source)
+        text, id = _json_fields(path, first_records(found, head), source)
     else:
         wrong = "" if source.charset or _is_utf8(head) else likely_charset(head)
         dos = source.documents == "file" and not (source.newlines or wrong) and b"\r\n" in head
@@ -375,7 +376,7 @@ def _or_draft(source: Source) -> str:
     return f"; for files of several kinds, this writes a recipe: packline init {inputs}"
 
 
-def first_records(file: InputFile, head: bytes, most: int = 32) -> Iterator[dict[str, Any]]:
+def first_records(file: InputFile, head: bytes, most: int = 32) -> list[dict[str, Any]]:
     """The objects among the first records of a JSON lines file or array.
 
     Args:
@@ -397,15 +398,11 @@ def first_records(file: InputFile, head: bytes, most: int = 32) -> Iterator[dict
         if b"\n" not in head and len(head) == HEAD_BYTES:
             head = _long_head(file, lambda data: b"\n" in data)
         lines = head.removeprefix(BOM).split(b"\n", most)[:most]
-    for line in lines:
-        if not line:
-            continue
-        try:
-            record = decode_json(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
-            yield record
+    records = []
+    for line in filter(None, lines):
+        with contextlib.suppress(ValueError, RecursionError):
+            records.append(decode_json(line))
+    return [record for record in records if isinstance(record, dict)]
 
 
 def _first_elements(head: bytes, most: int) -> list[bytes]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import takewhile
 
 import msgspec
@@ -209,18 +210,19 @@ def source_names(recipe: Recipe) -> list[str]:
     ]
 
 
-def _name_of(inputs: Sequence[str]) -> str:
+@cache
+def _name_of(inputs: tuple[str, ...]) -> str:
     """Last part without a wildcard of the paths' common prefix, without endings.
 
-    >>> _name_of(["data/web.v2.jsonl"]), _name_of(["s3://bucket/a.txt", "s3://bucket/b/c.txt"])
+    >>> _name_of(("data/web.v2.jsonl",)), _name_of(("s3://bucket/a.txt", "s3://bucket/b/c.txt"))
     ('web', 'bucket')
-    >>> _name_of(["a.txt", "b.txt"]), _name_of(["*.txt"])
+    >>> _name_of(("a.txt", "b.txt")), _name_of(("*.txt",))
     ('source', 'source')
-    >>> _name_of(["hf://datasets/org/name@0123/*.parquet"])
+    >>> _name_of(("hf://datasets/org/name@0123/*.parquet",))
     'name'
     """
-    inputs = [re.sub("^(hf://datasets/[^/@]+/[^/@]+)@[^/]+", r"\1", path) for path in inputs]
-    paths = [[part for part in path.split("/") if part not in ("", ".", "..")] for path in inputs]
+    places = [re.sub("^(hf://datasets/[^/@]+/[^/@]+)@[^/]+", r"\1", path) for path in inputs]
+    paths = [[part for part in path.split("/") if part not in ("", ".", "..")] for path in places]
     shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
     plain = [part for part in shared if not part.endswith(":") and not any(sign in part for sign in "*?[")]
     name = plain[-1] if plain else "source"

@@ -34,6 +34,8 @@ GROUP_BYTES = 32 << 20
 DICTIONARY_BYTES = 64 << 10
 """Bytes of different values up to which a column of a row group is a dictionary: labels and languages
 stay one; of values that differ, as addresses, ids and times do, a larger one costs a fifth more space."""
+SMALL_PIECE = 64 << 10
+"""Bytes below which pieces of a file are written together."""
 LONGEST = 2**31 - 1
 """Largest number of tokens of one document, from the index's int32."""
 
@@ -54,21 +56,35 @@ class HashedFile:
         self.size = 0
         self._file = open(path, "wb", buffering=0)
         self._hasher = Hasher()
+        self._held = bytearray()
+        """Small pieces, as Parquet's writer gives them."""
 
     def write(self, data: Any) -> int:
         """Append bytes, or an array as its bytes."""
-        view = memoryview(data).cast("B") if len(data) else b""
-        self._hasher.update(view)
-        if self.sums is not None:
-            self.sums.update(view)
-        rest = view
-        while len(rest):
-            rest = rest[self._file.write(rest) :]
+        view = memoryview(data).cast("B") if len(data) else memoryview(b"")
         self.size += len(view)
+        if len(view) < SMALL_PIECE:
+            self._held += view
+        if len(self._held) >= SMALL_PIECE or len(view) >= SMALL_PIECE:
+            self._write_held()
+        if len(view) >= SMALL_PIECE:
+            self._write(view)
         return len(view)
+
+    def _write_held(self) -> None:
+        held, self._held = self._held, bytearray()
+        self._write(memoryview(held))
+
+    def _write(self, data: memoryview) -> None:
+        self._hasher.update(data)
+        if self.sums is not None:
+            self.sums.update(data)
+        while len(data):
+            data = data[self._file.write(data) :]
 
     def entry(self, name: str) -> FileEntry:
         """Close the file and return its entry."""
+        self._write_held()
         self._file.close()
         return FileEntry(name, self.size, str(self._hasher.hexdigest()))
 
