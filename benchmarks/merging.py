@@ -34,8 +34,8 @@ from packline.store.files import FileEntry
 from packline.store.ledger import Ledger
 from packline.store.manifest import InputPiece, Receipt, assemble, to_json, with_tables
 from packline.store.manifest_check import read_manifest
+from packline.store.naming import UnitName
 from packline.store.tables import InputEntry, ShardEntry, ShardRows
-from packline.store.unit_names import UnitName
 from packline.store.writer import ShardWriter
 from packline.testing import write_manifest
 

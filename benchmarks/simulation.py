@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from benchmarks.simulated_store import SimulatedFolder, SimulatedStore, expected_tokens, receipt_of
 from packline.jobs.engine import SliceShares, round_size
-from packline.jobs.on import Slice
+from packline.jobs.machines import Slice
 from packline.jobs.plan import Unit
 from packline.jobs.ray_tasks import SLICES_A_CORE, slices_of
 from packline.store.manifest import WORK

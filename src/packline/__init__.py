@@ -24,10 +24,10 @@ _HOMES = {
     "Loader": "packline.loading.loader",
     "Mixture": "packline.loading.mixture",
     "PacklineError": "packline.errors",
-    "Ray": "packline.jobs.on",
+    "Ray": "packline.jobs.machines",
     "Recipe": "packline.recipe",
     "Rows": "packline.packing.rows",
-    "Slice": "packline.jobs.on",
+    "Slice": "packline.jobs.machines",
     "Source": "packline.recipe",
     "Stage": "packline.loading.mixture",
     "Store": "packline.facade",
@@ -65,8 +65,8 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.facade import Store as Store
     from packline.hub.pull import pull as pull
     from packline.hub.push import push as push
-    from packline.jobs.on import Ray as Ray
-    from packline.jobs.on import Slice as Slice
+    from packline.jobs.machines import Ray as Ray
+    from packline.jobs.machines import Slice as Slice
     from packline.loading.follow import follow as follow
     from packline.loading.loader import Loader as Loader
     from packline.loading.mixture import Mixture as Mixture

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from packline.facade import Store
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
-    from packline.jobs.on import On
+    from packline.jobs.machines import On
     from packline.recipe import Recipe, Split
 
 

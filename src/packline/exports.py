@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from packline.formats.baked import BakedRows
     from packline.formats.export import Exported
     from packline.jobs.events import Event
-    from packline.jobs.on import On
+    from packline.jobs.machines import On
     from packline.loading.loader import Loader
     from packline.recipe import Recipe
     from packline.storage.local import Link

@@ -48,8 +48,8 @@ from packline.store.manifest import (
     manifest_files,
     to_json,
 )
+from packline.store.naming import UnitName, source_slugs
 from packline.store.tables import InputEntry, ShardEntry
-from packline.store.unit_names import UnitName, source_slugs
 from packline.store.writer import ShardWriter
 
 EOD, EOD_ID = "<|endoftext|>", 0

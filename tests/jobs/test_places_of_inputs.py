@@ -13,7 +13,7 @@ from tests.laws.reference import write_corpus
 import packline
 from packline.errors import UnitsLeft
 from packline.facade import Store
-from packline.jobs.on import Slice
+from packline.jobs.machines import Slice
 from packline.recipe import Recipe, Source, load_recipe
 
 TEXTS = [f"document {number} of many" for number in range(200)]

@@ -19,7 +19,7 @@ from packline.storage.local import LocalFolder
 from packline.storage.protocol import Storage
 from packline.store.ledger import source_names
 from packline.store.manifest import WORK
-from packline.store.unit_names import STREAM, planned_name
+from packline.store.naming import STREAM, planned_name
 
 
 @pytest.fixture

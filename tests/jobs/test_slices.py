@@ -22,7 +22,7 @@ from packline.jobs.build_job import run_build
 from packline.jobs.engine import SliceShares
 from packline.jobs.events import Event, UnitDone
 from packline.jobs.folder import StoreFolder
-from packline.jobs.on import Slice, parse_slice
+from packline.jobs.machines import Slice, parse_slice
 from packline.jobs.plan import Unit
 from packline.jobs.status import Status, status
 from packline.jobs.work import SCRATCH

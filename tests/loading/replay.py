@@ -16,7 +16,7 @@ from packline.jobs.plan import Plan, Unit, record_plan
 from packline.loading.units_read import build_identity
 from packline.storage.local import LocalFolder
 from packline.store.manifest import MANIFEST, WORK, Receipt
-from packline.store.unit_names import STREAM, parse_unit, planned_name
+from packline.store.naming import STREAM, parse_unit, planned_name
 
 
 class Replay:

@@ -24,8 +24,8 @@ from packline.facade import Store
 from packline.store.files import FileEntry
 from packline.store.manifest import InputPiece, Manifest, Receipt, join_checksums, to_json, with_tables
 from packline.store.manifest_check import read_manifest
+from packline.store.naming import slug_of
 from packline.store.tables import InputRows, ShardEntry, ShardRows, Tables, UnitEntry, UnitRows
-from packline.store.unit_names import slug_of
 from packline.testing import write_manifest
 
 LINKS = 30_000

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from packline.errors import RecipeError
 from packline.store.manifest_check import PLAIN
-from packline.store.unit_names import STREAM, UnitName, parse_unit, planned_name, slug_of, source_slugs
+from packline.store.naming import STREAM, UnitName, parse_unit, planned_name, slug_of, source_slugs
 
 NAMES = st.text(min_size=1) | st.from_regex(r"[a-b.-]{1,3}(-\d{6})?(-\d{6})?(\.stream)?", fullmatch=True)
 

@@ -41,7 +41,7 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer, read_chat_tem
 from packline.errors import InputError, RecipeError
 from packline.jobs.engine import plan_job, run_job
 from packline.jobs.events import Note, OnEvent
-from packline.jobs.on import On
+from packline.jobs.machines import On
 from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.jobs.units import number_units
 from packline.jobs.val_documents import VAL_NOTE, settle_share

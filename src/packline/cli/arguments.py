@@ -16,7 +16,7 @@ import msgspec
 from cyclopts import Group, Parameter, Token
 
 from packline.errors import RecipeError
-from packline.jobs.on import On, Ray, parse_slice
+from packline.jobs.machines import On, Ray, parse_slice
 from packline.quantities import parse_count, parse_length
 from packline.recipe import Engine, Format, Recipe, RunOptions
 from packline.settings import make_recipe

@@ -27,7 +27,7 @@ from packline.formats.choice import make_choice, with_weights
 from packline.formats.export import Exported, make_export, run_export
 from packline.formats.format import get_format
 from packline.jobs.engine import plan_job
-from packline.jobs.on import On
+from packline.jobs.machines import On
 from packline.settings import is_recipe, make_recipe
 from packline.storage.local import Link
 from packline.storage.places import store_beside

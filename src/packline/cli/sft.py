@@ -32,7 +32,7 @@ from packline.cli.main import DONE, TOO_MANY_BAD
 from packline.cli.output import output
 from packline.cli.progress import Tally, too_many_bad, warn_of_splits, watch
 from packline.errors import RecipeError, unknown_name
-from packline.jobs.on import On
+from packline.jobs.machines import On
 from packline.jobs.store_job import Imported
 from packline.storage.places import is_remote
 from packline.store.manifest import split_warnings

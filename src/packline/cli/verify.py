@@ -13,7 +13,7 @@ from packline.cli.main import DONE, FAILED, UNCHECKED
 from packline.cli.output import output
 from packline.cli.progress import watch_bytes
 from packline.errors import RecipeError
-from packline.jobs.on import On
+from packline.jobs.machines import On
 from packline.store.reader import StoreReader
 from packline.store.report import Report
 from packline.viewing.page import Block, Heading, KeyValues, Mood, Note, Page, Table

@@ -39,7 +39,7 @@ from packline.evals.grams import (
 from packline.evals.task import EvaluationText, text_encoder
 from packline.evals.words import LOWER, spelled
 from packline.jobs.engine import run_units
-from packline.jobs.on import On, temporary_folder
+from packline.jobs.machines import On, temporary_folder
 from packline.jobs.plan import Unit
 from packline.jobs.resources import usable_cores
 from packline.packing.exclusions import check_list_path, write_list

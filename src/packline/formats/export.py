@@ -37,7 +37,7 @@ from packline.formats.types import ExportPart, NotPreserved, WrittenPart, withou
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent, Planned, UnitDone
 from packline.jobs.job import Job, Opening, ReportProgress, Runner
-from packline.jobs.on import On
+from packline.jobs.machines import On
 from packline.jobs.plan import Unit
 from packline.jobs.resources import require_disk, usable_cores
 from packline.storage.local import Link, disk_errors, sync_files

@@ -47,7 +47,7 @@ from packline.jobs.engine import plan_job, run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.folder import StoreFolder
 from packline.jobs.job import Opening, ReportProgress, Runner
-from packline.jobs.on import On
+from packline.jobs.machines import On
 from packline.jobs.plan import Unit
 from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.jobs.text_unit import check_unchanged

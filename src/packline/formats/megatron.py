@@ -60,8 +60,8 @@ from packline.formats.types import (
     fitting_dtype,
 )
 from packline.ragged import UINT16_BELOW
+from packline.store.naming import parse_unit, slug_of
 from packline.store.shard import CODES, HEADER, MAGIC, index_size
-from packline.store.unit_names import parse_unit, slug_of
 from packline.toml import is_toml
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from packline.hub.publication import Publication, without_credentials
 from packline.recipe import Recipe, Source
 from packline.store.ledger import losses
 from packline.store.manifest import Manifest
-from packline.store.unit_names import slug_of
+from packline.store.naming import slug_of
 from packline.viewing.text import visible
 
 

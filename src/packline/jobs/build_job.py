@@ -37,7 +37,7 @@ from packline.jobs.identity import BuildIdentity, digest_inputs
 from packline.jobs.job import Session
 from packline.jobs.lanes import lanes_of, with_lanes
 from packline.jobs.limits import Limit, LimitedRun
-from packline.jobs.on import On
+from packline.jobs.machines import On
 from packline.jobs.plan import Unit, UnitCount
 from packline.jobs.resources import (
     count_workers,
@@ -55,7 +55,7 @@ from packline.sources.reader import Span, read_span
 from packline.storage.inputs import refuse_name
 from packline.store.ledger import totals_by_source
 from packline.store.manifest import InputPiece, Manifest, Receipt, split_warnings
-from packline.store.unit_names import planned_name
+from packline.store.naming import planned_name
 
 UNDECODED = (
     "{} of the documents that were decoded did not give their very text back, with ids equal to the"

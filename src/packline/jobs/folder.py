@@ -46,6 +46,7 @@ from packline.store.manifest import (
     to_json,
 )
 from packline.store.manifest_check import read_manifest
+from packline.store.naming import STREAM, parse_unit
 from packline.store.tables import (
     INPUTS,
     RECEIPTS,
@@ -56,7 +57,6 @@ from packline.store.tables import (
     UNIT_FILES,
     UNITS,
 )
-from packline.store.unit_names import STREAM, parse_unit
 
 DIFFERS = f"{WORK}/differs"
 TOKENIZER_FILE = f"{TOKENIZER}/tokenizer.json"

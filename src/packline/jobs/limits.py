@@ -28,7 +28,7 @@ from packline.jobs.text_unit import ENOUGH, BuildResult, Built, FileRead
 from packline.recipe import Recipe
 from packline.store.ledger import total
 from packline.store.manifest import Receipt, StreamReceipt
-from packline.store.unit_names import parse_unit, planned_name
+from packline.store.naming import parse_unit, planned_name
 
 
 class Limit:

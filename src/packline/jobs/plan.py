@@ -22,8 +22,8 @@ from packline.sources.reader import Span
 from packline.storage.protocol import Storage
 from packline.store.ledger import source_names
 from packline.store.manifest import WORK, ImportEntry, StreamReceipt, TokenizerEntry
+from packline.store.naming import planned_name
 from packline.store.tables import InputEntry
-from packline.store.unit_names import planned_name
 
 PLAN = "plan.zst"
 DIGITS = 12

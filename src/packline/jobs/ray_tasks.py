@@ -36,12 +36,12 @@ from packline.jobs.events import Event, Failed, Note, Progress, as_failed, reviv
 from packline.jobs.executor import LocalProcesses, LocalThreads
 from packline.jobs.host_process import encode
 from packline.jobs.job import Job, Opening
-from packline.jobs.on import Ray
+from packline.jobs.machines import Ray
 from packline.jobs.plan import Unit
 from packline.jobs.resources import MEMORY_A_WORKER, usable_cores
 from packline.jobs.signals import INTERRUPTING
 from packline.jobs.work import hold_lock
-from packline.store.unit_names import planned_name
+from packline.store.naming import planned_name
 from packline.version import __version__
 
 LOOK_SECONDS = 10.0

@@ -23,8 +23,8 @@ from packline.fingerprint import hash_bytes
 from packline.storage.protocol import Storage
 from packline.store.files import FileEntry
 from packline.store.manifest import WORK, Receipt, StreamReceipt, to_json
+from packline.store.naming import STREAM
 from packline.store.tables import RECEIPTS
-from packline.store.unit_names import STREAM
 
 JOINED = f"{WORK}/receipts"
 MOST_JOINED, LEAST_JOINED = 1000, 100

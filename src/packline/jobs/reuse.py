@@ -45,8 +45,8 @@ from packline.store.files import FileEntry, read_file, reading, stat_file
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest, Receipt, StreamReceipt
 from packline.store.manifest_check import read_manifest
+from packline.store.naming import STREAM, parse_unit
 from packline.store.tables import ShardEntry
-from packline.store.unit_names import STREAM, parse_unit
 from packline.version import __version__
 
 BATCH = 256

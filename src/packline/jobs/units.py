@@ -53,7 +53,7 @@ from packline.sources.files import InputFile
 from packline.sources.listing import map_files
 from packline.sources.reader import Span, read_span
 from packline.store.ledger import source_names
-from packline.store.unit_names import UnitName, source_slugs
+from packline.store.naming import UnitName, source_slugs
 
 UNIT_BYTES = ((128 << 20, 4 << 20), (2 << 30, 16 << 20), (16 << 30, 64 << 20))
 """Text of a source up to which its units have a size, and that size; each size divides the next."""

@@ -27,7 +27,7 @@ from packline.jobs.engine import run_units
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import digest_inputs
 from packline.jobs.job import Opening, ReportProgress, Runner
-from packline.jobs.on import On, Slice
+from packline.jobs.machines import On, Slice
 from packline.jobs.plan import Unit
 from packline.jobs.text_unit import KEEP, judge, refusing_changes
 from packline.jobs.units import TextBuild

@@ -52,9 +52,9 @@ from packline.store.files import FileEntry
 from packline.store.ledger import source_names
 from packline.store.lookup import check_names
 from packline.store.manifest import MANIFEST, WORK, Manifest, Receipt, StreamReceipt, assemble
+from packline.store.naming import STREAM
 from packline.store.reader import StoreReader
 from packline.store.tables import RECEIPTS
-from packline.store.unit_names import STREAM
 from packline.where.conditions import fields_of
 from packline.where.grammar import parse_where
 

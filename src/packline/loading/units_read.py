@@ -18,8 +18,8 @@ from packline.packing.packer import DocumentFilter
 from packline.packing.rows import Rows
 from packline.recipe import Recipe
 from packline.store.ledger import source_names
+from packline.store.naming import STREAM, parse_unit
 from packline.store.reader import StoreReader
-from packline.store.unit_names import STREAM, parse_unit
 
 if TYPE_CHECKING:
     from packline.packing.batch import RowSource

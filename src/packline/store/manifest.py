@@ -29,6 +29,7 @@ from packline.fingerprint import hash_bytes, json_form, seal
 from packline.recipe import SPLITS, ColumnType, Recipe, Split, is_limited
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger, losses, source_names, total, totals_by_source
+from packline.store.naming import STREAM
 from packline.store.tables import (
     RECEIPTS,
     InputEntry,
@@ -39,7 +40,6 @@ from packline.store.tables import (
     UnitEntry,
     UnitRows,
 )
-from packline.store.unit_names import STREAM
 from packline.version import __version__
 
 if TYPE_CHECKING:

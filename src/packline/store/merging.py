@@ -19,9 +19,9 @@ from packline.errors import StoreError
 from packline.recipe import Recipe, recipe_difference
 from packline.store.ledger import source_names, total
 from packline.store.manifest import ImportEntry, Manifest, with_tables
+from packline.store.naming import slug_of
 from packline.store.paths import StorePath
 from packline.store.tables import InputRows, ShardRows, Tables, UnitRows
-from packline.store.unit_names import slug_of
 from packline.version import __version__
 
 OWN = ("sources", "tokenizer", "encoding", "eod", "bos")

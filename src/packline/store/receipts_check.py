@@ -32,11 +32,11 @@ from packline.store.manifest import (
     StreamReceipt,
     join_checksums,
 )
+from packline.store.naming import STREAM, parse_unit, source_slugs
 from packline.store.paths import StorePath, local_file
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
 from packline.store.tables import RECEIPTS, SHARDS, UNITS
-from packline.store.unit_names import STREAM, parse_unit, source_slugs
 from packline.store.writer import RejectEntry
 
 

@@ -82,6 +82,12 @@ class HashedFile:
         while len(data):
             data = data[self._file.write(data) :]
 
+    def finish_sums(self) -> np.ndarray:
+        """Checksums of all blocks, uint64 `[N]`; nothing can be written afterwards."""
+        assert self.sums is not None
+        self._write_held()
+        return self.sums.finish()
+
     def entry(self, name: str) -> FileEntry:
         """Close the file and return its entry."""
         self._write_held()
@@ -213,8 +219,7 @@ class ShardWriter:
         written = [self._bin, index, self._docs, *([] if self._loss is None else [self._loss])]
         sums = HashedFile(self._folder / f"{self.name}.sums")
         for file in written:
-            assert file.sums is not None
-            sums.write(file.sums.finish())
+            sums.write(file.finish_sums())
         files = tuple(file.entry(file.path.name) for file in (*written, sums))
         return ShardEntry(self.name, self._split, self.documents, self.tokens, files)
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from packline.jobs.engine import run_units
 from packline.jobs.job import Opening, ReportProgress, Runner
-from packline.jobs.on import On
+from packline.jobs.machines import On
 from packline.jobs.plan import Unit
 from packline.ragged import offsets_of
 from packline.sources.reader import Span
