@@ -20,13 +20,13 @@ from typing import Any
 
 from packline.encoders.parity import Reference
 from packline.jobs.build_job import BuildJob
+from packline.jobs.cut_inputs import LARGEST_UNIT
 from packline.jobs.engine import run_job
 from packline.jobs.events import Event
 from packline.jobs.job import Job
 from packline.jobs.plan import Unit
 from packline.jobs.resources import peak_memory, resident_memory
 from packline.jobs.text_unit import BuildInfo, Built
-from packline.jobs.units import LARGEST_UNIT
 from packline.recipe import Recipe, RunOptions, Source
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger

@@ -21,10 +21,10 @@ SRC = Path(packline.__file__).parents[1]
 TINY = """
 import sys
 if any("packline" in word for word in sys.orig_argv):
-    from packline.jobs import units
-    units.UNIT_BYTES = ()
-    units.LARGEST_UNIT = units.LARGEST_SLICE = {unit_bytes}
-    units.COMPRESSION_GUESS = 99
+    from packline.jobs import cut_inputs
+    cut_inputs.UNIT_BYTES = ()
+    cut_inputs.LARGEST_UNIT = cut_inputs.LARGEST_SLICE = {unit_bytes}
+    cut_inputs.COMPRESSION_GUESS = 99
     from packline.sources import lines, slices
     lines.read_lines.__kwdefaults__["block_bytes"] = slices.CUT_BYTES = {block_bytes}
 """
@@ -57,10 +57,10 @@ def rejects(folder: Path) -> list[dict[str, Any]]:
 
 def set_sizes(patch: pytest.MonkeyPatch, unit_bytes: int, block_bytes: int | None = None) -> None:
     """Units, and blocks, of these sizes for builds in this process."""
-    patch.setattr("packline.jobs.units.UNIT_BYTES", ())
+    patch.setattr("packline.jobs.cut_inputs.UNIT_BYTES", ())
     for name in ("LARGEST_UNIT", "LARGEST_SLICE"):
-        patch.setattr(f"packline.jobs.units.{name}", unit_bytes)
-    patch.setattr("packline.jobs.units.COMPRESSION_GUESS", 99)  # small ones too are cut as they are read
+        patch.setattr(f"packline.jobs.cut_inputs.{name}", unit_bytes)
+    patch.setattr("packline.jobs.cut_inputs.COMPRESSION_GUESS", 99)  # small ones too are cut as they are read
     if block_bytes is not None:
         from packline.sources import lines
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.jobs import dry_run
-from packline.jobs.units import load_encoder, prepare
+from packline.jobs.text_build import load_encoder, prepare
 from packline.recipe import Recipe, RunOptions, Source
 from packline.sources.files import InputFile
 from packline.store.ledger import Ledger

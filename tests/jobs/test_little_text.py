@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.jobs.builds import build, digests
 
-from packline.jobs import units
+from packline.jobs import text_build
 from packline.jobs.events import BuildPlanned
-from packline.jobs.host_process import HostProcess
+from packline.jobs.workers import HostProcess
 from packline.recipe import Engine, Recipe, RunOptions, Source
 
 TEXTS = [f"document {number}, of a few words" for number in range(100)]
@@ -49,11 +49,11 @@ def test_text_of_slow_engines_is_little_up_to_one_unit(
     )
 
     def workers(engine: Engine, here: bool = True) -> int | None:
-        return units.prepare(recipe, RunOptions(engine=engine), here=here).options.workers
+        return text_build.prepare(recipe, RunOptions(engine=engine), here=here).options.workers
 
     assert (workers("auto"), workers("tokenizers"), workers("auto", here=False)) == (0, 0, None)
-    monkeypatch.setattr(units, "UNIT_BYTES", ((1 << 60, 100),))
+    monkeypatch.setattr("packline.jobs.cut_inputs.UNIT_BYTES", ((1 << 60, 100),))
     assert (workers("auto"), workers("gigatoken"), workers("tokenizers")) == (0, 0, None)
-    monkeypatch.setattr(units, "LITTLE_TEXT", 100)
+    monkeypatch.setattr(text_build, "LITTLE_TEXT", 100)
     assert (workers("auto"), workers("tokenizers")) == (None, None)
-    assert units.prepare(recipe, RunOptions(workers=3), here=True).options.workers == 3
+    assert text_build.prepare(recipe, RunOptions(workers=3), here=True).options.workers == 3

@@ -127,8 +127,8 @@ def test_a_worker_without_room_is_replaced_and_its_unit_begun_again(
     for resident in (0, 1 << 60):
         (tmp_path / "site/sitecustomize.py").write_text(CROWDED.format(resident=resident))
         told: list[Any] = []
-        monkeypatch.setattr("packline.jobs.units.UNIT_BYTES", ())
-        monkeypatch.setattr("packline.jobs.units.LARGEST_UNIT", 6 << 20)
+        monkeypatch.setattr("packline.jobs.cut_inputs.UNIT_BYTES", ())
+        monkeypatch.setattr("packline.jobs.cut_inputs.LARGEST_UNIT", 6 << 20)
         out = tmp_path / f"out-{resident}"
         packline.build(tmp_path / "in", tokenizer_json, out=out, on_event=told.append, **LARGE)
         done = [event.unit for event in told if type(event).__name__ == "UnitDone"]

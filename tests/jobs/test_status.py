@@ -17,7 +17,7 @@ from packline.cli.output import plain
 from packline.cli.progress import Tally
 from packline.cli.status import status_lines
 from packline.errors import BuildStopped, CorruptStore, StoreNotFound
-from packline.jobs import units
+from packline.jobs import cut_inputs
 from packline.jobs.events import BuildPlanned, UnitDone, UnitsKnown
 from packline.jobs.folder import StoreFolder
 from packline.jobs.status import Status, status
@@ -38,8 +38,8 @@ def stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[Path, Callable[..., Any]]:
     """A build of several units that was stopped, and how to go on with it."""
-    monkeypatch.setattr(units, "UNIT_BYTES", ())
-    monkeypatch.setattr(units, "LARGEST_UNIT", 64 << 10)
+    monkeypatch.setattr(cut_inputs, "UNIT_BYTES", ())
+    monkeypatch.setattr(cut_inputs, "LARGEST_UNIT", 64 << 10)
     write_jsonl(tmp_path / "in.jsonl", documents)
     done = []
 

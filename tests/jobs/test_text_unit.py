@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from packline.encoders.special_tokens import Boundary, SpecialTokenCounter
 from packline.errors import BadRecord, OutOfSpace
 from packline.jobs.plan import Unit
+from packline.jobs.text_build import TextBuild
 from packline.jobs.text_unit import EMPTY, KEEP, SPECIAL, TOO_LONG, TOO_SHORT, TextRunner, UnitRun, judge
-from packline.jobs.units import TextBuild
 from packline.ragged import Ragged, offsets_of
 from packline.recipe import Recipe, RunOptions, Source
 from packline.sources.batch import Batch, Reject, Texts

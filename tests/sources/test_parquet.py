@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.sources.reading import bytes_as_strings, files_of, read_file, read_sliced, source_of
 
 from packline.errors import InputError
-from packline.jobs.units import plan_units
+from packline.jobs.cut_inputs import plan_units
 from packline.recipe import Recipe
 
 TEXTS = ["plain", "", "naïve 漢字", "nul \x00 inside", "x" * 3000, "last"]
@@ -252,9 +252,9 @@ def test_rows_before_the_damage_within_a_group_are_kept(
 def test_a_huge_row_group_is_cut_into_slices_and_small_ones_into_spans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packline.jobs.units.UNIT_BYTES", ())
-    monkeypatch.setattr("packline.jobs.units.LARGEST_UNIT", 10_000)
-    monkeypatch.setattr("packline.jobs.units.LARGEST_SLICE", 10_000)
+    monkeypatch.setattr("packline.jobs.cut_inputs.UNIT_BYTES", ())
+    monkeypatch.setattr("packline.jobs.cut_inputs.LARGEST_UNIT", 10_000)
+    monkeypatch.setattr("packline.jobs.cut_inputs.LARGEST_SLICE", 10_000)
     texts = [f"{number:05d}" * 20 for number in range(1000)]
     one = source_of(write(tmp_path / "one.parquet", {"text": texts}, use_dictionary=False))
     many = source_of(write(tmp_path / "many.parquet", {"text": texts}, rows=50, use_dictionary=False))

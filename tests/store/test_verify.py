@@ -19,7 +19,7 @@ from tests.store.stores import EOD, build_store, edit_tokens, names, reseal, wit
 
 from packline.errors import NoDocuments, StoreNotFound
 from packline.facade import Store
-from packline.jobs import units
+from packline.jobs import cut_inputs
 from packline.store import shard_check
 from packline.store.manifest import Manifest, Receipt
 from packline.store.manifest_check import read_manifest
@@ -417,8 +417,8 @@ def streams(
     (folder / "in/a.jsonl.zst").write_bytes(zstandard.compress(data))
     (folder / "in/b.jsonl.gz").write_bytes(gzip.compress(data[: data.find(b"\n", len(data) // 9) + 1]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(units, "UNIT_BYTES", ())
-        patch.setattr(units, "LARGEST_UNIT", 64 << 10)
+        patch.setattr(cut_inputs, "UNIT_BYTES", ())
+        patch.setattr(cut_inputs, "LARGEST_UNIT", 64 << 10)
         build_store(folder / "in", tokenizer_json, folder / "store", bos=EOD)
     return folder / "store"
 

@@ -39,11 +39,11 @@ from packline.chat.sources import (
 from packline.encoders.special_tokens import END_OF_TEXT, Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer, read_chat_template
 from packline.errors import InputError, RecipeError
+from packline.jobs.cut_inputs import number_units
 from packline.jobs.engine import plan_job, run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.machines import On
 from packline.jobs.store_job import Imported, NumberedStoreJob
-from packline.jobs.units import number_units
 from packline.jobs.val_documents import VAL_NOTE, settle_share
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import Reason

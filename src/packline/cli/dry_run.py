@@ -24,7 +24,7 @@ def dry_run(recipe: Recipe, options: RunOptions, out: str | None, reuse: str | N
     facts = {"command": "build", "dry_run": True, "exit_code": DONE, **msgspec.to_builtins(found)}
     if reuse is not None:
         from packline.jobs.reuse import Reuse
-        from packline.jobs.units import prepare
+        from packline.jobs.text_build import prepare
 
         work = prepare(recipe, options)
         earlier = Reuse(reuse, work, Path(out or os.devnull))

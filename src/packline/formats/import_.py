@@ -43,6 +43,7 @@ from packline.formats.opening import (
     read_headers,
 )
 from packline.formats.types import DocumentBlock, ReadTask
+from packline.jobs.cut_inputs import number_units
 from packline.jobs.engine import plan_job, run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.folder import StoreFolder
@@ -51,7 +52,6 @@ from packline.jobs.machines import On
 from packline.jobs.plan import Unit
 from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.jobs.text_unit import check_unchanged
-from packline.jobs.units import number_units
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
 from packline.sources.files import InputFile

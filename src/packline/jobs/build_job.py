@@ -45,8 +45,8 @@ from packline.jobs.resources import (
 )
 from packline.jobs.reuse import ReusableUnit, Reuse, ReusePlan
 from packline.jobs.store_job import Part, StoreJob
+from packline.jobs.text_build import TextBuild, prepare
 from packline.jobs.text_unit import BuildInfo, BuildResult, Built
-from packline.jobs.units import TextBuild, prepare
 from packline.jobs.val_documents import VAL_NOTE, settle_text_share
 from packline.recipe import Recipe, RunOptions, is_limited
 from packline.sources.files import not_text_notes

@@ -33,8 +33,8 @@ from packline.encoders.encoder import Encoder
 from packline.errors import EncoderMismatch, PacklineError
 from packline.fingerprint import Hasher
 from packline.jobs.plan import Unit
+from packline.jobs.text_build import TextBuild
 from packline.jobs.text_unit import TextRunner, UnitRun
-from packline.jobs.units import TextBuild
 from packline.recipe import Source
 from packline.sources.batch import Batch, Texts
 from packline.sources.compression import DecompressedStream

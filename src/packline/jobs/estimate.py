@@ -21,9 +21,10 @@ import numpy as np
 
 from packline.encoders import EngineReport
 from packline.encoders.encoder import SCRIPTS, Encoder, script_of
+from packline.jobs.cut_inputs import COMPRESSION_GUESS
 from packline.jobs.dry_run import LEAST_RANGE, Sample, dry_run
 from packline.jobs.resources import count_workers, free_disk, resident_memory
-from packline.jobs.units import COMPRESSION_GUESS, TextBuild, load_encoder, prepare, room_of, sample_texts
+from packline.jobs.text_build import TextBuild, load_encoder, prepare, room_of, sample_texts
 from packline.recipe import Recipe, RunOptions
 from packline.sources.batch import Texts
 from packline.sources.files import InputFile, not_text_notes

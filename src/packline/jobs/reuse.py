@@ -33,8 +33,8 @@ from packline.jobs.events import ReusePlanned, SourceReuse
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import OF_FILES, UnitSettingsKey, etag_of, read_etags
 from packline.jobs.plan import Unit
+from packline.jobs.text_build import TextBuild
 from packline.jobs.text_unit import check_unchanged
-from packline.jobs.units import TextBuild
 from packline.recipe import Recipe, is_limited, recipe_difference
 from packline.sources.files import InputFile
 from packline.sources.piece_checksum import piece_checksum, stream_checksum

@@ -22,10 +22,9 @@ import msgspec
 from packline.encoders.parity import RoundTrip, plain_round_trip
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
-from packline.errors import PacklineError, ResumeMismatch, TokenizerError
-from packline.jobs.document_order import units_left
+from packline.errors import PacklineError, ResumeMismatch, StoreError, TokenizerError
+from packline.jobs.document_order import DocumentOrder, units_left
 from packline.jobs.events import Comparing, ImportPlanned, Note, UnitDone
-from packline.jobs.finish import make_manifest, publish_store
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import (
     BuildIdentity,
@@ -33,9 +32,11 @@ from packline.jobs.identity import (
     etag_of,
     input_differences,
     read_etags,
+    record_etags,
     refuse_differences,
 )
 from packline.jobs.job import Job
+from packline.jobs.limits import limit_reached
 from packline.jobs.plan import Plan, Unit, build_mark, input_entries, record_plan
 from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.resources import require_disk, usable_cores
@@ -52,10 +53,12 @@ from packline.store.manifest import (
     Manifest,
     Receipt,
     StreamReceipt,
+    assemble,
+    join_checksums,
     refuse_empty,
     tokenizer_entry,
 )
-from packline.store.tables import InputEntry
+from packline.store.tables import TOKENIZER, InputEntry, Picked
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -321,6 +324,63 @@ class StoreJob(Job[Unit, R, S]):
         """Remove the work folder of a published store, unless another process still has it open."""
         if left := self.folder.clean():
             self.tell(Note(left))
+
+
+def make_manifest(
+    folder: StoreFolder,
+    plan: Plan,
+    committed: CommittedReceipts,
+    round_trip: RoundTrip,
+    val_share: float | msgspec.UnsetType = msgspec.UNSET,
+) -> Manifest:
+    """Manifest of the store whose units are committed.
+
+    Raises:
+        StoreError: units are missing.
+    """
+    order = DocumentOrder(plan.units, committed.receipts, committed.streams)
+    ordered = Picked(committed.receipts, list(order.advance()))
+    if order.unit is not None and not limit_reached(plan.recipe, ordered):
+        left = len(units_left(plan.units, committed.receipts, committed.streams))
+        raise StoreError(
+            f"{folder.place}: {left:,} of {len(plan.units):,} units are not committed",
+            hint="run the build again to finish them",
+        )
+    return assemble(
+        ordered,
+        recipe=plan.recipe,
+        tokenizer=msgspec.structs.replace(plan.tokenizer, round_trip=round_trip),
+        dtype=plan.dtype,
+        inputs=_with_checksums(plan, ordered, committed.streams.values()),
+        receipt_files=committed.entries(ordered.keys),
+        tokenizer_files=[folder.entry(name) for name in folder.storage.list(TOKENIZER)],
+        streams=committed.streams,
+        imported=() if plan.imported is None else (plan.imported,),
+        val_share=val_share,
+    )
+
+
+def publish_store(folder: StoreFolder, manifest: Manifest, plan: Plan) -> None:
+    """Write the tables and the manifest, then delete what they do not name, where that may be."""
+    record_etags(manifest, source_names(plan.recipe), plan.files)
+    folder.publish(manifest)
+    folder.drop_unlisted(manifest)
+
+
+def _with_checksums(
+    plan: Plan, receipts: Iterable[Receipt], streams: Iterable[StreamReceipt]
+) -> Iterable[InputEntry]:
+    """Inputs, with the checksums of the pieces that units have read."""
+    names = source_names(plan.recipe)
+    numbers = {(names[file.source], file.name): number for number, file in enumerate(plan.files)}
+    checksums: dict[int, list[str]] = {}
+    for receipt in receipts:
+        for piece in receipt.inputs:
+            checksums.setdefault(numbers[receipt.source, piece.file], []).append(piece.checksum)
+    for stream in streams:
+        checksums.setdefault(numbers[stream.source, stream.file], []).append(stream.checksum)
+    for number, entry in enumerate(plan.inputs()):
+        yield msgspec.structs.replace(entry, checksum=join_checksums(checksums.get(number, [])))
 
 
 class Imported(msgspec.Struct, frozen=True):

@@ -39,7 +39,7 @@ from packline.jobs.resources import (
     resident_memory,
     run_in_child,
 )
-from packline.jobs.units import TextBuild, load_encoder, room_of, sample_texts
+from packline.jobs.text_build import TextBuild, load_encoder, room_of, sample_texts
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source
 from packline.sources.batch import Batch, Reject, Texts

@@ -29,8 +29,8 @@ from packline.jobs.identity import digest_inputs
 from packline.jobs.job import Opening, ReportProgress, Runner
 from packline.jobs.machines import On, Slice
 from packline.jobs.plan import Unit
+from packline.jobs.text_build import TextBuild
 from packline.jobs.text_unit import KEEP, judge, refusing_changes
-from packline.jobs.units import TextBuild
 from packline.sources.files import InputFile
 from packline.sources.reader import read_span
 from packline.store.manifest import WORK, to_json

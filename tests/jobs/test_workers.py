@@ -10,12 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.jobs import executor
+from packline.jobs import workers
 from packline.jobs.events import Failed, Progress
-from packline.jobs.executor import Committer, Reporter, Serial
-from packline.jobs.host_process import REPLIES, REQUESTS, Committed, Done, Opened, Run, Start, encode
 from packline.jobs.job import Job, ReportProgress, Runner
 from packline.jobs.plan import Unit
+from packline.jobs.workers import (
+    REPLIES,
+    REQUESTS,
+    Committed,
+    Committer,
+    Done,
+    Opened,
+    Reporter,
+    Run,
+    Serial,
+    Start,
+    encode,
+)
 
 UNITS = st.lists(st.integers(0, 3), max_size=5)
 """Number of results of each unit."""
@@ -148,7 +159,7 @@ def test_progress_adds_up_whatever_the_clock(steps: list[tuple[int, int, int, fl
     )
     assert bool(sent) == any(any(step[:3]) for step in steps)
     assert all(map(any, totals)), "an empty report is not sent"
-    assert len(sent) <= 2 + sum(step[3] for step in steps) / executor.REPORT_SECONDS
+    assert len(sent) <= 2 + sum(step[3] for step in steps) / workers.REPORT_SECONDS
 
 
 def test_each_message_is_told_from_the_others() -> None:

@@ -11,15 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.jobs import units
+from packline.jobs import cut_inputs
+from packline.jobs.cut_inputs import COMPRESSION_GUESS, LARGEST_SLICE, LARGEST_UNIT, plan_units, target_bytes
 from packline.jobs.plan import Unit
-from packline.jobs.units import (
-    COMPRESSION_GUESS,
-    LARGEST_SLICE,
-    LARGEST_UNIT,
-    plan_units,
-    target_bytes,
-)
 from packline.recipe import Recipe, Source
 from packline.sources.files import InputFile
 
@@ -140,7 +134,7 @@ def test_units_are_about_as_large_as_the_text_before_them_asks(files: list[Input
 @given(inputs(), st.integers(1, 5))
 def test_small_files_share_a_unit_up_to_a_number_of_files(files: list[InputFile], most_files: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(units, "FILES_A_UNIT", most_files)
+        patch.setattr(cut_inputs, "FILES_A_UNIT", most_files)
         work = plan_units(RECIPE, files)
     assert all(len(files_of(unit)) <= most_files for unit in work)
 
@@ -204,6 +198,6 @@ def test_a_change_of_one_small_file_among_2000_leaves_nine_groups_of_ten(change:
 def test_small_files_are_grouped_the_same_however_few_are_held(sizes: list[int], held: int) -> None:
     files = inputs_of([[(f"{number}.txt", "text", "", size) for number, size in enumerate(sizes)]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("packline.jobs.units.HELD_FILES", held)
+        patch.setattr("packline.jobs.cut_inputs.HELD_FILES", held)
         few = plan_units(RECIPE, files)
     assert few == plan_units(RECIPE, files)

@@ -1,0 +1,210 @@
+"""A build of text before it begins: inputs, tokenizer and settings, checked once and sent to workers.
+
+`prepare` inspects inputs and tokenizer, the cheapest checks first, and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from packline.encoders import LITTLE_TEXT, EngineName
+from packline.encoders.encoder import Encoder
+from packline.encoders.features import Encodable, fast_engine
+from packline.encoders.special_tokens import Boundary, resolve_boundary
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.errors import PacklineError
+from packline.fingerprint import Hasher
+from packline.jobs.cut_inputs import COMPRESSION_GUESS, plan_units, target_bytes
+from packline.jobs.job import Opening, Runner
+from packline.jobs.plan import Unit
+from packline.jobs.resources import Room, count_workers, room_for, usable_memory
+from packline.ragged import dtype_for
+from packline.recipe import (
+    Recipe,
+    RunOptions,
+    check_options,
+    check_recipe,
+)
+from packline.settings import as_written, tokenizer_of
+from packline.sources.carried import Column
+from packline.sources.fields import find_files, pin_recipe
+from packline.sources.files import InputFile
+from packline.sources.reader import Span, read_span
+from packline.store.ledger import source_names
+
+SAMPLE_FILES, SAMPLE_DOCUMENTS = 8, 12
+LARGEST_SAMPLE = 16 << 20
+"""Maximum bytes of a document for trying engines."""
+
+
+class TextBuild(Opening, msgspec.Struct, dict=True):
+    """A build of text: what all its units have in common, made once and sent to workers as it is."""
+
+    recipe: Recipe
+    options: RunOptions
+    files: list[InputFile]
+    tokenizer: Tokenizer
+    boundary: Boundary
+    units: list[Unit] = []
+    """Planned units; workers get none of them in advance."""
+    loaded: Encodable | None = None
+    """See `encodable`."""
+    fingerprint: str = ""
+    """Fingerprint of the tokenizer, which takes long to compute."""
+    out: str = ""
+    """Place of the store."""
+    scratch: str = ""
+    """Folder of finished units that the driver commits; empty if workers commit them."""
+    val_share: float | None = None
+    """Value of val_fraction that `val_documents` amounts to."""
+
+    def open(self) -> Runner[Any, Any]:
+        """Load the encoder, and choose its engines."""
+        from packline.jobs.text_unit import open_runner
+
+        return open_runner(self)
+
+    def left(self, units: Sequence[Unit]) -> Sequence[Unit]:
+        """Units without a receipt."""
+        from packline.jobs.folder import StoreFolder
+
+        return StoreFolder(self.out).left(units)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the sources."""
+        return source_names(self.recipe)
+
+    @property
+    def encodable(self) -> Encodable:
+        """The tokenizer as engines and reference load it."""
+        self.loaded = self.loaded or Encodable.of_tokenizer(
+            self.tokenizer, parse=self.recipe.special_tokens == "parse"
+        )
+        return self.loaded
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text, as far as known without reading it."""
+        return sum(file.size * (COMPRESSION_GUESS if _is_packed(file) else 1) for file in self.files)
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the tokens."""
+        return dtype_for(self.tokenizer.vocab_size).name
+
+    @property
+    def source_bytes(self) -> dict[str, int]:
+        """Expected text bytes of each source."""
+        sums = dict.fromkeys(self.names, 0)
+        for unit in self.units:
+            sums[self.names[unit.source]] += unit.text_bytes
+        return sums
+
+    @cached_property
+    def carried(self) -> list[tuple[Column, ...]]:
+        """Columns that each source carries; its files have the same."""
+        found: dict[int, tuple[Column, ...]] = {}
+        for file in self.files:
+            found.setdefault(file.source, file.carried or ())
+        return [found.get(source, ()) for source in range(len(self.names))]
+
+
+def prepare(recipe: Recipe, options: RunOptions, *, here: bool = False) -> TextBuild:
+    """Inspect inputs and tokenizer; write nothing.
+
+    Args:
+        here: True if the units run on this machine alone; by default, little text is then encoded in this
+            process.
+
+    Raises:
+        RecipeError, InputError, TokenizerError: errors that would stop the build.
+    """
+    check_recipe(recipe)
+    check_options(options)
+    recipe = pin_recipe(recipe)
+    files = find_files(recipe)
+    tokenizer = load_tokenizer(tokenizer_of(recipe), recipe.encoding)
+    tokenizer = msgspec.structs.replace(tokenizer, name=recipe.tokenizer)
+    recipe = as_written(recipe)
+    boundary = resolve_boundary(tokenizer, recipe.eod, recipe.bos)
+    build = TextBuild(recipe, options, files, tokenizer, boundary, plan_units(recipe, files))
+    if here and options.workers is None and _is_little(build):
+        build.options = msgspec.structs.replace(options, workers=0)
+    return build
+
+
+def _is_little(build: TextBuild) -> bool:
+    """True for text that one process has encoded before others would have started."""
+    if build.text_bytes < target_bytes(0):
+        return True
+    if build.text_bytes >= LITTLE_TEXT:
+        return False
+    return fast_engine(build.options.engine, build.encodable.features) is not None
+
+
+def load_encoder(build: TextBuild) -> Encoder:
+    """Load the encoder of a build.
+
+    Raises:
+        TokenizerError: the requested engine does not support this tokenizer.
+    """
+    return Encoder(
+        build.tokenizer,
+        engine=build.options.engine,
+        boundary=build.boundary,
+        text_bytes=build.text_bytes,
+        encodable=build.encodable,
+    )
+
+
+def _is_packed(file: InputFile) -> bool:
+    return bool(file.compression) or file.format == "parquet"
+
+
+def room_of(build: TextBuild, engines: Iterable[EngineName], base: int) -> Room:
+    """Maximum size of a document; refuse files that are known to be larger.
+
+    If no memory limit is set, a document may use all of the machine's memory per worker.
+
+    Args:
+        engines: engines that will encode.
+        base: bytes that a worker holds before its first document.
+
+    Raises:
+        OutOfMemory: a file that is one document does not fit.
+    """
+    options, recipe = build.options, build.recipe
+    each = (options.memory_bytes or int(usable_memory() * 0.8)) // max(count_workers(options)[0], 1)
+    room = room_for(each, base, engines)
+    for file in build.files:
+        one = file.format == "text" and recipe.sources[file.source].documents == "file"
+        if one and not file.compression and room.document < file.size <= recipe.max_document_bytes:
+            room.refuse(file.path, file.size)
+    return room
+
+
+def sample_texts(build: TextBuild) -> list[str]:
+    """A few documents from files spread over the inputs, to try engines on."""
+    files = build.files
+    chosen = files[:: max(len(files) // SAMPLE_FILES, 1)][:SAMPLE_FILES]
+    return [text for file in chosen for text in _first_texts(file, build)]
+
+
+def _first_texts(file: InputFile, build: TextBuild) -> list[str]:
+    span = Span(file.index, 0, 1 if file.format == "parquet" else file.size)
+    source = build.recipe.sources[file.source]
+    limit = min(build.recipe.max_document_bytes, LARGEST_SAMPLE)
+    try:
+        batches = read_span(file, source, span, limit, Hasher())
+        batch = next((batch for batch in batches if len(batch)), None)
+    except (PacklineError, OSError):
+        return []
+    if batch is None:
+        return []
+    step = max(len(batch) // SAMPLE_DOCUMENTS, 1)
+    return [text for text in batch.texts.to_list()[::step] if text][:SAMPLE_DOCUMENTS]
