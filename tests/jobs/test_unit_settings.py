@@ -26,10 +26,9 @@ def key(
     file: InputFile = FILE,
     tokenizer: str = "t",
     boundary: Boundary = BOUNDARY,
-    share: float | None = None,
     slice_bytes: int = 0,
 ) -> str:
-    return UnitSettingsKey(recipe, tokenizer, boundary, share).checksum(0, [file], slice_bytes)
+    return UnitSettingsKey(recipe, tokenizer, boundary).checksum(0, [file], slice_bytes)
 
 
 def changed(number: int, **fields: Any) -> Recipe:
@@ -83,7 +82,7 @@ def test_settings_of_the_build() -> None:
         return msgspec.structs.replace(RECIPE, **fields)
 
     others = [
-        key(recipe(seed=1)), key(recipe(val_fraction=0.2)), key(recipe(test_fraction=0.2)), key(share=0.3),
+        key(recipe(seed=1)), key(recipe(val_fraction=0.2)), key(recipe(test_fraction=0.2)),
         key(recipe(special_tokens="parse")), key(recipe(max_document_bytes=1)), key(tokenizer="u"),
         key(boundary=msgspec.structs.replace(BOUNDARY, eod_id=1)), key(slice_bytes=4),
     ]  # fmt: skip

@@ -157,13 +157,16 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         todo = self.todo()
         if self.recipe.val_documents:
             self.tell(Note(VAL_NOTE))
-            self.val_share = self.work.val_share = settle_text_share(
+            self.val_share = share = settle_text_share(
                 self.work,
                 self.folder,
                 begun=bool(self.receipts),
                 workers=self.workers(len(todo)),
                 on=self._on,
             )
+            # For the manifest, the number that was given; for workers, the fraction that it amounts to.
+            fraction: dict[str, Any] = {"val_fraction": share, "val_documents": msgspec.UNSET}
+            self.work.recipe = msgspec.structs.replace(self.work.recipe, **fraction)
         if self._reuse is None:
             return None
         plan = self._reuse.plan(todo, strict=self.work.options.strict)

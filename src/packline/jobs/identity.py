@@ -162,17 +162,11 @@ class UnitSettingsKey:
 
     Args:
         tokenizer: fingerprint of the tokenizer.
-        val_share: value of val_fraction that `val_documents` amounts to, if it is given.
     """
 
-    def __init__(
-        self, recipe: Recipe, tokenizer: str, boundary: Boundary | None, val_share: float | None = None
-    ) -> None:
-        import pyarrow
-
+    def __init__(self, recipe: Recipe, tokenizer: str, boundary: Boundary | None) -> None:
         self._recipe = recipe
-        val = recipe.val_fraction if val_share is None else val_share
-        self._shares = [val, recipe.test_fraction or 0.0, recipe.seed]
+        self._shares = [recipe.val_fraction, recipe.test_fraction or 0.0, recipe.seed]
         self._common = {
             "packline": __version__,
             "pyarrow": pyarrow.__version__,

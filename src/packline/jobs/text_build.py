@@ -59,8 +59,6 @@ class TextBuild(Opening, msgspec.Struct, dict=True):
     """Place of the store."""
     scratch: str = ""
     """Folder of finished units that the driver commits; empty if workers commit them."""
-    val_share: float | None = None
-    """Value of val_fraction that `val_documents` amounts to."""
 
     def open(self) -> Runner[Any, Any]:
         """Load the encoder, and choose its engines."""

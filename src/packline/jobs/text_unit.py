@@ -138,7 +138,7 @@ class TextRunner(Runner[Unit, BuildResult]):
     def settings_key(self) -> UnitSettingsKey:
         """Checksums of the settings of units."""
         build = self.build
-        return UnitSettingsKey(build.recipe, build.fingerprint, build.boundary, build.val_share)
+        return UnitSettingsKey(build.recipe, build.fingerprint, build.boundary)
 
     def info(self) -> BuildInfo | None:
         """Facts found while opening."""
@@ -393,16 +393,14 @@ class UnitRun:
         self.ledger.add_documents(count, text_bytes, len(ragged.tokens), with_bos=with_bos)
         self._report(len(ragged.tokens), count, text_bytes)
         recipe, given = self._recipe, self._source.split
-        chosen = self._build.val_share
-        val_share = recipe.val_fraction if chosen is None else chosen
-        test_share = recipe.test_fraction or 0.0
+        shares = recipe.val_fraction, recipe.test_fraction or 0.0
         hashes = batch.texts.hashes()
-        if given or not (val_share or test_share):
+        if given or not any(shares):
             if count:
                 self._writer(given or "train").write(ragged, batch, name, hashes)
             return
         seeded = batch.texts.hashes(recipe.seed) if recipe.seed else hashes
-        splits = splits_of(seeded, val_share, test_share)
+        splits = splits_of(seeded, *shares)
         for split in SPLITS:
             members = np.flatnonzero(splits == split)
             if len(members):
