@@ -350,6 +350,8 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         if self.storage.facts(MANIFEST) is None:
             return ""
         self.end_run()
+        if self.is_remote:  # also what a run that was killed has left
+            self.storage.delete([one.name for one in self.storage.walk(WORK)])
         return self.leave()
 
     def entry(self, name: str) -> FileEntry:
