@@ -31,7 +31,7 @@ from benchmarks.simulated_store import SimulatedFolder, SimulatedStore, expected
 from packline.jobs.engine import SliceShares, round_size
 from packline.jobs.machines import Slice
 from packline.jobs.plan import Unit
-from packline.jobs.ray_tasks import SLICES_A_CORE, slices_of
+from packline.jobs.ray_tasks import SLICES_A_TASK, slices_of
 from packline.store.manifest import WORK
 
 How = Literal["ray", "slices"]
@@ -151,7 +151,7 @@ class _Simulation:
         self.store = SimulatedStore(self.random, world.lost_replies, world.refusals, world.put_seconds)
         self.folder = SimulatedFolder(self.store, scratch)
         self.units = list(map(Unit.of, range(world.units)))
-        self.tasks = deque(slices_of(self.units, SLICES_A_CORE * world.nodes))
+        self.tasks = deque(slices_of(self.units, SLICES_A_TASK * world.nodes))
         """Tasks that no node runs, on Ray."""
         self.shares: list[SliceShares] = []
         self.committed: set[str] = set()
@@ -252,9 +252,10 @@ class _Simulation:
             return
         if self.how == "slices":
             share, left = self.shares[node.slice], self.left()
-            units = share.own(left) or share.help(left)
+            own = share.own(left)
+            units = own or share.help(left)
             workers, world = self.world.workers, self.world
-            size = round_size(len(units), workers, LISTING_SECONDS, world.unit_seconds / workers)
+            size = round_size(len(own), workers, LISTING_SECONDS, world.unit_seconds / workers)
             node.queue.extend(units[:size])
         elif self.now < node.silent and self.tasks:
             node.task = self.tasks.popleft()

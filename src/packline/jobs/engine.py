@@ -87,8 +87,8 @@ def run_slice(job: Job[U, Any, Any], session: Session, todo: Sequence[U], slice:
         UnitsLeft: other slices have yet to finish units; the job is not published.
     """
     shares, left, listing, each = SliceShares(job.planned, slice), todo, 0.0, 1.0
-    while units := shares.own(left) or shares.help(left):
-        began, size = time.monotonic(), round_size(len(units), session.width, listing, each)
+    while units := (own := shares.own(left)) or shares.help(left):
+        began, size = time.monotonic(), round_size(len(own), session.width, listing, each)
         job.run(session, units[:size])
         ran = time.monotonic()
         left = job.todo()
@@ -106,7 +106,7 @@ def round_size(left: int, workers: int, listing: float, each: float) -> int:
     """Units of a slice's next round: few at the end, where slices meet, and enough to be worth a listing.
 
     Args:
-        left: units that the slice could run.
+        left: units left of those that the slice begins with; 0 if it helps others.
         workers: number of processes.
         listing: seconds of the last listing of receipts.
         each: seconds of a unit in the last round, with all workers.

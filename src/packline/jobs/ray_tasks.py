@@ -55,8 +55,8 @@ MOST_USED = 0.9
 """Share of all cores that tasks should use, where they are as large as possible."""
 MOST_CORES = 4
 """Cores of a task, unless a number of workers is given: small tasks are finer, and each loads a tokenizer."""
-SLICES_A_CORE = 4
-"""Slices in all, by the number of cores: a late one is then a small part of the work."""
+SLICES_A_TASK = 4
+"""Slices for each task that fits on the nodes at the same time: a late one is a small part of the work."""
 MOST_DEATHS = 3
 """Deaths of workers during the same unit after which the job stops."""
 SAME = "install the same version of packline on all nodes, and give them the same files"
@@ -268,7 +268,7 @@ class RayTasks:
         """See `Session.run`."""
         if not units:
             return
-        count = self._given or SLICES_A_CORE * max(self._fitting, 1)
+        count = self._given or SLICES_A_TASK * max(self._fitting, 1)
         for slice in slices_of(units, count):
             self._start(slice)
         looked, seen = time.monotonic(), set(self._committed())
