@@ -9,7 +9,7 @@ bytes, the tokenizer and the options. The caller publishes it (`StoreFolder.comm
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
@@ -26,7 +26,7 @@ from packline.encoders.special_tokens import Boundary, SpecialTokenCounter
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.fingerprint import hash_text, share_of, split_of
-from packline.jobs.folder import StoreFolder
+from packline.jobs.folder import StoreFolder, StoreOpening
 from packline.jobs.job import Opening, ReportProgress, Runner
 from packline.jobs.plan import Unit
 from packline.jobs.text_unit import check_unchanged
@@ -63,7 +63,7 @@ class SftOptions(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[ConversationSource, ...]
 
 
-class SftSettings(Opening, msgspec.Struct, frozen=True):
+class SftSettings(StoreOpening, msgspec.Struct, frozen=True):
     """Settings common to all units."""
 
     options: SftOptions
@@ -84,10 +84,6 @@ class SftSettings(Opening, msgspec.Struct, frozen=True):
     def open(self) -> ConversationRunner:
         """Runner of the units."""
         return ConversationRunner(self)
-
-    def left(self, units: Sequence[Unit]) -> Sequence[Unit]:
-        """Units without a receipt."""
-        return StoreFolder(self.out).left(units)
 
 
 class ConversationRunner(Runner[Unit, Receipt]):

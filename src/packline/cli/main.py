@@ -285,6 +285,7 @@ def note_command(out: str, units: int) -> None:
     if "--slice" in words:  # what is left may be of other slices
         at = words.index("--slice")
         del words[at : at + 2]
+    words = [word for word in words if not word.startswith("--slice=")]
     line = shlex.join(words)
     command = Command(line, os.getcwd(), units)
     if is_remote(out):

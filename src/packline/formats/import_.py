@@ -21,7 +21,7 @@ names it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,8 @@ from packline.formats.types import DocumentBlock, ReadTask
 from packline.jobs.cut_inputs import number_units
 from packline.jobs.engine import plan_job, run_job
 from packline.jobs.events import Note, OnEvent
-from packline.jobs.folder import StoreFolder
-from packline.jobs.job import Opening, ReportProgress, Runner
+from packline.jobs.folder import StoreFolder, StoreOpening
+from packline.jobs.job import ReportProgress, Runner
 from packline.jobs.machines import On
 from packline.jobs.plan import Unit
 from packline.jobs.store_job import Imported, NumberedStoreJob
@@ -63,7 +63,7 @@ from packline.store.report import Findings
 from packline.store.writer import ShardWriter
 
 
-class ImportSettings(Opening, msgspec.Struct, frozen=True):
+class ImportSettings(StoreOpening, msgspec.Struct, frozen=True):
     """Settings common to all units of an import."""
 
     path: str
@@ -87,10 +87,6 @@ class ImportSettings(Opening, msgspec.Struct, frozen=True):
     def open(self) -> UnitImporter:
         """Runner of the units."""
         return UnitImporter(self)
-
-    def left(self, units: Sequence[Unit]) -> Sequence[Unit]:
-        """Units without a receipt."""
-        return StoreFolder(self.out).left(units)
 
 
 class ImportedUnit(msgspec.Struct, frozen=True):

@@ -344,11 +344,6 @@ class Staging(WorkFolder[ExportIdentity]):
                 hint="move it away and run the same command again",
             ) from error
 
-    def clear_records(self) -> None:
-        """Delete the records of a finished export from an object store."""
-        self.end_run()
-        self.storage.delete([one.name for one in self.storage.walk(WORK)])
-
     def close(self, *, discard: bool = False) -> None:
         """Release the folder; it is removed if it holds nothing worth keeping, or if `discard` is set."""
         if self.descriptor >= 0 and self.alone():

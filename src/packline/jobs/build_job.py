@@ -119,10 +119,10 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         *,
         on: On = "local",
     ) -> None:
-        self.work = work = prepare(recipe, options, here=on == "local")
-        self._on = on
         if on != "local":
-            refuse_limits(work.recipe)
+            refuse_limits(recipe)
+        self._on = on
+        self.work = work = prepare(recipe, options, here=on == "local")
         self._reuse = None if reuse is None else Reuse(reuse, work, Path(out))
         self._reused = 0
         super().__init__(

@@ -27,6 +27,7 @@ import msgspec
 from packline.errors import ResumeMismatch, StoreError
 from packline.fingerprint import hash_bytes
 from packline.jobs.identity import BuildIdentity, input_differences, refuse_differences
+from packline.jobs.job import Opening
 from packline.jobs.plan import PLAN, Unit, read_plan
 from packline.jobs.receipts import JOINED, CommittedReceipts
 from packline.jobs.work import WorkFolder, open_results, process_name, store_work_folder
@@ -60,6 +61,17 @@ from packline.store.tables import (
 
 DIFFERS = f"{WORK}/differs"
 TOKENIZER_FILE = f"{TOKENIZER}/tokenizer.json"
+
+
+class StoreOpening(Opening):
+    """Settings of the units of a job whose result is a store, at `out`."""
+
+    __slots__ = ()
+    out: str
+
+    def left(self, units: Sequence[Unit]) -> Sequence[Unit]:
+        """Units without a receipt."""
+        return StoreFolder(self.out).left(units)
 
 
 class StoreFolder(WorkFolder[BuildIdentity]):
@@ -200,10 +212,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             for path in (self.path / RECEIPTS).glob(".*.tmp"):
                 path.unlink()
 
-    def committed(self) -> dict[str, Receipt]:
-        """Receipts of all committed units, by unit."""
-        return {name: self.receipt(name) for name in self.receipt_names() if not name.endswith(STREAM)}
-
     def left(self, units: Sequence[Unit]) -> list[Unit]:
         """Units without a receipt, by one listing; a file that is committed slice by slice knows better."""
         there = set(self.receipt_names())
@@ -218,16 +226,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
     def receipt(self, unit: str) -> Receipt:
         """Receipt of a committed unit."""
         return msgspec.json.decode(self.storage.read(f"{RECEIPTS}/{unit}.json"), type=Receipt)
-
-    def streams(self) -> dict[str, StreamReceipt]:
-        """Receipts of streams that were read to their end, by name."""
-        return {
-            name.removesuffix(STREAM): msgspec.json.decode(
-                self.storage.read(f"{RECEIPTS}/{name}.json"), type=StreamReceipt
-            )
-            for name in self.receipt_names()
-            if name.endswith(STREAM)
-        }
 
     def has_receipt(self, unit: str) -> bool:
         """True if a unit is committed."""
@@ -349,9 +347,8 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         """
         if self.storage.facts(MANIFEST) is None:
             return ""
-        self.end_run()
-        if self.is_remote:  # also what a run that was killed has left
-            self.storage.delete([one.name for one in self.storage.walk(WORK)])
+        if self.is_remote:
+            self.clear_records()
         return self.leave()
 
     def entry(self, name: str) -> FileEntry:

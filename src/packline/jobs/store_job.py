@@ -198,7 +198,7 @@ class StoreJob(Job[Unit, R, S]):
         The times of a local file are compared with that of the store. A store elsewhere has none: local files
         are read then, but not by each of the slices that find it finished.
         """
-        folder, names = self.folder, source_names(self.recipe)
+        folder, names = self.folder, self.sources
         known = read_etags(manifest.checksum)
         published = -1 if folder.is_remote else (folder.path / MANIFEST).stat().st_mtime_ns
         touched = {}

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,8 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher
 from packline.jobs.cut_inputs import COMPRESSION_GUESS, plan_units, target_bytes
-from packline.jobs.job import Opening, Runner
+from packline.jobs.folder import StoreOpening
+from packline.jobs.job import Runner
 from packline.jobs.plan import Unit
 from packline.jobs.resources import Room, count_workers, room_for, usable_memory
 from packline.ragged import dtype_for
@@ -41,7 +42,7 @@ LARGEST_SAMPLE = 16 << 20
 """Maximum bytes of a document for trying engines."""
 
 
-class TextBuild(Opening, msgspec.Struct, dict=True):
+class TextBuild(StoreOpening, msgspec.Struct, dict=True):
     """A build of text: what all its units have in common, made once and sent to workers as it is."""
 
     recipe: Recipe
@@ -65,12 +66,6 @@ class TextBuild(Opening, msgspec.Struct, dict=True):
         from packline.jobs.text_unit import open_runner
 
         return open_runner(self)
-
-    def left(self, units: Sequence[Unit]) -> Sequence[Unit]:
-        """Units without a receipt."""
-        from packline.jobs.folder import StoreFolder
-
-        return StoreFolder(self.out).left(units)
 
     @cached_property
     def names(self) -> list[str]:

@@ -22,7 +22,6 @@ import os
 import shutil
 import socket
 import time
-from abc import ABC
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -124,7 +123,7 @@ def process_name() -> str:
     return f"{host[:40]}-{os.getpid()}"
 
 
-class WorkFolder(ABC, Generic[Identity]):
+class WorkFolder(Generic[Identity]):
     """Folder of a running job; entering it takes its lock.
 
     Args:
@@ -296,7 +295,12 @@ class WorkFolder(ABC, Generic[Identity]):
             run, self._run = self._run, None
             run.end()
             if self.storage.facts(self.last) is not None:
-                self.storage.delete([one.name for one in self.storage.walk(WORK)])
+                self.clear_records()
+
+    def clear_records(self) -> None:
+        """Delete the records of a published result from an object store, also those of a killed run."""
+        self.end_run()
+        self.storage.delete([one.name for one in self.storage.walk(WORK)])
 
     def identity(self) -> Identity | None:
         """Identity of the job that was begun here; None if there is none."""
