@@ -14,10 +14,8 @@ from typing import Any
 from packline.errors import StoreError
 from packline.fingerprint import hash_bytes
 from packline.jobs.folder import StoreFolder
-from packline.jobs.identity import BuildIdentity
 from packline.jobs.plan import Unit
 from packline.jobs.receipts import CommittedReceipts
-from packline.jobs.work import WorkFolder
 from packline.recipe import Recipe, Source
 from packline.storage.objects import ObjectFolder, _Passing
 from packline.store.files import FileEntry
@@ -136,9 +134,8 @@ class SimulatedFolder(StoreFolder):
     storage: SimulatedStore
 
     def __init__(self, storage: SimulatedStore, scratch: Path) -> None:
-        self._place = storage.place
-        records = {"record": ".packline/build.json", "receipts": "receipts"}
-        WorkFolder.__init__(self, storage.place, storage, scratch, BuildIdentity, **records)
+        super().__init__(scratch)
+        self.storage, self.place, self.work = storage, storage.place, scratch
         self.is_remote = True  # like an object store
         self._tmp = super().tmp
 

@@ -32,7 +32,8 @@ from packline.jobs.engine import SliceShares, round_size
 from packline.jobs.machines import Slice
 from packline.jobs.plan import Unit
 from packline.jobs.ray_tasks import SLICES_A_TASK, slices_of
-from packline.store.manifest import WORK
+from packline.storage.publication import WORK
+from packline.store.manifest import manifest_files
 
 How = Literal["ray", "slices"]
 ASK_SECONDS = 1.0
@@ -119,7 +120,7 @@ class Result:
         manifest = self.folder.manifest(committed)
         assert manifest.tokens == sum(expected_tokens(number) for number in range(world.units))
         for _ in range(2):
-            self.folder.publish(manifest)
+            self.folder.publish(manifest_files(manifest))
 
 
 @dataclass(eq=False)

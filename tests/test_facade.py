@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import packline
 from packline import testing
 from packline.errors import PacklineError, RecipeError
-from packline.packing.packer import RowOptions
+from packline.packing.options import RowOptions
 from packline.packing.rows import Rows
 from packline.store.reader import StoreReader
 from packline.store.verify import verify

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError, did_you_mean, unknown_name
-from packline.loading.run_file import LoaderSettings, SourceSettings, StageSettings, parse_run
+from packline.loading.run_file import SourceSettings, StageSettings, parse_run
+from packline.packing.options import LoaderOptions
 from packline.quantities import LENGTHS, parse_count, parse_length, read_quantities
 from packline.recipe import Recipe, RunOptions, Share, Source, load_recipe, load_shares
 
@@ -33,7 +34,7 @@ def test_what_is_no_whole_number_is_refused_with_an_example(wrong: str) -> None:
 
 
 def test_every_length_is_a_setting_and_every_integer_of_a_file_may_have_a_unit() -> None:
-    structs = (Recipe, Source, RunOptions, Share, LoaderSettings, StageSettings, SourceSettings)
+    structs = (Recipe, Source, RunOptions, Share, LoaderOptions, StageSettings, SourceSettings)
     names = {name for one in structs for name in one.__struct_fields__}
     assert set(LENGTHS) - {"vocab_size"} <= names
     for struct in structs:

@@ -11,7 +11,7 @@ from tests.packing.counting import check_conservation
 
 from packline import testing
 from packline.errors import StoreError
-from packline.packing.packer import RowOptions
+from packline.packing.options import RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import Ragged
 from packline.recipe import Recipe, check_recipe

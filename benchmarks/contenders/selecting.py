@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("case", choices=CASES)
     arguments = parser.parse_args()
     from packline.packing.documents import Selection
-    from packline.packing.packer import DocumentFilter
+    from packline.packing.options import DocumentFilter
     from packline.store.reader import StoreReader
 
     settings: dict[str, Any] = {**CASES[arguments.case]}

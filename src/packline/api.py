@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from packline.chat.sft_unit import Overflow, Scheme
     from packline.chat.sources import ConversationSource
     from packline.facade import Store
-    from packline.jobs.estimate import Estimate
+    from packline.jobs.dry_run import Estimate
     from packline.jobs.events import Event
     from packline.jobs.machines import On
     from packline.recipe import Recipe, Split
@@ -68,11 +68,13 @@ def build(
     [0, 1, 0, 2]
     """
     from packline.facade import Store
-    from packline.jobs.build_job import run_build
+    from packline.jobs.build_job import make_build
+    from packline.jobs.engine import run_job
 
     recipe, options = make_recipe(inputs, tokenizer, settings)
-    run_build(recipe, out, options, on_event, reuse=reuse, on=on)
-    return Store(out)
+    job = make_build(recipe, out, options, reuse=reuse, on=on)
+    run_job(job, on_event, on=on)
+    return Store(out, manifest=job.manifest)
 
 
 def estimate(
@@ -99,7 +101,7 @@ def estimate(
     >>> estimate(folder / "words.txt", folder / "tokenizer.json", eod="</s>").documents
     1
     """
-    from packline.jobs.estimate import estimate_build
+    from packline.jobs.dry_run import estimate_build
 
     return estimate_build(*make_recipe(inputs, tokenizer, settings), out=out)
 

@@ -110,9 +110,10 @@ def _one_expected(value: Any, kind: inspect.Type) -> str:
     if isinstance(kind, inspect.IntType | inspect.FloatType):
         limits = {"at least": kind.ge, "above": kind.gt, "at most": kind.le, "below": kind.lt}
         said = " and ".join(f"{word} {limit:,}" for word, limit in limits.items() if limit is not None)
-        what = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
-        if said and type(value) in (int, float):
+        whole = isinstance(kind, inspect.IntType)
+        if said and (type(value) is int or (type(value) is float and not whole)):
             return said
+        what = "a whole number" if whole else "a number"
         return f"{what}, {said}" if said else what
     if isinstance(kind, LISTS):
         return "a list of tables" if isinstance(kind.item_type, inspect.StructType) else "a list"

@@ -30,6 +30,7 @@ neither repeats the credentials of an address.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -128,6 +129,26 @@ def refuse_unknown_names(function: F) -> F:
 
 class InputError(PacklineError, OSError):
     """An input that cannot be found, listed or opened."""
+
+
+def refuse_name(path: str) -> None:
+    """Refuse a path that is not UTF-8, which provenance and manifest could not contain.
+
+    Raises:
+        InputError: the name is not UTF-8; the message shows its bytes.
+
+    >>> refuse_name("caf\\udce9.txt")
+    Traceback (most recent call last):
+    packline.errors.InputError: a name is not UTF-8: b'caf\\xe9.txt'
+    """
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        try:
+            name = os.fsencode(path)
+        except UnicodeEncodeError:  # not from a file system
+            name = path.encode("utf-8", "backslashreplace")
+        raise InputError(f"a name is not UTF-8: {name!r}", hint="rename it, or leave it out") from None
 
 
 class InputChanged(InputError):

@@ -67,11 +67,12 @@ def export(
     >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
     True
     """
-    from packline.formats.choice import ExportChoice, make_choice, with_weights, without_where
+    from packline.formats.choice import make_choice, with_weights, without_where
     from packline.formats.export import run_export
     from packline.formats.row_view import RowView
     from packline.jobs.build_job import run_build
     from packline.loading.loader import Loader
+    from packline.packing.options import ExportChoice
     from packline.recipe import Recipe
     from packline.storage.places import store_beside
     from packline.store.reader import StoreReader

@@ -17,7 +17,7 @@ from packline.notebook import Notebook
 from packline.store.reader import StoreReader, shard_labels
 
 if TYPE_CHECKING:
-    from packline.packing.packer import Overflow, Packing, SplitChoice
+    from packline.packing.options import Overflow, Packing, SplitChoice
     from packline.packing.rows import Rows
     from packline.store.report import Report
 
@@ -125,7 +125,7 @@ class Store(StoreReader, Notebook):
             RecipeError: an invalid setting, or one that does not belong to the packing.
             StoreError: no document is left, or no row.
         """
-        from packline.packing.packer import RowOptions
+        from packline.packing.options import RowOptions
         from packline.packing.rows import Rows
 
         options = RowOptions(

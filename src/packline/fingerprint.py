@@ -159,6 +159,11 @@ def unseal(data: bytes, kind: type[S]) -> S:
     return value
 
 
+def seal_of(data: bytes) -> str:
+    """Checksum that a sealed JSON form has in its last field."""
+    return data.rsplit(b'"', 2)[1].decode()
+
+
 def _checksum_of(data: bytes, checksum: str) -> str:
     """Checksum of these bytes with an empty checksum in its place."""
     tail = b' "checksum": "%s"\n}\n'

@@ -26,7 +26,7 @@ import numpy as np
 
 from packline.loading.loader import Batch, Loader, chosen_fields, named
 from packline.packing.batch import RowSource
-from packline.packing.packer import Keys
+from packline.packing.options import Keys
 
 
 class BatchSource:

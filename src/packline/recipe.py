@@ -31,7 +31,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from packline.conversion import convert, in_toml
-from packline.errors import RecipeError, did_you_mean
+from packline.errors import RecipeError, did_you_mean, refuse_name
 from packline.quantities import read_quantities
 from packline.toml import read_table, read_toml
 
@@ -321,8 +321,6 @@ def _check_val_documents(recipe: Recipe) -> None:
 def _check_source(source: Source, where: str) -> None:
     if not source.inputs:
         raise RecipeError(f"{where} has no inputs", hint="name at least one file, folder or glob")
-    from packline.storage.inputs import refuse_name
-
     for given in source.inputs:
         refuse_name(given)
     if (source.documents == "separator") != (source.separator is not None):

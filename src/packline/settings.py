@@ -2,9 +2,11 @@
 
     BuildKeywords   keywords of `build` and `estimate`, and of `export` for text
     RowKeywords     keywords of `export` and `write_rows` that choose documents or rows
+    LoaderKeywords  keywords of `Loader.from_file`
 
-Each key has the name and meaning of a field of `Source`, `Recipe`, `RunOptions` or `RowOptions`; a test keeps
-them equal. A key that is absent or None keeps the default, or what the recipe contains.
+Each key has the name and meaning of a field of `Source`, `Recipe`, `RunOptions`, `RowOptions` or
+`LoaderOptions`; a test keeps them equal. A key that is absent or None keeps the default, or what the recipe
+contains.
 
 Places that the relative paths of a recipe mean, which depend on where its file is.
 
@@ -82,6 +84,21 @@ class RowKeywords(TypedDict, total=False):
     """Stage of a run file."""
     keep_untrained: bool | None
     """Also write rows without a trained token."""
+
+
+class LoaderKeywords(TypedDict, total=False):
+    """Settings of a loader that replace those of its run file."""
+
+    batch_size: int | None
+    batch_tokens: int | str | None
+    seed: int | None
+    shuffle: bool | None
+    order: Literal["global", "blocks"] | None
+    block_rows: int | None
+    window_blocks: int | None
+    fields: Sequence[str] | None
+    keys: Literal["packline", "huggingface"] | None
+    prefetch: int | None
 
 
 class TextKeywords(TypedDict, total=False):

@@ -33,7 +33,7 @@ from hypothesis import strategies as st
 from packline.encoders.tokenizer import load_tokenizer
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
-from packline.packing.packer import OVERFLOWS, PACKINGS, RowOptions
+from packline.packing.options import OVERFLOWS, PACKINGS, RowOptions
 from packline.ragged import Ragged, offsets_of
 from packline.recipe import Recipe, Source
 from packline.sources.batch import Batch, Texts

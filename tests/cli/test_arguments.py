@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packline.cli.arguments import DocumentArguments, RowArguments, Settings, recipe_of
 from packline.errors import RecipeError
-from packline.formats.choice import ExportChoice
+from packline.packing.options import ExportChoice
 from packline.settings import OPTION_FIELDS, RECIPE_FIELDS, SOURCE_FIELDS, RowKeywords
 
 NAMES = [field.name for field in fields(Settings)]

@@ -227,13 +227,13 @@ def test_ctrl_c_says_how_to_go_on(store: Store, tmp_path: Path) -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path
     )
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob(".out.packline/parts/*.json")) and process.poll() is None:
+    while not list(tmp_path.glob("out/.packline/parts/*.json")) and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert "Traceback" not in stderr and not (tmp_path / "out").exists()
+    assert "Traceback" not in stderr and not (tmp_path / "out" / "packline.json").exists()
     line = re.search(r"^hint: resume with: (.*)$", stderr, re.M)
     assert line is not None and "--epochs 20" in line[1]
 

@@ -17,8 +17,8 @@ from packline.api import import_
 from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.formats.check import check_dataset
-from packline.formats.choice import ExportChoice
 from packline.formats.export import Exported, run_export
+from packline.packing.options import ExportChoice
 from packline.storage.local import Link
 
 

@@ -10,8 +10,8 @@ from tests.formats.stores import EOD, Case
 
 from packline.api import import_
 from packline.facade import Store
-from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
+from packline.packing.options import ExportChoice
 
 IGNORED = -100
 

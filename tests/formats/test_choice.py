@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError, StoreNotFound
-from packline.formats.choice import ExportChoice, document_view, is_store, make_choice, row_view
-from packline.packing.packer import DocumentFilter
+from packline.formats.choice import document_view, is_store, make_choice, row_view
+from packline.packing.options import DocumentFilter, ExportChoice
 from packline.testing import make_store
 
 names = st.lists(st.text("ab", max_size=2), min_size=1, max_size=4)

@@ -14,10 +14,11 @@ import packline
 from packline.errors import RecipeError, StoreError
 from packline.facade import Store
 from packline.formats.baked import BakedRows
-from packline.formats.choice import ExportChoice, with_order
+from packline.formats.choice import with_order
 from packline.formats.export import ExportPlanned
 from packline.formats.export_record import read_record
 from packline.formats.format import ROW_FORMATS, get_format
+from packline.packing.options import ExportChoice
 
 READ_IN_ORDER = ("litdata", "mds", "trl", "levanter", "baked")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from itertools import count
@@ -18,13 +17,12 @@ from tests.storage.servers import Bucket
 import packline
 from packline.errors import ResumeMismatch, StoreBusy, StoreError
 from packline.facade import Store
-from packline.formats import staging
-from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
+from packline.formats.staging import Staging
 from packline.jobs.events import UnitDone
 from packline.jobs.status import status
 from packline.jobs.work import SCRATCH
-from packline.storage import local
+from packline.packing.options import ExportChoice
 from packline.storage.places import open_storage
 
 ROWS: dict[str, Any] = {
@@ -114,22 +112,20 @@ def test_slices_at_the_same_time(store: Store, tmp_path: Path) -> None:
 def test_an_export_that_another_slice_publishes_first_counts_if_it_is_the_same(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
 ) -> None:
-    out, rename = tmp_path / "out", local.publish_folder
+    out, publish = tmp_path / "out", Staging.publish
 
-    def second(waiting: Path, path: Path) -> None:
-        shutil.copytree(waiting, path)
-        if not same:
-            (path / "packline.json").unlink()
-        rename(waiting, path)
+    def second(staging: Staging, files: dict[str, bytes], listed: list[str]) -> None:
+        (out / "packline.json").write_bytes(files["packline.json"] if same else b"{}")
+        publish(staging, files, listed)
 
-    monkeypatch.setattr(staging, "publish_folder", second)
+    monkeypatch.setattr(Staging, "publish", second)
     if same:
         export(store, out, "rows", on=packline.Slice(0, 2))
         monkeypatch.undo()
         export(store, tmp_path / "whole", "rows")
         assert digests(out) == digests(tmp_path / "whole")
     else:
-        with pytest.raises(StoreError):
+        with pytest.raises(StoreError, match="exists with another content"):
             export(store, out, "rows", on=packline.Slice(0, 2))
 
 
@@ -145,7 +141,7 @@ def interrupted(store: Store, out: str | Path, **more: Any) -> None:
 
 
 def test_a_running_export_of_one_process_is_not_joined_by_slices(store: Store, tmp_path: Path) -> None:
-    held = staging.Staging(tmp_path / "out").__enter__()
+    held = Staging(tmp_path / "out").__enter__()
     try:
         with pytest.raises(StoreBusy):
             export(store, tmp_path / "out", "rows", on=packline.Slice(0, 2))

@@ -27,13 +27,13 @@ from packline.errors import (
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.formats import export as exporting
-from packline.formats.choice import ExportChoice
 from packline.formats.export import ExportPlanned, run_export
 from packline.formats.export_record import read_record
 from packline.formats.format import NAMES
 from packline.formats.staging import Staging
 from packline.jobs import resources
 from packline.jobs.events import Progress, UnitDone
+from packline.packing.options import ExportChoice
 from packline.store.writer import HashedFile
 
 ROWS = ExportChoice(seq_len=16, seed=1, batch_size=2)
@@ -74,7 +74,7 @@ import os, signal, sys
 from packline.formats import export_record
 from packline.formats import staging
 from packline.formats.export import run_export
-from packline.formats.choice import ExportChoice
+from packline.packing.options import ExportChoice
 from packline.store.writer import HashedFile
 import packline.storage.local, packline.store.writer
 
@@ -119,7 +119,7 @@ def test_killed_at_any_instant_and_run_again(
     out = tmp_path / "work" / "out"
     choice = {"seq_len": 16, "seed": 1, "batch_size": 2}
     code = crash(store, out, after, "baked", PARTS, choice)
-    assert code == -signal.SIGKILL and not out.exists()
+    assert code == -signal.SIGKILL and not (out / "packline.json").exists()
     done = bake(store, out)
     assert digests(out) == expected and left(out) == ["out"]
     assert done.parts_kept == 0 or after > 12
@@ -136,7 +136,7 @@ def test_linked_shards_survive_a_kill_as_well(store: Store, tmp_path: Path, afte
     assert digests(store.path) == before
 
 
-def test_killed_while_being_renamed_is_finished_by_the_next_run(
+def test_killed_before_the_record_is_finished_by_the_next_run(
     store: Store, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -145,10 +145,10 @@ def test_killed_while_being_renamed_is_finished_by_the_next_run(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("os.rename", killed)
+        patch.setattr(Staging, "publish", killed)
         bake(store, out)
-    assert not out.exists()
-    parts = len(list((tmp_path / ".out.packline" / "parts").iterdir()))
+    assert not (out / "packline.json").exists()
+    parts = len(list((out / ".packline" / "parts").iterdir()))
     done = bake(store, out)
     assert done.parts_kept == done.parts == parts and digests(out) == expected and left(out) == ["out"]
 
@@ -159,21 +159,21 @@ def test_a_process_that_dies_takes_its_workers_with_it(store: Store, tmp_path: P
     out = tmp_path / "work" / "out"
     code = f"""
 from packline.formats.export import run_export
-from packline.formats.choice import ExportChoice
+from packline.packing.options import ExportChoice
 for number in range(20):
     run_export({str(store.path)!r}, to="baked", out={str(out)!r} + str(number), workers=2,
            options={{"file_rows": 2}}, choice=ExportChoice(seq_len=16, epochs=2))
 """
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     end = time.monotonic() + 60
-    while not list((tmp_path / "work").glob(".out0.packline/parts/*.json")) and time.monotonic() < end:
+    while not list((tmp_path / "work").glob("out0/.packline/parts/*.json")) and time.monotonic() < end:
         time.sleep(0.005)
     process.kill()
     process.wait()
     from tests.faults.processes import wait_until_gone
 
     assert wait_until_gone(process.pid) == {}
-    if (tmp_path / "work" / "out0").exists():
+    if (tmp_path / "work" / "out0" / "packline.json").exists():
         pytest.skip("it was done before it could be killed")
     choice = ExportChoice(seq_len=16, epochs=2)
     options = {"file_rows": 2}
@@ -201,7 +201,7 @@ def test_an_error_of_a_worker_is_raised_here(store: Store, tmp_path: Path) -> No
     for workers in (0, 2):
         with pytest.raises(CorruptStore, match=f"token 5 of {shard}.bin is 1,000"):
             bake(damaged, tmp_path / "work" / "out", workers=workers)
-        assert not (tmp_path / "work" / "out").exists()
+        assert not (tmp_path / "work" / "out" / "packline.json").exists()
 
 
 @pytest.mark.parametrize("after", [0, 7, 20, 44])
@@ -221,7 +221,8 @@ def test_a_full_disk_leaves_nothing_and_the_next_run_goes_on(
         patch.setattr(HashedFile, "write", full)
         with pytest.raises(OutOfSpace, match="is full"):
             bake(store, out)
-    assert not out.exists()
+    assert out.exists() == (after > 20)  # nothing is left where no part was finished
+    assert not (out / "packline.json").exists()
     bake(store, out)
     assert digests(out) == expected and left(out) == ["out"]
 
@@ -256,12 +257,8 @@ def test_going_on_keeps_what_is_finished(store: Store, expected: dict[str, str],
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         bake(store, out, on_event=interrupted_after(3))
-    staged = tmp_path / ".out.packline" / "files"
-    (staged / "train" / "rows-000001.bin").write_bytes(
-        b"cut"
-    )  # a part whose files are not what its receipt says
-    (staged / "stray").write_bytes(b"")
-    kept = (staged / "train" / "rows-000000.bin").stat()
+    (out / "train" / "rows-000001.bin").unlink()  # a part whose files are not what its receipt says
+    kept = (out / "train" / "rows-000000.bin").stat()
     events: list[Any] = []
     done = bake(store, out, on_event=events.append)
     assert done.parts_kept == 2

@@ -13,10 +13,10 @@ from tests.formats.stores import CASES, make_store, random_documents
 
 from packline.errors import RecipeError
 from packline.formats.check import check_dataset
-from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
 from packline.formats.format import recognise
 from packline.formats.row_view import RowView
+from packline.packing.options import ExportChoice
 
 LENGTH = 24
 

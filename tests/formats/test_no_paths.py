@@ -13,9 +13,9 @@ import pytest
 from tests.formats.stores import EOD, write_tokenizer
 
 import packline
-from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
 from packline.formats.format import DOCUMENT_FORMATS, NAMES
+from packline.packing.options import ExportChoice
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "arrow": {"provenance": True},

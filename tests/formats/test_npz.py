@@ -17,10 +17,10 @@ from tests.formats.stores import CASES, Case, make_store
 from packline.errors import RecipeError
 from packline.facade import Store
 from packline.formats.check import check_dataset
-from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
 from packline.formats.format import get_format
 from packline.formats.row_view import RowView
+from packline.packing.options import ExportChoice
 
 KEYS = ["input_tensor", "target_tensor", "attention_mask_tensor", "lengths"]
 Arrays = dict[str, Any]

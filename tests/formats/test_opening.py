@@ -10,7 +10,6 @@ from tests.formats.stores import CASES, write_tokenizer
 
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import InputError, RecipeError, TokenizerError
-from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
 from packline.formats.export_record import read_record
 from packline.formats.format import get_format
@@ -23,6 +22,7 @@ from packline.formats.opening import (
     with_marker,
     with_vocabulary,
 )
+from packline.packing.options import ExportChoice
 from packline.store.report import Findings
 
 

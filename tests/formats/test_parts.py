@@ -9,7 +9,6 @@ import pytest
 from tests.formats.stores import make_store, random_documents
 
 from packline.errors import RecipeError
-from packline.formats import export as exporting
 from packline.formats import staging
 from packline.formats.export import run_export
 from packline.formats.format import convert_options, get_format
@@ -58,19 +57,18 @@ def test_links_have_no_receipts_and_are_all_waited_for_at_the_end(
     store = make_store(tmp_path / "store", random_documents(30, 300), vocab_size=300, eod_id=0, shards=3)
     committed: list[int] = []
     waited: list[set[str]] = []
-    record, sync = Staging.commit_record, local.sync_files
+    record, put = Staging.commit_record, local.LocalFolder.put_files
 
     def recording(at: Staging, name: str, receipt: PartReceipt) -> None:
         committed.append(int(name))
         record(at, name, receipt)
 
-    def syncing(folder: Path, names: list[str]) -> None:
-        waited.append(set(names))
-        sync(folder, names)
+    def putting(at: local.LocalFolder, files: dict[str, Path]) -> None:
+        waited.append(set(files))
+        put(at, files)
 
     monkeypatch.setattr(Staging, "commit_record", recording)
-    monkeypatch.setattr(exporting, "sync_files", syncing)
-    monkeypatch.setattr(staging, "sync_files", syncing)
+    monkeypatch.setattr(local.LocalFolder, "put_files", putting)
     done = run_export(store.path, to="datatrove", out=tmp_path / "out", link=link, workers=0)
     assert len(committed) == receipts and done.parts == 3
     files = {path.name for path in (tmp_path / "out").iterdir()} - {"packline.json"}

@@ -21,13 +21,13 @@ from tests.formats.stores import CASES, Case, make_store
 from packline.errors import CorruptStore, RecipeError
 from packline.formats import pt
 from packline.formats.check import check_dataset
-from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
 from packline.formats.export_record import Target
 from packline.formats.format import RowFormat, get_format
 from packline.formats.pt import read_tensor, tensor_file, tensor_file_bytes
 from packline.formats.row_view import RowView
 from packline.formats.types import ExportPlan, WrittenPart
+from packline.packing.options import ExportChoice
 
 # The project's own data set: files in the order of their names, cut to what the model takes.
 LOAD = """

@@ -12,9 +12,9 @@ import packline
 from packline.errors import RecipeError
 from packline.facade import Store
 from packline.formats.check import check_dataset
-from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
 from packline.formats.format import ROW_FORMATS
+from packline.packing.options import ExportChoice
 from packline.viewing.analysis import analyze_foreign
 
 SMALL: dict[str, dict[str, Any]] = {

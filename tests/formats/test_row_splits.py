@@ -11,10 +11,10 @@ from packline.errors import InputError
 from packline.facade import Store
 from packline.formats.baked import BakedRows
 from packline.formats.check import check_dataset
-from packline.formats.choice import ExportChoice
 from packline.formats.export import Exported, run_export
 from packline.formats.export_record import RECORD
 from packline.formats.format import ROW_FORMATS, get_format
+from packline.packing.options import ExportChoice
 
 LENGTH = 16
 

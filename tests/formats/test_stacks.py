@@ -20,12 +20,12 @@ from tests.formats.stores import CASES, Case, make_store, random_loss
 from packline.errors import CorruptStore, RecipeError, TokenizerError
 from packline.facade import Store
 from packline.formats import stacks
-from packline.formats.choice import ExportChoice
 from packline.formats.document_view import DocumentView
 from packline.formats.export import run_export
 from packline.formats.export_record import Target
 from packline.formats.format import DOCUMENT_FORMATS, DocumentFormat, get_format
 from packline.formats.types import ExportPlan, WrittenPart
+from packline.packing.options import ExportChoice
 
 SMALL = {name: case for name, case in CASES.items() if case.vocab_size <= 65_536}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,21 @@ import msgspec
 import pytest
 from tests.formats.stores import make_store, random_documents
 
-from packline.errors import PacklineError, ResumeMismatch
+import packline
+from packline.errors import PacklineError, ResumeMismatch, StoreError, StoreNotFound
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
-from packline.formats.choice import ExportChoice
+from packline.formats.check import check_dataset
+from packline.formats.copying import run_copy
 from packline.formats.export import run_export
-from packline.formats.export_record import ExportIdentity, ExportRecord, read_record
-from packline.formats.staging import PartReceipt, Staging, finished_export
+from packline.formats.export_record import ExportIdentity, ExportRecord, read_record, record_bytes
+from packline.formats.opening import find_format
+from packline.formats.staging import PartReceipt, Staging
 from packline.formats.types import ExportPart
+from packline.hub.pushable import read_pushable
 from packline.jobs.events import UnitDone
+from packline.jobs.folder import StoreFolder
+from packline.packing.options import ExportChoice
 from packline.store.files import FileEntry
 from packline.store.manifest import TokenizerEntry
 
@@ -40,10 +46,6 @@ def digests(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): hash_bytes(path.read_bytes()) for path in files}
 
 
-def beside(out: Path) -> list[str]:
-    return sorted(path.name for path in out.parent.iterdir())
-
-
 @pytest.mark.parametrize("before_clearing", [True, False], ids=["published", "half cleared"])
 @pytest.mark.parametrize("to", ["baked", "megatron"])
 def test_killed_between_publishing_and_clearing_up_leaves_nothing_behind(
@@ -52,12 +54,12 @@ def test_killed_between_publishing_and_clearing_up_leaves_nothing_behind(
     options, settings = (PARTS, ROWS) if to == "baked" else ({}, ExportChoice())
     code = (
         "import os, shutil, signal, sys\n"
-        "from packline.formats import staging\n"
-        "def killed(folder, ignore_errors):\n"
+        "from packline.jobs import work\n"
+        "def killed(folder):\n"
         "    if sys.argv[3] == 'False':\n"
-        "        os.unlink(folder / 'export.json')\n"
+        "        os.unlink(folder.work / 'export.json')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "staging.shutil.rmtree = killed\n"
+        "work.WorkFolder.leave = killed\n"
         "from packline.formats.export import run_export\n"
         "from packline.formats.choice import ExportChoice\n"
         f"settings = ExportChoice(**{msgspec.to_builtins(settings)})\n"
@@ -68,27 +70,36 @@ def test_killed_between_publishing_and_clearing_up_leaves_nothing_behind(
     words = [sys.executable, "-c", code, str(store.path), str(out), str(before_clearing)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert beside(out) == [".out.packline", "out"]  # it was published, and the rest is still there
-    before = digests(out)
+    assert (out / "packline.json").exists() and (out / ".packline").is_dir()  # published, with leftovers
+    before = {name: one for name, one in digests(out).items() if not name.startswith(".packline")}
     again = run_export(store.path, to=to, out=out, options=options, choice=settings, workers=0)
-    assert again.nothing_to_do and beside(out) == ["out"] and digests(out) == before
+    assert again.nothing_to_do and digests(out) == before
 
 
-def test_what_another_export_left_is_kept(store: Store, tmp_path: Path) -> None:
-    out, remains = tmp_path / "work" / "out", tmp_path / "work" / ".out.packline"
+def test_an_unfinished_export_is_refused_by_whatever_would_read_it(store: Store, tmp_path: Path) -> None:
+    out = tmp_path / "out"
 
     def stop(event: Any) -> None:
         if isinstance(event, UnitDone):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_export(store.path, to="baked", out=out, options=PARTS, choice=ROWS, workers=0, on_event=stop)
-    kept = digests(remains)
-    assert "parts/000000.json" in kept and not out.exists()
-    run_export(store.path, to="megatron", out=tmp_path / "whole", workers=0)
-    shutil.copytree(tmp_path / "whole", out)  # by hand, to the place of the one that was stopped
-    assert run_export(store.path, to="megatron", out=out, workers=0).nothing_to_do
-    assert digests(remains) == kept
+        run_export(store.path, to="llmc", out=out, workers=0, on_event=stop, link="copy")
+    assert list(out.glob("*.bin"))
+    readers: list[Callable[[], object]] = [
+        lambda: find_format(out, None),
+        lambda: read_pushable(out),
+        lambda: run_copy(out, tmp_path / "copy"),
+        lambda: packline.open(out),
+        lambda: check_dataset(out, "llmc"),
+    ]
+    for reader in readers:
+        with pytest.raises(StoreNotFound, match="holds an export that has not finished"):
+            reader()
+    with pytest.raises(StoreError, match="holds no packline build"):
+        StoreFolder(out).__enter__()
+    run_export(store.path, to="llmc", out=out, workers=0, link="copy")
+    assert not (out / ".packline").exists() and read_record(out) is not None
 
 
 IDENTITY = ExportIdentity(format="npy", options={}, settings={}, source={"store": "0"}, link="auto")
@@ -102,8 +113,8 @@ def stage(out: Path, numbers: range) -> dict[str, PartReceipt]:
         kept = staging.begin(IDENTITY, PART_LIST)
         for number in numbers:
             name = f"{number}/x.bin"
-            (staging.files / name).parent.mkdir(exist_ok=True)
-            (staging.files / name).write_bytes(bytes(number + 1))
+            (staging.tmp / name).parent.mkdir(exist_ok=True)
+            (staging.tmp / name).write_bytes(bytes(number + 1))
             entry = FileEntry(name, number + 1, "0" * 32)
             staging.commit(number, PartReceipt(PART_LIST[number], {}, (entry,), {}))
     return kept
@@ -118,12 +129,9 @@ def record_of(*names: str) -> ExportRecord:
 def test_a_resume_keeps_just_the_parts_whose_files_are_whole(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert stage(out, range(3)) == {}
-    files = tmp_path / ".out.packline" / "files"
-    (files / "0" / "x.bin").write_bytes(b"")  # truncated
-    (files / "1" / "x.bin").unlink()
-    (files / "stray").write_bytes(b"of a part without a receipt")
+    (out / "0" / "x.bin").write_bytes(b"")  # truncated
+    (out / "1" / "x.bin").unlink()
     assert stage(out, range(0)).keys() == {"part2"}
-    assert [path.relative_to(files).as_posix() for path in files.rglob("*")] == ["2", "2/x.bin"]
     other = msgspec.structs.replace(IDENTITY, source={"store": "1"})
     with Staging(out) as staging, pytest.raises(ResumeMismatch, match="store"):
         staging.begin(other, PART_LIST)
@@ -137,11 +145,13 @@ def test_only_a_folder_whose_files_are_all_listed_once_is_published(
     out = tmp_path / "out"
     with Staging(out) as staging:
         staging.begin(IDENTITY, PART_LIST)
-        (staging.files / "a").write_bytes(b"x")
-        with pytest.raises(PacklineError, match="every file to be entered once"):
-            staging.publish(record_of(*names))
-        assert not out.exists()
-        staging.publish(record_of("a"))
+        (staging.tmp / "a").write_bytes(b"x")
+        staging.put(["a"])
+        with pytest.raises(PacklineError, match="every file to be listed once"):
+            staging.publish({"packline.json": record_bytes(record_of(*names))}, names)
+        assert not (out / "packline.json").exists()
+        staging.publish({"packline.json": record_bytes(record_of("a"))}, ["a", "packline.json"])
+        assert staging.clean() == ""
     record = read_record(out)
-    assert record is not None and record.identity == IDENTITY and beside(out) == ["out"]
-    assert finished_export(out, IDENTITY) == record
+    assert record is not None and record.identity == IDENTITY
+    assert Staging(out).finished(IDENTITY) == record and not (out / ".packline").exists()

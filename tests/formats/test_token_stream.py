@@ -16,7 +16,7 @@ from tests.store.stores import edit_tokens, relist
 from packline.errors import CorruptStore
 from packline.formats.token_stream import TokenStream
 from packline.packing.documents import Selection
-from packline.packing.packer import DocumentFilter
+from packline.packing.options import DocumentFilter
 from packline.testing import document_tokens, make_store
 
 

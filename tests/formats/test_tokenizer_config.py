@@ -9,9 +9,9 @@ import pytest
 from tests.formats.peers import run_peer
 from tests.formats.stores import EOD, make_store, random_documents
 
-from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
 from packline.formats.export_record import read_record
+from packline.packing.options import ExportChoice
 
 ASK = """
 from transformers import AutoTokenizer

@@ -17,11 +17,11 @@ from tests.formats.stores import make_store, random_documents, random_loss
 from tests.project.trainer_checks import OLMO
 
 from packline.facade import Store
-from packline.formats.choice import ExportChoice
 from packline.formats.export import Exported, run_export
 from packline.formats.format import NAMES, get_format
 from packline.formats.row_view import RowView
 from packline.packing.batch import FIELDS
+from packline.packing.options import ExportChoice
 
 EOD, VOCAB, LENGTH = 7, 300, 32
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text("utf-8")

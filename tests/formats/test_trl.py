@@ -16,9 +16,9 @@ from packline.errors import RecipeError
 from packline.facade import Store
 from packline.formats import trl
 from packline.formats.check import check_dataset
-from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
 from packline.formats.row_view import RowView
+from packline.packing.options import ExportChoice
 
 LOAD = """
 import datasets

@@ -16,8 +16,8 @@ from tests.hub.loopback import LoopbackHub
 import packline
 from packline.facade import Store
 from packline.hub.card import escape_markdown, make_card, split_card
-from packline.hub.publication import read_publication
 from packline.hub.push import push
+from packline.hub.pushable import read_pushable
 from packline.viewing.text import visible
 
 PLACE = "hf://datasets/org/tokens"
@@ -56,7 +56,7 @@ def rendered(card: str) -> str:
 
 def test_the_card_has_the_counts_of_the_manifest(store: Store) -> None:
     manifest = store.manifest
-    card = make_card(read_publication(store.path), PLACE)
+    card = make_card(read_pushable(store.path), PLACE)
     matter, text = split_card(card)
     facts = matter["packline"]
     assert (facts["tokens"], facts["documents"], facts["dtype"]) == (
@@ -77,14 +77,14 @@ def test_the_card_has_the_counts_of_the_manifest(store: Store) -> None:
 
 
 def test_nothing_of_the_machine_is_in_the_card(store: Store) -> None:
-    card = make_card(read_publication(store.path), PLACE)
+    card = make_card(read_pushable(store.path), PLACE)
     assert "machine-of-mine" not in card and str(store.path) not in card
     assert not re.search(r"/(home|tmp|root|var|usr)/", card)
     assert 'inputs = ["web.jsonl"]' in card
 
 
 def test_every_table_of_the_viewer_has_files(store: Store) -> None:
-    matter, _ = split_card(make_card(read_publication(store.path), PLACE))
+    matter, _ = split_card(make_card(read_pushable(store.path), PLACE))
     names = {path.name for path in store.path.iterdir()}
     found = []
     for config in matter["configs"]:
@@ -113,7 +113,7 @@ def test_what_somebody_writes_is_kept(hub: LoopbackHub, store: Store) -> None:
 
 
 def test_making_a_card_again_changes_nothing(store: Store) -> None:
-    publication = read_publication(store.path)
+    publication = read_pushable(store.path)
     card = make_card(publication, PLACE)
     assert make_card(publication, PLACE, card) == card
 

@@ -16,9 +16,9 @@ from tests.hub.test_push import NAME, PLACE, content
 
 import packline
 from packline.errors import CorruptStore, HubError, StoreError
-from packline.hub.publication import repository_paths
 from packline.hub.pull import pull, pulled_from
 from packline.hub.push import push
+from packline.hub.pushable import repository_paths
 from packline.store.manifest import MANIFEST
 from packline.testing import make_store
 
@@ -65,7 +65,7 @@ def test_an_interrupted_pull_continues(
     process = subprocess.Popen([sys.executable, "-c", code, str(out)], env=dict(os.environ))
     hub.fail("^GET /lfs/", lambda: process.send_signal(signal.SIGKILL), skip=6)
     assert process.wait(60) == -signal.SIGKILL
-    assert not out.exists()
+    assert [path.name for path in out.iterdir()] == [".packline"]
     pulled = pull(PLACE, out)
     assert content(out) == content(store)
     assert 0 < pulled.fetched_files < pulled.files
@@ -88,7 +88,7 @@ def test_a_file_that_stays_damaged_is_refused(hub: LoopbackHub, store: Path, tmp
     hub.fail("^GET /lfs/", "flip", times=1000)
     with pytest.raises(CorruptStore, match=r"arrived damaged twice: .*[0-9a-f]{32}"):
         pull(PLACE, tmp_path / "copy")
-    assert not (tmp_path / "copy").exists()
+    assert [path.name for path in (tmp_path / "copy").iterdir()] == [".packline"]
     hub.faults.clear()
     pull(PLACE, tmp_path / "copy")
     assert content(tmp_path / "copy") == content(store)
@@ -112,7 +112,7 @@ def test_damage_in_the_repository_is_noticed(hub: LoopbackHub, store: Path, tmp_
 def test_folders_of_a_large_repository_are_left_out(
     hub: LoopbackHub, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packline.hub.publication.repository_paths", lambda names: repository_paths(names, 2))
+    monkeypatch.setattr("packline.hub.pushable.repository_paths", lambda names: repository_paths(names, 2))
     push(store, PLACE)
     pull(PLACE, tmp_path / "copy")
     assert content(tmp_path / "copy") == content(store)

@@ -11,8 +11,8 @@ from tests.hub.test_push import PLACE
 
 import packline
 from packline.errors import StoreError
-from packline.hub.publication import repository_paths
 from packline.hub.push import push
+from packline.hub.pushable import repository_paths
 from packline.testing import make_store
 
 LENGTHS = [[50, 10, 90], [40], [700, 200], [31]]
@@ -53,7 +53,7 @@ def test_a_pinned_store_stays_the_same(hub: LoopbackHub, store: packline.Store, 
 def test_numbered_folders_are_found(
     hub: LoopbackHub, store: packline.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packline.hub.publication.repository_paths", lambda names: repository_paths(names, 3))
+    monkeypatch.setattr("packline.hub.pushable.repository_paths", lambda names: repository_paths(names, 3))
     push(store.path, PLACE)
     there = packline.open(PLACE, cache=False)
     assert [one.tolist() for one in there.documents] == [one.tolist() for one in store.documents]

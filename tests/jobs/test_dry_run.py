@@ -74,9 +74,9 @@ def test_a_file_that_cannot_be_read_adds_nothing_and_the_others_count_for_it(
     recipe = Recipe(sources=(source,), tokenizer=str(tokenizer_json))
     work = prepare(recipe, RunOptions(engine="tokenizers"))
     encoder = load_encoder(work)
-    (whole,) = dry_run.dry_run(work, encoder)
+    (whole,) = dry_run.run_samples(work, encoder)
     (tmp_path / "b.txt").unlink()
-    (sample,) = dry_run.dry_run(work, encoder)
+    (sample,) = dry_run.run_samples(work, encoder)
     assert (whole.documents, whole.records, whole.problems) == (12, 16, [])
     assert (sample.documents, sample.records) == (12, 16), "the missing file is taken to be like the others"
     assert sample.ledger.documents == 9

@@ -14,7 +14,7 @@ from tests.jobs.builds import build
 import packline
 from packline.cli.dry_run import estimate_blocks
 from packline.errors import InputError, TokenizerError
-from packline.jobs.estimate import Estimate
+from packline.jobs.dry_run import Estimate
 from packline.jobs.events import Note
 from packline.viewing.page import Page
 from packline.viewing.terminal import render_text
@@ -98,7 +98,7 @@ def test_filters_limits_and_bad_records(
 def test_a_small_disk_is_a_warning(
     tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("build_job", "estimate"):
+    for module in ("build_job", "dry_run"):
         monkeypatch.setattr(f"packline.jobs.{module}.free_disk", lambda folder: 500_000)
     source = write_jsonl(tmp_path / "a.jsonl", ["a text of some words"] * 90_000)
     told: list[Any] = []

@@ -15,7 +15,7 @@ from packline.jobs import folder, work
 from packline.jobs.folder import StoreFolder
 from packline.jobs.work import is_running
 from packline.sources.reader import Span
-from packline.store.manifest import WORK
+from packline.storage.publication import WORK
 
 NUMBERS = [f"{number} " * (number % 11 + 1) for number in range(60)]
 CORPUS: Contents = [("jsonl", NUMBERS[:25], True), ("jsonl.zst", NUMBERS[20:], True)]

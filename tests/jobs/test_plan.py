@@ -14,11 +14,11 @@ from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.jobs import store_job
 from packline.jobs.plan import PLAN, Plan, read_plan, record_plan
-from packline.loading.units_read import build_identity
+from packline.loading.needed_units import build_identity
 from packline.storage.local import LocalFolder
 from packline.storage.protocol import Storage
+from packline.storage.publication import WORK
 from packline.store.ledger import source_names
-from packline.store.manifest import WORK
 from packline.store.naming import STREAM, planned_name
 
 

@@ -28,9 +28,9 @@ from packline.jobs.build_job import run_build
 from packline.jobs.events import Finished, Planned, UnitDone
 from packline.jobs.run_records import record_command
 from packline.jobs.status import Status, status
-from packline.jobs.work import ONE_WRITER, SCRATCH, Command
+from packline.jobs.work import SCRATCH, Command
 from packline.recipe import Recipe, RunOptions, Source
-from packline.storage.places import open_storage
+from packline.storage.places import ONE_WRITER, open_storage
 
 NUMBERS = [f"{number} " * (number % 11 + 1) for number in range(60)]
 CORPUS: Contents = [("jsonl", NUMBERS[:25], True), ("jsonl.zst", NUMBERS[20:], True)]

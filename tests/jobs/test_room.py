@@ -13,7 +13,7 @@ from tests.jobs.builds import SRC, build, digests, rejects
 
 import packline
 from packline.errors import OutOfMemory
-from packline.jobs.estimate import estimate_build
+from packline.jobs.dry_run import estimate_build
 from packline.recipe import Recipe, RunOptions, Source
 from packline.store import reencode_audit
 from packline.store.verify import verify

@@ -28,7 +28,6 @@ from packline.jobs.status import Status, status
 from packline.jobs.work import SCRATCH
 from packline.recipe import Recipe, RunOptions, Source
 from packline.storage.places import open_storage
-from packline.store.manifest import Manifest
 
 
 @given(st.integers(0, 200), st.integers(1, 12))
@@ -193,13 +192,13 @@ def test_two_slices_that_see_the_last_receipt_both_publish(
     options = RunOptions(workers=0, engine="tokenizers")
     publish, published = StoreFolder.publish, list[str]()
 
-    def publish_after_another(folder: StoreFolder, manifest: Manifest) -> None:
+    def publish_after_another(folder: StoreFolder, files: dict[str, bytes]) -> None:
         published.append(folder.place)
         if len(published) == 1:
             with monkeypatch.context() as patch:  # as on another machine
                 patch.setenv(SCRATCH, str(tmp_path / "other"))
                 run_build(recipe, place, options, on=Slice(0, 1))
-        publish(folder, manifest)
+        publish(folder, files)
 
     monkeypatch.setattr(StoreFolder, "publish", publish_after_another)
     run_build(recipe, place, options, on=Slice(0, 1))

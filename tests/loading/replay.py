@@ -13,9 +13,10 @@ import msgspec
 
 from packline.facade import Store
 from packline.jobs.plan import Plan, Unit, record_plan
-from packline.loading.units_read import build_identity
+from packline.loading.needed_units import build_identity
 from packline.storage.local import LocalFolder
-from packline.store.manifest import MANIFEST, WORK, Receipt
+from packline.storage.publication import WORK
+from packline.store.manifest import MANIFEST, Receipt
 from packline.store.naming import STREAM, parse_unit, planned_name
 
 

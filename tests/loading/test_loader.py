@@ -318,7 +318,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         loader(world_size=5)
     with pytest.raises(RecipeError, match="stage 2: expected a batch_size that 12 ranks can share, found 30"):
         Loader([*stages("stages")[:2], Stage(NumberedRows(60), batch_size=30)], batch_size=12, world_size=12)
-    with pytest.raises(RecipeError, match="prefetch of 0 or more"):
+    with pytest.raises(RecipeError, match="prefetch is -1: expected at least 0"):
         loader(prefetch=-1)
     with pytest.raises(RecipeError, match="epochs=2 is for plain rows"):
         loader("mixture", epochs=2)

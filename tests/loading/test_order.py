@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from packline.errors import RecipeError
 from packline.loading import order as order_module
 from packline.loading.order import Order, RowOrder, row_order
+from packline.packing.options import LoaderOptions, check_options
 
 SIZES = st.integers(1, 300)
 SEEDS = st.integers(0, 2**64)
 BLOCKS = st.builds(
-    lambda rows, blocks: row_order("blocks", block_rows=rows, window_blocks=blocks),
+    lambda rows, blocks: row_order(LoaderOptions(order="blocks", block_rows=rows, window_blocks=blocks)),
     st.integers(1, 40),
     st.integers(1, 12),
 )
-ORDERS = st.one_of(st.just(row_order()), st.just(row_order(shuffle=False)), BLOCKS)
+ORDERS = st.one_of(st.just(row_order()), st.just(row_order(LoaderOptions(shuffle=False))), BLOCKS)
 
 
 @given(SIZES, SEEDS, st.integers(0, 5), ORDERS)
@@ -66,7 +67,7 @@ def test_every_window_of_a_later_epoch_is_made_of_whole_blocks(
 
 
 def test_blocks_are_permuted_from_the_second_epoch_on() -> None:
-    order = Order(8000, 1, order=row_order("blocks", block_rows=10, window_blocks=20))
+    order = Order(8000, 1, order=row_order(LoaderOptions(order="blocks", block_rows=10, window_blocks=20)))
     first, second, third = (order.between(e * 8000, e * 8000 + 200) // 10 for e in range(3))
     assert set(first.tolist()) == set(range(20))
     assert len({*second.tolist()} & {*third.tolist()}) < 5
@@ -74,7 +75,7 @@ def test_blocks_are_permuted_from_the_second_epoch_on() -> None:
 
 
 def test_the_example_of_the_docstring_is_a_block_shuffle_of_these_sizes() -> None:
-    how = row_order("blocks", block_rows=2, window_blocks=2)
+    how = row_order(LoaderOptions(order="blocks", block_rows=2, window_blocks=2))
     first = Order(11, 0, order=how).between(0, 11).tolist()
     assert [sorted(first[i : i + 4]) for i in (0, 4, 8)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 
@@ -128,7 +129,11 @@ def test_an_order_goes_to_another_process_without_its_block() -> None:
         assert pool.apply(between, (order,)) == expected
 
 
-@pytest.mark.parametrize("how", [row_order(), row_order(shuffle=False), row_order("blocks")], ids=str)
+@pytest.mark.parametrize(
+    "how",
+    [row_order(), row_order(LoaderOptions(shuffle=False)), row_order(LoaderOptions(order="blocks"))],
+    ids=str,
+)
 def test_what_is_not_there_is_refused(how: RowOrder) -> None:
     with pytest.raises(RecipeError, match="has none"):
         Order(0, 1)
@@ -140,14 +145,14 @@ def test_what_is_not_there_is_refused(how: RowOrder) -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"order": "sorted"}, "order is 'sorted': expected global or blocks"),
+        ({"order": "sorted"}, "order is 'sorted': expected blocks or global"),
         ({"block_rows": 8}, "block_rows is 8, and order is global"),
         ({"order": "blocks", "shuffle": False}, "expected one of them"),
-        ({"order": "blocks", "block_rows": 0}, "block_rows is 0: expected a whole number"),
+        ({"order": "blocks", "block_rows": 0}, "block_rows is 0: expected at least 1"),
         ({"order": "blocks", "window_blocks": 2.5}, "window_blocks is 2.5: expected a whole number"),
         ({"order": "blocks", "window_blocks": 1 << 40}, "expected at most"),
     ],
 )
 def test_orders_that_cannot_be_are_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(RecipeError, match=problem):
-        row_order(**settings)
+        row_order(check_options(LoaderOptions(**settings)))

@@ -14,7 +14,7 @@ from tests.store.stores import relist
 from packline import Loader, Mixture
 from packline.errors import CorruptStore
 from packline.facade import Store
-from packline.loading import ahead
+from packline.loading import read_ahead
 from packline.packing import offsets
 from packline.packing.batch import ALL_FIELDS
 from packline.testing import make_store
@@ -79,16 +79,16 @@ def test_steps_are_planned_together_and_only_once(
     stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned: list[int] = []
-    plan = ahead._plan
+    plan = read_ahead._plan
 
     def counted(place_of: Any, steps: range) -> Any:
         planned.extend(steps)
         return plan(place_of, steps)
 
-    monkeypatch.setattr(ahead, "_plan", counted)
+    monkeypatch.setattr(read_ahead, "_plan", counted)
     rows = [(store.rows(30), 1, 9) for store in stores]
     loader = Loader(Mixture(rows), batch_size=4, prefetch=2)
-    assert len(list(loader)) == len(loader) > 3 * ahead.STEPS
+    assert len(list(loader)) == len(loader) > 3 * read_ahead.STEPS
     assert planned == list(range(1, len(loader)))  # the first is not known to have a next one
 
 

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.loading.ahead import make_ahead
+from packline.loading.read_ahead import make_ahead
 
 LOADING = """
-from packline.loading.ahead import make_ahead
+from packline.loading.read_ahead import make_ahead
 batches = make_ahead(lambda step: step, 0, 100, ahead=2)
 next(batches)
 time.sleep(0.01)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import packline
-from packline.loading.run_file import LoaderSettings, SourceSettings, StageSettings
+from packline.loading.run_file import SourceSettings, StageSettings
+from packline.packing.options import LoaderOptions
 from packline.testing import make_store
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reading.md").read_text("utf-8")
@@ -86,13 +87,11 @@ def test_the_rows_that_the_page_draws_are_those_of_the_code(tmp_path: Path) -> N
             assert np.array_equal(getattr(row, name), values), (name, row.index)
 
 
-@pytest.mark.parametrize("kind", [LoaderSettings, StageSettings, SourceSettings])
+@pytest.mark.parametrize("kind", [LoaderOptions, StageSettings, SourceSettings])
 def test_every_setting_of_a_run_file_is_in_the_page(kind: Any) -> None:
     tables = [line for line in PAGE.splitlines() if line.startswith("| `")]
     listed = {name for line in tables for name in re.findall(r"`(\w+)`", line.split("|")[1])}
     assert set(kind.__struct_fields__) <= listed
-    known = {
-        name for one in (LoaderSettings, StageSettings, SourceSettings) for name in one.__struct_fields__
-    }
+    known = {name for one in (LoaderOptions, StageSettings, SourceSettings) for name in one.__struct_fields__}
     packings = {"concat", "best_fit", "pad"}
     assert listed - known - packings - set(FIELDS) == set()

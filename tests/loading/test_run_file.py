@@ -14,7 +14,6 @@ from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.run_file import (
     PACKING_FIELDS,
-    LoaderSettings,
     RunFile,
     SourceSettings,
     StageSettings,
@@ -22,6 +21,7 @@ from packline.loading.run_file import (
     parse_run,
     read_run,
 )
+from packline.packing.options import LoaderOptions
 from packline.packing.rows import Rows
 from packline.testing import make_store
 
@@ -153,7 +153,7 @@ def table(**changes: Any) -> dict[str, Any]:
     ("place", "kind"),
     [
         ("", RunFile),
-        ("loader__", LoaderSettings),
+        ("loader__", LoaderOptions),
         ("stages__0__", StageSettings),
         ("stages__0__sources__0__", SourceSettings),
     ],

@@ -14,13 +14,14 @@ from packline.errors import RecipeError
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
 from packline.loading.schedule import Schedule
+from packline.packing.options import LoaderOptions
 from packline.permutation import Permutation
 
 Drawn = list[tuple[int, int, int]]
 
 
 def schedule(*stages: Stage, batch_size: int | None = 2, seed: int = 1, shuffle: bool = True) -> Schedule:
-    return Schedule(stages, batch_size=batch_size, seed=seed, order=row_order(shuffle=shuffle))
+    return Schedule(stages, batch_size=batch_size, seed=seed, order=row_order(LoaderOptions(shuffle=shuffle)))
 
 
 def draws(schedule: Schedule) -> Drawn:

@@ -15,7 +15,7 @@ from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture, Stage
 from packline.packing.batch import ALL_FIELDS
-from packline.packing.packer import RowOptions
+from packline.packing.options import RowOptions
 from packline.packing.rows import Rows
 from packline.testing import make_store
 

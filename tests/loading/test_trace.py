@@ -20,7 +20,7 @@ from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.trace import Occurrence, store_of, stores_of, trace_document, trace_step
-from packline.packing.packer import Packing
+from packline.packing.options import Packing
 from packline.testing import make_store
 
 SEQ_LEN, BATCH = 12, 6

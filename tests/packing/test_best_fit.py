@@ -23,7 +23,8 @@ from packline.packing.best_fit import BestFit, best_fit_counts, make_plan, plan_
 from packline.packing.cache import PLAN, PlanFile, save_arrays
 from packline.packing.documents import Selection
 from packline.packing.fit import Fit, fit
-from packline.packing.packer import DocumentFilter, Spans
+from packline.packing.options import DocumentFilter
+from packline.packing.packer import Spans
 from packline.testing import make_store
 
 

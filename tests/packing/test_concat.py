@@ -27,7 +27,7 @@ from packline.facade import Store
 from packline.packing import documents, offsets
 from packline.packing.concat import Concat
 from packline.packing.documents import Selection
-from packline.packing.packer import DocumentFilter
+from packline.packing.options import DocumentFilter
 from packline.testing import make_store
 
 SETTINGS = st.fixed_dictionaries(

@@ -16,7 +16,7 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.facade import Store
 from packline.packing import cache, offsets
 from packline.packing.documents import Selection, ShardRange
-from packline.packing.packer import DocumentFilter
+from packline.packing.options import DocumentFilter
 from packline.testing import make_store
 
 LABELS = [None, "web", "code"]

@@ -19,7 +19,7 @@ from packline.facade import Store
 from packline.packing import cache, exclusions, filtering
 from packline.packing.documents import Selection
 from packline.packing.exclusions import SCHEMA, write_list
-from packline.packing.packer import OVERFLOWS, PACKINGS, DocumentFilter, RowOptions
+from packline.packing.options import OVERFLOWS, PACKINGS, DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.testing import make_store
 from packline.where.conditions import record_test

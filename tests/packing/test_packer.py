@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.packing.packer import Counts, DocumentFilter, Spans
+from packline.packing.options import DocumentFilter
+from packline.packing.packer import Counts, Spans
 from packline.ragged import offsets_of
 
 names = st.none() | st.text("ab", max_size=2) | st.lists(st.text("ab", max_size=2), min_size=1).map(tuple)

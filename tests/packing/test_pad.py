@@ -21,7 +21,7 @@ from tests.packing.counting import (
 )
 
 from packline.packing.documents import Selection
-from packline.packing.packer import OVERFLOWS, DocumentFilter
+from packline.packing.options import OVERFLOWS, DocumentFilter
 from packline.packing.pad import Pad
 from packline.testing import make_store
 

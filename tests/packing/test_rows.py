@@ -19,7 +19,7 @@ from packline.facade import Store
 from packline.packing import cache, offsets
 from packline.packing.batch import ALL_FIELDS, RowSource
 from packline.packing.documents import SampledOffsets, Selection
-from packline.packing.packer import PACKINGS, Packing
+from packline.packing.options import PACKINGS, Packing
 from packline.packing.row_reader import RowReader, RowSpan
 from packline.packing.rows import Rows
 from packline.testing import EOD_ID, document_tokens, make_store

@@ -21,7 +21,7 @@ from tests.packing.counting import (
 )
 
 from packline.errors import RecipeError
-from packline.packing.packer import PACKINGS
+from packline.packing.options import PACKINGS
 from packline.testing import make_store
 
 

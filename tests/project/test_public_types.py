@@ -18,8 +18,7 @@ import pytest
 import packline
 from packline import settings
 from packline.errors import RecipeError
-from packline.formats.choice import ExportChoice
-from packline.packing.packer import DocumentFilter, RowOptions
+from packline.packing.options import DocumentFilter, ExportChoice, LoaderOptions, RowOptions
 from packline.recipe import Recipe, RunOptions, Source
 
 CORRECT = """\
@@ -170,18 +169,15 @@ def test_the_keywords_are_the_fields_of_the_settings() -> None:
     build = set(get_type_hints(settings.BuildKeywords))
     assert build == of_source | of_recipe | of_run
     rows = set(get_type_hints(settings.RowKeywords))
-    order = {
-        "seed",
-        "order",
-        "block_rows",
-        "window_blocks",
-        "epochs",
-        "batch_size",
-        "stage",
-        "in_order",
-        "keep_untrained",
-    }
-    assert rows == set(RowOptions.__struct_fields__) | order | {"seq_len"}
+    order = set(LoaderOptions.__struct_fields__) & rows
+    own = {"seq_len", "epochs", "stage", "in_order", "keep_untrained"}
+    assert rows == set(RowOptions.__struct_fields__) | order | own
+    assert order == {"seed", "order", "block_rows", "window_blocks", "batch_size"}
+    assert set(get_type_hints(settings.LoaderKeywords)) == set(LoaderOptions.__struct_fields__) - {"plans"}
+    of_loader = inspect.signature(packline.Loader.__init__).parameters
+    assert set(LoaderOptions.__struct_fields__) - {"plans"} < set(of_loader)
+    for name, default in zip(LoaderOptions.__struct_fields__, LoaderOptions.__struct_defaults__, strict=True):
+        assert name == "plans" or of_loader[name].default == default
     assert set(get_type_hints(settings.ExportKeywords)) == build - {"workers"} | rows
     given = inspect.signature(packline.Store.rows).parameters
     assert set(given) == {"self", "seq_len", "plans", *RowOptions.__struct_fields__}

@@ -22,7 +22,7 @@ from packline.errors import PacklineError, RecipeError  # noqa: E402
 from packline.facade import Store  # noqa: E402
 from packline.loading.loader import Loader  # noqa: E402
 from packline.packing import layout  # noqa: E402
-from packline.packing.packer import Packing  # noqa: E402
+from packline.packing.options import Packing  # noqa: E402
 from packline.testing import document_tokens, make_store  # noqa: E402
 from packline.torch import LoaderDataset, RowsDataset, block_mask, sdpa_mask, to_tensors, varlen  # noqa: E402
 

@@ -16,7 +16,7 @@ import packline
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, InputError, TokenizerError
 from packline.formats.pt import tensor_file
-from packline.packing.packer import Packing
+from packline.packing.options import Packing
 from packline.viewing.batch_files import BatchFile, read_batch
 
 L = 8

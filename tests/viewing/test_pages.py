@@ -13,7 +13,7 @@ from tests.store.stores import build_store, relist
 from packline.errors import RecipeError, StoreError
 from packline.facade import Store
 from packline.loading.loader import Loader
-from packline.packing.packer import Packing
+from packline.packing.options import Packing
 from packline.viewing.batch_files import BatchFile
 from packline.viewing.describe import store_page
 from packline.viewing.page import KeyValues, Page, TokenStrip

@@ -20,7 +20,7 @@ from tests.where.cases import COLUMNS, conditions, python_says, rows
 
 from packline.errors import RecipeError
 from packline.packing.documents import Selection
-from packline.packing.packer import DocumentFilter
+from packline.packing.options import DocumentFilter
 from packline.where.columns import check_columns, column_mask, known_answer
 from packline.where.conditions import (
     ORDERS,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from cyclopts import Group, Parameter, Token
@@ -260,51 +260,65 @@ ROWS = Group("Rows", sort_key=15)
 CHOICE = Group("Choice of documents", sort_key=20)
 
 
+OF_ROWS = {
+    "seq_len": "Tokens per row.",
+    "packing": "Default: concat.",
+    "batch_size": "Rows per global batch.",
+    "seed": "Seed for the order of rows. Default: 0; export to npz, pt: as packed.",
+    "in_order": "Rows as packed, in stored order.",
+    "epochs": "Number of epochs. Default: 1.",
+}
+OF_DOCUMENTS = {
+    "split": "train, val, test or all. Default: all; with --seq-len: train.",
+    "labels": "Only documents with this label. May be repeated.",
+    "sources": "Only documents of this source. May be repeated.",
+    "min_tokens": "Only documents with at least N tokens.",
+    "max_tokens": "Only documents with at most N tokens.",
+    "where": "Only documents that meet a condition: \"score >= 3 and lang in ['en', 'de']\".",
+    "unique": "Only the first of documents with equal texts.",
+    "exclude": "Leave out a list of documents, as verify and analyze --write it. May be repeated.",
+    "shuffle_documents": "Seed of a shuffle of documents. Default: as stored.",
+}
+"""Help of the options for settings of `ExportChoice`, which declares them; a run file has more."""
+NAMES = {"labels": "--label", "sources": "--source"}
+
+
+def _made_of_choice(helps: dict[str, str], group: Group) -> Any:
+    """Class of options for these settings, with the types that they have in `ExportChoice`."""
+    from packline.packing.options import ExportChoice
+
+    kinds = get_type_hints(ExportChoice)
+    made = []
+    for name, help in helps.items():
+        more = {"name": NAMES[name]} if name in NAMES else {}
+        kind = _kind_of_option(name, kinds[name])
+        made.append((name, Annotated[kind | None, option(help, group, **more)], field(default=None)))
+    return make_dataclass("_Options", made, bases=(_Given,), frozen=True, kw_only=True)
+
+
+def _kind_of_option(name: str, kind: Any) -> Any:
+    """Type of an option: one value of a list at a time, and `4k` for numbers of tokens and rows."""
+    kinds = [one for one in get_args(kind) if one is not type(None)]
+    if any(get_origin(one) is tuple for one in kinds):
+        return bool if bool in kinds else list[str]
+    if int in kinds:
+        return {"batch_size": Count, "seed": int, "shuffle_documents": int, "epochs": int}.get(name, Length)
+    return kinds[0]
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class RowArguments(_Given):
+class RowArguments(_made_of_choice(OF_ROWS, ROWS)):  # type: ignore[misc]
     """Rows of a store, and their order. A run file has more settings."""
 
-    seq_len: Annotated[Length | None, option("Tokens per row.", ROWS)] = None
-    packing: Annotated[Literal["concat", "best_fit", "pad"] | None, option("Default: concat.", ROWS)] = None
-    batch_size: Annotated[Count | None, option("Rows per global batch.", ROWS)] = None
-    seed: Annotated[
-        int | None, option("Seed for the order of rows. Default: 0; export to npz, pt: as packed.", ROWS)
-    ] = None
-    in_order: Annotated[bool | None, option("Rows as packed, in stored order.", ROWS)] = None
-    epochs: Annotated[int | None, option("Number of epochs. Default: 1.", ROWS)] = None
-
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class DocumentArguments(_Given):
+class DocumentArguments(_made_of_choice(OF_DOCUMENTS, CHOICE)):  # type: ignore[misc]
     """Choice and order of documents."""
 
     run: Annotated[
         str | None, option("Run file whose settings of this store are taken; options override them.", CHOICE)
-    ] = None
-    split: Annotated[
-        str | None, option("train, val, test or all. Default: all; with --seq-len: train.", CHOICE)
-    ] = None
-    labels: Annotated[
-        list[str] | None, option("Only documents with this label. May be repeated.", CHOICE, name="--label")
-    ] = None
-    sources: Annotated[
-        list[str] | None, option("Only documents of this source. May be repeated.", CHOICE, name="--source")
-    ] = None
-    min_tokens: Annotated[Length | None, option("Only documents with at least N tokens.", CHOICE)] = None
-    max_tokens: Annotated[Length | None, option("Only documents with at most N tokens.", CHOICE)] = None
-    where: Annotated[
-        str | None,
-        option("Only documents that meet a condition: \"score >= 3 and lang in ['en', 'de']\".", CHOICE),
-    ] = None
-    unique: Annotated[bool | None, option("Only the first of documents with equal texts.", CHOICE)] = None
-    exclude: Annotated[
-        list[str] | None,
-        option("Leave out a list of documents, as verify and analyze --write it. May be repeated.", CHOICE),
-    ] = None
-    shuffle_documents: Annotated[
-        int | None, option("Seed of a shuffle of documents. Default: as stored.", CHOICE)
     ] = None
 
     def settings(self, store: str, *, rows: bool) -> dict[str, Any]:

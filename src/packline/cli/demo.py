@@ -39,7 +39,7 @@ from packline.cli.output import output
 from packline.cli.progress import Tally, finished_blocks, watch
 from packline.cli.verify import report_blocks, run_verify
 from packline.errors import StoreError
-from packline.jobs.estimate import Estimate, estimate_build
+from packline.jobs.dry_run import Estimate, estimate_build
 from packline.jobs.events import Finished
 from packline.recipe import load_recipe
 from packline.store.reader import StoreReader

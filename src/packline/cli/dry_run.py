@@ -10,7 +10,7 @@ import msgspec
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.cli.progress import reuse_lines
-from packline.jobs.estimate import Estimate, estimate_build
+from packline.jobs.dry_run import Estimate, estimate_build
 from packline.recipe import Recipe, RunOptions
 from packline.viewing.page import Block, KeyValues, Note, Table
 from packline.viewing.text import duration, percent, plural, scaled, size

@@ -17,7 +17,7 @@ from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import RecipeError
 from packline.packing.documents import Selection
-from packline.packing.packer import PACKINGS, DocumentFilter, Packing
+from packline.packing.options import PACKINGS, DocumentFilter, Packing
 from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader
 from packline.toml import kind_of

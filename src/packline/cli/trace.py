@@ -15,7 +15,7 @@ from packline.cli.main import DONE
 from packline.cli.output import Line, Piece, output, table
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.formats.choice import option_name
-from packline.packing.packer import RowOptions
+from packline.packing.options import RowOptions
 from packline.packing.rows import Rows
 from packline.store.paths import store_path
 from packline.store.reader import StoreReader, document_number, find_by_id, find_by_place

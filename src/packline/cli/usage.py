@@ -84,7 +84,7 @@ def describe(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
 
 def _place_of_setting(option: str, chain: Sequence[str]) -> str:
     """Place of a setting that is no option: a variable, a recipe or a run file; empty if there is none."""
-    from packline.packing.packer import RowOptions
+    from packline.packing.options import RowOptions
     from packline.recipe import Recipe, Source
 
     name = option.removeprefix("--").replace("-", "_")

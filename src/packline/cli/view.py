@@ -16,7 +16,7 @@ from packline.cli.trace import open_loader
 from packline.errors import RecipeError
 from packline.formats.choice import option_name
 from packline.packing.documents import Selection
-from packline.packing.packer import DocumentFilter, RowOptions
+from packline.packing.options import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.store.reader import StoreReader
 from packline.toml import kind_of

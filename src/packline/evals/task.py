@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,8 +38,9 @@ from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, RecipeError
 from packline.ragged import Ragged
-from packline.storage.local import disk_errors, publish_bytes, sync_folder
+from packline.storage.local import LocalFolder
 from packline.storage.places import refuse_remote
+from packline.storage.publication import Publication
 
 CONFIG, QUESTIONS = "config.json", "questions.jsonl"
 """Files of a folder written by `packline evals`."""
@@ -170,13 +170,11 @@ class EvalsWriter:
         self.folder, self.format = Path(folder), format
         if format == "pt":
             _torch()
-        if (self.folder / CONFIG).exists():
-            if not force:
-                raise RecipeError(
-                    f"{self.folder} holds evaluation sets already", hint="--force writes over them"
-                )
-            os.remove(self.folder / CONFIG)
+        if (self.folder / CONFIG).exists() and not force:
+            raise RecipeError(f"{self.folder} holds evaluation sets already", hint="--force writes over them")
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._result = Publication(LocalFolder(self.folder), CONFIG)
+        self._result.clear([QUESTIONS])
         self._texts: list[bytes] = []
         self._config: dict[str, Any] = {"max_seq_len": max_seq_len, "bos_id": bos_id, "tasks": []}
 
@@ -196,18 +194,15 @@ class EvalsWriter:
         if self.format == "llmc":
             if isinstance(task, LetterTask):
                 raise RecipeError("llm.c's file has no place for letters", hint="choose another --format")
-            publish_bytes(path, llmc_questions(task))
+            self._put(name, llmc_questions(task))
         elif self.format == "safetensors":
-            publish_bytes(path, _safetensors(arrays_of(task), {**facts_of(task)}))
+            self._put(name, _safetensors(arrays_of(task), {**facts_of(task)}))
         elif self.format == "pt":
-            with disk_errors(self.folder):
-                waiting = path.with_name(f".{name}.tmp")
-                _torch().save(dict_of(task), waiting)
-                os.replace(waiting, path)
-                sync_folder(self.folder)
+            _torch().save(dict_of(task), data := io.BytesIO())
+            self._put(name, data.getvalue())
         else:
-            publish_bytes(path, _npz(arrays_of(task)))
-            publish_bytes(self.folder / f"{task.label}.json", _json(facts_of(task)))
+            self._put(name, _npz(arrays_of(task)))
+            self._put(f"{task.label}.json", _json(facts_of(task)))
         entry = {"label": task.label, "file": name, "task_type": task.task_type}
         if isinstance(task, LetterTask):
             rest = {"random_baseline": task.random_baseline}
@@ -217,10 +212,14 @@ class EvalsWriter:
         self._texts += (msgspec.json.encode(one._asdict()) + b"\n" for one in texts)
         return path
 
+    def _put(self, name: str, data: bytes) -> None:
+        """Create a file; what an earlier run left under its name is replaced."""
+        self._result.storage.delete([name])
+        self._result.storage.put_new(name, data)
+
     def finish(self) -> None:
         """Write config.json, which completes the folder."""
-        publish_bytes(self.folder / QUESTIONS, b"".join(self._texts))
-        publish_bytes(self.folder / CONFIG, _json(self._config))
+        self._result.publish({QUESTIONS: b"".join(self._texts), CONFIG: _json(self._config)})
 
 
 def facts_of(task: Task) -> dict[str, Any]:

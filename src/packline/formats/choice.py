@@ -14,7 +14,7 @@ import msgspec
 from packline.conversion import convert
 from packline.errors import RecipeError
 from packline.formats.types import Edges
-from packline.packing.packer import DocumentFilter
+from packline.packing.options import DocumentFilter, ExportChoice
 from packline.recipe import load_recipe, load_shares
 from packline.storage.places import is_remote
 from packline.store.ledger import source_names
@@ -25,45 +25,6 @@ from packline.toml import is_toml
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
     from packline.formats.row_splits import RowSplits
-
-
-class ExportChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Documents or rows of a source to export, and their order."""
-
-    split: str | None = None
-    """`train`, `val`, `test` or `all`; default: all, of rows each in its own folder."""
-    labels: tuple[str, ...] | None = None
-    sources: tuple[str, ...] | None = None
-    min_tokens: int | None = None
-    max_tokens: int | None = None
-    where: str | None = None
-    unique: bool | tuple[str, ...] | None = None
-    exclude: tuple[str, ...] | None = None
-    shuffle_documents: int | None = None
-    """Seed for shuffling documents."""
-    seq_len: int | None = None
-    """Tokens per row. This field and those below apply to rows only."""
-    packing: str | None = None
-    min_tail_fraction: float | None = None
-    pack_window: int | None = None
-    overflow: str | None = None
-    boundary_loss: bool | None = None
-    pad_id: int | None = None
-    seed: int | None = None
-    """Seed of the loader's order; None: packed order, or what the format takes (`with_order`)."""
-    in_order: bool | None = None
-    """Rows in packed order, whatever the format."""
-    order: str | None = None
-    """With a seed: `global` or `blocks`."""
-    block_rows: int | None = None
-    window_blocks: int | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    """Rows per global batch."""
-    stage: int | None = None
-    """Stage of a run file."""
-    keep_untrained: bool | None = None
-    """Also write rows without a trained token."""
 
 
 def make_choice(settings: dict[str, Any]) -> tuple[ExportChoice, dict[str, Any]]:

@@ -7,7 +7,6 @@ names begin with a dot are left out: caches, and the work folders of unfinished 
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -17,12 +16,11 @@ import msgspec
 
 from packline.errors import CorruptStore, PacklineError, StoreError, StoreNotFound
 from packline.fingerprint import hash_bytes
-from packline.formats.export_record import RECORD, read_record
-from packline.jobs.work import ONE_WRITER
+from packline.formats.export_record import IDENTITY, RECORD, read_record, unfinished_export
 from packline.storage.copying import CopiedFile, Copier, forget_waiting
 from packline.storage.local import Link, LocalFolder
 from packline.storage.objects import ObjectFolder, probe
-from packline.storage.places import is_remote, join, open_storage
+from packline.storage.places import is_remote, join, open_results, open_storage
 from packline.storage.protocol import FileFacts, Storage, other_content
 from packline.store.files import FileEntry
 from packline.store.manifest import MANIFEST
@@ -63,9 +61,9 @@ def run_copy(
 ) -> Copied:
     """Copy; see `packline.stores.copy`."""
     began = time.monotonic()
-    reading, writing = open_storage(source), open_storage(target)
+    reading, writing = open_storage(source), open_results(str(target))
     if isinstance(writing, ObjectFolder):
-        writing.one_writer = one_writer or bool(os.environ.get(ONE_WRITER))
+        writing.one_writer = one_writer or writing.one_writer
     _refuse_overlap(reading, writing)
     kind, record, listed = _contents(reading)
     found = list(reading.walk())
@@ -146,6 +144,8 @@ def _contents(reading: Storage) -> tuple[str, str, list[FileEntry]]:
         with _at_hand(reading, [RECORD]) as folder:
             record = read_record(Path(folder))
         return "export", RECORD, list(record.files) if record else []
+    if reading.facts(IDENTITY) is not None:
+        raise unfinished_export(reading.place)
     return "folder", "", []
 
 

@@ -34,7 +34,7 @@ from packline.formats.boundaries import BoundaryPolicy
 from packline.formats.token_stream import TokenStream
 from packline.formats.types import DocumentBlock, Edges, NotPreserved, TokenizerProperties
 from packline.packing.documents import Selection
-from packline.packing.packer import DocumentFilter
+from packline.packing.options import DocumentFilter
 from packline.ragged import offsets_of
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry

@@ -1,9 +1,9 @@
 """Export: a store, or the rows of a run, in the layout of another project.
 
     view ── plan ──> what is lost, and whether the disk has room, before anything is written
-      parts ──> written by threads or processes, each with a receipt       .OUT.packline/ or URI
-      finish ──> files that summarise the parts
-      tokenizer.json, tokenizer_config.json, packline.json ──> renamed to OUT, or put last
+      parts ──> written by threads or processes, each with a receipt
+      finish ──> files that summarise the parts, tokenizer.json, tokenizer_config.json
+      packline.json ──> the export is complete
 
 Run again after an interruption, the same export resumes: finished parts are kept, and the bytes are the
 same. Formats need not know about this (see `format`).
@@ -19,20 +19,28 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from packline.encoders.tokenizer import CONFIG, config_bytes, read_added_tokens
-from packline.errors import RecipeError
-from packline.formats.choice import ExportChoice, order_in_words, with_order
+from packline.errors import RecipeError, StoreError
+from packline.formats.choice import order_in_words, with_order
 from packline.formats.document_view import DocumentView
-from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord, Target
+from packline.formats.export_record import (
+    RECORD,
+    TOKENIZER_FILE,
+    ExportIdentity,
+    ExportRecord,
+    Target,
+    record_bytes,
+)
 from packline.formats.format import Format, Options, RowFormat, convert_options, get_format
 from packline.formats.row_splits import RowSplits
 from packline.formats.row_view import RowView
-from packline.formats.staging import PartReceipt, Staging, clear_leftovers, finished_export
+from packline.formats.staging import PartReceipt, Staging
 from packline.formats.types import ExportPart, NotPreserved, WrittenPart, without_folders
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent, Planned, UnitDone
@@ -40,7 +48,8 @@ from packline.jobs.job import Job, Opening, ReportProgress, Runner
 from packline.jobs.machines import On
 from packline.jobs.plan import Unit
 from packline.jobs.resources import require_disk, usable_cores
-from packline.storage.local import Link, disk_errors, sync_files
+from packline.packing.options import ExportChoice
+from packline.storage.local import Link, disk_errors
 from packline.storage.places import is_remote
 from packline.store.files import read_file
 from packline.store.manifest import MANIFEST
@@ -95,9 +104,8 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
         self._staging, self._link = Staging(settings.out), settings.link
 
     def run(self, unit: PartUnit, report: ReportProgress) -> Iterator[PartReceipt]:
-        """Write the files of a part: where other processes may write the same, in a folder of its own."""
-        folder = self._staging.folder_of_parts(shared=self.is_shared)
-        target = Target(folder, link=self._link, on_progress=report)
+        """Write the files of a part, in a folder of this process."""
+        target = Target(self._staging.tmp, link=self._link, on_progress=report)
         format, view = self._format, self._view
         if isinstance(view, RowSplits):
             facts = view.write(format, unit.part, target, self._options)
@@ -106,7 +114,7 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
         yield PartReceipt(unit.part, facts or {}, tuple(target.files), dict(target.shared))
 
     def commit(self, unit: PartUnit, result: PartReceipt) -> None:
-        """Name the files where other processes may write the same, and record that they are durable."""
+        """Give the files their names, and record that they are durable."""
         self._staging.commit(unit.number, result, shared=self.is_shared)
 
 
@@ -221,8 +229,11 @@ def make_export(
         settings=_without_folders(choice),
         link=link,
     )
-    if (record := finished_export(place, identity)) is not None:
-        clear_leftovers(place, identity)
+    folder = Staging(place)
+    if (record := folder.finished(identity)) is not None:
+        if folder.work.is_dir() or folder.is_remote:  # of a process that was killed after it had published
+            with suppress(StoreError), folder:
+                folder.clean()
         lines = format.trainer_lines(place, record, chosen)
         return _exported(place, record, lines, 0, 0, began, nothing_to_do=True)
     settings = PartSettings(
@@ -233,7 +244,7 @@ def make_export(
         out=place,
         link=link,
     )
-    return ExportJob(settings, identity, format, chosen, view, workers, with_tokenizer, began)
+    return ExportJob(folder, settings, identity, format, chosen, view, workers, with_tokenizer, began)
 
 
 class ExportJob(Job[PartUnit, PartReceipt, Exported]):
@@ -246,6 +257,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
 
     def __init__(
         self,
+        folder: Staging,
         settings: PartSettings,
         identity: ExportIdentity,
         format: Format,
@@ -265,7 +277,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
             self._plan = plan = format.plan(view, options)
             self._warnings = format.missing(view.splits) + plan.warnings
         self._lost = plan.lost
-        self.folder, self.planned = Staging(settings.out), len(plan.parts)
+        self.folder, self.planned = folder, len(plan.parts)
         self._receipts: dict[str, PartReceipt] = {}
         self._published: ExportRecord | None = None
         """Record of the export, if another process has published it."""
@@ -280,7 +292,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
     def todo(self) -> list[PartUnit]:
         """Parts that no process has finished by now; none if the export is published."""
         if self.is_shared:
-            self._published = finished_export(self.folder.out, self._identity)
+            self._published = self.folder.finished(self._identity)
             if self._published is None:
                 self._receipts = self.folder.kept(self._plan.parts)
         parts = () if self._published is not None else self._plan.parts
@@ -314,7 +326,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         parts, out = self._plan.parts, self.folder.out
         if (record := self._published) is None:
             record = self._publish([self._receipts[part.unit] for part in parts])
-        if self.is_shared and (left := self.folder.leave()):
+        if left := self.folder.clean():
             self.tell(Note(left))
         lines = self._format.trainer_lines(out, record, self._options)
         return _exported(out, record, lines, len(parts), self._kept, self._began)
@@ -371,8 +383,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
 
     def _publish(self, receipts: list[PartReceipt]) -> ExportRecord:
         """Write what sums up the parts, and publish all files at once."""
-        names = [entry.name for receipt in receipts for entry in receipt.files]
-        target = Target(self.folder.gather(names), link=self._settings.link)
+        target = Target(self.folder.tmp, link=self._settings.link)
         written = [WrittenPart(receipt.part, receipt.facts) for receipt in receipts]
         if isinstance(self._view, RowSplits):
             self._view.finish(self._format, written, target, self._options)
@@ -380,10 +391,6 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
             self._format.finish(self._view, written, target, self._options)
         if self._with_tokenizer:
             self._write_tokenizer(target)
-        own = [entry.name for entry in target.files]
-        if not self.folder.is_remote:
-            quick = [entry.name for receipt in receipts if receipt.is_quick for entry in receipt.files]
-            sync_files(target.folder, (names if self.folder.shared else quick) + own)
         shared = target.shared
         for receipt in receipts:
             shared.update(receipt.shared)
@@ -403,7 +410,9 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
             shared=dict(shared),
             files=tuple(sorted(files, key=lambda entry: entry.name)),
         )
-        self.folder.publish(record, target.folder, own)
+        names = [entry.name for entry in files]
+        self.folder.put(names)
+        self.folder.publish({RECORD: record_bytes(record)}, [*names, RECORD])
         return record
 
     def _write_tokenizer(self, target: Target) -> None:

@@ -19,8 +19,7 @@ The folder of an export in progress, where a format writes its files.
         file.write(tokens)                                  # checksum on the way
     target.share(shard.path, "train.bin", entry)            # hard link, else reflink, else copy
 
-The export consists of the files that were entered: name, size and checksum of each. No file is visible under
-its final name before the export is complete.
+The export consists of the files that were entered: name, size and checksum of each.
 """
 
 from __future__ import annotations
@@ -35,10 +34,11 @@ from typing import Any, get_args
 
 import msgspec
 
-from packline.errors import CorruptStore, PacklineError, RecipeError
+from packline.errors import CorruptStore, PacklineError, RecipeError, StoreNotFound
 from packline.fingerprint import Hasher, NotWhole, seal, unseal
 from packline.formats.types import NotPreserved
 from packline.storage.local import COPY_BYTES, Link, disk_errors, share_file, sync_files
+from packline.storage.publication import WORK
 from packline.store.files import FileEntry, reading, stat_file
 from packline.store.manifest import TokenizerEntry
 from packline.store.paths import StorePath, local_file
@@ -48,6 +48,8 @@ from packline.store.writer import HashedFile
 from packline.version import __version__
 
 RECORD = "packline.json"
+IDENTITY = f"{WORK}/export.json"
+"""Record of the identity of an export that has begun."""
 RECORD_VERSION = 1
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -111,13 +113,31 @@ def read_record(folder: Path) -> ExportRecord | None:
 
     Raises:
         CorruptStore: it is damaged, not a regular file, or of a newer version.
+        StoreNotFound: the export has not finished.
     """
     path = folder / RECORD
     if not os.path.lexists(path):
+        if (folder / IDENTITY).exists():
+            raise unfinished_export(str(folder))
         return None
     stat_file(path, folder)
     with reading(path):
-        data = path.read_bytes()
+        return parse_record(path, path.read_bytes())
+
+
+def unfinished_export(place: str) -> StoreNotFound:
+    """Error for a place where an export has begun, and is not complete."""
+    return StoreNotFound(
+        f"{place} holds an export that has not finished", hint="run its command again to resume it"
+    )
+
+
+def parse_record(path: str | Path, data: bytes) -> ExportRecord:
+    """Content of a record.
+
+    Raises:
+        CorruptStore: it is damaged, or of a newer version.
+    """
     try:
         record = unseal(data, ExportRecord)
     except NotWhole as error:
@@ -135,7 +155,7 @@ class _Version(msgspec.Struct):
     version: int
 
 
-def _check_version(path: Path, data: bytes) -> None:
+def _check_version(path: str | Path, data: bytes) -> None:
     """Refuse a record of a newer version, even if its other fields cannot be read."""
     try:
         version = msgspec.json.decode(data, type=_Version).version

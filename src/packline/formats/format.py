@@ -29,7 +29,7 @@ import numpy as np
 
 from packline.conversion import convert
 from packline.errors import InputError, RecipeError, unknown_name
-from packline.formats.choice import ExportChoice, document_view, row_view
+from packline.formats.choice import document_view, row_view
 from packline.formats.types import (
     DatasetFile,
     DocumentBlock,
@@ -41,6 +41,7 @@ from packline.formats.types import (
     RowFiles,
     WrittenPart,
 )
+from packline.packing.options import ExportChoice
 from packline.recipe import SPLITS
 from packline.store.report import Findings
 

@@ -65,9 +65,9 @@ from packline.store.shard import CODES, HEADER, MAGIC, index_size
 from packline.toml import is_toml
 
 if TYPE_CHECKING:
-    from packline.formats.choice import ExportChoice
     from packline.formats.document_view import DocumentStream, DocumentView
     from packline.formats.export_record import ExportRecord, Target
+    from packline.packing.options import ExportChoice
     from packline.store.report import Findings
     from packline.store.writer import HashedFile
 

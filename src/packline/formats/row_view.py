@@ -32,7 +32,8 @@ from packline.loading.order import row_order
 from packline.loading.schedule import Schedule, ScheduledStage
 from packline.packing.batch import FIELDS, BatchPart, CompactBatch, read_batch
 from packline.packing.layout import IGNORED, Outline
-from packline.packing.packer import RowOptions, Spans
+from packline.packing.options import LoaderOptions, RowOptions, check_options
+from packline.packing.packer import Spans
 from packline.packing.row_reader import untrained_rows
 from packline.packing.rows import Rows
 from packline.recipe import SPLITS
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 14
 """Rows per step of a pass over spans."""
+ORDER_FIELDS = ("order", "block_rows", "window_blocks")
 UNTRAINED = "untrained rows"
 NO_LOSS = "no token of theirs is in the loss"
 
@@ -113,9 +115,6 @@ class RowView(TokenizerProperties):
         seed: int | None = None,
         epochs: int = 1,
         batch_size: int | None = None,
-        order: str = "global",
-        block_rows: int | None = None,
-        window_blocks: int | None = None,
         **settings: Any,
     ) -> RowView:
         """Rows of one store.
@@ -124,10 +123,7 @@ class RowView(TokenizerProperties):
             seed: seed of the loader's order; None: packed order.
             epochs: number of passes over the rows.
             batch_size: rows per global batch, for formats that write batches.
-            order: with a seed: `global` or `blocks`, as in `Loader`.
-            block_rows: for blocks: adjacent rows that stay together.
-            window_blocks: for blocks: blocks whose rows are mixed.
-            settings: fields of `RowOptions`.
+            settings: fields of `RowOptions`, and those of `LoaderOptions` that make an order.
 
         Raises:
             RecipeError: an invalid setting.
@@ -137,13 +133,14 @@ class RowView(TokenizerProperties):
             raise RecipeError(
                 f"expected epochs and batch_size above 0, found {epochs:,} and {batch_size!r}",
             )
-        if seed is None and order != "global":
-            raise RecipeError(f"order is {order}, and no seed was given", hint="seed=0 shuffles the rows")
-        chosen = row_order(
-            order, shuffle=seed is not None, block_rows=block_rows, window_blocks=window_blocks
-        )
+        of_order = {name: settings.pop(name) for name in ORDER_FIELDS if name in settings}
+        if seed is None and of_order.get("order", "global") != "global":
+            raise RecipeError(
+                f"order is {of_order['order']}, and no seed was given", hint="seed=0 shuffles the rows"
+            )
+        options = check_options(LoaderOptions(shuffle=seed is not None, **of_order))
         stage = Stage(Mixture([(Rows(store, seq_len, RowOptions(**settings)), 1, epochs)]))
-        schedule = Schedule([stage], batch_size=1, seed=seed or 0, order=chosen)
+        schedule = Schedule([stage], batch_size=1, seed=seed or 0, order=row_order(options))
         mark = hash_value({**schedule.fingerprints(), "epochs": epochs, "batch_size": batch_size})
         return cls(schedule.stages, batch_size, mark)
 

@@ -24,7 +24,7 @@ import yaml  # type: ignore[import-untyped]
 from markupsafe import Markup
 
 from packline.formats.export_record import ExportRecord
-from packline.hub.publication import Publication, without_credentials
+from packline.hub.pushable import Pushable, without_credentials
 from packline.recipe import Recipe, Source
 from packline.store.ledger import losses
 from packline.store.manifest import Manifest
@@ -88,7 +88,7 @@ _UNIT = "[0-9]" * 6
 _VIEWER_SPLITS = {"train": "train", "val": "validation", "test": "test"}
 
 
-def make_card(publication: Publication, place: str, earlier: str = "", licence: str | None = None) -> str:
+def make_card(publication: Pushable, place: str, earlier: str = "", licence: str | None = None) -> str:
     """The card of a folder that is pushed.
 
     Args:
@@ -149,7 +149,7 @@ def size_category(count: int) -> str:
 # --------------------------------------------------------------------------------------------- stores
 
 
-def _store_matter(publication: Publication, manifest: Manifest) -> dict[str, Any]:
+def _store_matter(publication: Pushable, manifest: Manifest) -> dict[str, Any]:
     tokenizer = manifest.tokenizer
     return {
         "tags": ["packline", "tokenized"],
@@ -171,7 +171,7 @@ def _store_matter(publication: Publication, manifest: Manifest) -> dict[str, Any
     }
 
 
-def _configs(publication: Publication, manifest: Manifest) -> list[dict[str, Any]]:
+def _configs(publication: Pushable, manifest: Manifest) -> list[dict[str, Any]]:
     """Tables for the hub's viewer: the origin of the documents, per source since columns may differ."""
     names = publication.paths()
     there = {(shard.split, source) for shard, source in zip(manifest.shards, _sources(manifest), strict=True)}
@@ -273,7 +273,7 @@ def _toml(value: Any) -> str:
 # ------------------------------------------------------------------------------------- everything else
 
 
-def _export_card(publication: Publication, record: ExportRecord) -> tuple[dict[str, Any], dict[str, Any]]:
+def _export_card(publication: Pushable, record: ExportRecord) -> tuple[dict[str, Any], dict[str, Any]]:
     tokenizer = record.tokenizer
     matter: dict[str, Any] = {
         "tags": ["packline", "tokenized"],
@@ -306,7 +306,7 @@ def _export_card(publication: Publication, record: ExportRecord) -> tuple[dict[s
     return matter, values
 
 
-def _contents(publication: Publication) -> tuple[dict[str, Any], dict[str, Any]]:
+def _contents(publication: Pushable) -> tuple[dict[str, Any], dict[str, Any]]:
     """Front matter of a card, and the values of its text."""
     if publication.manifest is not None:
         return _store_matter(publication, publication.manifest), _store_values(publication.manifest)

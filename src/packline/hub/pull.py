@@ -1,10 +1,10 @@
 """Pull a store, an export, a tokenizer or evaluation sets from the hub; the same call again continues.
 
-    revision ──> commit ──> record ──> files ── checked ── .OUT.packline-pull/ ──rename──> OUT
+    revision ──> commit ──> files ── checked ── OUT/.packline/pull/COMMIT ──> their names in OUT ──> record
 
 The hub's client fetches the files, continues partial ones, and has the cache for `HF_HUB_OFFLINE`. They are
-compared with the checksums of the manifest or, where there is none, of the hub. OUT appears when all are
-right. The commit is recorded in OUT, in a hidden file.
+compared with the checksums of the manifest or, where there is none, of the hub, before any of them is in OUT
+(`publication`). The commit is recorded in OUT, in a hidden file.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_names
-from packline.hub.publication import CARD, PULLED, RECORDS, Kind, publication_kind, read_publication
+from packline.hub.pushable import CARD, PULLED, RECORDS, Kind, pushable_kind, read_pushable
 from packline.hub.repository import Repository, parse_repository, same_bytes, with_patience
 from packline.storage.hub_inputs import address, hub_errors, local_name
 from packline.storage.inputs import is_hidden
-from packline.storage.local import publish_bytes, publish_folder, sync_file_system
+from packline.storage.local import LocalFolder
+from packline.storage.publication import WORK, Publication
 from packline.store.files import FileEntry
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 TABLES = (SHARDS, INPUTS, UNITS)
 THREADS = 8
+PULLING = f"{WORK}/pull"
+"""Folder of what is fetched, in OUT."""
 HIDDEN = [CARD, ".*", "*/.*"]
 """Patterns of the files of the hub itself."""
 
@@ -119,6 +122,9 @@ def _already(place: HfUri, folder: Path) -> Pulled | None:
         return None
     unpinned = replace(place, revision=None)
     found = pulled_from(folder) if folder.is_dir() else None
+    waiting = folder / PULLING
+    if waiting.is_dir() and ((waiting / str(place.revision)).is_dir() or os.listdir(folder) == [WORK]):
+        return None  # an interrupted pull
     if found is None or found.repository != address(unpinned):
         raise StoreError(
             f"{folder} exists and was not pulled from {address(unpinned)}", hint="name a new folder"
@@ -128,7 +134,7 @@ def _already(place: HfUri, folder: Path) -> Pulled | None:
             f"{folder} is at another commit: expected {place.revision}, found {found.commit}",
             hint=f"name a new folder, or write {address(replace(place, revision=found.commit))}",
         )
-    made = read_publication(folder)
+    made = read_pushable(folder)
     sizes = [entry.bytes for entry in made.files] + [(folder / made.record).stat().st_size]
     return Pulled(
         place=address(place),
@@ -163,8 +169,7 @@ class _Pull:
         from huggingface_hub import constants
 
         self.repository, self.out, self.commit = Repository(place), out, place.revision or ""
-        self.staging = out.with_name(f".{out.name}.packline-pull")
-        self.files = self.staging / self.commit
+        self.files = out / PULLING / self.commit
         self.cached = _cached(place) if constants.HF_HUB_OFFLINE else None
         """Folder that files are copied from in offline mode."""
         self.tree: Mapping[str, RepoFile] = {}
@@ -179,11 +184,15 @@ class _Pull:
             self.tree = with_patience(lambda: self.repository.tree(self.commit))
             there = set(self.tree)
         paths = [path for path in sorted(there) if not (path == CARD or is_hidden(path))]
-        kind = publication_kind(paths)
+        kind = pushable_kind(paths)
         if kind is None:
             raise self._nothing(paths)
-        had = [path for path in paths if (self.files / path).exists()]
         names = {local_name(path) if kind == "store" else path: path for path in paths}
+        for name, path in names.items():  # some have their final names already
+            if (self.out / name).exists() and not (self.files / path).exists():
+                (self.files / path).parent.mkdir(parents=True, exist_ok=True)
+                os.link(self.out / name, self.files / path)
+        had = [path for path in paths if (self.files / path).exists()]
         if kind in ("store", "export"):
             first = [RECORDS[kind], *(TABLES if kind == "store" else ())]
             self._refuse_absent(first, paths, kind)
@@ -191,12 +200,8 @@ class _Pull:
             self.entries = _listed(self.files, kind)
             self._refuse_absent(self.entries, names, kind)
         self._bring(paths)
-        for name, path in names.items():
-            if name != path:  # in a numbered folder of a large store
-                (self.files / name).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(self.files / path, self.files / name)
-        total = sum((self.files / name).stat().st_size for name in names)
-        self._publish()
+        total = sum((self.files / path).stat().st_size for path in paths)
+        self._publish(names, RECORDS[kind])
         return Pulled(
             place=str(self.repository),
             revision=self.commit,
@@ -262,20 +267,14 @@ class _Pull:
         checksum = f"git's {file.blob_id}" if file.lfs is None else f"sha256 {file.lfs.sha256}"
         return f"expected {file.size:,} bytes, {checksum}"
 
-    def _publish(self) -> None:
-        shutil.rmtree(self.files / ".cache", ignore_errors=True)
-        for folder in sorted((path for path in self.files.rglob("*") if path.is_dir()), reverse=True):
-            if not any(folder.iterdir()):  # a numbered folder whose files moved out
-                folder.rmdir()
+    def _publish(self, names: dict[str, str], record: str) -> None:
+        """Give the files their names in OUT; some have others in a large store (`local_name`)."""
         origin = PulledFrom(address(replace(self.repository.place, revision=None)), self.commit)
-        publish_bytes(self.files / PULLED, msgspec.json.encode(origin) + b"\n")
-        sync_file_system(self.files)
-        self.out.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            publish_folder(self.files, self.out)
-        except FileExistsError as error:
-            raise StoreError(f"{self.out} was made by something else meanwhile") from error
-        shutil.rmtree(self.staging, ignore_errors=True)
+        data = (self.files / names.pop(record)).read_bytes()
+        result = Publication(LocalFolder(self.out), record)
+        result.storage.put_files({name: self.files / path for name, path in names.items()})
+        result.publish({PULLED: msgspec.json.encode(origin) + b"\n", record: data})
+        shutil.rmtree(self.out / WORK)
 
 
 def _listed(folder: Path, kind: Kind) -> dict[str, FileEntry]:

@@ -23,7 +23,7 @@ import msgspec
 
 from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_names
 from packline.hub.card import make_card
-from packline.hub.publication import CARD, Publication, belongs_to_store, publication_kind, read_publication
+from packline.hub.pushable import CARD, Pushable, belongs_to_store, pushable_kind, read_pushable
 from packline.hub.repository import Repository, parse_repository, same_bytes, with_patience
 from packline.storage.hub_inputs import address
 from packline.storage.places import is_remote, without_secrets
@@ -96,7 +96,7 @@ def push(folder: str | Path, to: str, *, private: bool = True, licence: str | No
             f"{without_secrets(str(folder))}: a push to the hub reads a local folder, found a URI",
             hint="fetch it first: packline pull URI FOLDER, and push FOLDER",
         )
-    publication = read_publication(folder)
+    publication = read_pushable(folder)
     if publication.repository_kind != place.type:
         right = address(replace(place, type=publication.repository_kind))
         raise HubError(f"{folder} is pushed to {right}: found {address(place)}", hint=f"write {right}")
@@ -126,7 +126,7 @@ def push(folder: str | Path, to: str, *, private: bool = True, licence: str | No
 class _Push:
     """One push: what is there, and what was sent so far."""
 
-    def __init__(self, publication: Publication, repository: Repository, licence: str | None) -> None:
+    def __init__(self, publication: Pushable, repository: Repository, licence: str | None) -> None:
         self.publication, self.repository, self.licence = publication, repository, licence
         paths = publication.paths()
         self.entries = {paths[entry.name]: entry for entry in publication.files}
@@ -143,7 +143,7 @@ class _Push:
         head = self.repository.head()
         tree = self.repository.tree(head)
         folder, kind, record = self.publication.folder, self.publication.kind, self.publication.record
-        if (found := publication_kind(tree)) not in (None, kind):
+        if (found := pushable_kind(tree)) not in (None, kind):
             raise HubError(
                 f"{self.repository} holds another kind of files: expected {kind}, found {found}",
                 hint="push it to another repository",

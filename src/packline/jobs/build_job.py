@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from packline.encoders.parity import RoundTrip
-from packline.errors import RecipeError
+from packline.errors import RecipeError, refuse_name
 from packline.fingerprint import Hasher
 from packline.jobs.engine import run_job
 from packline.jobs.events import (
@@ -52,7 +52,6 @@ from packline.recipe import Recipe, RunOptions, is_limited
 from packline.sources.files import not_text_notes
 from packline.sources.piece_checksum import piece_checksum, stream_checksum
 from packline.sources.reader import Span, read_span
-from packline.storage.inputs import refuse_name
 from packline.store.ledger import totals_by_source
 from packline.store.manifest import InputPiece, Manifest, Receipt, split_warnings
 from packline.store.naming import planned_name
@@ -89,10 +88,21 @@ def run_build(
     Raises:
         PacklineError: the build stopped; running it again resumes from the committed units.
     """
+    return run_job(make_build(recipe, out, options, started, reuse, on), on_event, on=on)
+
+
+def make_build(
+    recipe: Recipe,
+    out: str | Path,
+    options: RunOptions = RunOptions(),  # noqa: B008  frozen
+    started: float | None = None,
+    reuse: str | Path | None = None,
+    on: On = "local",
+) -> BuildJob:
+    """The job of a build; see `run_build`."""
     refuse_name(str(out))
     began = time.monotonic() if started is None else started
-    earlier = None if reuse is None else str(reuse)
-    return run_job(BuildJob(recipe, str(out), options, began, earlier, on=on), on_event, on=on)
+    return BuildJob(recipe, str(out), options, began, None if reuse is None else str(reuse), on=on)
 
 
 class BuildJob(StoreJob[BuildResult, Finished]):

@@ -20,7 +20,6 @@ import contextlib
 import tempfile
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 import msgspec
 
@@ -30,20 +29,18 @@ from packline.jobs.identity import BuildIdentity, input_differences, refuse_diff
 from packline.jobs.job import Opening
 from packline.jobs.plan import PLAN, Unit, read_plan
 from packline.jobs.receipts import JOINED, CommittedReceipts
-from packline.jobs.work import WorkFolder, open_results, process_name, store_work_folder
+from packline.jobs.work import WorkFolder, process_name
 from packline.recipe import recipe_difference
 from packline.sources.files import InputFile
-from packline.storage.inputs import refuse_name
 from packline.storage.local import disk_errors
-from packline.storage.places import is_remote
+from packline.storage.places import is_remote, open_results
+from packline.storage.publication import WORK
 from packline.store.files import FileEntry
 from packline.store.manifest import (
     MANIFEST,
-    WORK,
     Manifest,
     Receipt,
     StreamReceipt,
-    manifest_files,
     to_json,
 )
 from packline.store.manifest_check import read_manifest
@@ -86,74 +83,23 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         ResumeMismatch: it contains another build, with the difference.
     """
 
-    busy, last = "another build is writing into", MANIFEST
+    busy, what = "another build is writing into", "packline build"
 
     def __init__(self, place: str | Path) -> None:
-        self._place = str(place)
-        storage = open_results(self._place)
-        super().__init__(
-            storage.place,
-            storage,
-            store_work_folder(self._place),
-            BuildIdentity,
-            record=f"{WORK}/build.json",
-            receipts=RECEIPTS,
-        )
-
-    @property
-    def path(self) -> Path:
-        """Path of a local store.
-
-        Raises:
-            StoreError: the store is elsewhere.
-        """
-        if self.is_remote:
-            raise StoreError(f"{self.place} is not a local folder", hint="choose a local --out for this")
-        return Path(self._place)
-
-    @property
-    def parent(self) -> Path:
-        """Local folder that must be writable."""
-        return self.work if self.is_remote else self.path
+        super().__init__(str(place), BuildIdentity, f"{WORK}/build.json", RECEIPTS, MANIFEST)
 
     @property
     def reuse(self) -> Path:
         """Folder for files of another store, on their way into this one."""
         return self._own_folder("reuse")
 
-    def __enter__(self) -> Self:
-        if not self.is_remote:
-            path = self.path
-            refuse_name(str(path))
-            if path.exists() and not path.is_dir():
-                raise StoreError(
-                    f"{path} is a file: expected a folder to build into", hint="choose another --out"
-                )
-        if first := self._foreign():
-            raise StoreError(
-                f"{self.place} is not empty and holds no packline build: found {first}",
-                hint="choose a new or empty folder for --out",
-            )
-        return super().__enter__()
-
     def exists(self) -> bool:
         """True if a build has begun here, or is finished."""
-        return self.storage.facts(self._record) is not None or self.storage.facts(MANIFEST) is not None
-
-    def _foreign(self) -> str:
-        """Name of something in a folder that is not that of a store; empty if there is none."""
-        if self.is_remote:
-            if self.exists():
-                return ""
-            return next((one.name for one in self.storage.walk() if not one.name.startswith(WORK)), "")
-        path = self.path
-        if not path.is_dir() or self.work.exists() or (path / MANIFEST).exists():
-            return ""
-        return min((found.name for found in path.iterdir()), default="")
+        return self.storage.facts(self._begun) is not None or self.is_complete()
 
     def finished(self) -> Manifest | None:
         """Manifest, if the store is complete."""
-        return read_published(self._place)
+        return read_published(self.place)
 
     def begin(
         self, identity: BuildIdentity, tokenizer_json: str, files: Sequence[InputFile] = ()
@@ -298,12 +244,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         self.storage.sync(RECEIPTS)
         self.storage.delete(self.storage.list(TOKENIZER))
         self.storage.delete([*self.storage.list(JOINED), f"{WORK}/{PLAN}"])
-        self.storage.delete([self._record])
-
-    def publish(self, manifest: Manifest) -> None:
-        """Write the tables, then the manifest, which makes the folder a store."""
-        for name, data in manifest_files(manifest).items():
-            self.storage.put_new(name, data)
+        self.storage.delete([self._begun])
 
     def drop_unlisted(self, manifest: Manifest) -> None:
         """Delete files of units that a published store does not list, such as those of withdrawn units."""
@@ -330,7 +271,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         """
         storage = self.storage
         with disk_errors(self.parent):
-            storage.delete([self._record, f"{WORK}/{PLAN}"])
+            storage.delete([self._begun, f"{WORK}/{PLAN}"])
             for folder in (RECEIPTS, REJECTS, TOKENIZER):
                 storage.delete(storage.list(folder))
             storage.delete([entry.name for shard in manifest.shards for entry in shard.files])
@@ -338,18 +279,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             storage.delete([MANIFEST])
             storage.sync()
             storage.delete([entry.name for entry in manifest.tables])
-
-    def clean(self) -> str:
-        """Remove the work folder of a finished store, unless another process still has it open.
-
-        Returns:
-            The files left and the reason; empty if none are left.
-        """
-        if self.storage.facts(MANIFEST) is None:
-            return ""
-        if self.is_remote:
-            self.clear_records()
-        return self.leave()
 
     def entry(self, name: str) -> FileEntry:
         """Manifest entry of a small file of the store."""

@@ -29,7 +29,7 @@ from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors, share_file, sync_file, sync_folder
 from packline.storage.places import refuse_remote
 from packline.store.files import HINT, FileEntry, stat_file
-from packline.store.manifest import Manifest, refuse_empty, to_json
+from packline.store.manifest import Manifest, manifest_files, refuse_empty, to_json
 from packline.store.manifest_check import read_manifest
 from packline.store.merging import merge_manifests
 from packline.store.paths import StorePath, local_file, store_path
@@ -158,7 +158,7 @@ class _Merge:
                 part.refuse_changed()
             if self._verify:
                 self._compare_checksums()
-            folder.publish(self.manifest)
+            folder.publish(manifest_files(self.manifest))
             self._clean()
             refuse_empty(folder.path, self.manifest)
             return self._result()

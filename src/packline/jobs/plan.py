@@ -20,8 +20,9 @@ from packline.recipe import Recipe, is_limited
 from packline.sources.files import InputFile
 from packline.sources.reader import Span
 from packline.storage.protocol import Storage
+from packline.storage.publication import WORK
 from packline.store.ledger import source_names
-from packline.store.manifest import WORK, ImportEntry, StreamReceipt, TokenizerEntry
+from packline.store.manifest import ImportEntry, StreamReceipt, TokenizerEntry
 from packline.store.naming import planned_name
 from packline.store.tables import InputEntry
 

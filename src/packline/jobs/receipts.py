@@ -21,8 +21,9 @@ import msgspec
 from packline.errors import PacklineError
 from packline.fingerprint import hash_bytes
 from packline.storage.protocol import Storage
+from packline.storage.publication import WORK
 from packline.store.files import FileEntry
-from packline.store.manifest import WORK, Receipt, StreamReceipt, to_json
+from packline.store.manifest import Receipt, StreamReceipt, to_json
 from packline.store.naming import STREAM
 from packline.store.tables import RECEIPTS
 

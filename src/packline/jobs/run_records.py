@@ -19,7 +19,8 @@ import msgspec
 from packline.errors import PacklineError
 from packline.jobs.work import Command, process_name
 from packline.storage.protocol import Storage
-from packline.store.manifest import WORK, to_json
+from packline.storage.publication import WORK
+from packline.store.manifest import to_json
 
 RUNS = f"{WORK}/runs"
 

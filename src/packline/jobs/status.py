@@ -24,17 +24,18 @@ from packline.jobs.identity import BuildIdentity
 from packline.jobs.plan import UnitCount, read_plan
 from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.run_records import read_runs
-from packline.jobs.work import PARTS, Command, is_running, read_command, sharing_processes, staging_folder
+from packline.jobs.work import PARTS, Command, is_running, read_command, sharing_processes
 from packline.recipe import Recipe
 from packline.storage.local import LocalFolder
 from packline.storage.places import is_remote, open_storage
 from packline.storage.protocol import Storage
+from packline.storage.publication import WORK
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
-from packline.store.manifest import MANIFEST, WORK, Manifest
+from packline.store.manifest import MANIFEST, Manifest
 from packline.store.manifest_check import read_manifest
 
-EXPORTED = "packline.json"
-"""Record of a finished export."""
+EXPORTED, IDENTITY = "packline.json", f"{WORK}/export.json"
+"""Records of an export that is complete, and of one that has begun."""
 State = Literal["finished", "running", "interrupted", "unknown"]
 
 
@@ -87,44 +88,36 @@ def status(path: str | Path) -> Status:
     Traceback (most recent call last):
     packline.errors.StoreNotFound: nowhere does not exist
     """
-    if is_remote(place := str(path)):
-        return _remote(place)
-    folder = Path(path)
-    if (found := _export(folder)) is not None:
-        return found
-    if (folder / MANIFEST).exists() or not (folder / WORK).is_dir():
-        return _finished(place, read_manifest(folder))  # or an error that names what is there
-    state: State = "running" if is_running(folder / WORK) else "interrupted"
-    storage = LocalFolder(folder)
-    identity = _identity(storage)
-    if identity is None:
-        if (folder / MANIFEST).exists():  # it has finished in the meantime
-            return _finished(place, read_manifest(folder))
-        return _without_recipe(place, state, _bytes_below(folder))
-    found = _begun(storage, identity, state, _bytes_below(folder), read_command(folder / WORK))
-    return msgspec.structs.replace(found, processes=sharing_processes(folder / WORK))
-
-
-def _remote(place: str) -> Status:
-    """Status of a store that is not in a local folder, from its records alone."""
-    storage = open_storage(place)
-    if (manifest := read_published(place)) is not None:
-        return _finished(place, manifest)
-    identity = _identity(storage)
-    is_export = identity is None and storage.facts(f"{WORK}/export.json") is not None
+    place, storage = str(path), open_storage(path)
+    work = None if is_remote(place) else Path(place) / WORK
     if storage.facts(EXPORTED) is not None:
         return _without_recipe(place, "finished", _size_of(storage), kind="export")
-    if identity is None and not is_export:
+    identity = None if storage.facts(MANIFEST) is not None else _identity(storage)
+    export = identity is None and storage.facts(IDENTITY) is not None
+    if identity is None and not export and (work is None or not work.is_dir()):
+        if (manifest := read_published(place)) is not None:
+            return _finished(place, manifest, storage)
+        if work is not None:
+            read_manifest(Path(place))  # the error that names what is there
         raise StoreNotFound(f"{place} holds no store, and no job has begun there", hint="check the URI")
-    runs = read_runs(storage)
-    state: State = "running" if any(run.may_run for run in runs) else "interrupted" if runs else "unknown"
-    command = next((run.command for run in reversed(runs) if run.command is not None), None)
-    if identity is None:
-        found = _unfinished_export(place, state, _size_of(storage), storage.list(f"{WORK}/{PARTS}"), command)
+    if identity is None and (manifest := read_published(place)) is not None:
+        return _finished(place, manifest, storage)
+    size, last = _size_of(storage), ""
+    if work is not None:
+        state: State = "running" if is_running(work) else "interrupted"
+        command, processes = read_command(work), sharing_processes(work)
     else:
-        found = _begun(storage, identity, state, _size_of(storage), command)
-    processes = sorted({f"{run.host}-{run.process}" for run in runs if run.may_run})
-    last = str(runs[-1]) if runs else ""
+        runs = read_runs(storage)
+        state = "running" if any(run.may_run for run in runs) else "interrupted" if runs else "unknown"
+        command = next((run.command for run in reversed(runs) if run.command is not None), None)
+        processes = sorted({f"{run.host}-{run.process}" for run in runs if run.may_run})
+        last = str(runs[-1]) if runs else ""
+    if export:
+        found = _unfinished_export(place, state, size, storage.list(f"{WORK}/{PARTS}"), command)
+    elif identity is not None:
+        found = _begun(storage, identity, state, size, command)
+    else:
+        found = _without_recipe(place, state, size)
     return msgspec.structs.replace(found, processes=processes, driver=last)
 
 
@@ -183,19 +176,6 @@ def _without_recipe(place: str, state: State, size: int, **known: Any) -> Status
     )
 
 
-def _export(out: Path) -> Status | None:
-    """Status of an export; None if there is none."""
-    work = staging_folder(Path(os.path.abspath(out)))
-    size = _bytes_below(out) + _bytes_below(work)
-    if (out / EXPORTED).exists():
-        return _without_recipe(str(out), "finished", size, kind="export")
-    if out.exists() or not work.is_dir():
-        return None
-    state: State = "running" if is_running(work) else "interrupted"
-    found = _unfinished_export(str(out), state, size, LocalFolder(work).list(PARTS), read_command(work))
-    return msgspec.structs.replace(found, processes=sharing_processes(work))
-
-
 def _unfinished_export(
     place: str, state: State, size: int, receipts: Sequence[str], command: Command | None
 ) -> Status:
@@ -212,7 +192,7 @@ def _unfinished_export(
     )
 
 
-def _finished(place: str, manifest: Manifest) -> Status:
+def _finished(place: str, manifest: Manifest, storage: Storage) -> Status:
     return Status(
         path=place,
         state="finished",
@@ -223,7 +203,7 @@ def _finished(place: str, manifest: Manifest) -> Status:
         tokens=manifest.tokens,
         ledger=manifest.ledger,
         sources=manifest.sources,
-        bytes_on_disk=manifest.store_bytes if is_remote(place) else _bytes_below(Path(place)),
+        bytes_on_disk=manifest.store_bytes if is_remote(place) else _size_of(storage),
         recipe=manifest.recipe,
         tokenizer_fingerprint=manifest.tokenizer.fingerprint,
         eod=manifest.tokenizer.eod,
@@ -244,7 +224,9 @@ def _identity(storage: Storage) -> BuildIdentity | None:
 
 
 def _size_of(storage: Storage) -> int:
-    """Total size of all files."""
+    """Total size of all files, unfinished ones included; one deleted meanwhile counts as empty."""
+    if isinstance(storage, LocalFolder):
+        return _bytes_below(storage.path)
     return sum(one.size for one in storage.walk())
 
 

@@ -23,6 +23,7 @@ from packline.encoders.parity import RoundTrip, plain_round_trip
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, ResumeMismatch, StoreError, TokenizerError
+from packline.fingerprint import seal_of
 from packline.jobs.document_order import DocumentOrder, units_left
 from packline.jobs.events import Comparing, ImportPlanned, Note, UnitDone
 from packline.jobs.folder import StoreFolder
@@ -55,6 +56,7 @@ from packline.store.manifest import (
     StreamReceipt,
     assemble,
     join_checksums,
+    manifest_files,
     refuse_empty,
     tokenizer_entry,
 )
@@ -103,6 +105,8 @@ class StoreJob(Job[Unit, R, S]):
         """Receipts of committed units."""
         self.streams: dict[str, StreamReceipt] = {}
         """Receipts of streams that were read to their end."""
+        self.manifest: Manifest
+        """The published manifest, set at the end."""
         self.val_share: float | msgspec.UnsetType = msgspec.UNSET
         """Value of val_fraction that `val_documents` amounts to."""
 
@@ -167,6 +171,7 @@ class StoreJob(Job[Unit, R, S]):
         if discarded:
             return None
         refuse_empty(folder.place, manifest)
+        self.manifest = manifest
         return self.done(manifest, nothing_to_do=True)
 
     def _refuse_other_store(self, manifest: Manifest) -> None:
@@ -315,7 +320,7 @@ class StoreJob(Job[Unit, R, S]):
         except PacklineError:
             folder.release()
             raise
-        publish_store(folder, manifest, self.plan)
+        self.manifest = publish_store(folder, manifest, self.plan)
         self._clean()
         refuse_empty(folder.place, manifest)
         return self.done(manifest)
@@ -360,11 +365,17 @@ def make_manifest(
     )
 
 
-def publish_store(folder: StoreFolder, manifest: Manifest, plan: Plan) -> None:
-    """Write the tables and the manifest, then delete what they do not name, where that may be."""
+def publish_store(folder: StoreFolder, manifest: Manifest, plan: Plan) -> Manifest:
+    """Write the tables and the manifest, then delete what they do not name, where that may be.
+
+    Returns:
+        The manifest with its checksum.
+    """
     record_etags(manifest, source_names(plan.recipe), plan.files)
-    folder.publish(manifest)
+    files = manifest_files(manifest)
+    folder.publish(files)
     folder.drop_unlisted(manifest)
+    return msgspec.structs.replace(manifest, checksum=seal_of(files[MANIFEST]))
 
 
 def _with_checksums(

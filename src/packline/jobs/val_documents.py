@@ -33,7 +33,8 @@ from packline.jobs.text_build import TextBuild
 from packline.jobs.text_unit import KEEP, judge, refusing_changes
 from packline.sources.files import InputFile
 from packline.sources.reader import read_span
-from packline.store.manifest import WORK, to_json
+from packline.storage.publication import WORK
+from packline.store.manifest import to_json
 
 RECORD = f"{WORK}/val_share.json"
 

@@ -27,13 +27,13 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import msgspec
 
-from packline.errors import PacklineError, StoreBusy, StoreError
+from packline.errors import PacklineError, StoreBusy, StoreError, refuse_name
 from packline.fingerprint import hash_bytes
 from packline.storage.hub_inputs import read_only
 from packline.storage.local import disk_errors, publish_bytes, user_cache
-from packline.storage.places import HUB, is_remote, open_storage
-from packline.storage.protocol import Storage
-from packline.store.manifest import WORK, to_json
+from packline.storage.places import HUB, ONE_WRITER, is_remote, open_results
+from packline.storage.publication import WORK, Publication
+from packline.store.manifest import to_json
 
 ENDING_SECONDS = 2
 """Time to wait for a lock: the workers of a process that was just killed hold it until they have ended."""
@@ -46,19 +46,8 @@ COMMAND = "command.json"
 """File in the work folder with the command that resumes the build, for users; nothing depends on it."""
 SCRATCH = "PACKLINE_SCRATCH"
 """Environment variable with the folder for unfinished files of jobs whose results are stored elsewhere."""
-ONE_WRITER = "PACKLINE_ONE_WRITER"
-"""Environment variable by which the user promises that no other process writes into the store."""
 
 Identity = TypeVar("Identity", bound=msgspec.Struct)
-
-
-def open_results(place: str) -> Storage:
-    """Storage of the results of a job at a place."""
-    if is_remote(place) and os.environ.get(ONE_WRITER):
-        from packline.storage.objects import ObjectFolder
-
-        return ObjectFolder(place, one_writer=True)
-    return open_storage(place)
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -84,19 +73,10 @@ def read_command(work: Path) -> Command | None:
         return None
 
 
-def staging_folder(out: Path) -> Path:
-    """Work folder of a job whose result appears at `out` by one rename.
+def work_folder(place: str) -> Path:
+    """Work folder of a job: in the local folder of its result, or in the scratch folder.
 
-    >>> staging_folder(Path("data/rows")).as_posix()
-    'data/.rows.packline'
-    """
-    return out.with_name(f".{out.name}.packline")
-
-
-def store_work_folder(place: str) -> Path:
-    """Work folder of a job whose result is a store: in a local folder, or in the scratch folder.
-
-    >>> store_work_folder("data/store").as_posix()
+    >>> work_folder("data/store").as_posix()
     'data/store/.packline'
     """
     if not is_remote(place):
@@ -108,41 +88,31 @@ def store_work_folder(place: str) -> Path:
     return root / hash_bytes(place.rstrip("/").encode())[:16]
 
 
-def work_folder(place: str) -> Path:
-    """Work folder of an unfinished job: that of an export if there is one, else that of a store."""
-    if is_remote(place):
-        return store_work_folder(place)
-    out = Path(place)
-    staging = staging_folder(Path(os.path.abspath(out)))
-    return staging if staging.is_dir() and not out.exists() else store_work_folder(place)
-
-
 def process_name() -> str:
     """Name of this process, for its own folders: host and process id."""
     host = "".join(letter if letter.isalnum() else "_" for letter in socket.gethostname())
     return f"{host[:40]}-{os.getpid()}"
 
 
-class WorkFolder(Generic[Identity]):
-    """Folder of a running job; entering it takes its lock.
+class WorkFolder(Publication, Generic[Identity]):
+    """Result of a job that runs; entering it takes the lock of its work folder.
 
     Args:
         place: path or URI of the result.
-        storage: storage of the results, with the records of the job.
-        work: local folder for the lock and for unfinished files.
         kind: type of the identity.
-        record: name of the file with the identity.
+        begun: name of the file with the identity.
         receipts: name of the folder of receipts.
+        record: name of the file that completes the result.
 
     Raises:
         StoreBusy: another process has locked it.
-        StoreError: it cannot be written.
+        StoreError: it cannot be written, or something else is there.
     """
 
     busy: ClassVar[str]
     """Message for a folder that is locked."""
-    last: ClassVar[str]
-    """Name of the file that is written last of all: with it, the result is published."""
+    what: ClassVar[str]
+    """Kind of the result, for messages."""
     shared = False
     """Set before entering: other processes may run units of the same job at the same time."""
     drives = True
@@ -150,20 +120,24 @@ class WorkFolder(Generic[Identity]):
     _run: Any = None
     """Record of this process (`run_records`), for results in an object store."""
 
-    def __init__(
-        self, place: str, storage: Storage, work: Path, kind: type[Identity], *, record: str, receipts: str
-    ) -> None:
-        self.place, self.storage, self.work = place, storage, work
+    def __init__(self, place: str, kind: type[Identity], begun: str, receipts: str, record: str) -> None:
+        super().__init__(open_results(place), record)
+        self.place, self.work = self.storage.place, work_folder(place)
         self.is_remote = is_remote(place)
         """True unless the results are in a local folder."""
-        self._kind, self._record, self._receipts = kind, record, receipts
+        self._kind, self._begun, self._receipts = kind, begun, receipts
         self._own = ""
         self._joined = -1
         self.descriptor = -1
         """File descriptor of the lock."""
 
     def __enter__(self) -> Self:
+        if not self.is_remote:
+            refuse_name(self.place)
+            if os.path.exists(self.place) and not os.path.isdir(self.place):
+                raise StoreError(f"{self.place} is a file: expected a folder", hint="choose another --out")
         try:
+            self.refuse_foreign(self._begun, self.what)
             with disk_errors(self.parent):
                 self.descriptor = self._take_lock(self.work / "lock")
                 if self.shared:
@@ -247,7 +221,7 @@ class WorkFolder(Generic[Identity]):
                 shutil.rmtree(self.work)
         except OSError as error:
             reason = f"{error.filename or self.work}: {error.strerror}"
-            return f"{self.work} was not removed ({reason}); the store is complete without it"
+            return f"{self.work} was not removed ({reason}); the result is complete without it"
         return ""
 
     def _others(self) -> bool:
@@ -268,7 +242,18 @@ class WorkFolder(Generic[Identity]):
     @property
     def parent(self) -> Path:
         """Local folder that must be writable."""
-        return self.work
+        return self.work if self.is_remote else self.path
+
+    @property
+    def path(self) -> Path:
+        """Path of a local result.
+
+        Raises:
+            StoreError: the result is elsewhere.
+        """
+        if self.is_remote:
+            raise StoreError(f"{self.place} is not a local folder", hint="choose a local --out for this")
+        return Path(self.place)
 
     def record_run(self) -> None:
         """Check that an object store keeps to conditions, and record that this process runs the job.
@@ -294,7 +279,7 @@ class WorkFolder(Generic[Identity]):
         if self._run is not None:
             run, self._run = self._run, None
             run.end()
-            if self.storage.facts(self.last) is not None:
+            if self.is_complete():
                 self.clear_records()
 
     def clear_records(self) -> None:
@@ -302,17 +287,29 @@ class WorkFolder(Generic[Identity]):
         self.end_run()
         self.storage.delete([one.name for one in self.storage.walk(WORK)])
 
+    def clean(self) -> str:
+        """Remove the records and the work folder of a complete result, unless another process has it open.
+
+        Returns:
+            The files left and the reason; empty if none are left.
+        """
+        if not self.is_complete():
+            return ""
+        if self.is_remote:
+            self.clear_records()
+        return self.leave()
+
     def identity(self) -> Identity | None:
         """Identity of the job that was begun here; None if there is none."""
         try:
-            return msgspec.json.decode(self.storage.read(self._record), type=self._kind)
+            return msgspec.json.decode(self.storage.read(self._begun), type=self._kind)
         except FileNotFoundError:
             return None
 
     def record_identity(self, identity: Identity) -> Identity | None:
         """Record the identity; that of another job, if its process was first."""
         try:
-            self.storage.put_new(self._record, to_json(identity))
+            self.storage.put_new(self._begun, to_json(identity))
         except StoreError:
             if (other := self.identity()) is None:
                 raise

@@ -35,10 +35,11 @@ import msgspec
 
 from packline.errors import BuildStopped, RecipeError, StoreError, StoreNotFound, WaitedTooLong
 from packline.jobs.status import status
-from packline.loading.ahead import make_ahead
 from packline.loading.growing import GrowingBuild
 from packline.loading.loader import Batch, Loader, chosen_fields
 from packline.loading.mixture import Stage, Weight
+from packline.loading.order import row_order
+from packline.loading.read_ahead import make_ahead
 from packline.loading.run_file import (
     RunFile,
     SourceSettings,
@@ -52,7 +53,7 @@ from packline.loading.run_summary import refuse_used_again
 from packline.loading.schedule import Schedule
 from packline.loading.state import check_past, check_state, check_step, check_units
 from packline.packing.batch import RowSource
-from packline.packing.packer import Keys
+from packline.packing.options import Keys, LoaderOptions
 from packline.packing.rows import Rows
 from packline.settings import RowKeywords
 from packline.toml import is_toml
@@ -101,7 +102,7 @@ class Follower(Loader):
         on_wait: Callable[[Waiting], None] | None = None,
     ) -> None:
         settings = run.loader
-        order = settings.row_order
+        order = row_order(settings)
         if not order.window_rows:
             raise RecipeError(
                 "order is global: it needs the number of rows, and a store that is followed has no end yet",
@@ -113,7 +114,7 @@ class Follower(Loader):
         names = dict.fromkeys(source.store for stage in run.stages for source in stage.sources)
         self._builds = {name: GrowingBuild(name) for name in names}
         self._pending: Mapping[str, Any] | None = None
-        self._place(settings.seed, rank, world_size, settings.keys, settings.prefetch)
+        self._place(settings, rank, world_size)
         self._wait(0, lambda: all(build.known for build in self._builds.values()))
         self.schedule = self._make_schedule()
         self._check_batch_sizes()
@@ -380,8 +381,8 @@ def follow(
     return Follower(run, rank=rank, world_size=world_size, timeout=timeout, grace=grace, on_wait=on_wait)
 
 
-OF_LOADER = ("batch_size", "seed", "order", "block_rows", "window_blocks")
-"""Settings of rows that belong to the loader."""
+OF_LOADER = [name for name in LoaderOptions.__struct_fields__ if name in RowKeywords.__annotations__]
+"""Keywords of rows that belong to the loader."""
 
 
 def _run_of(

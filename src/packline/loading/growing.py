@@ -29,13 +29,14 @@ from packline.fingerprint import hash_bytes, hash_value
 from packline.jobs.document_order import DocumentOrder
 from packline.jobs.plan import Plan, Unit, read_plan
 from packline.jobs.work import is_running
-from packline.loading.units_read import build_identity, selected_names
+from packline.loading.needed_units import build_identity, selected_names
 from packline.packing.batch import FIELDS
 from packline.packing.cache import PlanMemory
 from packline.packing.documents import selection_settings
 from packline.packing.filtering import filter_identity
 from packline.packing.layout import Outline
-from packline.packing.packer import RowOptions, Spans
+from packline.packing.options import RowOptions
+from packline.packing.packer import Spans
 from packline.packing.rows import (
     Rows,
     SplitRows,
@@ -48,10 +49,11 @@ from packline.packing.rows import (
 from packline.packing.windows import WindowedBestFit, window_of
 from packline.recipe import SPLITS, Recipe
 from packline.storage.local import LocalFolder
+from packline.storage.publication import WORK
 from packline.store.files import FileEntry
 from packline.store.ledger import source_names
 from packline.store.lookup import check_names
-from packline.store.manifest import MANIFEST, WORK, Manifest, Receipt, StreamReceipt, assemble
+from packline.store.manifest import MANIFEST, Manifest, Receipt, StreamReceipt, assemble
 from packline.store.naming import STREAM
 from packline.store.reader import StoreReader
 from packline.store.tables import RECEIPTS

@@ -24,23 +24,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args, overload
 
+import msgspec
 import numpy as np
 
-from packline.errors import RecipeError, refuse_unknown_names
-from packline.loading.ahead import PlanAhead, ReadAhead, make_ahead
+from packline.errors import RecipeError, refuse_unknown_names, unknown_name
 from packline.loading.fetch_ahead import FetchAhead
 from packline.loading.mixture import Mixture, Stage
-from packline.loading.order import OrderName, row_order
+from packline.loading.order import row_order
+from packline.loading.read_ahead import PlanAhead, ReadAhead, make_ahead
 from packline.loading.run_summary import refuse_used_again
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage, parts_of
 from packline.loading.state import check_past, check_state, check_step, check_units, save_state
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, BatchPart, CompactBatch, read_batch
 from packline.packing.layout import IGNORED
-from packline.packing.packer import Keys
+from packline.packing.options import Keys, LoaderOptions, OrderName, check_options
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from packline.packing.batch import RowSource
+    from packline.settings import LoaderKeywords
     from packline.store.fetching import Traffic
 
 
@@ -128,27 +132,33 @@ class Loader(Notebook):
         prefetch: int = 2,
     ) -> None:
         self.fields = chosen_fields(fields, keys)
-        self._place(seed, rank, world_size, keys, prefetch)
-        chosen = row_order(order, shuffle=shuffle, block_rows=block_rows, window_blocks=window_blocks)
+        options = LoaderOptions(
+            seed=seed,
+            shuffle=shuffle,
+            order=order,
+            block_rows=block_rows,
+            window_blocks=window_blocks,
+            keys=keys,
+            prefetch=prefetch,
+        )
+        self._place(check_options(options), rank, world_size)
         self.schedule = Schedule(
             _stages(rows, epochs),
             batch_size=batch_size,
             batch_tokens=batch_tokens,
             seed=self.seed,
-            order=chosen,
+            order=row_order(options),
         )
         self._check_batch_sizes()
         refuse_used_again(self.schedule)
 
-    def _place(self, seed: int, rank: int, world_size: int, keys: Keys, prefetch: int) -> None:
+    def _place(self, options: LoaderOptions, rank: int, world_size: int) -> None:
         """Check and keep what does not depend on rows."""
-        seed, rank, world_size = map(operator.index, (seed, rank, world_size))  # NumPy's integers too
+        rank, world_size = operator.index(rank), operator.index(world_size)  # NumPy's integers too
         if world_size < 1 or not 0 <= rank < world_size:
             raise RecipeError(f"expected a rank from 0 to world_size - 1 = {world_size - 1}, found {rank}")
-        if prefetch < 0:
-            raise RecipeError(f"expected prefetch of 0 or more batches, found {prefetch}")
-        self.seed, self.rank, self.world_size = seed, rank, world_size
-        self.keys, self.prefetch = keys, prefetch
+        self.seed, self.rank, self.world_size = options.seed, rank, world_size
+        self.keys, self.prefetch = options.keys, options.prefetch
         self.begins_at = self._step = self._pass = 0
         self.workers_began = SharedFlag()
         self._read_ahead = ReadAhead()
@@ -172,23 +182,13 @@ class Loader(Notebook):
                 )
 
     @classmethod
-    @refuse_unknown_names
     def from_file(
         cls,
         path: str | Path,
         *,
         rank: int = 0,
         world_size: int = 1,
-        batch_size: int | None = None,
-        batch_tokens: int | str | None = None,
-        seed: int | None = None,
-        shuffle: bool | None = None,
-        order: OrderName | None = None,
-        block_rows: int | None = None,
-        window_blocks: int | None = None,
-        fields: Sequence[str] | None = None,
-        keys: Keys | None = None,
-        prefetch: int | None = None,
+        **changes: Unpack[LoaderKeywords],
     ) -> Loader:
         """Make the loader of a run file.
 
@@ -196,16 +196,7 @@ class Loader(Notebook):
             path: a TOML file; docs/reading.md lists its settings.
             rank: number of this process among those that train, from 0.
             world_size: number of such processes.
-            batch_size: replaces the file's setting, as do the other arguments. None: as in the file.
-            batch_tokens: see `Loader`.
-            seed: see `Loader`.
-            shuffle: see `Loader`.
-            order: see `Loader`.
-            block_rows: see `Loader`.
-            window_blocks: see `Loader`.
-            fields: see `Loader`.
-            keys: see `Loader`.
-            prefetch: see `Loader`.
+            changes: settings of `Loader` that replace those of the file; None: as in the file.
 
         Raises:
             RecipeError: an invalid run file, or a rank outside the world.
@@ -217,24 +208,16 @@ class Loader(Notebook):
         """
         from packline.loading.run_file import load_run
 
-        stages, settings = load_run(path)
-        if batch_size is None and batch_tokens is None:
-            batch_size, batch_tokens = settings.batch_size, settings.batch_tokens
-        return cls(
-            stages,
-            batch_size=batch_size,
-            batch_tokens=batch_tokens,
-            seed=settings.seed if seed is None else seed,
-            rank=rank,
-            world_size=world_size,
-            shuffle=settings.shuffle if shuffle is None else shuffle,
-            order=settings.order if order is None else order,
-            block_rows=settings.block_rows if block_rows is None else block_rows,
-            window_blocks=settings.window_blocks if window_blocks is None else window_blocks,
-            fields=settings.fields if fields is None else fields,
-            keys=settings.keys if keys is None else keys,
-            prefetch=settings.prefetch if prefetch is None else prefetch,
-        )
+        known = {"rank", "world_size", *LoaderOptions.__struct_fields__} - {"plans"}
+        for name in changes.keys() - known:
+            raise unknown_name(f"Loader.from_file has no setting {name!r}", name, known)
+        stages, options = load_run(path)
+        given = {name: value for name, value in changes.items() if value is not None}
+        if "batch_size" in given or "batch_tokens" in given:
+            options = msgspec.structs.replace(options, batch_size=None, batch_tokens=None)
+        settings: dict[str, Any] = msgspec.structs.asdict(options) | given
+        del settings["plans"]
+        return cls(stages, rank=rank, world_size=world_size, **settings)
 
     def __len__(self) -> int:
         """Total number of steps: batches from the first to the last, whatever the current step."""

@@ -38,16 +38,15 @@ costs one block each time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 import numpy as np
 
 from packline.errors import RecipeError
+from packline.packing.options import LoaderOptions
 from packline.permutation import Permutation
 
-OrderName = Literal["global", "blocks"]
-ORDERS: tuple[OrderName, ...] = get_args(OrderName)
 BLOCK_ROWS = 256
 """Default rows of a block: 2 MB of rows of 4,096 tokens in uint16, enough for sequential reads."""
 WINDOW_BLOCKS = 256
@@ -63,7 +62,7 @@ WINDOWS_AT_ONCE = 64
 class RowOrder(msgspec.Struct, frozen=True):
     """Settings of an order; made by `row_order`.
 
-    >>> row_order("blocks", block_rows=64), str(row_order())
+    >>> row_order(LoaderOptions(order="blocks", block_rows=64)), str(row_order())
     (RowOrder(kind='blocks', block_rows=64, window_blocks=256), 'global')
     """
 
@@ -90,54 +89,33 @@ class RowOrder(msgspec.Struct, frozen=True):
 GLOBAL = RowOrder()
 
 
-def row_order(
-    order: str = "global",
-    *,
-    shuffle: bool = True,
-    block_rows: int | None = None,
-    window_blocks: int | None = None,
-) -> RowOrder:
-    """Order of rows from the arguments of a loader.
-
-    Args:
-        order: `global` or `blocks`.
-        shuffle: False for the stored order.
-        block_rows: rows of a block; None: the default.
-        window_blocks: blocks of a window; None: the default.
+def row_order(options: LoaderOptions = LoaderOptions()) -> RowOrder:  # noqa: B008  frozen
+    """Order of the rows of every source.
 
     Raises:
-        RecipeError: an unknown order, a size out of bounds, or settings that contradict each other.
+        RecipeError: sizes of blocks that are too large, or settings that contradict each other.
 
-    >>> row_order("block")
+    >>> row_order(LoaderOptions(block_rows=64))
     Traceback (most recent call last):
-    packline.errors.RecipeError: order is 'block': expected global or blocks
+    packline.errors.RecipeError: block_rows is 64, and order is global
     """
-    if order not in ORDERS:
-        raise RecipeError(f"order is {order!r}: expected {' or '.join(ORDERS)}")
-    if order == "global":
-        for name, value in (("block_rows", block_rows), ("window_blocks", window_blocks)):
+    sizes = {"block_rows": options.block_rows, "window_blocks": options.window_blocks}
+    if options.order == "global":
+        for name, value in sizes.items():
             if value is not None:
                 raise RecipeError(
                     f"{name} is {value}, and order is global", hint='order="blocks" shuffles blocks of rows'
                 )
-        return GLOBAL if shuffle else RowOrder("stored")
-    if not shuffle:
+        return GLOBAL if options.shuffle else RowOrder("stored")
+    if not options.shuffle:
         raise RecipeError(
             'shuffle is False, and order is "blocks": expected one of them',
             hint="leave out order for rows in stored order",
         )
-    rows = BLOCK_ROWS if block_rows is None else block_rows
-    blocks = WINDOW_BLOCKS if window_blocks is None else window_blocks
-    for name, value in (("block_rows", rows), ("window_blocks", blocks)):
-        if not _is_whole(value) or value < 1:
-            raise RecipeError(f"{name} is {value!r}: expected a whole number of 1 or more")
+    rows, blocks = options.block_rows or BLOCK_ROWS, options.window_blocks or WINDOW_BLOCKS
     if rows * blocks > MOST_WINDOW_ROWS:
         raise RecipeError(f"a window has {rows:,} x {blocks:,} rows: expected at most {MOST_WINDOW_ROWS:,}")
-    return RowOrder("blocks", int(rows), int(blocks))
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return RowOrder("blocks", rows, blocks)
 
 
 _NO_BLOCK: tuple[int, int, np.ndarray] = (-1, -1, np.empty(0, np.int64))

@@ -42,10 +42,10 @@ from msgspec import Meta
 
 from packline.conversion import convert
 from packline.errors import PacklineError, RecipeError
-from packline.loading.order import OrderName, RowOrder, row_order
-from packline.packing.packer import DEFAULTS, DocumentFilter, Field, Keys, RowOptions
+from packline.loading.order import row_order
+from packline.packing.options import DEFAULTS, DocumentFilter, LoaderOptions, RowOptions
 from packline.quantities import read_quantities
-from packline.recipe import Natural, Positive, Seed, Share, check_weight
+from packline.recipe import Natural, Positive, Share, check_weight
 from packline.storage.places import is_remote
 from packline.store.paths import StorePath
 from packline.toml import read_table, read_toml
@@ -55,40 +55,6 @@ if TYPE_CHECKING:
     from packline.loading.schedule import Schedule
     from packline.packing.batch import RowSource
     from packline.store.reader import StoreReader
-
-
-class LoaderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Loader settings: the table `[loader]`."""
-
-    batch_size: Positive | None = None
-    """Rows per global batch, over all ranks; required, unless every stage has its own."""
-    batch_tokens: Positive | None = None
-    """The same in tokens, in place of `batch_size`: row lengths must divide it."""
-    seed: Seed = 0
-    """Seed for the order of rows."""
-    shuffle: bool = True
-    """False: rows come in the order of their documents."""
-    order: OrderName = "global"
-    """`global`, or `blocks`: blocks of rows, shuffled within windows."""
-    block_rows: Positive | None = None
-    """For blocks: adjacent rows that stay together."""
-    window_blocks: Positive | None = None
-    """For blocks: blocks whose rows are mixed."""
-    fields: tuple[Field, ...] | None = None
-    """Arrays of a batch; by default tokens, targets, position_ids and segment_ids."""
-    keys: Keys = "packline"
-    """`packline`, or `huggingface` for models that shift the labels internally."""
-    prefetch: Natural = 2
-    """Batches that a thread prepares ahead; 0: none. Does not change any batch."""
-    plans: str | None = None
-    """Folder of pack plans; by default that of the store, or the user's cache."""
-
-    @property
-    def row_order(self) -> RowOrder:
-        """Order of the rows of every source."""
-        return row_order(
-            self.order, shuffle=self.shuffle, block_rows=self.block_rows, window_blocks=self.window_blocks
-        )
 
 
 class SourceSettings(RowOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -132,7 +98,7 @@ class StageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A whole run, as written in the file."""
 
-    loader: LoaderSettings
+    loader: LoaderOptions
     stages: tuple[StageSettings, ...]
 
 
@@ -164,7 +130,7 @@ def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:
     packline.errors.RecipeError: the run file: stages[0] has no setting 'seqlen'
     """
     table = read_table(table, RunFile, name)
-    table["loader"] = read_table(table.get("loader"), LoaderSettings, f"{name}: loader")
+    table["loader"] = read_table(table.get("loader"), LoaderOptions, f"{name}: loader")
     for number, stage in enumerate(_tables(table.get("stages"))):
         where = f"{name}: stages[{number}]"
         stage.update(read_table(stage, StageSettings, where, more=PACKING_FIELDS))
@@ -253,7 +219,7 @@ def _resolved(store: str) -> str:
     return store.rstrip("/") if is_remote(store) else os.path.realpath(store)
 
 
-def load_run(path: str | Path, until: int | None = None) -> tuple[list[Stage], LoaderSettings]:
+def load_run(path: str | Path, until: int | None = None) -> tuple[list[Stage], LoaderOptions]:
     """Stages of a run file with their stores opened, and the loader's settings.
 
     Each store is opened once, however many stages read it.
@@ -286,7 +252,7 @@ def load_run(path: str | Path, until: int | None = None) -> tuple[list[Stage], L
     return stages, run.loader
 
 
-def run_schedule(stages: Sequence[Stage], settings: LoaderSettings) -> Schedule:
+def run_schedule(stages: Sequence[Stage], settings: LoaderOptions) -> Schedule:
     """Schedule of a run, without its loader."""
     from packline.loading.schedule import Schedule
 
@@ -295,7 +261,7 @@ def run_schedule(stages: Sequence[Stage], settings: LoaderSettings) -> Schedule:
         batch_size=settings.batch_size,
         batch_tokens=settings.batch_tokens,
         seed=settings.seed,
-        order=settings.row_order,
+        order=row_order(settings),
     )
 
 
@@ -350,7 +316,7 @@ def _check(run: RunFile, name: str) -> RunFile:
     """Check everything that can be checked before any store is opened."""
     if not run.stages:
         raise RecipeError(f"{name} has no stages", hint="a run file has at least one [[stages]]")
-    tables: list[tuple[str, LoaderSettings | StageSettings]] = [(f"{name}: loader", run.loader)]
+    tables: list[tuple[str, LoaderOptions | StageSettings]] = [(f"{name}: loader", run.loader)]
     tables += [(f"{name}: stages[{number}]", stage) for number, stage in enumerate(run.stages)]
     for where, table in tables:
         if table.batch_size is not None and table.batch_tokens is not None:

@@ -32,7 +32,7 @@ from packline.loading.order import GLOBAL
 from packline.loading.schedule import STORES, UNKNOWN, RunRecord, Schedule
 
 if TYPE_CHECKING:
-    from packline.loading.units_read import UnitsRead
+    from packline.loading.needed_units import UnitsRead
     from packline.packing.batch import RowSource
 
 STATE_VERSION = 1
@@ -224,7 +224,7 @@ def check_units(schedule: Schedule, state: Mapping[str, Any]) -> bool:
 
 
 def _check_source(number: int, rows: RowSource, entry: Any) -> bool:
-    from packline.loading.units_read import build_of, chain_of
+    from packline.loading.needed_units import build_of, chain_of
 
     build, units, chain = entry
     if build_of(rows) != build:
@@ -246,6 +246,6 @@ def _check_source(number: int, rows: RowSource, entry: Any) -> bool:
 
 
 def _read(schedule: Schedule, rows: RowSource, draws: int) -> UnitsRead | None:
-    from packline.loading.units_read import units_read
+    from packline.loading.needed_units import units_read
 
     return units_read(rows, schedule.order, draws)

@@ -26,7 +26,8 @@ from packline.errors import RecipeError
 from packline.packing.blocks import take
 from packline.packing.gather import PlannedRows
 from packline.packing.layout import Layout, Outline
-from packline.packing.packer import Field, Spans
+from packline.packing.options import Field
+from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
 
 ALL_FIELDS: tuple[str, ...] = get_args(Field)

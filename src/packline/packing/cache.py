@@ -5,9 +5,8 @@
         order.u4  long_rows.i8  ...        little-endian, no header, mapped when read
 
 A plan belongs to one store and one set of settings. It is looked up by its fingerprint, which `plan.json`
-records too, and refused if the two differ. Writing is atomic: under a temporary name, then a rename.
-Processes that make the same plan at once do the work twice, and all use the plan that was there first.
-Leftovers of a killed process begin with a dot and are ignored.
+records too, and refused if the two differ. `plan.json` is written last (`publication`); without it there is
+no plan. Processes that make the same plan at once do the work twice, and find each other's files equal.
 
 Checksums are compared when a plan is loaded, if it has at most 1 GB (a tenth of a second); for a larger plan
 only sizes are, unless `check=True` (as in `packline info --seq-len N --write`).
@@ -29,7 +28,8 @@ import numpy as np
 
 from packline.errors import CorruptStore, StoreError
 from packline.fingerprint import Hasher, hash_value
-from packline.storage.local import disk_errors, sync_file, sync_folder, user_cache
+from packline.storage.local import LocalFolder, disk_errors, user_cache
+from packline.storage.publication import Publication
 from packline.store.files import stat_file
 from packline.store.reader import StoreReader
 
@@ -149,7 +149,9 @@ def save_arrays(
         OutOfSpace: the disk is full.
         CorruptStore: something that is not this plan is in the folder.
     """
-    waiting = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.tmp")
+    if (found := load_arrays(folder, fingerprint)) is not None:
+        return found
+    storage, waiting = LocalFolder(folder), folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.tmp")
     try:
         with disk_errors(folder.parent):
             waiting.mkdir(parents=True)
@@ -157,15 +159,8 @@ def save_arrays(
             contents = PlanFile(
                 format_version=FORMAT_VERSION, fingerprint=fingerprint, arrays=entries, facts=dict(facts)
             )
-            (waiting / PLAN).write_bytes(_json_form(contents.sealed()))
-            sync_file(waiting / PLAN)
-            sync_folder(waiting)
-            try:
-                os.rename(waiting, folder)
-            except OSError:
-                if not (folder / PLAN).exists():
-                    raise
-            sync_folder(folder.parent)
+            storage.put_files({path.name: path for path in waiting.iterdir()})
+            Publication(storage, PLAN).publish({PLAN: _json_form(contents.sealed())})
     except OSError as error:
         if isinstance(error, StoreError) or error.strerror is None:
             raise
@@ -189,7 +184,7 @@ def load_arrays(folder: Path, fingerprint: str, *, check: bool | None = None) ->
         check: compare checksums; by default if all arrays have at most 1 GB.
 
     Returns:
-        None if there is no such folder.
+        None if there is no such plan.
 
     Raises:
         CorruptStore: the plan belongs to another store or other settings, has another version, or is damaged.
@@ -197,7 +192,7 @@ def load_arrays(folder: Path, fingerprint: str, *, check: bool | None = None) ->
     >>> load_arrays(Path("nowhere"), "3f9c21d07a54be18") is None
     True
     """
-    if not folder.exists():
+    if not os.path.lexists(folder / PLAN):
         return None
     contents = _read_contents(folder)
     if contents.fingerprint != fingerprint:

@@ -27,7 +27,7 @@ from packline.fingerprint import hash_value
 from packline.packing.cache import LARGE, Filtered, PlanMemory, cached_table
 from packline.packing.filtering import COLUMN_COST, Filters, LeftOut, ShardPlaces
 from packline.packing.offsets import DocumentOffsets, document_offsets
-from packline.packing.packer import DocumentFilter, check_choice
+from packline.packing.options import DocumentFilter, check_options
 from packline.permutation import Permutation
 from packline.ragged import offsets_of
 from packline.storage.places import refuse_remote
@@ -242,7 +242,7 @@ class Selection:
         *,
         plans: str | Path | PlanMemory | None = None,
     ) -> None:
-        choice = check_choice(choice).canonical()
+        choice = check_options(choice).canonical()
         if isinstance(plans, str | Path):
             refuse_remote(plans, "a plan")
         self.store, self.plans = store, plans

@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.packing.packer import DocumentFilter
+from packline.packing.options import DocumentFilter
 from packline.storage.requests import in_threads
 from packline.store.lookup import check_names, read_group, stored_types
 from packline.store.provenance import ProvenanceFile

@@ -1,12 +1,8 @@
-"""Interface of every packing: settings in, spans and counts out.
+"""Interface of every packing: spans and counts of the rows that documents fill.
 
     concat     documents back to back, cut every seq_len tokens      splits documents, pads or drops one tail
     best_fit   whole documents put where they fit best               pads a little, splits only the long ones
     pad        one document per row                                  pads much; truncates, splits or drops
-
-`DocumentFilter` (documents of a store and their order) and `RowOptions` (the same, and how they fill rows)
-are the requested settings, used by Python, run files, the command line, exports and the viewer alike;
-`Selection` and `Rows` check them against a store.
 
 A packing uses lengths alone, never tokens. Rows are numbered in the packing's own order, which is independent
 of the order in which a trainer reads them. A packing gives spans, the ranges of documents that fill rows, and
@@ -25,127 +21,13 @@ Places of a row that no span fills are padding, at its end.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Protocol
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
-from packline.conversion import convert
-from packline.errors import RecipeError
 from packline.ragged import offsets_of
-from packline.recipe import Natural, Positive, Seed
-from packline.where.grammar import canonical_where
-
-Packing: TypeAlias = Literal["concat", "best_fit", "pad"]
-SplitChoice: TypeAlias = Literal["train", "val", "test", "all"]
-Overflow: TypeAlias = Literal["truncate", "split", "drop"]
-Field: TypeAlias = Literal["tokens", "targets", "position_ids", "segment_ids", "loss_mask"]
-"""Array of a batch."""
-Keys: TypeAlias = Literal["packline", "huggingface"]
-"""Convention for the names of the arrays."""
-PACKINGS: tuple[Packing, ...] = get_args(Packing)
-OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
-
-
-class DocumentFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Documents of a store, and their order.
-
-    >>> DocumentFilter(labels=["web", "code", "web"]).canonical().labels
-    ('code', 'web')
-    """
-
-    split: str = "train"
-    """`train`, `val`, `test`, or `all`."""
-    labels: str | tuple[str, ...] | None = None
-    """Only documents with this label, or with one of these."""
-    sources: str | tuple[str, ...] | None = None
-    """Only documents of this source, or of these."""
-    min_tokens: Natural | None = None
-    """Only documents with at least n tokens, including boundary tokens."""
-    max_tokens: Positive | None = None
-    """Only documents with at most n tokens."""
-    where: str | None = None
-    """Only documents that meet a condition on their columns: `score >= 3 and language in ['de', 'en']`."""
-    unique: bool | str | tuple[str, ...] = False
-    """True: only the first of equal texts. Folders of other stores: also no text that one of them has."""
-    exclude: str | tuple[str, ...] | None = None
-    """List of documents to leave out, or several: Parquet, as `packline verify --write` makes it."""
-    shuffle_documents: Seed | None = None
-    """Seed for a shuffle of the documents before they are packed; None keeps the stored order."""
-
-    def canonical(self) -> DocumentFilter:
-        """The same choice in one form: equal choices of documents are equal values."""
-        return DocumentFilter(
-            split=self.split,
-            labels=_names(self.labels),
-            sources=_names(self.sources),
-            min_tokens=self.min_tokens if self.min_tokens is not None and self.min_tokens > 1 else None,
-            max_tokens=self.max_tokens,
-            where=None if self.where is None else canonical_where(self.where),
-            unique=(self.unique if isinstance(self.unique, bool) else _names(self.unique)) or False,
-            exclude=_names(self.exclude) or None,
-            shuffle_documents=self.shuffle_documents,
-        )
-
-
-class RowOptions(DocumentFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Documents of a store, and how they fill rows."""
-
-    packing: Packing = "concat"
-    """`concat`, `best_fit` or `pad`; `packline info --seq-len` reports the cost of each."""
-    min_tail_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    """For concat: smallest share of a row for which the last row is kept, padded."""
-    pack_window: Positive | None = None
-    """For best_fit: units of a source that are packed together; None: all documents."""
-    overflow: Overflow = "truncate"
-    """For pad: `truncate`, `split` or `drop` documents longer than a row."""
-    boundary_loss: bool = False
-    """True if the end of a document predicts the beginning of the next."""
-    pad_id: Natural | None = None
-    """Token at padding; None: the end-of-document token."""
-
-
-DEFAULTS = RowOptions()
-"""Rows of the split train, packed by `concat`."""
-
-Choice = TypeVar("Choice", bound=DocumentFilter)
-
-
-def check_choice(choice: Choice) -> Choice:
-    """Refuse values that no store can have; return the choice, with the values of Python's own types.
-
-    Raises:
-        RecipeError: a value of the wrong type or out of its limits, or limits that contradict each other.
-
-    >>> check_choice(RowOptions(packing="bestfit"))
-    Traceback (most recent call last):
-    packline.errors.RecipeError: packing is 'bestfit': expected best_fit, concat or pad
-    """
-    given = {name: _plain(getattr(choice, name)) for name in choice.__struct_fields__}
-    choice = convert(given, type(choice))
-    least, most = choice.min_tokens, choice.max_tokens
-    if least is not None and most is not None and most < least:
-        raise RecipeError(f"max_tokens is {most}: expected at least min_tokens, {least}")
-    return choice
-
-
-def _plain(value: Any) -> Any:
-    """A value without the types of NumPy and paths."""
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _names(names: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """One name or several, deduplicated and sorted."""
-    if names is None:
-        return None
-    return (names,) if isinstance(names, str) else tuple(sorted(set(names)))
 
 
 @dataclass(frozen=True, slots=True)

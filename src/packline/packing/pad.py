@@ -21,7 +21,8 @@ from typing import ClassVar
 import numpy as np
 
 from packline.packing.documents import SampledOffsets, Selection
-from packline.packing.packer import Counts, Overflow, Spans
+from packline.packing.options import Overflow
+from packline.packing.packer import Counts, Spans
 
 
 class Pad:

@@ -33,7 +33,8 @@ from packline.notebook import Notebook
 from packline.packing.cache import PlanMemory
 from packline.packing.documents import Selection
 from packline.packing.filtering import LeftOut
-from packline.packing.packer import DEFAULTS, Counts, Packer, RowOptions, Spans, check_choice
+from packline.packing.options import DEFAULTS, RowOptions, check_options
+from packline.packing.packer import Counts, Packer, Spans
 from packline.packing.row_reader import RowReader
 from packline.ragged import offsets_of
 from packline.store.reader import StoreReader
@@ -227,7 +228,7 @@ def check_row_options(options: RowOptions) -> RowOptions:
     Raises:
         RecipeError: names the setting.
     """
-    options = check_choice(options)
+    options = check_options(options)
     packing = options.packing
     if packing != "concat" and options.min_tail_fraction != 0.5:
         raise RecipeError(

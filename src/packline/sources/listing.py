@@ -25,8 +25,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from packline.errors import InputError
-from packline.storage.inputs import HUB, MAGIC, ListedFile, expand_remote, refuse_irregular, refuse_name
+from packline.errors import InputError, refuse_name
+from packline.storage.inputs import HUB, MAGIC, ListedFile, expand_remote, refuse_irregular
 from packline.storage.places import is_remote, place_in, refuse_secrets
 from packline.storage.requests import map_in_threads
 

@@ -195,26 +195,6 @@ def refuse_irregular(path: str, mode: int) -> None:
     )
 
 
-def refuse_name(path: str) -> None:
-    """Refuse a path that is not UTF-8, which provenance and manifest could not contain.
-
-    Raises:
-        InputError: the name is not UTF-8; the message shows its bytes.
-
-    >>> refuse_name("caf\\udce9.txt")
-    Traceback (most recent call last):
-    packline.errors.InputError: a name is not UTF-8: b'caf\\xe9.txt'
-    """
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError:
-        try:
-            name = os.fsencode(path)
-        except UnicodeEncodeError:  # not from a file system
-            name = path.encode("utf-8", "backslashreplace")
-        raise InputError(f"a name is not UTF-8: {name!r}", hint="rename it, or leave it out") from None
-
-
 def read_start(path: str, size: int) -> tuple[InputState, bytes]:
     """State of a file and its first `size` bytes, at a third of the cost of `stat` and `open` apart.
 

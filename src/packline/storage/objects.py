@@ -26,6 +26,7 @@ from packline.fingerprint import Hasher, hash_bytes
 from packline.storage.clients import Clients, obstore
 from packline.storage.places import join, without_secrets
 from packline.storage.protocol import FileFacts, Storage, other_content
+from packline.storage.publication import WORK
 from packline.storage.requests import (
     FIRST_SECONDS,
     PATIENCE_SECONDS,
@@ -424,7 +425,6 @@ class ObjectFolder:
         """See `Storage.sync`: an object store answers when a put is durable."""
 
 
-FOLDER = ".packline"
 HINT = (
     "use a store that knows conditional puts, or set PACKLINE_ONE_WRITER=1 "
     "if no other process will write there"
@@ -441,7 +441,7 @@ def probe(storage: Storage) -> None:
     """
     if not isinstance(storage, ObjectFolder) or storage.one_writer:
         return
-    name = f"{FOLDER}/probe-{secrets.token_hex(8)}"
+    name = f"{WORK}/probe-{secrets.token_hex(8)}"
     try:
         storage.put_new(name, b"first")
     except StoreError as error:

@@ -21,6 +21,8 @@ from packline.storage.protocol import Storage
 
 HUB = "hf://"
 """Scheme of the hub, whose repositories are only read."""
+ONE_WRITER = "PACKLINE_ONE_WRITER"
+"""Environment variable by which the user promises that no other process writes into the result."""
 SCHEMES = ("s3", "gs", "az")
 """Schemes of object stores."""
 
@@ -146,6 +148,14 @@ def refuse_remote(place: str | os.PathLike[str], what: str) -> None:
             f"{without_secrets(os.fspath(place))}: {what} is written to a local path, found a URI",
             hint="write it to a local path, then copy it: packline push FOLDER URI",
         )
+
+
+def open_results(place: str) -> Storage:
+    """Storage of a result that is written; as `open_storage`, and with the user's promise of one writer."""
+    storage = open_storage(place)
+    if is_remote(place) and os.environ.get(ONE_WRITER):
+        storage.one_writer = True  # type: ignore[attr-defined]
+    return storage
 
 
 def open_storage(place: str | os.PathLike[str]) -> Storage:

@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
-WORK = ".packline"
-"""Folder for the lock, the plan and unfinished files while a build runs; absent from a finished store."""
 
 
 WHOLE_STREAM = -1

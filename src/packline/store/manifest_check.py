@@ -22,9 +22,10 @@ import msgspec
 from packline.errors import CorruptStore, StoreError, StoreNotFound
 from packline.fingerprint import NotWhole, unseal
 from packline.recipe import SPLITS
+from packline.storage.publication import WORK
 from packline.store.files import FileEntry, reading, stat_file
 from packline.store.ledger import source_names
-from packline.store.manifest import FORMAT_VERSION, MANIFEST, WORK, Manifest, ManifestFile
+from packline.store.manifest import FORMAT_VERSION, MANIFEST, Manifest, ManifestFile
 from packline.store.paths import StorePath
 from packline.store.tables import (
     INPUTS,
@@ -287,6 +288,10 @@ def _not_found(folder: StorePath) -> StoreNotFound:
         return StoreNotFound(
             f"{folder} is not a finished store: it has no {MANIFEST}",
             hint="check the URI; packline status shows a build that has not finished",
+        )
+    if (folder / WORK / "export.json").exists():
+        return StoreNotFound(
+            f"{folder} holds an export that has not finished", hint="run its command again to resume it"
         )
     if (folder / WORK).is_dir():
         return StoreNotFound(

@@ -128,6 +128,7 @@ class StoreReader:
     Args:
         path: its folder, or the URI of an object store.
         cache: where pieces of a remote store are kept.
+        manifest: the manifest, if it was just written there: nothing is read then.
 
     Raises:
         StoreNotFound: there is none.
@@ -137,10 +138,14 @@ class StoreReader:
     growing: ClassVar[bool] = False
     """True for the committed part of a store that is still being built."""
 
-    def __init__(self, path: str | StorePath, cache: CacheSettings | None = None) -> None:
+    def __init__(
+        self, path: str | StorePath, cache: CacheSettings | None = None, *, manifest: Manifest | None = None
+    ) -> None:
         place = store_path(path, cache)
-        self._open(place, read_manifest(place))
-        if isinstance(place, Path):  # of a remote store, sizes are compared with what arrives
+        self._open(place, read_manifest(place) if manifest is None else manifest)
+        if (
+            isinstance(place, Path) and manifest is None
+        ):  # of a remote store, sizes are compared with what arrives
             check_sizes(place, self.manifest.shards, self.dtype)
 
     def _open(self, place: StorePath, manifest: Manifest) -> None:

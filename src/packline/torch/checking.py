@@ -11,7 +11,7 @@ import torch
 
 from packline.errors import MixedDocuments, RecipeError
 from packline.loading.loader import Batch, Loader, chosen_fields, named
-from packline.packing.packer import Keys
+from packline.packing.options import Keys
 from packline.torch.datasets import to_tensors
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from packline.errors import RecipeError
 from packline.loading.loader import Loader, chosen_fields, named
 from packline.packing.batch import BatchPart, CompactBatch, RowSource
-from packline.packing.packer import Keys
+from packline.packing.options import Keys
 
 # Dtypes that torch can compute with. Its unsigned types beyond 8 bits exist but index no embedding.
 _SIGNED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}

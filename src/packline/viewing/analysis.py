@@ -28,7 +28,7 @@ from packline.formats.opening import OpenedDataset, find_record, open_dataset, r
 from packline.jobs.machines import On, temporary_folder
 from packline.jobs.resources import usable_cores
 from packline.packing.documents import Selection
-from packline.packing.packer import PACKINGS, DocumentFilter, Packing
+from packline.packing.options import PACKINGS, DocumentFilter, Packing
 from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader, provenance_of
 from packline.store.report import Findings

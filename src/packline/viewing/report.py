@@ -29,7 +29,7 @@ import numpy as np
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError, StoreError, refuse_unknown_names
-from packline.packing.packer import Packing, RowOptions
+from packline.packing.options import Packing, RowOptions
 from packline.packing.rows import Rows
 from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.reader import StoreReader, shard_labels

@@ -44,8 +44,9 @@ from packline.errors import RecipeError, StoreError, TokenizerError
 from packline.formats.nanogpt import Plain, pickled
 from packline.formats.pt import tensor_file
 from packline.recipe import Recipe
-from packline.storage.local import disk_errors, publish_bytes, sync_folder
+from packline.storage.local import UNFINISHED, LocalFolder, disk_errors, sync_folder
 from packline.storage.places import refuse_remote
+from packline.storage.publication import Publication
 from packline.vocabulary.texts import LANGUAGES, PASSAGES, TrainingTexts
 from packline.vocabulary.training import (
     MEMORY_BYTES,
@@ -210,7 +211,7 @@ def check_target_folder(folder: Path, force: bool, names: Collection[str]) -> No
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file: expected a folder", hint="name a new folder")
     present = set(os.listdir(folder)) if folder.exists() else set()
-    present -= {f".{name}.tmp" for name in names}
+    present = {name for name in present if not (name.startswith(".") and name.endswith(UNFINISHED))}
     unfinished = len(present) < len(names) and present == {*list(names)[: len(present)]}
     if not force and not unfinished:
         raise StoreError(
@@ -237,11 +238,10 @@ def publish_files(folder: Path, files: dict[str, bytes], force: bool) -> None:
     place = folder.resolve()
     with disk_errors(place.parent):
         place.mkdir(exist_ok=True)
-        (place / list(files)[-1]).unlink(missing_ok=True)
-        sync_folder(place)
         sync_folder(place.parent)
-    for name, data in files.items():
-        publish_bytes(place / name, data)
+        result = Publication(LocalFolder(place), list(files)[-1])
+        result.clear(files)
+        result.publish(files)
 
 
 def _train(texts: TrainingTexts, vocab_size: int, special_tokens: Sequence[str], **settings: Any) -> Trained:

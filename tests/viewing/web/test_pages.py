@@ -18,7 +18,7 @@ from tests.viewing.web.sites import Parsed, as_list, client_of, ids_shown, small
 import packline
 from packline.facade import Store
 from packline.loading.loader import Loader
-from packline.packing.packer import Packing, SplitChoice
+from packline.packing.options import Packing, SplitChoice
 from packline.viewing.web.site import ProvenanceCache, Site, number
 
 ROWS = "seq_len=32"

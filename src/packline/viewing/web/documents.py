@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from packline.errors import RecipeError, StoreError
-from packline.packing.packer import DocumentFilter
+from packline.packing.options import DocumentFilter
 from packline.store.lookup import column_names
 from packline.store.provenance import Provenance, documents_schema
 from packline.viewing.columns import EACH_ONCE, OF_A_SAMPLE, ColumnBars

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from packline.errors import RecipeError
-from packline.packing.packer import RowOptions
+from packline.packing.options import RowOptions
 from packline.store.lookup import column_names
 from packline.store.reader import document_number
 from packline.viewing.columns import column_table

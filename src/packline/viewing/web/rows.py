@@ -16,7 +16,7 @@ from packline.errors import RecipeError, StoreError
 from packline.loading.loader import Loader
 from packline.loading.schedule import source_name
 from packline.packing.batch import RowSource
-from packline.packing.packer import PACKINGS, RowOptions
+from packline.packing.options import PACKINGS, RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
 from packline.store.provenance import Provenance

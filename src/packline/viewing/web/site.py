@@ -36,7 +36,7 @@ from packline.loading.trace import stores_of, trace_document
 from packline.packing.cache import PlanMemory
 from packline.packing.documents import Selection
 from packline.packing.exclusions import ExclusionList
-from packline.packing.packer import DocumentFilter, RowOptions
+from packline.packing.options import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
 from packline.store.kept_tokenizer import load_kept_tokenizer

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from packline.fingerprint import hash_value
 from packline.jobs.plan import build_mark
 from packline.loading.order import RowOrder
-from packline.packing.packer import DocumentFilter
+from packline.packing.options import DocumentFilter
 from packline.packing.rows import Rows
 from packline.recipe import Recipe
 from packline.store.ledger import source_names

@@ -49,7 +49,7 @@ _NOT_PUSHED = re.compile(r"(.*/)?(\..*|__pycache__/.*)|README\.md")
 _SHARD = re.compile(r"(train|val|test)-.*\.(bin|idx|docs\.parquet|loss|sums)")
 
 
-class Publication(msgspec.Struct, frozen=True):
+class Pushable(msgspec.Struct, frozen=True):
     """A local folder that is ready to be pushed."""
 
     kind: Kind
@@ -116,12 +116,12 @@ def belongs_to_store(path: str) -> bool:
     return bool(_SHARD.fullmatch(name)) or (bool(inner) and folder in (RECEIPTS, REJECTS, TOKENIZER))
 
 
-def publication_kind(names: Iterable[str]) -> Kind | None:
+def pushable_kind(names: Iterable[str]) -> Kind | None:
     """Kind of a folder or repository with files of these names; None for none of packline's.
 
-    >>> publication_kind(["a.bin", "manifest.json"]), publication_kind(["tokenizer.json"])
+    >>> pushable_kind(["a.bin", "manifest.json"]), pushable_kind(["tokenizer.json"])
     ('store', 'tokenizer')
-    >>> publication_kind(["model.safetensors"])
+    >>> pushable_kind(["model.safetensors"])
     """
     there = set(names)
     if MANIFEST in there:
@@ -133,7 +133,7 @@ def publication_kind(names: Iterable[str]) -> Kind | None:
     return "tokenizer" if TOKENIZER_JSON in there else None
 
 
-def read_publication(folder: str | Path) -> Publication:
+def read_pushable(folder: str | Path) -> Pushable:
     """Recognise a folder and list its files; sizes are compared with its manifest or record.
 
     Raises:
@@ -142,20 +142,20 @@ def read_publication(folder: str | Path) -> Publication:
         StoreError: an input of the recipe contains a credential, or there are too many files.
 
     >>> import tempfile
-    >>> read_publication(tempfile.mkdtemp())
+    >>> read_pushable(tempfile.mkdtemp())
     Traceback (most recent call last):
     packline.errors.StoreNotFound: ... has no store, export, tokenizer or evaluation sets
     """
     folder = Path(folder)
-    kind = publication_kind(path.name for path in folder.iterdir()) if folder.is_dir() else None
+    kind = pushable_kind(path.name for path in folder.iterdir()) if folder.is_dir() else None
     if kind == "store" or (folder / ".packline").exists() or not folder.is_dir():
         manifest = read_manifest(folder)  # or the error that an unfinished store deserves
         _refuse_credentials(manifest)
-        made = Publication("store", folder, tuple(manifest.files()), manifest)
+        made = Pushable("store", folder, tuple(manifest.files()), manifest)
     elif kind == "export" and (record := read_record(folder)) is not None:
-        made = Publication("export", folder, record.files, None, record)
+        made = Pushable("export", folder, record.files, None, record)
     elif kind is not None:
-        made = Publication(kind, folder, tuple(_listed(folder, RECORDS[kind])))
+        made = Pushable(kind, folder, tuple(_listed(folder, RECORDS[kind])))
     else:
         raise StoreNotFound(
             f"{folder} has no store, export, tokenizer or evaluation sets",

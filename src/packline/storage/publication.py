@@ -1,0 +1,105 @@
+"""A result at a place: files, each created once under its final name, and a record that is written last.
+
+    files ──> the same names for ever      create-only: the same bytes again are a success, others an error
+    record ──> the place is complete       nothing without its record is taken for a result
+
+Stores, exports, merged stores, pulled folders, trained tokenizers, evaluation sets and pack plans are
+published so, to a local folder as to an object store. A run that is killed leaves files without a record: the
+same command writes what is missing. What is unfinished lies below `.packline`, which a complete result does
+not have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from packline.errors import PacklineError, StoreError
+from packline.storage.inputs import is_hidden
+from packline.storage.protocol import Storage
+
+WORK = ".packline"
+"""Folder of an unfinished result: records of its job and, in a local folder, unfinished files."""
+
+
+IDENTITIES = ("build.json", "export.json")
+"""Names below `.packline` of the identities of jobs that have begun."""
+
+
+class Publication:
+    """Files of a result, and the record that completes it.
+
+    Args:
+        storage: where the result is kept.
+        record: name of the file that is written last.
+
+    >>> import tempfile
+    >>> from packline.storage.local import LocalFolder
+    >>> result = Publication(LocalFolder(Path(tempfile.mkdtemp())), "record.json")
+    >>> result.publish({"a": b"1", "record.json": b"{}"})
+    >>> result.is_complete(), result.files()
+    (True, {'a': 1, 'record.json': 2})
+    """
+
+    def __init__(self, storage: Storage, record: str) -> None:
+        self.storage, self.record = storage, record
+
+    def is_complete(self) -> bool:
+        """True if the record is there."""
+        return self.storage.facts(self.record) is not None
+
+    def files(self) -> dict[str, int]:
+        """Sizes of all files by name, unfinished ones left out."""
+        return {one.name: one.size for one in self.storage.walk() if not one.name.startswith(f"{WORK}/")}
+
+    def refuse_foreign(self, begun: str, what: str) -> None:
+        """Refuse a place that has files, but neither the record nor anything of a job which began here.
+
+        Args:
+            begun: name of the record of the job's identity.
+            what: kind of the result, for the message.
+
+        Raises:
+            StoreError: names a file that is there.
+        """
+        if self.is_complete() or self.storage.facts(begun) is not None:
+            return
+        records = (f"{WORK}/{name}" for name in IDENTITIES)
+        found = next((name for name in records if self.storage.facts(name) is not None), None)
+        if found is None and next(iter(self.storage.walk(WORK)), None) is None:
+            found = next((one.name for one in self.storage.walk()), None)
+        if found is not None:
+            raise StoreError(
+                f"{self.storage.place} is not empty and holds no {what}: found {found}",
+                hint="choose a new or empty folder for --out",
+            )
+
+    def publish(self, files: Mapping[str, bytes], listed: Iterable[str] | None = None) -> None:
+        """Create small files in their order, of which the last is the record.
+
+        Args:
+            files: contents by name.
+            listed: names of all files that must be there, and no others; None: not compared.
+
+        Raises:
+            StoreError: a file exists with other bytes.
+            PacklineError: a file is not listed, or one that is listed is missing.
+        """
+        if list(files)[-1] != self.record:
+            raise PacklineError(f"expected {self.record} last, found {list(files)[-1]}")
+        if listed is not None:
+            names = list(listed)
+            wrong = {name for name in self.files() if not is_hidden(name)}
+            wrong = wrong.symmetric_difference(names) - {*files}
+            wrong |= {name for name, count in Counter(names).items() if count > 1}
+            if wrong:
+                place, name = self.storage.place, min(wrong)
+                raise PacklineError(f"{place}: expected every file to be listed once, found {name!r} is not")
+        for name, data in files.items():
+            self.storage.put_new(name, data)
+
+    def clear(self, names: Iterable[str]) -> None:
+        """Delete the record first, then files: half a result is never taken for a whole one."""
+        self.storage.delete([self.record])
+        self.storage.sync()
+        self.storage.delete(names)
