@@ -74,7 +74,7 @@ def build(
     recipe, options = make_recipe(inputs, tokenizer, settings)
     job = make_build(recipe, out, options, reuse=reuse, on=on)
     run_job(job, on_event, on=on)
-    return Store(out, manifest=job.manifest)
+    return Store.just_written(str(out), job.manifest)
 
 
 def estimate(

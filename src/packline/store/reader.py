@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, overload
 
 import numpy as np
 
@@ -128,7 +128,6 @@ class StoreReader:
     Args:
         path: its folder, or the URI of an object store.
         cache: where pieces of a remote store are kept.
-        manifest: the manifest, if it was just written there: nothing is read then.
 
     Raises:
         StoreNotFound: there is none.
@@ -138,15 +137,18 @@ class StoreReader:
     growing: ClassVar[bool] = False
     """True for the committed part of a store that is still being built."""
 
-    def __init__(
-        self, path: str | StorePath, cache: CacheSettings | None = None, *, manifest: Manifest | None = None
-    ) -> None:
+    def __init__(self, path: str | StorePath, cache: CacheSettings | None = None) -> None:
         place = store_path(path, cache)
-        self._open(place, read_manifest(place) if manifest is None else manifest)
-        if (
-            isinstance(place, Path) and manifest is None
-        ):  # of a remote store, sizes are compared with what arrives
+        self._open(place, read_manifest(place))
+        if isinstance(place, Path):  # of a remote store, sizes are compared with what arrives
             check_sizes(place, self.manifest.shards, self.dtype)
+
+    @classmethod
+    def just_written(cls, path: str | StorePath, manifest: Manifest) -> Self:
+        """A store whose manifest this process has just written: nothing is read."""
+        store = cls.__new__(cls)
+        store._open(store_path(path), manifest)
+        return store
 
     def _open(self, place: StorePath, manifest: Manifest) -> None:
         self.place: StorePath = place
