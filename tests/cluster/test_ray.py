@@ -20,6 +20,7 @@ from tests.faults.processes import processes_of
 from tests.jobs.builds import build, digests, start_build
 
 import packline
+from packline.errors import PacklineError
 
 pytestmark = [
     pytest.mark.slow,
@@ -81,6 +82,16 @@ def end_of(process: subprocess.Popen[str]) -> str:
     text = process.communicate(timeout=120)[0]
     assert process.returncode == 0, text
     return text
+
+
+def test_an_address_at_which_nothing_answers_is_refused_before_anything_is_written(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    (tmp_path / "in.txt").write_text("one two")
+    began = time.monotonic()
+    with pytest.raises(PacklineError, match=r"cannot connect to Ray at 127\.0\.0\.1:1: "):
+        build(tmp_path / "out", tmp_path / "in.txt", tokenizer_json, on=packline.Ray("127.0.0.1:1"))
+    assert time.monotonic() - began < 30 and not (tmp_path / "out").exists()
 
 
 def test_a_node_is_lost_and_another_joins(

@@ -100,7 +100,7 @@ def test_text_and_conversations(
         assert fetched(outs["ray"], tmp_path / "chat-copy") == digests(tmp_path / "chat")
 
         packline.export(tmp_path / "alone", to="megatron", out=tmp_path / "data", link="copy")
-        given = {"store": str(tmp_path / "alone"), "out": bucket.place("out")}
+        given = {"store": place, "out": bucket.place("out")}  # from the bucket into the bucket
         run_python(EXPORT, given, raylets.environment)
         assert fetched(given["out"], tmp_path / "data-copy") == digests(tmp_path / "data")
 

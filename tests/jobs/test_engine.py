@@ -52,6 +52,15 @@ class NotingSquares(Squares):
         self.note("commit")
 
 
+class NotingSettings(Settings):
+    """Settings that open it."""
+
+    note: Callable[[str], None]
+
+    def open(self) -> NotingSquares:
+        return NotingSquares(self.note)
+
+
 class Noting(Job[Unit, int, list[int]]):
     """A job, its folder and its executor in one, which notes every call and fails at one of them."""
 
@@ -88,10 +97,7 @@ class Noting(Job[Unit, int, list[int]]):
         self.note("announce")
 
     def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Opening:
-        return Settings()
-
-    def open_here(self) -> Runner[Unit, int]:
-        return NotingSquares(self.note)
+        return NotingSettings(self.note)
 
     def open(self, job: Job[Any, Any, Any], workers: int) -> Session:
         self.note("open")
@@ -100,8 +106,10 @@ class Noting(Job[Unit, int, list[int]]):
     def close(self) -> None:
         self.note("close")
 
-    def opened(self, info: Any) -> None:
+    def run(self, session: Session, units: Sequence[Unit]) -> None:
+        session.info()
         self.note("opened")
+        super().run(session, units)
 
     def take(self, name: str, result: int) -> None:
         self.note("take")

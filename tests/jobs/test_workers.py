@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from packline.jobs import workers
 from packline.jobs.events import Failed, Progress
-from packline.jobs.job import Job, ReportProgress, Runner
+from packline.jobs.job import Job, Opening, ReportProgress, Runner
 from packline.jobs.plan import Unit
 from packline.jobs.workers import (
     REPLIES,
@@ -57,6 +57,16 @@ class Noting(Runner[Unit, str]):
         self.committed.append(result)
 
 
+class Ready(Opening):
+    """Settings of a runner that is open."""
+
+    def __init__(self, runner: Noting) -> None:
+        self.runner = runner
+
+    def open(self) -> Noting:
+        return self.runner
+
+
 class Here(Job[Unit, str, None]):
     """A job with this runner."""
 
@@ -65,10 +75,10 @@ class Here(Job[Unit, str, None]):
     def __init__(self, runner: Noting) -> None:
         self.runner = runner
 
-    def open_here(self) -> Noting:
-        return self.runner
+    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Opening:
+        return Ready(self.runner)
 
-    begin = todo = opening = take = finish = Any  # type: ignore[assignment]
+    begin = todo = take = finish = Any  # type: ignore[assignment]
 
 
 def units_of(results: list[int]) -> list[Unit]:

@@ -67,7 +67,7 @@ class PartUnit(Unit, frozen=True, kw_only=True):
     part: ExportPart
 
 
-class PartSettings(Opening, msgspec.Struct, frozen=True, kw_only=True):
+class PartSettings(Opening, msgspec.Struct, kw_only=True, dict=True):
     """Settings common to all parts of an export."""
 
     format: str
@@ -79,8 +79,8 @@ class PartSettings(Opening, msgspec.Struct, frozen=True, kw_only=True):
     link: Link
 
     def open(self) -> ExportRunner:
-        """Open a view of the source."""
-        return ExportRunner(self)
+        """Open a view of the source; the first runner in the driver has the one that is open."""
+        return ExportRunner(self, self.__dict__.pop("view", None))
 
     def left(self, units: Sequence[Unit]) -> Sequence[Unit]:
         """Parts without a receipt."""
@@ -268,6 +268,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         began: float,
     ) -> None:
         self._settings, self._identity = settings, identity
+        settings.__dict__["view"] = view  # for this process; others open their own
         self._format, self._options, self._view = format, options, view
         self.given_workers, self._with_tokenizer, self._began = processes, with_tokenizer, began
         if isinstance(view, RowSplits):
@@ -311,10 +312,6 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
     def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> PartSettings:
         """Settings of the parts."""
         return self._settings
-
-    def open_here(self) -> ExportRunner:
-        """Runner with the view that is open already."""
-        return ExportRunner(self._settings, self._view)
 
     def take(self, name: str, result: PartReceipt) -> None:
         """Record a receipt."""

@@ -304,13 +304,11 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             scratch=scratch,
         )
 
-    def opened(self, info: Any) -> None:
-        """Report the engines."""
-        self._info = found = msgspec.convert(info, BuildInfo)
-        self.tell(EnginesTried(found.reports, list(found.names), found.reason))
-
     def run(self, session: Session, units: Sequence[Unit]) -> None:
         """Run units: files that cannot be cut in lanes, and up to the limits if there are any."""
+        if self._info is None:
+            self._info = found = msgspec.convert(session.info(), BuildInfo)
+            self.tell(EnginesTried(found.reports, list(found.names), found.reason))
         if not is_limited(self.recipe):
             session.run(with_lanes(units, self.files, session.width), self._progress, self.take)
             return

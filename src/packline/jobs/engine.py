@@ -87,6 +87,8 @@ def run_slice(job: Job[U, Any, Any], session: Session, todo: Sequence[U], slice:
         UnitsLeft: other slices have yet to finish units; the job is not published.
     """
     shares, left, listing, each = SliceShares(job.planned, slice), todo, 0.0, 1.0
+    if not todo:
+        job.run(session, todo)
     while units := (own := shares.own(left)) or shares.help(left):
         began, size = time.monotonic(), round_size(len(own), session.width, listing, each)
         job.run(session, units[:size])
@@ -167,7 +169,6 @@ def run_job(
         job.announce(todo, workers)
         stack.callback(executor.close)  # before the lock is released
         session = executor.open(job, workers)
-        job.opened(session.info())
         if isinstance(on, Slice):
             run_slice(job, session, todo, on)
         else:

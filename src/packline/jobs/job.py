@@ -172,16 +172,8 @@ class Job(ABC, Generic[U, R, S]):
     def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Opening:
         """Settings common to all units; on a cluster, for this number of workers with this memory."""
 
-    def open_here(self) -> Runner[U, R]:
-        """Open the runner in this process."""
-        runner: Runner[U, R] = self.opening().open()
-        return runner
-
-    def opened(self, info: Any) -> None:
-        """Take over the facts found while opening (`Runner.info`), as built-in values."""
-
     def run(self, session: Session, units: Sequence[U]) -> None:
-        """Run units."""
+        """Run units; `session.info` has the facts found while opening."""
         session.run(units, self.tell, self.take)
 
     @abstractmethod

@@ -157,6 +157,8 @@ class RayTasks:
 
     def __init__(self, place: Ray) -> None:
         self._address = place.address or os.environ.get("RAY_ADDRESS")
+        if self._address is not None:
+            _refuse_silence(self._address)  # before the job has begun
         self._given = place.slices
         self._ray = _library(self._address)
         self._owned = False
@@ -201,7 +203,6 @@ class RayTasks:
             }
         else:
             place = {"address": address}
-            _refuse_silence(address)
         try:
             with _own_signals():
                 ray.init(**place, **quiet)

@@ -88,7 +88,10 @@ def status(path: str | Path) -> Status:
     Traceback (most recent call last):
     packline.errors.StoreNotFound: nowhere does not exist
     """
-    place, storage = str(path), open_storage(path)
+    place = str(path)
+    if not is_remote(place) and not Path(place).is_dir():
+        read_manifest(Path(place))  # the error that names what is there
+    storage = open_storage(place)
     work = None if is_remote(place) else Path(place) / WORK
     if storage.facts(EXPORTED) is not None:
         return _without_recipe(place, "finished", _size_of(storage), kind="export")

@@ -326,7 +326,7 @@ class Serial:
     def _opened(self) -> Runner[Any, Any]:
         if self._runner is None:
             assert self._job is not None
-            self._runner = self._job.open_here()
+            self._runner = self._job.opening().open()
             self._runner.is_shared = self._job.is_shared
         return self._runner
 
