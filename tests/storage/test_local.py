@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.storage.steps import failing_at, recorded
 
 from packline.errors import OutOfSpace, StoreError
-from packline.storage.local import LocalFolder, publish_bytes, publish_folder
+from packline.storage.local import LocalFolder, publish_bytes
 
 NAMES = st.sampled_from(["a", "b", "in/c", "in/.d"])
 
@@ -53,11 +53,6 @@ def put_two(folder: Path) -> None:
     LocalFolder(folder).put_files({"one/x": folder / "x.part", "y": folder / "y.part"})
 
 
-def put_folder(folder: Path) -> None:
-    (folder / "waiting").mkdir()
-    publish_folder(folder / "waiting", folder / "done")
-
-
 def put_bytes(folder: Path) -> None:
     publish_bytes(folder / "a", b"x")
 
@@ -66,7 +61,7 @@ def put_small(folder: Path) -> None:
     LocalFolder(folder).put_new("a", b"x")
 
 
-@pytest.mark.parametrize("write", [put_bytes, put_small, put_two, put_folder])
+@pytest.mark.parametrize("write", [put_bytes, put_small, put_two])
 def test_contents_are_durable_before_a_name_and_the_name_after_it(
     tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
@@ -100,17 +95,3 @@ def test_a_failure_at_any_step_leaves_the_file_whole_or_absent(
         folder.put_new("a", b"whole")
         assert folder.read("a") == b"whole"
         assert os.listdir(folder.path) == ["a"]
-
-
-def test_a_folder_is_published_over_nothing_but_an_empty_folder(tmp_path: Path) -> None:
-    for name in ("waiting", "empty", "full"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "waiting/new").touch()
-    (tmp_path / "full/old").touch()
-    (tmp_path / "file").touch()
-    for name in ("full", "file"):
-        with pytest.raises(FileExistsError, match=name):
-            publish_folder(tmp_path / "waiting", tmp_path / name)
-    assert os.listdir(tmp_path / "full") == ["old"] and os.listdir(tmp_path / "waiting") == ["new"]
-    publish_folder(tmp_path / "waiting", tmp_path / "empty")
-    assert os.listdir(tmp_path / "empty") == ["new"] and not (tmp_path / "waiting").exists()

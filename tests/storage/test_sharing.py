@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from packline.storage.local import copy_file, share_file, sync_files
+from packline.storage.local import copy_file, share_file
 
 
 @pytest.fixture
@@ -53,12 +53,3 @@ def test_a_copy_is_another_file(stored: Path, tmp_path: Path) -> None:
     assert share_file(stored, tmp_path / "copy", "copy") == "copied"
     assert not os.path.samefile(tmp_path / "copy", stored)
     assert (tmp_path / "copy").read_bytes() == stored.read_bytes()
-
-
-def test_many_files_are_synced_at_once(stored: Path, tmp_path: Path) -> None:
-    names = [f"{number}" for number in range(20)]
-    for name in names:
-        share_file(stored, tmp_path / name)
-    sync_files(tmp_path, names)
-    with pytest.raises(FileNotFoundError):
-        sync_files(tmp_path, ["absent"])

@@ -37,7 +37,7 @@ import msgspec
 from packline.errors import CorruptStore, PacklineError, RecipeError, StoreNotFound
 from packline.fingerprint import Hasher, NotWhole, seal, unseal
 from packline.formats.types import NotPreserved
-from packline.storage.local import COPY_BYTES, Link, disk_errors, share_file, sync_files
+from packline.storage.local import COPY_BYTES, Link, disk_errors, share_file
 from packline.storage.publication import WORK
 from packline.store.files import FileEntry, reading, stat_file
 from packline.store.manifest import TokenizerEntry
@@ -301,10 +301,6 @@ class Target:
         known = FileEntry(name, entry.bytes, entry.checksum) if entry else _entry_of(target, name)
         self.shared[how] += known.bytes
         self.files.append(known)
-
-    def sync(self) -> None:
-        """Wait until all files and their names are on the disk."""
-        sync_files(self.folder, [entry.name for entry in self.files])
 
     def progress(self, tokens: int) -> None:
         """Report the number of tokens written since the last call."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -109,27 +109,6 @@ def sync_file_system(folder: Path) -> bool:
         return False
     finally:
         os.close(descriptor)
-
-
-def publish_folder(waiting: Path, path: Path) -> None:
-    """Publish a folder, whose files are already on the disk, under its final name in one step.
-
-    Args:
-        waiting: the finished folder, in the same parent folder as `path`.
-        path: final name: absent, or an empty folder.
-
-    Raises:
-        FileExistsError: something is at `path`.
-    """
-    with disk_errors(path.parent):
-        sync_folder(waiting)
-        try:
-            os.rename(waiting, path)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
-            raise FileExistsError(error.errno, os.strerror(error.errno), str(path)) from error
-        sync_folder(path.parent)
 
 
 def publish_bytes(path: Path, data: bytes) -> None:
@@ -437,14 +416,3 @@ def copy_file(source: Path, target: Path) -> None:
         while data := reading.read(COPY_BYTES):  # the rest, or an error worth raising
             while data:
                 data = data[writing.write(data) :]
-
-
-def sync_files(folder: Path, names: Sequence[str]) -> None:
-    """Wait until the files of a folder and their names are on the disk."""
-    folders = {folder / Path(name).parent for name in names} | {folder}
-    with disk_errors(folder):
-        if len(names) <= MANY or not sync_file_system(folder):
-            for name in names:
-                sync_file(folder / name)
-        for each in sorted(folders):
-            sync_folder(each)
