@@ -310,7 +310,9 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             self._info = found = msgspec.convert(session.info(), BuildInfo)
             self.tell(EnginesTried(found.reports, list(found.names), found.reason))
         if not is_limited(self.recipe):
-            session.run(with_lanes(units, self.files, session.width), self._progress, self.take)
+            if any(unit.slice_bytes for unit in units):
+                units = with_lanes(units, self.files, session.width)
+            session.run(units, self._progress, self.take)
             return
 
         def lanes(unit: Unit) -> Sequence[Unit]:

@@ -144,8 +144,9 @@ def run_job(
     """
     if on_event is not None:
         job.tell = on_event
-    on = check_on(on)
-    executor = cluster_executor(on) or executor
+    if on != "local":
+        on = check_on(on)
+        executor = cluster_executor(on) or executor
     job.is_shared = on != "local"
     if isinstance(on, Slice) and job.folder is None:
         raise RecipeError(
