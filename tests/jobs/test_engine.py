@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.jobs.engine import run_job, run_units
+from packline.jobs.executors import Serial
 from packline.jobs.job import Job, Opening, ReportProgress, Runner, Session
 from packline.jobs.plan import Unit
-from packline.jobs.workers import Serial
 
 STEPS = ["enter", "begin", "announce", "open", "opened", "run", "commit", "take", "finish"]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import msgspec
 
+from packline.jobs.executors import Start, encode
 from packline.jobs.host import open_runner
 from packline.jobs.job import ReportProgress, Runner
 from packline.jobs.plan import Unit
-from packline.jobs.workers import Start, encode
 
 
 class Nothing(Runner[Unit, None]):

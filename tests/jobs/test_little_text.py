@@ -10,7 +10,7 @@ from tests.jobs.builds import build, digests
 
 from packline.jobs import text_build
 from packline.jobs.events import BuildPlanned
-from packline.jobs.workers import HostProcess
+from packline.jobs.executors import HostProcess
 from packline.recipe import Engine, Recipe, RunOptions, Source
 
 TEXTS = [f"document {number}, of a few words" for number in range(100)]

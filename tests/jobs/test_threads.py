@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from packline.jobs.events import Event, Progress
+from packline.jobs.executors import LocalThreads
 from packline.jobs.job import Job, Opening, ReportProgress, Runner
 from packline.jobs.plan import Unit
-from packline.jobs.workers import LocalThreads
 
 
 class Broken(Exception):

@@ -18,7 +18,7 @@ import pytest
 import packline
 from packline import settings
 from packline.errors import RecipeError
-from packline.packing.options import DocumentFilter, ExportChoice, LoaderOptions, RowOptions
+from packline.packing.options import PACKINGS, DocumentFilter, ExportChoice, LoaderOptions, RowOptions
 from packline.recipe import Recipe, RunOptions, Source
 
 CORRECT = """\
@@ -183,6 +183,8 @@ def test_the_keywords_are_the_fields_of_the_settings() -> None:
     assert set(given) == {"self", "seq_len", "plans", *RowOptions.__struct_fields__}
     for name, default in zip(RowOptions.__struct_fields__, RowOptions.__struct_defaults__, strict=True):
         assert given[name].default == default
+    packings = typing.get_args(typing.get_args(get_type_hints(settings.RowKeywords)["packing"])[0])
+    assert packings == PACKINGS
     assert set(DocumentFilter.__struct_fields__) < set(RowOptions.__struct_fields__)
 
 

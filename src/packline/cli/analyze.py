@@ -18,6 +18,7 @@ from packline.cli.output import Row, State, output
 from packline.cli.verify import show_list
 from packline.errors import RecipeError
 from packline.packing.exclusions import check_list_path, write_duplicates
+from packline.packing.options import Packing
 from packline.storage.places import is_remote
 from packline.store.manifest import MANIFEST
 from packline.store.reader import StoreReader
@@ -51,9 +52,7 @@ def analyze(
     seq_len: Annotated[
         list[Length] | None, option("Tokens per row, for the costs of packings. May be repeated.", STORE)
     ] = None,
-    packing: Annotated[
-        Literal["concat", "best_fit", "pad"] | None, option("Only this packing. Default: all.", STORE)
-    ] = None,
+    packing: Annotated[Packing | None, option("Only this packing. Default: all.", STORE)] = None,
     workers: Annotated[
         int | None, option("Number of processes. Default: one per usable core.", STORE)
     ] = None,

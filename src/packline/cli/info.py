@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import Group, Parameter
@@ -55,9 +55,7 @@ def info(
     seq_len: Annotated[
         list[Length] | None, option("Cost of packings in rows of N tokens. May be repeated.", ROWS)
     ] = None,
-    packing: Annotated[
-        Literal["concat", "best_fit", "pad"] | None, option("Only this packing. Default: all.", ROWS)
-    ] = None,
+    packing: Annotated[Packing | None, option("Only this packing. Default: all.", ROWS)] = None,
     write: Annotated[
         bool, option("With --packing best_fit: write the plan, or check an existing one.", ROWS)
     ] = False,

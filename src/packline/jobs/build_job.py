@@ -2,7 +2,7 @@
 
     driver   inputs, tokenizer, boundary, units          checked before the folder is touched
     host     encoder loaded, engines tried and chosen    shared by the workers
-    units    read, filter, encode, audit, split, write   (`unit`)
+    units    read, filter, encode, audit, split, write   (`text_unit`)
     finish   limits of the whole build, then the manifest
 
 All refusals come before work, the cheapest checks first: settings, inputs, tokenizer, boundary tokens,

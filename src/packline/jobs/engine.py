@@ -34,10 +34,10 @@ import numpy as np
 
 from packline.errors import RecipeError, UnitsLeft
 from packline.jobs.events import Event, Progress
+from packline.jobs.executors import Executor, LocalProcesses, LocalThreads, Serial
 from packline.jobs.job import Job, Opening, Session
 from packline.jobs.machines import On, Slice, check_on, cluster_executor
 from packline.jobs.plan import Unit
-from packline.jobs.workers import Executor, LocalProcesses, LocalThreads, Serial
 from packline.permutation import Permutation
 
 U = TypeVar("U", bound=Unit)

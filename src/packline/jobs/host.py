@@ -32,11 +32,11 @@ import msgspec
 
 from packline.errors import WorkerDied
 from packline.jobs.events import Failed, Progress, as_failed
+from packline.jobs.executors import REQUESTS, Committed, Committer, Done, Opened, Run, Start, encode
 from packline.jobs.job import NeedsFreshProcess, Runner
 from packline.jobs.plan import Unit
 from packline.jobs.resources import die_with_parent, keep_freed_memory, resident_memory
 from packline.jobs.signals import ignore_signals
-from packline.jobs.workers import REQUESTS, Committed, Committer, Done, Opened, Run, Start, encode
 
 FORK = multiprocessing.get_context("fork")
 

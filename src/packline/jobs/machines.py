@@ -23,7 +23,7 @@ import msgspec
 from packline.errors import RecipeError
 
 if TYPE_CHECKING:
-    from packline.jobs.workers import Executor
+    from packline.jobs.executors import Executor
 
 
 class Ray(msgspec.Struct, frozen=True):

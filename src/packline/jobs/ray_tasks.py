@@ -33,13 +33,13 @@ import msgspec
 
 from packline.errors import PacklineError, RecipeError, WorkerDied
 from packline.jobs.events import Event, Failed, Note, Progress, as_failed, revive
+from packline.jobs.executors import LocalProcesses, LocalThreads, encode
 from packline.jobs.job import Job, Opening
 from packline.jobs.machines import Ray
 from packline.jobs.plan import Unit
 from packline.jobs.resources import MEMORY_A_WORKER, usable_cores
 from packline.jobs.signals import INTERRUPTING
 from packline.jobs.work import hold_lock
-from packline.jobs.workers import LocalProcesses, LocalThreads, encode
 from packline.store.naming import planned_name
 from packline.version import __version__
 

@@ -423,7 +423,7 @@ class UnitRun:
     def _count(self, batch: Batch, verdicts: np.ndarray) -> None:
         """Count the outcome of every record of a batch, and keep the bad ones."""
         ledger, name = self.ledger, self._build.files[batch.file].name
-        counts = np.bincount(verdicts, minlength=5)
+        counts = np.bincount(verdicts, minlength=VERDICTS)
         ledger.documents_in += len(verdicts) - int(counts[SPECIAL])
         ledger.empty += int(counts[EMPTY])
         ledger.too_short += int(counts[TOO_SHORT])
@@ -452,7 +452,8 @@ class UnitRun:
         return f"{self._build.files[batch.file].path} at {int(batch.positions[index])}"
 
 
-KEEP, EMPTY, TOO_SHORT, TOO_LONG, SPECIAL = range(5)
+VERDICTS = 5
+KEEP, EMPTY, TOO_SHORT, TOO_LONG, SPECIAL = range(VERDICTS)
 
 
 @dataclass(slots=True)

@@ -52,8 +52,6 @@ class ShardPlaces(NamedTuple):
 if TYPE_CHECKING:
     from packline.packing.exclusions import ExclusionList
 
-    pass
-
 MOST_TERMS = 100
 """Terms of a condition that are counted separately."""
 COLUMN_COST = 32

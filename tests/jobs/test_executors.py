@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.jobs import workers
+from packline.jobs import executors
 from packline.jobs.events import Failed, Progress
-from packline.jobs.job import Job, Opening, ReportProgress, Runner
-from packline.jobs.plan import Unit
-from packline.jobs.workers import (
+from packline.jobs.executors import (
     REPLIES,
     REQUESTS,
     Committed,
@@ -27,6 +25,8 @@ from packline.jobs.workers import (
     Start,
     encode,
 )
+from packline.jobs.job import Job, Opening, ReportProgress, Runner
+from packline.jobs.plan import Unit
 
 UNITS = st.lists(st.integers(0, 3), max_size=5)
 """Number of results of each unit."""
@@ -169,7 +169,7 @@ def test_progress_adds_up_whatever_the_clock(steps: list[tuple[int, int, int, fl
     )
     assert bool(sent) == any(any(step[:3]) for step in steps)
     assert all(map(any, totals)), "an empty report is not sent"
-    assert len(sent) <= 2 + sum(step[3] for step in steps) / workers.REPORT_SECONDS
+    assert len(sent) <= 2 + sum(step[3] for step in steps) / executors.REPORT_SECONDS
 
 
 def test_each_message_is_told_from_the_others() -> None:
