@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.store.remote import PLACE, Faults, Flip, lengths_of, same_arrays, standing_for_bucket
 
 from packline import Loader, Mixture
-from packline.errors import StoreError
+from packline.errors import CorruptStore, StoreError
 from packline.facade import Store
 from packline.loading import fetch_ahead
 from packline.loading.fetch_ahead import FetchAhead, window_steps
@@ -121,6 +121,25 @@ def test_a_loader_that_waits_for_its_bytes_reports_it(
         (found,) = (record.getMessage() for record in caplog.records if record.name == "packline.loading")
         assert found.startswith(f"reading waited for bytes of {PLACE} in ")
         assert "stalls of 30" in repr(loader)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_damage_in_the_store_is_named_where_it_is(local: Store, tmp_path: Path, ahead: bool) -> None:
+    """Whichever pieces a request brought beside the damaged one."""
+    name = max(local.manifest.shards, key=lambda one: one.tokens).name
+
+    def flip(file: str, start: int, data: bytes) -> bytes:
+        place = 2 * MIB + 100 - start  # in the third MiB of the file
+        if file != f"{name}.bin" or not 0 <= place < len(data):
+            return data
+        return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+    with standing_for_bucket(Faults(local.path, flip, seconds=0.05)):
+        rows = Store(PLACE, CacheSettings(str(tmp_path))).rows(256)
+        loader = Loader(rows, batch_size=512, shuffle=False, prefetch=0)  # steps meet requests in flight
+        with pytest.raises(CorruptStore, match=rf"{name}\.bin: bytes 2,097,152 to 3,145,728 arrived damaged"):
+            for step in range(len(loader)):
+                (loader.next_batch if ahead else loader.batch)(step)
 
 
 def test_a_cache_without_room_for_a_batch_is_refused_at_the_start(local: Store, tmp_path: Path) -> None:

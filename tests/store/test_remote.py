@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.storage.servers import Bucket, bucket, moto  # noqa: F401
-from tests.store.remote import lengths_of, same_arrays, upload
+from tests.store.remote import PLACE, Faults, lengths_of, same_arrays, standing_for_bucket, upload
 
 import packline
 from packline.cli.main import main
@@ -38,6 +38,23 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> packline.Store:
 def place(local: packline.Store, bucket: Bucket) -> str:  # noqa: F811
     upload(local.path, found := bucket.place("data/store"))
     return found
+
+
+def test_each_byte_of_a_whole_file_is_fetched_once(
+    local: packline.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packline.store.mirror.RANGE_BYTES", 1 << 20)
+    with standing_for_bucket(Faults(local.path)) as storage:
+        remote = packline.open(PLACE, cache=tmp_path / "cache")
+        assert remote.mirror is not None
+        for entry in local.manifest.files():
+            before, requests = storage.bytes, storage.requests[entry.name]
+            assert len(remote.mirror.map(entry.name)) == entry.bytes
+            most = 1 + entry.bytes // (1 << 20)
+            assert storage.requests[entry.name] - requests <= most
+            fetched = storage.bytes - before
+            assert fetched in (0, entry.bytes) or entry.name.endswith((".bin", ".sums", ".loss", ".idx"))
+        assert storage.bytes <= 1.05 * local.manifest.store_bytes + 100_000
 
 
 def test_everything_that_is_read_equals_the_local_store(

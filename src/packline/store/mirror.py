@@ -206,11 +206,12 @@ class Mirror:
 
     def _bring_once(self, todo: dict[str, RemoteFile], found: dict[str, np.ndarray | None]) -> PacklineError:
         """Fetch files once; those that arrive undamaged are moved from `todo` to `found`."""
-        # All files are requested first, then the rest of each one while it is written.
-        begun = {key: list(islice(self._requests(file), 1)) for key, file in todo.items()}
+        # The beginning of all files is requested first, then the rest of each one while it is written.
+        ranges = {key: self._requests(file) for key, file in todo.items()}
+        begun = {key: list(islice(requests, 1)) for key, requests in ranges.items()}
         damage: PacklineError = StoreError("nothing to fetch")
         for key, file in list(todo.items()):
-            requests = ahead(chain(begun[key], islice(self._requests(file), 1, None)), IN_FLIGHT)
+            requests = ahead(chain(begun[key], ranges[key]), IN_FLIGHT)
             array = self.cache.add(key, file.entry.bytes, partial(_write, requests))
             if (wrong := file.damage(array)) is None:
                 found[key] = array
