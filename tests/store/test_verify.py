@@ -398,6 +398,13 @@ def test_another_tokenizer_is_found(damaged: Path) -> None:
     assert "tokenizer/tokenizer.json: fingerprint" in said(verify(damaged))
 
 
+def test_a_tokenizer_that_is_nested_too_deeply_is_found(damaged: Path) -> None:
+    (damaged / "tokenizer/tokenizer.json").write_bytes(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    reseal(damaged)
+    for deep in (False, True):
+        assert "tokenizer/tokenizer.json is not JSON" in said(verify(damaged, deep=deep))
+
+
 # -------------------------------------------------------------------- other kinds of stores
 
 

@@ -247,7 +247,7 @@ def _is_pickle(data: bytes) -> bool:
 def _parse(data: bytes, where: str) -> dict[str, Any]:
     try:
         contents = msgspec.json.decode(data.removeprefix(b"\xef\xbb\xbf"))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TokenizerError(f"{where} is not JSON: {error}") from error
     if not isinstance(contents, dict):
         raise TokenizerError(

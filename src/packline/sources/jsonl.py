@@ -98,9 +98,11 @@ class JsonlDecoder:
         found: list[list[Any]] = []
         rows: list[int] = []
         rejects: list[Reject] = []
-        ends = [*starts[1:].tolist(), len(data)]
+        ends = np.append(starts[1:], len(data))
         positions = block.positions
-        for row, (start, end) in enumerate(zip(starts.tolist(), ends, strict=True)):
+        first = np.frombuffer(data, np.uint8)[starts]  # almost all blank lines are known by their first byte
+        full = np.flatnonzero((first != ord("\n")) & ((first != ord("\r")) | (ends - starts != 2)))
+        for row, start, end in zip(*(one.tolist() for one in (full, starts[full], ends[full])), strict=True):
             line = bytes(data[start:end])
             if not line.strip():
                 continue

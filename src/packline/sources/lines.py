@@ -142,14 +142,15 @@ def _record_starts(buffer: bytearray, size: int, delimiter: bytes) -> np.ndarray
     """Offsets int64 `[D]` at which the records of a block begin."""
     short = buffer.count(delimiter, 0, min(size, PROBE_BYTES)) * LONG_RECORD > min(size, PROBE_BYTES)
     if short and len(delimiter) == 1:
-        ends = (np.flatnonzero(np.frombuffer(buffer, np.uint8, size) == delimiter[0]) + 1).tolist()
+        ends = (np.frombuffer(buffer, np.uint8, size) == delimiter[0]).nonzero()[0] + 1
     else:
-        ends, at = [], 0
-        while (found := buffer.find(delimiter, at, size)) >= 0:
-            at = found + len(delimiter)
-            ends.append(at)
-    starts = np.array([0, *ends], np.int64)
-    return starts[:-1] if ends and ends[-1] == size else starts
+        found, at = [], 0
+        while (place := buffer.find(delimiter, at, size)) >= 0:
+            at = place + len(delimiter)
+            found.append(at)
+        ends = np.array(found, np.int64)
+    starts = np.concatenate([np.zeros(1, np.int64), ends])
+    return starts[:-1] if len(ends) and ends[-1] == size else starts
 
 
 def _skip_long(
