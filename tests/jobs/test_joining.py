@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -53,6 +58,41 @@ def test_processes_share_a_build_and_leave_each_other_alone(
     with StoreFolder(out) as last:
         last.begin(IDENTITY, "{}")
         assert not mine.exists()
+
+
+HOLDING = """
+import os, sys, time
+from packline.jobs.folder import StoreFolder
+folder = StoreFolder(sys.argv[1])
+folder.shared = True
+folder.__enter__()
+(folder.tmp / "unfinished").write_bytes(b"x")
+print(folder.tmp, flush=True)
+if os.fork() == 0 or sys.argv[2] == "parent":  # a worker holds the folder as well as its parent does
+    time.sleep(60)
+"""
+
+
+def test_what_killed_slices_have_left_is_removed_by_the_next_and_only_that(tmp_path: Path) -> None:
+    out, started = tmp_path / "out", list[subprocess.Popen[str]]()
+    with shared(out) as process:
+        process.begin(IDENTITY, "{}")
+    for kind in ("parent", "parent", "worker"):
+        command = [sys.executable, "-c", HOLDING, str(out), kind]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True))
+    try:
+        folders = [Path(one.stdout.readline().strip()) for one in started if one.stdout is not None]
+        assert len({*folders}) == 3 and all((folder / "unfinished").exists() for folder in folders)
+        os.killpg(started[0].pid, signal.SIGKILL)
+        started[2].wait(30)  # its worker runs on
+        started[0].wait(30)
+        with shared(out):
+            assert [folder.exists() for folder in folders] == [False, True, True]
+    finally:
+        for one in started:
+            with suppress(ProcessLookupError):
+                os.killpg(one.pid, signal.SIGKILL)
+            one.communicate(timeout=30)
 
 
 def test_other_bytes_of_a_unit_are_kept_and_stop_the_build(tmp_path: Path) -> None:

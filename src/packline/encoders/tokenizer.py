@@ -395,7 +395,7 @@ def read_chat_template(tokenizer: str) -> str | None:
         if not (folder / CONFIG).is_file():
             return None
         config = msgspec.json.decode((folder / CONFIG).read_bytes())
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TokenizerError(f"cannot read the chat template of {tokenizer}: {error}") from error
     return _of_config(config.get("chat_template") if isinstance(config, dict) else None, tokenizer)
 

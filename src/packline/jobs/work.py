@@ -1,7 +1,8 @@
 """Local work folder of a job: the lock, unfinished files of each process, the command that resumes it.
 
     WORK/lock             exclusive: one process runs the job; shared: several do (slices, node actors)
-    WORK/tmp/HOST-PID/    unfinished files of units, a folder for each process that runs any
+    WORK/tmp/HOST-PID/    unfinished files of units, a folder for each process that runs any; HOST-PID.lock is
+                          locked by it and by those forked from it
     WORK/joined/HOST-PID  locked by a process that shares the job with others
     WORK/command.json     the command that resumes the job, for `status`
 
@@ -9,8 +10,8 @@ The work folder is always on a local disk, wherever the results are stored: insi
 otherwise in a scratch folder, `$PACKLINE_SCRATCH` or the user's cache. It holds what can be made again, so
 losing it costs time only.
 
-No process deletes another's unfinished files. Those of processes that have ended are removed by the process
-that gets the exclusive lock: at the start of a job, and by the last process that leaves a finished one.
+No process deletes the unfinished files of another that runs. Those of processes that have ended are removed
+by the next process that begins or helps with the job.
 """
 
 from __future__ import annotations
@@ -142,6 +143,8 @@ class WorkFolder(Publication, Generic[Identity]):
                 self.descriptor = self._take_lock(self.work / "lock")
                 if self.shared:
                     self._joined = _join(self.work / JOINED)
+                    for name in ("tmp", "reuse"):
+                        _clear_ended(self.work / name)
         except OSError as error:
             if isinstance(error, PacklineError):
                 raise
@@ -236,7 +239,16 @@ class WorkFolder(Publication, Generic[Identity]):
     def _own_folder(self, name: str) -> Path:
         self._own = self._own or process_name()
         folder = self.work / name / self._own
-        folder.mkdir(parents=True, exist_ok=True)
+        if folder not in OWNED or not folder.exists():
+            (self.work / name).mkdir(parents=True, exist_ok=True)
+            if (earlier := OWNED.pop(folder, -1)) >= 0:
+                os.close(earlier)
+            try:
+                OWNED[folder] = _lock_file(folder.with_name(f"{folder.name}.lock"))
+            except BlockingIOError:  # a process of another container, whose host has the same name
+                self._own = f"{process_name()}-{os.urandom(4).hex()}"
+                return self._own_folder(name)
+            folder.mkdir(exist_ok=True)
         return folder
 
     @property
@@ -330,7 +342,8 @@ class WorkFolder(Publication, Generic[Identity]):
         try:
             self.end_run()
         finally:
-            for descriptor in (self._joined, self.descriptor):
+            ours = [OWNED.pop(folder) for folder in list(OWNED) if folder.is_relative_to(self.work)]
+            for descriptor in (self._joined, self.descriptor, *ours):
                 if descriptor >= 0:
                     os.close(descriptor)
             self._joined = self.descriptor = -1
@@ -339,9 +352,32 @@ class WorkFolder(Publication, Generic[Identity]):
 def _join(folder: Path) -> int:
     """Lock a file of this process, by which others see that it runs; its descriptor."""
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / process_name(), os.O_RDWR | os.O_CREAT, 0o644)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return _lock_file(folder / process_name())
+
+
+def _lock_file(path: Path) -> int:
+    """Lock a file of this process; its descriptor."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
+
+
+OWNED: dict[Path, int] = {}
+"""Folders of unfinished files of this process, with the descriptors of their locks. A lock is held until the
+process and all those forked from it have ended, or the job."""
+
+
+def _clear_ended(folder: Path) -> None:
+    """Remove the unfinished files of processes that have ended: those that nobody has locked."""
+    for path in folder.glob("*/"):
+        lock = path.with_name(f"{path.name}.lock")
+        if lock.exists() and not is_locked(lock):
+            shutil.rmtree(path, ignore_errors=True)
+            lock.unlink(missing_ok=True)
 
 
 def hold_lock(work: Path) -> int:
