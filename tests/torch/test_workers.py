@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.store.stores import relist
 
 torch = pytest.importorskip("torch", reason="the optional torch is not installed")
 
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler  # noqa: E402
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, default_collate  # noqa: E402
 
 from packline.errors import PacklineError  # noqa: E402
 from packline.facade import Store  # noqa: E402
@@ -166,3 +166,76 @@ def test_a_sampler_of_batches_gets_whole_batches(stores: tuple[Store, Store], wo
         same(ours, theirs)
     with pytest.raises(IndexError, match=f"of {len(rows):,}"):
         RowsDataset(rows)[[0, len(rows)]]
+
+
+def untouched(batch: Any) -> Any:
+    return default_collate(batch)
+
+
+def masked_first(batch: Any) -> Any:
+    for row in batch:
+        row["targets"][:3] = -100  # in place
+    return default_collate(batch)
+
+
+def masked_through_numpy(batch: Any) -> Any:
+    for row in batch:
+        row["targets"].numpy()[:3] = -100
+    return default_collate(batch)
+
+
+def other_order(batch: Any) -> Any:
+    return default_collate(batch[::-1])
+
+
+def some(batch: Any) -> Any:
+    return default_collate(batch[2:5])
+
+
+def as_dicts(batch: Any) -> Any:
+    return default_collate([{**row, "more": torch.ones(1)} for row in batch])
+
+
+def without_targets(batch: Any) -> Any:
+    for row in batch:
+        del row["targets"]
+    return default_collate(batch)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "collate",
+    [None, untouched, masked_first, masked_through_numpy, other_order, some, as_dicts, without_targets],
+)
+def test_rows_are_collated_as_dicts_would_be(
+    stores: tuple[Store, Store], workers: int, collate: Callable[[Any], Any] | None
+) -> None:
+    rows = stores[1].rows(64)
+    dataset, size = RowsDataset(rows), 16
+    found = DataLoader(dataset, batch_size=size, num_workers=workers, collate_fn=collate)
+    for number, batch in enumerate(found):
+        numbers = range(number * size, min((number + 1) * size, len(rows)))
+        plain = [dataset[index] for index in numbers]
+        assert all(type(row) is dict for row in plain)
+        same(batch, (collate or default_collate)(plain))
+
+
+def test_a_row_of_a_batch_is_a_dict(stores: tuple[Store, Store]) -> None:
+    dataset = RowsDataset(stores[1].rows(64))
+    names = set(dataset[0])
+    for look in (
+        lambda row: set(row),
+        lambda row: set(dict(row)),
+        lambda row: set({**row}),
+        lambda row: set(row.keys()),
+        lambda row: {name for name, _ in row.items()},
+        lambda row: set(row | {}),
+        lambda row: set({} | row),
+        lambda row: set(row.copy()),
+        lambda row: set(pickle.loads(pickle.dumps(row))),
+        lambda row: {name for name in names if name in row},
+        lambda row: {name for name in names if row.get(name) is not None},
+    ):
+        row = dataset.__getitems__([3, 4])[1]
+        assert look(row) == names and len(row) == len(names)
+        assert torch.equal(row["tokens"], dataset[4]["tokens"])

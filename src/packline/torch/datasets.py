@@ -10,13 +10,15 @@ Masks are made on the device that uses them.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import wraps
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from packline.errors import RecipeError
 from packline.loading.loader import Loader, chosen_fields, named
@@ -186,16 +188,85 @@ def _received(compact: CompactBatch, keys: Keys) -> dict[str, torch.Tensor]:
     return to_tensors(named(compact.arrays(), keys))
 
 
+class _Read:
+    """Rows that were read at once, for `BatchRow`.
+
+    Args:
+        batch: all of them: in a worker as they are sent, else as tensors.
+        rows: their number.
+    """
+
+    def __init__(self, batch: WorkerBatch | dict[str, torch.Tensor], rows: int) -> None:
+        self.batch, self.rows = batch, rows
+        self.is_used = False
+        """True once a row was looked at, and may have been changed."""
+
+    def row(self, place: int) -> dict[str, torch.Tensor]:
+        """Tensors `[L]` of a row."""
+        self.is_used = True
+        return {name: self.batch[name][place] for name in self.batch}
+
+
+class BatchRow(dict[str, torch.Tensor]):
+    """A row as a dict of tensors `[L]`, filled when something looks at it.
+
+    torch's default collate leaves rows that nobody has looked at as they were read: nothing is stacked, and a
+    worker sends tokens and an outline.
+    """
+
+    def __init__(self, read: _Read, place: int) -> None:
+        super().__init__()
+        self._read: _Read | None = read
+        self._place = place
+
+    def _fill(self) -> None:
+        read, self._read = self._read, None
+        if read is not None:
+            dict.update(self, read.row(self._place))
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return dict, (dict(self),)
+
+
+def _filling(name: str) -> Callable[..., Any]:
+    """Method of dict that fills a row first."""
+    method = getattr(dict, name)
+
+    def call(row: BatchRow, *arguments: Any, **named: Any) -> Any:
+        row._fill()
+        return method(row, *arguments, **named)
+
+    return wraps(method)(call)
+
+
+LOOKS = "__getitem__ __iter__ __len__ __contains__ __eq__ __ne__ __or__ __ror__ __ior__ __repr__ __reversed__"
+CHANGES = "__setitem__ __delitem__ keys items values get pop popitem setdefault update copy clear"
+for _name in (*LOOKS.split(), *CHANGES.split()):
+    setattr(BatchRow, _name, _filling(_name))
+
+
+def _collate_rows(
+    batch: list[BatchRow], *, collate_fn_map: Any = None
+) -> WorkerBatch | dict[str, torch.Tensor]:
+    """Rows as a batch: as they were read, if they are all of one read, in order and untouched."""
+    read = batch[0]._read
+    if read is not None and not read.is_used and len(batch) == read.rows:  # noqa: SIM102  too long
+        if all(row._read is read and row._place == place for place, row in enumerate(batch)):
+            return read.batch
+    found: dict[str, torch.Tensor] = default_collate([dict(row) for row in batch])
+    return found
+
+
+default_collate_fn_map[BatchRow] = _collate_rows
+
+
 class RowsDataset(Dataset):  # type: ignore[misc]
     """Map-style dataset of rows: for torch's samplers, evaluation, trainers with their own shuffling.
 
         DataLoader(RowsDataset(rows), batch_size=8, shuffle=True, num_workers=2)
 
-    A batch is one read, not one per row. If torch shuffles, torch must also resume; otherwise use `Loader`.
-    With workers a sampler of whole batches is several times as fast, since each is sent at once:
-
-        sampler = BatchSampler(RandomSampler(rows), batch_size=8, drop_last=True)
-        DataLoader(RowsDataset(rows), sampler=sampler, batch_size=None, num_workers=2)
+    A batch is one read, not one per row, and torch's default collate leaves it as it was read. If torch
+    shuffles, torch must also resume; otherwise use `Loader`.
 
     Args:
         rows: result of `store.rows(...)`.
@@ -237,11 +308,11 @@ class RowsDataset(Dataset):  # type: ignore[misc]
         batch = named(self.rows.read(np.array([place]), self.fields), self.keys)
         return to_tensors({name: values[0] for name, values in batch.items()})
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
+    def __getitems__(self, indices: Sequence[int]) -> list[BatchRow]:
         """Several rows in one read; `DataLoader` calls this for a batch."""
-        batch = self._read(self._places(indices))
-        columns = [values.unbind() for values in batch.values()]
-        return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
+        found = self[list(indices)]
+        read = _Read(found, len(indices))
+        return [BatchRow(read, place) for place in range(len(indices))]
 
     def _places(self, indices: Sequence[int]) -> np.ndarray:
         everything = range(len(self))
