@@ -77,9 +77,9 @@ class Shards(Sequence[Shard]):
         """Shards that were used, by number."""
         self._kind: Callable[[Any, ShardEntry, np.dtype, int], Shard] = Shard
         if not isinstance(folder, Path):
-            from packline.store.remote_shard import remote_shard
+            from packline.store.remote_shard import RemoteShard
 
-            self._kind = remote_shard
+            self._kind = RemoteShard
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -5,14 +5,13 @@
     shard.document(i)                      read by pieces
     shard.open_provenance()                read by pieces, if it is long: the columns and rows that are used
 
-An index of up to 4 MiB (200,000 documents) is brought whole when its shard is first used. A larger one is
-read by pieces too, unless the arrays of all its documents are requested.
+An index is brought whole when its shard is first used: 12 bytes per document.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,10 +26,7 @@ from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.remote_file import RemoteFile
 from packline.store.shard import (
     CHECKED_BYTES,
-    HEADER,
     Shard,
-    contradiction,
-    index_size,
     wrong_id,
     wrong_place,
 )
@@ -132,87 +128,12 @@ def _group_of(file: ProvenanceFile, group: int) -> pa.Table:
     return file.read(group)
 
 
-class LongRemoteShard(RemoteShard):
-    """A shard whose index is too long to be brought whole for a few documents."""
-
-    @cached_property
-    def _index_ranges(self) -> Ranges:
-        return Ranges(self.mirror.pieces, self.index_file, np.dtype(np.uint8))
-
-    def _lengths(self, start: int, stop: int) -> np.ndarray:
-        begin = HEADER.size + 4 * start
-        return self._index_ranges[begin : begin + 4 * (stop - start)].view("<i4")
-
-    def _offsets(self, start: int, stop: int) -> np.ndarray:
-        begin = HEADER.size + 4 * len(self) + 8 * start
-        return self._index_ranges[begin : begin + 8 * (stop - start)].view("<i8")
-
-    def length_of(self, index: int) -> int:
-        """Length of one document."""
-        return int(self._lengths(index, index + 1)[0])
-
-    def offset_of(self, index: int) -> int:
-        """Byte offset of one document."""
-        return int(self._offsets(index, index + 1)[0])
-
-    def lengths_at(self, documents: np.ndarray) -> np.ndarray:
-        """Tokens of these documents, int32 `[N]`."""
-        return self._taken(self._lengths, documents)
-
-    def places(self, documents: np.ndarray | slice) -> np.ndarray:
-        """Place of the first token of these documents; see `Shard.places`."""
-        if isinstance(documents, slice):
-            start, stop, _ = documents.indices(len(self))
-            return self._offsets(start, stop) // self.itemsize
-        return self._taken(self._offsets, documents) // self.itemsize
-
-    def check(self, documents: np.ndarray) -> None:
-        """Check the index at these documents; see `Shard.check`."""
-        lengths, begins = self.lengths_at(documents), self.places(documents)
-        ends = self.places(np.minimum(documents + 1, len(self) - 1))
-        ends[documents == len(self) - 1] = self.entry.tokens
-        right = (lengths > 0) & (ends - begins == lengths)
-        if not right.all():
-            raise contradiction(self, int(documents[np.argmin(right)]))
-
-    def search(self, tokens: np.ndarray) -> np.ndarray:
-        """Documents up to each token; see `Shard.search`."""
-        return np.array([self._search_one(int(token) * self.itemsize) for token in tokens], np.int64)
-
-    def _search_one(self, byte: int) -> int:
-        low, high = 0, len(self)
-        while high - low > NEAR:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.offset_of(middle) <= byte else (low, middle)
-        return low + int(self._offsets(low, high).searchsorted(byte, "right")) if high > low else low
-
-    @staticmethod
-    def _taken(read: Callable[[int, int], np.ndarray], documents: np.ndarray) -> np.ndarray:
-        """Values at these documents: neighbours are read together."""
-        if not len(documents):
-            return np.empty(0, np.int64)
-        low, high = int(documents.min()), int(documents.max()) + 1
-        if high - low <= max(4 * len(documents), NEAR):
-            return read(low, high)[documents - low]
-        return np.concatenate([read(one, one + 1) for one in documents.tolist()])
-
-
-NEAR = 1 << 10
-"""Documents that are read at once, where a few of them are needed."""
-
-
-def remote_shard(folder: RemotePath, entry: ShardEntry, dtype: np.dtype, vocab_size: int) -> RemoteShard:
-    """Shard of a remote store."""
-    kind = LongRemoteShard if index_size(entry.documents) > CHECKED_BYTES else RemoteShard
-    return kind(folder, entry, dtype, vocab_size)
-
-
 def bring_indexes(shards: Iterable[Shard]) -> None:
-    """Bring the indexes of remote shards at once; nothing for local ones, and for long indexes."""
+    """Bring the indexes of remote shards at once; nothing for local ones."""
     todo = [
         shard
         for shard in shards
-        if type(shard) is RemoteShard and "offset_of" not in shard.__dict__ and len(shard)
+        if isinstance(shard, RemoteShard) and "offset_of" not in shard.__dict__ and len(shard)
     ]
     if len(todo) > 1:
         todo[0].mirror.bring([shard.index_file for shard in todo])
