@@ -11,7 +11,7 @@ import pytest
 from packline.storage.local import LocalFolder
 from packline.storage.objects import ObjectFolder
 
-CALLS = ("read", "facts", "walk", "list", "put_new", "replace", "delete", "sync")
+CALLS = ("read", "facts", "walk", "list", "put_new", "delete")
 
 
 class Crash(BaseException):

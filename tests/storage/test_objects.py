@@ -77,18 +77,6 @@ def test_files_are_taken_over_once(storage: Storage, tmp_path: Path) -> None:
     assert storage.read("in/a") == b"one" * 1000
 
 
-def test_only_the_first_replaces(storage: Storage) -> None:
-    first = storage.replace("driver.json", b"1", None)
-    assert first and storage.replace("driver.json", b"2", None) is None
-    second = storage.replace("driver.json", b"2", first)
-    assert second and second != first and storage.replace("driver.json", b"3", first) is None
-    assert storage.read("driver.json") == b"2"
-    facts = storage.facts("driver.json")
-    assert facts and facts.etag == second
-    third = storage.replace("driver.json", b"1", second)
-    assert third and third != second
-
-
 def test_a_bucket_that_is_not_there(bucket: Bucket) -> None:
     storage = open_storage(f"s3://{bucket.name}-other/key")
     for use in (

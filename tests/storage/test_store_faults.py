@@ -88,17 +88,6 @@ def test_reads_and_listings_are_whole_whatever_the_store_answers_once(bucket: Bu
             assert len(proxy.faults()) == 1
 
 
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "flipped"])
-def test_a_replacement_is_known_as_ours_whatever_the_store_answers_once(bucket: Bucket, fault: str) -> None:
-    with faulty(bucket, Schedule(rate=0)) as (quiet, _):
-        first = quiet.replace("driver.json", b"1", None)
-    with faulty(bucket, once(fault, "PUT")) as (storage, _):
-        storage = ObjectFolder(quiet.place, pause=0.01, patience=60)
-        second = storage.replace("driver.json", b"2", first)
-        assert second and second != first and storage.read("driver.json") == b"2"
-        assert storage.replace("driver.json", b"3", first) is None
-
-
 @contextmanager
 def storages(kind: str, bucket: Bucket | None, seed: int) -> Iterator[tuple[Storage, Storage]]:
     """The same new place for two writers."""
@@ -178,31 +167,6 @@ def test_of_two_writers_at_once_each_name_has_one_winner(
     assert all(found[name] != data for name, data in refused)
 
 
-def test_of_many_replacements_at_once_one_wins(kind: tuple[str, Bucket | None]) -> None:
-    with storages(*kind, 5) as (storage, other):
-        winners: list[bytes] = []
-
-        def swap(storage: Storage, data: bytes, expected: str | None) -> None:
-            if storage.replace("driver.json", data, expected) is not None:
-                winners.append(data)
-
-        expected = None
-        for turn in range(3):
-            winners.clear()
-            threads = [
-                threading.Thread(target=swap, args=(pair, b"%d %d" % (turn, number), expected))
-                for number, pair in enumerate((storage, other) * 3)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            facts = storage.facts("driver.json")
-            assert facts is not None
-            assert winners == [storage.read("driver.json")]
-            expected = facts.etag
-
-
 def test_a_store_that_only_fails_is_reported_with_what_it_answers(bucket: Bucket) -> None:
     with faulty(bucket, Schedule(at=lambda *_: "busy")) as (storage, _):
         storage._longest = 1.0
@@ -247,8 +211,6 @@ def test_a_store_that_ignores_conditions_is_refused(lying_bucket: Bucket) -> Non
     assert alone.put_new("a", b"one") and not alone.put_new("a", b"one")
     with pytest.raises(StoreError, match="another content"):
         alone.put_new("a", b"two")
-    etag = alone.replace("b", b"1", None)
-    assert etag and alone.replace("b", b"2", None) is None and alone.replace("b", b"2", etag)
 
 
 def test_a_store_that_keeps_to_conditions_is_left_as_it_was(bucket: Bucket, tmp_path: Path) -> None:
@@ -309,9 +271,6 @@ def test_azure_answers_to_the_same_laws_under_faults(container: str, monkeypatch
             with pytest.raises(StoreError, match="another content"):
                 storage.put_new(name, b"other")
         assert {facts.name: storage.read(facts.name) for facts in storage.walk()} == data
-        first = storage.replace("driver.json", b"1", None)
-        assert first and storage.replace("driver.json", b"2", first)
-        assert storage.replace("driver.json", b"3", first) is None
         storage.delete(data)
-        assert [facts.name for facts in storage.walk()] == ["driver.json"]
+        assert list(storage.walk()) == []
         assert len(proxy.faults()) > 3

@@ -231,7 +231,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         No other process may run the job.
         """
         self.storage.delete([f"{RECEIPTS}/{receipt.unit}.json"])
-        self.storage.sync(RECEIPTS)
         self.storage.delete(names_of(receipt))
 
     def release(self) -> None:
@@ -241,7 +240,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         takes them over.
         """
         self.storage.delete([f"{RECEIPTS}/{name}.json" for name in self.receipt_names()])
-        self.storage.sync(RECEIPTS)
         self.storage.delete(self.storage.list(TOKENIZER))
         self.storage.delete([*self.storage.list(JOINED), f"{WORK}/{PLAN}"])
         self.storage.delete([self._begun])
@@ -275,9 +273,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             for folder in (RECEIPTS, REJECTS, TOKENIZER):
                 storage.delete(storage.list(folder))
             storage.delete([entry.name for shard in manifest.shards for entry in shard.files])
-            storage.sync()
             storage.delete([MANIFEST])
-            storage.sync()
             storage.delete([entry.name for entry in manifest.tables])
 
     def entry(self, name: str) -> FileEntry:

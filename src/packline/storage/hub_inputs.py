@@ -470,16 +470,9 @@ class HubFolder:
         """Refused, as `put_new`."""
         raise read_only(self.place)
 
-    def replace(self, name: str, data: bytes, expected: str | None) -> str | None:
-        """Refused, as `put_new`."""
-        raise read_only(self.place)
-
     def delete(self, names: Iterable[str]) -> None:
         """Refused, as `put_new`."""
         raise read_only(self.place)
-
-    def sync(self, folder: str = "") -> None:
-        """Nothing to wait for."""
 
 
 @contextmanager

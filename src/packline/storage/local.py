@@ -12,7 +12,6 @@ stores never are.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -226,33 +225,16 @@ class LocalFolder:
             for path in files.values():
                 path.unlink(missing_ok=True)
 
-    def replace(self, name: str, data: bytes, expected: str | None) -> str | None:
-        """See `Storage.replace`; other processes wait for a lock in its folder."""
-        path = self.path / name
-        with disk_errors(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path.with_name(f".{path.name}.lock"), "ab") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                before = self.facts(name)
-                if (before.etag if before else None) != expected:
-                    return None
-                with _waiting_file(path, data) as waiting:
-                    if before:  # never the same etag again, however coarse the clock
-                        later = max(waiting.stat().st_mtime_ns, path.stat().st_mtime_ns + 1)
-                        os.utime(waiting, ns=(later, later))
-                    os.replace(waiting, path)
-                sync_folder(path.parent)
-                after = self.facts(name)
-                return after.etag if after else None
-
     def delete(self, names: Iterable[str]) -> None:
         """See `Storage.delete`."""
+        folders = set()
         for name in names:
-            (self.path / name).unlink(missing_ok=True)
-
-    def sync(self, folder: str = "") -> None:
-        """See `Storage.sync`."""
-        sync_folder(self.path / folder)
+            path = self.path / name
+            with suppress(FileNotFoundError):
+                path.unlink()
+                folders.add(path.parent)
+        for folder in folders:
+            sync_folder(folder)
 
 
 def _size_and_etag(status: os.stat_result) -> tuple[int, str]:

@@ -370,42 +370,6 @@ class ObjectFolder:
             hasher.update(self.read(name, start, min(start + PIECE_BYTES, size)))
         return hasher.hexdigest()
 
-    def replace(self, name: str, data: bytes, expected: str | None) -> str | None:
-        """See `Storage.replace`; bytes that no other process would write tell whose an object is."""
-        attempts = Attempts(self._pause)
-        while True:
-            failure: StoreError | None = None
-            try:
-                if (etag := self._once("write", name, lambda: self._swap(name, data, expected))) is not None:
-                    return etag
-            except _Passing as passing:
-                failure = passing.error
-            facts = self.facts(name)
-            if facts is not None and facts.size == len(data) and self.read(name) == data:
-                return facts.etag  # ours: its answer was lost
-            if (facts.etag if facts else None) != expected:
-                return None
-            if not attempts.wait(self._patience, failure.message if failure else ""):
-                if failure is None:
-                    return None
-                raise attempts.error(failure)
-
-    def _swap(self, name: str, data: bytes, expected: str | None) -> str | None:
-        module = obstore()
-        mode: Any = "create" if expected is None else {"e_tag": expected}
-        if self.one_writer:
-            facts = self.facts(name)
-            if (facts.etag if facts else None) != expected:
-                return None
-            mode = "overwrite"
-        try:
-            result = module.put(
-                self._clients.writer(len(data)), self._key(name), data, mode=mode, use_multipart=False
-            )
-        except (module.exceptions.AlreadyExistsError, module.exceptions.PreconditionError):
-            return None
-        return result["e_tag"] or ""
-
     def delete(self, names: Iterable[str]) -> None:
         """See `Storage.delete`."""
         keys = [self._key(name) for name in names]
@@ -420,9 +384,6 @@ class ObjectFolder:
 
     def _delete(self, keys: Sequence[str]) -> None:
         self.request("delete", "", lambda: obstore().delete(self.client(), keys))
-
-    def sync(self, folder: str = "") -> None:
-        """See `Storage.sync`: an object store answers when a put is durable."""
 
 
 HINT = (

@@ -81,21 +81,8 @@ class Storage(Protocol):
             OutOfSpace: the disk is full.
         """
 
-    def replace(self, name: str, data: bytes, expected: str | None) -> str | None:
-        """Replace a small file that no other process has changed.
-
-        Args:
-            expected: etag of the file to replace; None to create it.
-
-        Returns:
-            The new etag; None if another process was first.
-        """
-
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files, those that exist."""
-
-    def sync(self, folder: str = "") -> None:
-        """Wait until a folder's entries are durable."""
+        """Delete files, those that exist; durable on return."""
 
 
 def other_content(place: str | Path, expected: str, found: str) -> StoreError:

@@ -101,5 +101,4 @@ class Publication:
     def clear(self, names: Iterable[str]) -> None:
         """Delete the record first, then files: half a result is never taken for a whole one."""
         self.storage.delete([self.record])
-        self.storage.sync()
         self.storage.delete(names)
