@@ -96,7 +96,7 @@ def test_an_unfinished_export_is_refused_by_whatever_would_read_it(store: Store,
     for reader in readers:
         with pytest.raises(StoreNotFound, match="holds an export that has not finished"):
             reader()
-    with pytest.raises(StoreError, match="holds no packline build"):
+    with pytest.raises(StoreError, match="holds an unfinished export, and no packline build"):
         StoreFolder(out).__enter__()
     run_export(store.path, to="llmc", out=out, workers=0, link="copy")
     assert not (out / ".packline").exists() and read_record(out) is not None

@@ -71,7 +71,7 @@ def test_hidden_files_of_others_do_not_matter(tmp_path: Path) -> None:
         (["mine.txt"], "mine.txt"),
         (["mine.txt", f"{WORK}/lock"], ""),  # a job was stopped before it recorded anything
         (["mine.txt", f"{WORK}/own.json"], ""),
-        (["a", f"{WORK}/build.json"], f"{WORK}/build.json"),
+        (["a", f"{WORK}/build.json"], "an unfinished build, and no result"),
         (["mine.txt", RECORD], ""),
     ],
 )
@@ -83,7 +83,7 @@ def test_what_is_not_ours_is_refused(tmp_path: Path, names: list[str], found: st
     if not found:
         result.refuse_foreign(f"{WORK}/own.json", "result")
         return
-    with pytest.raises(StoreError, match=f"is not empty and holds no result: found {found}"):
+    with pytest.raises(StoreError, match=f"holds (no result: found )?{found}"):
         result.refuse_foreign(f"{WORK}/own.json", "result")
 
 

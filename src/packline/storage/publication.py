@@ -22,8 +22,8 @@ WORK = ".packline"
 """Folder of an unfinished result: records of its job and, in a local folder, unfinished files."""
 
 
-IDENTITIES = ("build.json", "export.json")
-"""Names below `.packline` of the identities of jobs that have begun."""
+IDENTITIES = {"build.json": "build", "export.json": "export"}
+"""Names below `.packline` of the identities of jobs that have begun, and what they make."""
 
 
 class Publication:
@@ -64,11 +64,15 @@ class Publication:
         """
         if self.is_complete() or self.storage.facts(begun) is not None:
             return
-        records = (f"{WORK}/{name}" for name in IDENTITIES)
-        found = next((name for name in records if self.storage.facts(name) is not None), None)
-        if found is None and next(iter(self.storage.walk(WORK)), None) is None:
-            found = next((one.name for one in self.storage.walk()), None)
-        if found is not None:
+        for name, kind in IDENTITIES.items():
+            if self.storage.facts(f"{WORK}/{name}") is not None:
+                raise StoreError(
+                    f"{self.storage.place} holds an unfinished {kind}, and no {what}",
+                    hint="run its command again to resume it, or choose another --out",
+                )
+        if next(iter(self.storage.walk(WORK)), None) is not None:
+            return
+        if (found := next((one.name for one in self.storage.walk()), None)) is not None:
             raise StoreError(
                 f"{self.storage.place} is not empty and holds no {what}: found {found}",
                 hint="choose a new or empty folder for --out",
