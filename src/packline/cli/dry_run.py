@@ -11,6 +11,7 @@ from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.cli.progress import reuse_lines
 from packline.jobs.dry_run import Estimate, estimate_build
+from packline.jobs.text_build import prepare
 from packline.recipe import Recipe, RunOptions
 from packline.viewing.page import Block, KeyValues, Note, Table
 from packline.viewing.text import duration, percent, plural, scaled, size
@@ -19,14 +20,13 @@ from packline.viewing.text import duration, percent, plural, scaled, size
 def dry_run(recipe: Recipe, options: RunOptions, out: str | None, reuse: str | None) -> int:
     """Estimate a build from a sample, and show what it would take over; nothing is written."""
     output.note("looking at the inputs, and encoding a sample of them")
-    found = estimate_build(recipe, options)
+    work = prepare(recipe, options, here=True)
+    found = estimate_build(recipe, options, work=work)
     output.blocks(*estimate_blocks(found))
     facts = {"command": "build", "dry_run": True, "exit_code": DONE, **msgspec.to_builtins(found)}
     if reuse is not None:
         from packline.jobs.reuse import Reuse
-        from packline.jobs.text_build import prepare
 
-        work = prepare(recipe, options)
         earlier = Reuse(reuse, work, Path(out or os.devnull))
         planned = earlier.event(earlier.plan(work.units, strict=options.strict))
         output.lines(reuse_lines(planned))

@@ -343,13 +343,20 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
 
 
-def estimate_build(recipe: Recipe, options: RunOptions = RunOptions(), *, out: str | Path = ".") -> Estimate:  # noqa: B008
+def estimate_build(
+    recipe: Recipe,
+    options: RunOptions = RunOptions(),  # noqa: B008  frozen
+    *,
+    out: str | Path = ".",
+    work: TextBuild | None = None,
+) -> Estimate:
     """Predict a build; write nothing but temporary files.
 
     Args:
         recipe: recipe of the build.
         options: run options of the build.
         out: planned folder of the store, to check its free space.
+        work: the build, if it is prepared already.
 
     Raises:
         RecipeError, InputError, TokenizerError: errors that would stop the build.
@@ -367,7 +374,7 @@ def estimate_build(recipe: Recipe, options: RunOptions = RunOptions(), *, out: s
     (1, 4, 5)
     """
     started = time.perf_counter()
-    work = prepare(recipe, options, here=True)
+    work = work or prepare(recipe, options, here=True)
     options = work.options
     encoder = load_encoder(work)
     loading, base = time.perf_counter() - started, resident_memory()
