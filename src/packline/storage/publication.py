@@ -33,9 +33,9 @@ class Publication:
         storage: where the result is kept.
         record: name of the file that is written last.
 
-    >>> import tempfile
+    >>> import pathlib, tempfile
     >>> from packline.storage.local import LocalFolder
-    >>> result = Publication(LocalFolder(Path(tempfile.mkdtemp())), "record.json")
+    >>> result = Publication(LocalFolder(pathlib.Path(tempfile.mkdtemp())), "record.json")
     >>> result.publish({"a": b"1", "record.json": b"{}"})
     >>> result.is_complete(), result.files()
     (True, {'a': 1, 'record.json': 2})
