@@ -263,7 +263,7 @@ def test_a_flipped_bit_is_found_where_checksums_are_compared(parts: list[Path], 
     path.unlink()
     path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     with pytest.raises(
-        CorruptStore, match=r"one: train-b-000000\.bin: checksum \(damaged in byte range 0 MiB to 1"
+        CorruptStore, match=r"one: train-b-000000\.bin: checksum \(damaged in byte range 0 KiB to 64 KiB"
     ):
         run_merge(parts, tmp_path / "out", verify=True)
     assert not (tmp_path / "out/manifest.json").exists()

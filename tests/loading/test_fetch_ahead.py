@@ -20,7 +20,9 @@ from packline.errors import CorruptStore, StoreError
 from packline.facade import Store
 from packline.loading import fetch_ahead
 from packline.loading.fetch_ahead import FetchAhead, window_steps
+from packline.store import fetching
 from packline.store.paths import CacheSettings
+from packline.store.pieces import Ranges
 from packline.testing import make_store
 
 MIB = 1 << 20
@@ -83,6 +85,47 @@ def test_what_is_due_is_there_and_waits_are_counted(local: Store, tmp_path: Path
         assert waits[True] < waits[False]
 
 
+def test_more_shards_than_requests_at_a_time_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread that fetches waits for checksums that another one has still to fetch."""
+    monkeypatch.setattr("packline.store.mirror.PIECE_BYTES", 1 << 16)
+    count = 4 * fetching.THREADS
+    local = make_store(tmp_path / "store", [lengths_of(30, seed, 4000) for seed in range(count)])
+    assert sum(len(shard.tokens) > 1 << 15 for shard in local.shards) > count / 2  # they have several pieces
+    with standing_for_bucket(Faults(local.path, seconds=0.02)):
+        remote = Store(PLACE, CacheSettings(str(tmp_path / "cache")))
+        loaders = [Loader(store.rows(256), batch_size=1, prefetch=0) for store in (local, remote)]
+        same: list[bool] = []
+
+        def read() -> None:
+            for step in range(3):
+                same.append(same_arrays(*(loader.next_batch(step) for loader in loaders)))
+                time.sleep(0.5)  # all that is expected is requested
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        thread.join(60)
+        assert same == [True, True, True]
+
+
+def test_what_is_expected_and_evicted_is_held_until_it_is_read(local: Store, tmp_path: Path) -> None:
+    with standing_for_bucket(Faults(local.path)):
+        remote = Store(PLACE, CacheSettings(str(tmp_path)))
+        assert remote.mirror is not None
+        pieces, ranges = remote.mirror.pieces, remote.shards[0].token_ranges
+        assert isinstance(ranges, Ranges)
+        first, count = ranges.first, -(-len(ranges) // ranges.per_piece)
+        assert count >= 3
+        pieces.bring(range(first, first + 2))
+        for path in (tmp_path / "pieces-1").glob("??/*"):
+            path.unlink()
+        pieces.expect([first], time.time() + 60)
+        pieces._most = 2 * pieces.size  # room for two pieces
+        pieces.bring([first + 2])
+        assert first in pieces.held and first + 1 not in pieces.held
+
+
 def test_with_a_full_cache_the_reader_makes_its_plans_itself(
     local: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +180,7 @@ def test_damage_in_the_store_is_named_where_it_is(local: Store, tmp_path: Path, 
     with standing_for_bucket(Faults(local.path, flip, seconds=0.05)):
         rows = Store(PLACE, CacheSettings(str(tmp_path))).rows(256)
         loader = Loader(rows, batch_size=512, shuffle=False, prefetch=0)  # steps meet requests in flight
-        with pytest.raises(CorruptStore, match=rf"{name}\.bin: bytes 2,097,152 to 3,145,728 arrived damaged"):
+        with pytest.raises(CorruptStore, match=rf"{name}\.bin: bytes 2,097,152 to 2,162,688 arrived damaged"):
             for step in range(len(loader)):
                 (loader.next_batch if ahead else loader.batch)(step)
 
@@ -145,7 +188,7 @@ def test_damage_in_the_store_is_named_where_it_is(local: Store, tmp_path: Path, 
 def test_a_cache_without_room_for_a_batch_is_refused_at_the_start(local: Store, tmp_path: Path) -> None:
     with standing_for_bucket(Faults(local.path)):
         remote = Store(PLACE, CacheSettings(str(tmp_path), MIB))
-        loader = Loader(remote.rows(256), batch_size=16)
+        loader = Loader(remote.rows(256), batch_size=64)
         with pytest.raises(StoreError, match="cache_bytes of at least") as found:
             next(iter(loader))
         assert "cache_bytes=" in found.value.hint

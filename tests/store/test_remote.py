@@ -40,6 +40,48 @@ def place(local: packline.Store, bucket: Bucket) -> str:  # noqa: F811
     return found
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("most", [6 << 20, 1 << 30], ids=["larger than the cache", "fits"])
+def test_stores_of_both_formats_are_read_and_checked(tmp_path: Path, version: int, most: int) -> None:
+    """Format 2 has checksums of a MiB; of a large store of format 3, little more is fetched than is used."""
+    lengths = [lengths_of(700, 1), lengths_of(400, 3), lengths_of(600, 4)]
+    with pytest.MonkeyPatch.context() as patch:
+        if version == 2:
+            patch.setattr("packline.store.sums.BLOCK_BYTES", 1 << 20)
+            patch.setattr("packline.store.manifest.FORMAT_VERSION", 2)
+        local = make_store(tmp_path / "store", lengths)
+    assert local.manifest.format_version == version and local.manifest.store_bytes > 6 << 20
+    assert local.verify().ok
+    rows = local.rows(512)
+    chosen = np.random.default_rng(0).permutation(len(rows))[:64].reshape(8, 8)
+    with standing_for_bucket(Faults(local.path)) as storage:
+        remote = packline.open(PLACE, cache=tmp_path / "cache", cache_bytes=most)
+        there = remote.rows(512)
+        for turn, numbers in enumerate(chosen):
+            before = storage.bytes
+            assert same_arrays(rows.read(numbers), there.read(numbers))
+            fetched = storage.bytes - before
+            if version == 3 and most < local.manifest.store_bytes:
+                assert fetched < 8 * 3 * 65536 + 100_000  # a few blocks for each row, and an index
+            elif turn == 0:
+                assert fetched > 2 << 20
+    name = max(local.manifest.shards, key=lambda one: one.tokens).name
+    number = local.manifest.shards.names("name").index(name)
+    damaged = bytearray((local.path / f"{name}.bin").read_bytes())
+    damaged[2_000_000] ^= 1
+
+    def flip(file: str, start: int, data: bytes) -> bytes:
+        return bytes(damaged[start : start + len(data)]) if file == f"{name}.bin" else data
+
+    with standing_for_bucket(Faults(local.path, flip)):
+        remote = packline.open(PLACE, cache=tmp_path / "other", cache_bytes=most)
+        first, shard = int(local.firsts[number]), local.shards[number]
+        document = first + int(np.searchsorted(shard.offsets, 2_000_000)) - 1
+        block = r"1,966,080 to 2,031,616" if version == 3 else r"1,048,576 to 2,097,152"
+        with pytest.raises(CorruptStore, match=rf"{name}.bin: bytes {block} arrived damaged"):
+            remote.documents[document]
+
+
 def test_each_byte_of_a_whole_file_is_fetched_once(
     local: packline.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,11 +208,13 @@ def test_damage_in_the_bucket_is_found_and_never_read(
     storage.put_new(name, bytes(damaged))
     remote = packline.open(place, cache=tmp_path / "cache")
     document = int(np.searchsorted(local.shards[0].offsets, 2_000_000)) - 1
-    with pytest.raises(CorruptStore, match=r"bytes 1,048,576 to 2,097,152 .*: expected the checksum"):
+    with pytest.raises(CorruptStore, match=r"bytes 1,966,080 to 2,031,616 .*: expected the checksum"):
         remote.documents[document]
     assert np.array_equal(remote.documents[0], local.documents[0])
     report = remote.verify()
-    assert any(name in str(problem) and "1 MiB to 2 MiB" in str(problem) for problem in report.problems)
+    assert any(
+        name in str(problem) and "1,920 KiB to 1,984 KiB" in str(problem) for problem in report.problems
+    )
     storage.delete([name])
     with pytest.raises(CorruptStore, match="does not exist"):
         remote.documents[document]

@@ -43,7 +43,7 @@ LEAST_STEPS = 64
 LATENCIES = 10
 """Latencies of a request that a window lasts."""
 CHUNK = 16
-"""Steps that are planned together, so that their indexes are brought at once."""
+"""Steps that are planned together, so that their indexes are brought at once; at most half of the window."""
 KEPT_COPIES = 1 << 17
 """Copies of all plans that are kept, at most: 40 MB."""
 JUMP = 64
@@ -131,7 +131,8 @@ class FetchAhead:
         if self._thread is not None and self._thread.is_alive():
             return True
         self._planned = max(self._planned, step + self._stride)
-        short = self._planned + CHUNK * self._stride > self._end(loader, step)
+        chunk = min(CHUNK, self._window(loader) // 2) * self._stride
+        short = self._planned + chunk > self._end(loader, step)
         if short and self._planned > step + self._stride:  # wait until a chunk is missing, or all
             return True
         if self._calm:
@@ -145,11 +146,16 @@ class FetchAhead:
 
     def _end(self, loader: Any, step: int) -> int:
         """One past the last step of the window."""
+        return int(min(step + 1 + self._window(loader) * self._stride, len(loader)))
+
+    def _window(self, loader: Any) -> int:
+        """Number of steps to fetch ahead."""
+        if not self._bytes:
+            return CHUNK
         mirrors = self.mirrors(loader.schedule.stages)
         latency = max(one.traffic.latency for one in mirrors)
         most = min(one.cache.most for one in mirrors)
-        steps = window_steps(latency, self._seconds, self._bytes, most) if self._bytes else CHUNK
-        return int(min(step + 1 + steps * self._stride, len(loader)))
+        return window_steps(latency, self._seconds, self._bytes, most)
 
     def take(self, step: int) -> list[BatchPart] | None:
         """Rows of a step with their plans; None if they are not kept."""

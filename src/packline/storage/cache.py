@@ -1,7 +1,7 @@
 """A bounded folder of pieces of remote files, shared by any number of processes.
 
     CACHE/pieces-1/3f/3f9c21d07a54be18...          a whole file, named by the checksum of its content
-    CACHE/pieces-1/3f/3f9c21d07a54be18...-12       one MiB of it, number 12
+    CACHE/pieces-1/3f/3f9c21d07a54be18...-12-64    piece 12 of it, of 64 KiB
     CACHE/pieces-1/usage                           bytes of all pieces; also the lock
 
 A piece is written under another name and renamed, so it is there whole or not at all, and eviction unlinks
@@ -37,7 +37,7 @@ from packline.storage.local import disk_errors
 
 PIECES = "pieces-1"
 USAGE = "usage"
-PIECE = re.compile(r"[0-9a-f]{32}(-\d+)?")
+PIECE = re.compile(r"[0-9a-f]{32}(-\d+){0,2}")
 UNFINISHED = re.compile(r"\.[0-9a-f]{16}(?:-(\d+))?\.tmp")
 """Name of a piece that is being written, with the bytes that are reserved for it."""
 ROOM = 0.9
@@ -56,7 +56,7 @@ def undamaged(data: np.ndarray) -> None:
 
 
 class Cache(Protocol):
-    """Pieces by key: `CHECKSUM` for a whole file, `CHECKSUM-NUMBER` for one MiB of it."""
+    """Pieces by key: `CHECKSUM` for a whole file, `CHECKSUM-NUMBER-KIB` for a piece of it."""
 
     most: int
     """Bytes of all pieces, at most."""

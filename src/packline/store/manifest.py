@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from packline.encoders.special_tokens import Boundary
     from packline.encoders.tokenizer import Tokenizer
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+READABLE = (2, 3)
+"""Formats that are read; 2 has larger blocks in `NAME.sums`."""
 MANIFEST = "manifest.json"
 
 

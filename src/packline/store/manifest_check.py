@@ -25,7 +25,7 @@ from packline.recipe import SPLITS
 from packline.storage.publication import WORK
 from packline.store.files import FileEntry, reading, stat_file
 from packline.store.ledger import source_names
-from packline.store.manifest import FORMAT_VERSION, MANIFEST, Manifest, ManifestFile
+from packline.store.manifest import FORMAT_VERSION, MANIFEST, READABLE, Manifest, ManifestFile
 from packline.store.paths import StorePath
 from packline.store.tables import (
     INPUTS,
@@ -275,10 +275,10 @@ def _check_version(folder: StorePath, data: bytes, version: int | None = None) -
             version = msgspec.json.decode(data, type=_Version).format_version
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
-    if version != FORMAT_VERSION:
+    if version not in READABLE:
         raise StoreError(
-            f"{folder} is of store format {version}, and this version of packline reads format "
-            f"{FORMAT_VERSION}: nothing of it was read or checked",
+            f"{folder} is of store format {version}, and this version of packline reads formats "
+            f"{' and '.join(map(str, READABLE))}: nothing of it was read or checked",
             hint="update packline to read it" if version > FORMAT_VERSION else OLD_FORMAT,
         )
 

@@ -1,7 +1,7 @@
-"""A store in an object store, read through a cache: whole files, and single MiB of them.
+"""A store in an object store, read through a cache: whole files, and pieces of them.
 
     read, map, local     a whole file, brought by parallel ranges, checked by its checksum in the manifest
-    RemoteFile.pieces    some MiB of it, checked by `NAME.sums`
+    pieces               some pieces of it, checked by `NAME.sums`
 
 Whatever arrives is checked before anyone sees it, fetched again if it is damaged, and kept in the cache by
 the checksum of its content, so that a store that changes never reads old bytes. Opening reads the manifest
@@ -31,11 +31,14 @@ from packline.store.files import FileEntry
 from packline.store.paths import CacheSettings
 from packline.store.pieces import ATTEMPTS, RemotePieces
 from packline.store.remote_file import RemoteFile, ShardSums
-from packline.store.tables import SHARD_FILES, ShardEntry
+from packline.store.sums import BLOCK_BYTES
+from packline.store.tables import SHARD_FILES, ShardEntry, ShardRows
 
 if TYPE_CHECKING:
     from packline.store.manifest import Manifest
 
+PIECE_BYTES = 1 << 20
+"""Bytes of a piece of a store that fits into the cache."""
 RANGE_BYTES = 8 << 20
 """Bytes of a request: 8 to 16 MiB have the best ratio of rate and price on S3."""
 FRESH_BYTES = 8 << 30
@@ -69,13 +72,24 @@ class Mirror:
         self.place, self.settings, self.fresh = _fixed(place), settings, fresh
         self.cache: Cache = TemporaryCache(FRESH_BYTES) if fresh else settings.open()
         self.fetcher = Fetcher(place)
-        self.pieces = RemotePieces(self.place, self.cache, self.fetcher, self.bring_sums)
         self.manifest: Manifest | None = None
         """Manifest of the store, once it is read."""
         self._sums: dict[str, ShardSums] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.place, self.settings, self.fresh, self.manifest)
+
+    @cached_property
+    def pieces(self) -> RemotePieces:
+        """Pieces of its files: small ones, of a store that is larger than the cache.
+
+        What a row needs of such a store is seldom in the cache, and is fetched for this row alone.
+        """
+        assert self.manifest is not None
+        shards, most = self.manifest.shards, self.cache.most
+        is_large = self.manifest.store_bytes > most and has_small_blocks(shards)
+        size = BLOCK_BYTES if is_large else PIECE_BYTES
+        return RemotePieces(self.place, self.cache, self.fetcher, self.bring_sums, size)
 
     @property
     def traffic(self) -> Traffic:
@@ -222,17 +236,29 @@ class Mirror:
         return damage
 
     def bring_sums(self, files: Iterable[RemoteFile]) -> None:
-        """Bring the checksums of the MiB of these files at once, before they are needed one by one."""
+        """Bring the checksums of the blocks of these files at once.
+
+        A thread that fetches must find them: were all threads to wait for checksums, none would fetch them.
+        """
         sums = {file.sums.entry.name: file.sums for file in files if file.sums is not None}
-        todo = [one.file for one in sums.values() if one.are_needed]
-        if len(todo) > 1:
-            self.bring(todo)
+        todo = [one for one in sums.values() if one.are_needed(self.pieces.size)]
+        for one, data in zip(todo, self.bring([one.file for one in todo]), strict=True):
+            one.take(data)
 
     def _requests(self, file: RemoteFile) -> Iterator[Request]:
         """Requests for all ranges of a file, each made when it is taken."""
         size = file.entry.bytes
         for start in range(0, size, RANGE_BYTES):
             yield self.fetcher.request(file.entry.name, start, min(start + RANGE_BYTES, size))
+
+
+def has_small_blocks(shards: ShardRows) -> bool:
+    """True if the checksums of all shards are of small blocks, which those of format 2 are not."""
+    kinds = [kind for kind in SHARD_FILES if kind != "sums"]
+    blocks = np.zeros(len(shards), np.int64)
+    for kind in kinds:
+        blocks += -(-shards.numbers(f"{kind}_bytes") // BLOCK_BYTES)
+    return bool(np.array_equal(8 * blocks, shards.numbers("sums_bytes")))
 
 
 def ahead(requests: Iterator[Request], most: int) -> Iterator[Request]:

@@ -1,4 +1,4 @@
-"""MiB of remote files, for batches and single documents: fetched, checked, and kept in the cache.
+"""Pieces of remote files, for batches and single documents: fetched, checked, and kept in the cache.
 
     find      a piece that this process holds, or the cache has
     bring     several pieces: those that are absent are fetched at once, neighbours by one request
@@ -24,14 +24,14 @@ from packline.errors import CorruptStore, PacklineError, StoreError
 from packline.storage.cache import Cache
 from packline.store.fetching import Arriving, Fetcher, Request
 from packline.store.remote_file import RemoteFile
-from packline.store.sums import BLOCK_BYTES, count_blocks
+from packline.store.sums import count_blocks
 
 Held = dict[int, np.ndarray]
 """Pieces by their number in the store: numbers of their file's dtype `[N]`."""
 ATTEMPTS = 3
 """Number of times that bytes are fetched before damage is reported."""
-RUN = 8
-"""Pieces of a request, at most."""
+RUN_BYTES = 8 << 20
+"""Bytes of a request, at most."""
 HELD_SHARE = 8
 """A process holds maps of up to this part of the cache."""
 LEAST_HELD = 64 << 20
@@ -65,7 +65,8 @@ class RemotePieces:
         place: URI of the store.
         cache: where pieces are kept.
         fetcher: makes the requests.
-        bring_sums: brings the checksums of the MiB of files.
+        bring_sums: brings the checksums of the blocks of files.
+        size: bytes of a piece, a multiple of those of a block.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class RemotePieces:
         cache: Cache,
         fetcher: Fetcher,
         bring_sums: Callable[[Iterable[RemoteFile]], None],
+        size: int,
     ) -> None:
+        self.size = size
         self._place, self._cache, self._fetcher, self._bring_sums = place, cache, fetcher, bring_sums
         self._files: list[FilePieces] = []
         self._ends: list[int] = []
@@ -105,8 +108,8 @@ class RemotePieces:
         with self._lock:
             first = self._ends[-1] if self._ends else 0
             self._files.append(FilePieces(file, dtype, first))
-            self._ends.append(first + count_blocks(file.entry.bytes))
-            if missing := -file.entry.bytes % BLOCK_BYTES:
+            self._ends.append(first + count_blocks(file.entry.bytes, self.size))
+            if missing := -file.entry.bytes % self.size:
                 self._short[self._ends[-1] - 1] = missing
         return first
 
@@ -120,11 +123,11 @@ class RemotePieces:
         if held is not None:
             return held
         file, _, first = self._place_of(number)
-        key = file.piece_key(number - first)
+        key = file.piece_key(number - first, self.size)
         found = self._cache.find(key)
         if found is None:
             return None
-        if file.piece_damage(number - first, found) is not None:
+        if file.piece_damage(number - first, self.size, found) is not None:
             self._cache.drop(key)  # the machine stopped, or something wrote there
             return None
         return self._hold(number, found)
@@ -183,13 +186,16 @@ class RemotePieces:
             if known.get(number, 0.0) <= now:  # else it is there, or coming, for an earlier use
                 known[number] = recorded
                 file, _, first = self._place_of(number)
-                if not self._cache.expect(file.piece_key(number - first), recorded):
+                if not self._cache.expect(file.piece_key(number - first, self.size), recorded):
+                    if (evicted := self.held.pop(number, None)) is not None:
+                        self.held[number] = evicted  # the last that is let go, since no file has it
                     todo.append(number)
+        self._bring_sums(self._place_of(number).file for number in todo)
         self._request(todo, due, {})
 
     def bytes_of(self, numbers: Collection[int]) -> int:
         """Bytes of pieces, each named once."""
-        return len(numbers) * BLOCK_BYTES - sum(self._short[last] for last in self._short.keys() & numbers)
+        return len(numbers) * self.size - sum(self._short[last] for last in self._short.keys() & numbers)
 
     def waiting(self) -> int:
         """Number of pieces that are being fetched."""
@@ -203,8 +209,8 @@ class RemotePieces:
             made = {id(coming): coming for number in todo if (coming := self._coming.get(number)) is not None}
             requests = list(made.values())
             for one, first, count in self._runs(number for number in todo if number not in self._coming):
-                start = first * BLOCK_BYTES
-                stop = min(start + count * BLOCK_BYTES, one.file.entry.bytes)
+                start = first * self.size
+                stop = min(start + count * self.size, one.file.entry.bytes)
                 kept: Held = {}
                 arrived = partial(self._arrived, one, first, count, due, kept)
                 coming = Coming(self._fetcher.request(one.file.entry.name, start, stop, due, arrived), kept)
@@ -218,7 +224,9 @@ class RemotePieces:
         one = None
         for number in sorted(numbers):
             file = self._place_of(number)
-            if one is not None and (file is not one or number != run[-1] + 1 or len(run) == RUN):
+            if one is not None and (
+                file is not one or number != run[-1] + 1 or len(run) * self.size >= RUN_BYTES
+            ):
                 yield one, run[0] - one.first, len(run)
                 run = []
             one = file
@@ -242,13 +250,11 @@ class RemotePieces:
         self, one: FilePieces, first: int, count: int, due: float, arriving: Arriving, kept: Held
     ) -> None:
         file, damage = one.file, None
-        if file.sums is not None and file.sums.are_needed:
-            _ = file.sums.by_name  # before there is a place for what is compared with them
         for place in range(first, first + count):
-            size, check = file.piece_bytes(place), partial(file.piece_damage, place)
+            size, check = file.piece_bytes(place, self.size), partial(file.piece_damage, place, self.size)
             try:
                 found = self._cache.add(
-                    file.piece_key(place), size, partial(arriving.write, size), due, check
+                    file.piece_key(place, self.size), size, partial(arriving.write, size), due, check
                 )
             except CorruptStore as error:
                 damage = error
@@ -326,7 +332,7 @@ class Ranges:
 
     def __init__(self, pieces: RemotePieces, file: RemoteFile, dtype: np.dtype) -> None:
         self._pieces, self.file, self._dtype = pieces, file, dtype
-        self.per_piece = BLOCK_BYTES // dtype.itemsize
+        self.per_piece = pieces.size // dtype.itemsize
         """Numbers in a piece."""
         self.first = pieces.enter(file, dtype)
         """Number of its first piece in the store."""

@@ -1,4 +1,4 @@
-"""One file of a remote store, and the checksums of its MiB.
+"""One file of a remote store, and the checksums of its blocks.
 
 Whatever arrives is compared with them, or with the checksum of the whole file, before anyone sees it.
 """
@@ -10,12 +10,11 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
-import xxhash
 
 from packline.errors import CorruptStore
 from packline.fingerprint import hash_bytes
 from packline.store.files import HINT, FileEntry
-from packline.store.sums import BLOCK_BYTES, block_ranges, block_sums, split_sums
+from packline.store.sums import block_bytes, block_ranges, block_sums, split_sums
 from packline.store.tables import SHARD_FILES, ShardEntry
 
 
@@ -41,17 +40,13 @@ class RemoteFile:
     def __init__(self, store: Brings, entry: FileEntry, key: str, sums: ShardSums | None = None) -> None:
         self.store, self.entry, self.key, self.sums = store, entry, key, sums
 
-    def piece_key(self, number: int) -> str:
-        """Key of one of its MiB in the cache; a file of one is the whole file."""
-        return f"{self.key}-{number}" if self.entry.bytes > BLOCK_BYTES else self.key
+    def piece_key(self, number: int, size: int) -> str:
+        """Key of one of its pieces of this size in the cache; a file of one is the whole file."""
+        return f"{self.key}-{number}-{size >> 10}" if self.entry.bytes > size else self.key
 
-    def piece_bytes(self, number: int) -> int:
-        """Bytes of one of its MiB: of the last, what remains."""
-        return min(BLOCK_BYTES, self.entry.bytes - number * BLOCK_BYTES)
-
-    @property
-    def _sums(self) -> np.ndarray | None:
-        return None if self.sums is None else self.sums.by_name[self.entry.name]
+    def piece_bytes(self, number: int, size: int) -> int:
+        """Bytes of one of its pieces: of the last, what remains."""
+        return min(size, self.entry.bytes - number * size)
 
     def damage(self, data: np.ndarray) -> CorruptStore | None:
         """Error for bytes of the whole file that are not those of the manifest; None if they are."""
@@ -62,37 +57,43 @@ class RemoteFile:
             return None
         place = ""
         if self.sums is not None:
-            wrong = np.flatnonzero(block_sums(data) != self._sums)
-            place = f" in byte range {block_ranges(wrong)}" if len(wrong) else ""
+            expected, block = self.sums.by_name[self.entry.name], self.sums.block
+            wrong = np.flatnonzero(block_sums(data, block) != expected)
+            place = f" in byte range {block_ranges(wrong, block)}" if len(wrong) else ""
         return CorruptStore(
             f"{path} arrived damaged{place}: expected the checksum {entry.checksum}, found {found}", hint=HINT
         )
 
-    def piece_damage(self, number: int, data: np.ndarray) -> CorruptStore | None:
-        """Error for a MiB that is not the file's; None if it is."""
-        start = number * BLOCK_BYTES
-        stop = min(start + BLOCK_BYTES, self.entry.bytes)
-        expected: int | str = stop - start
-        found: int | str = len(data)
-        if expected == found and stop - start == self.entry.bytes:
+    def piece_damage(self, number: int, size: int, data: np.ndarray) -> CorruptStore | None:
+        """Error for a piece that is not the file's; None if it is.
+
+        Args:
+            size: bytes of a piece, a multiple of those of a block.
+        """
+        start, stop = number * size, min((number + 1) * size, self.entry.bytes)
+        problem = f"expected {stop - start:,} bytes, found {len(data):,}" if len(data) != stop - start else ""
+        if not problem and stop - start == self.entry.bytes:
             return self.damage(data)
-        if expected == found and (sums := self._sums) is not None:
-            expected, found = (f"the checksum {one:016x}" for one in (int(sums[number]), _sum(data)))
-        if expected == found:
+        if not problem and self.sums is not None:
+            block = self.sums.block
+            first = start // block
+            expected = self.sums.by_name[self.entry.name][first : -(-stop // block)]
+            found = block_sums(data, block)
+            if (wrong := np.flatnonzero(found != expected)).size:
+                at = int(wrong[0])
+                start, stop = start + at * block, min(start + (at + 1) * block, self.entry.bytes)
+                right, wrong_one = int(expected[at]), int(found[at])
+                problem = f"expected the checksum {right:016x}, found the checksum {wrong_one:016x}"
+        if not problem:
             return None
         return CorruptStore(
-            f"{self.store.place}/{self.entry.name}: bytes {start:,} to {stop:,} arrived damaged: expected "
-            f"{expected}, found {found}",
+            f"{self.store.place}/{self.entry.name}: bytes {start:,} to {stop:,} arrived damaged: {problem}",
             hint=HINT,
         )
 
 
-def _sum(data: np.ndarray) -> int:
-    return xxhash.xxh3_64_intdigest(data.data)
-
-
 class ShardSums:
-    """Checksums of the MiB of a shard's files, brought when they are first needed.
+    """Checksums of the blocks of a shard's files, brought when they are first needed.
 
     Args:
         store: its store.
@@ -116,14 +117,37 @@ class ShardSums:
         raise CorruptStore(f"the manifest of {self._store.place} does not list {name}", hint=HINT)
 
     @cached_property
-    def by_name(self) -> dict[str, np.ndarray]:
-        """Checksums of the MiB of each of its files, uint64 `[N]`, by name."""
-        (data,) = self._store.bring([self.file])
-        others = [one for one in self.entry.files if one.name != self.file.entry.name]
-        found = split_sums(data.view("<u8"), [one.bytes for one in others])
-        return {one.name: sums for one, sums in zip(others, found, strict=True)}
+    def block(self) -> int:
+        """Bytes of a block.
+
+        Raises:
+            CorruptStore: there are not as many checksums as blocks.
+        """
+        found = block_bytes(self.file.entry.bytes, [one.bytes for one in self._others])
+        if found is None:
+            path = f"{self._store.place}/{self.file.entry.name}"
+            raise CorruptStore(
+                f"{path}: {self.file.entry.bytes:,} bytes are not those of its blocks", hint=HINT
+            )
+        return found
 
     @property
-    def are_needed(self) -> bool:
-        """True if they are not here, and a file is so long that its own checksum is not enough."""
-        return "by_name" not in self.__dict__ and any(one.bytes > BLOCK_BYTES for one in self.entry.files)
+    def _others(self) -> list[FileEntry]:
+        return [one for one in self.entry.files if one.name != self.file.entry.name]
+
+    @cached_property
+    def by_name(self) -> dict[str, np.ndarray]:
+        """Checksums of the blocks of each of its files, uint64 `[N]`, by name."""
+        return self._split(*self._store.bring([self.file]))
+
+    def take(self, data: np.ndarray) -> None:
+        """Keep the contents of the file, uint8 `[N]`, which were brought with those of others."""
+        self.by_name = self._split(data)
+
+    def _split(self, data: np.ndarray) -> dict[str, np.ndarray]:
+        found = split_sums(data.view("<u8"), [one.bytes for one in self._others], self.block)
+        return {one.name: sums for one, sums in zip(self._others, found, strict=True)}
+
+    def are_needed(self, size: int) -> bool:
+        """True if they are not here, and a file has several pieces of this size."""
+        return "by_name" not in self.__dict__ and any(one.bytes > size for one in self.entry.files)

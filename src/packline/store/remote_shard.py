@@ -30,7 +30,6 @@ from packline.store.shard import (
     wrong_id,
     wrong_place,
 )
-from packline.store.sums import BLOCK_BYTES
 from packline.store.tables import ShardEntry
 
 if TYPE_CHECKING:
@@ -178,7 +177,8 @@ def cut_ranges(shards: Sequence[Shard], starts: Sequence[int], lengths: Sequence
         # A shard without a mask needs no other pieces than its tokens'.
         firsts = np.array([-1 if one is None else one.first for one in losses], np.int64)[of_cuts]
         places = np.stack([begins, np.minimum(ends, sizes[which] - 1)], axis=1)
-        masks = np.where(firsts < 0, numbers, firsts + places.T // BLOCK_BYTES).T
+        size = _of_remote(distinct[0]).mirror.pieces.size
+        masks = np.where(firsts < 0, numbers, firsts + places.T // size).T
     found = PieceRanges(numbers.tolist(), (begins - piece * per_piece).tolist(), masks)
     return CutRanges(which, begins, ends - begins, found)
 

@@ -1,7 +1,7 @@
 """Check one shard from its files: whole, consistent with each other, and with valid documents.
 
     .idx           lengths -> cumulative offsets -> documents          place of each document in the .bin
-    .sums          checksum of every MiB of the other files, which locates their damage
+    .sums          checksum of every block of the other files, which locates their damage
     .bin           block by block: checksum, ids below the vocabulary, EOD (and BOS) at every document's
                    edge and, where special tokens are text, no control token anywhere else
     .docs.parquet  tokens == lengths of the .idx, source, label, files, sum of the text's bytes
@@ -19,6 +19,7 @@ import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +31,8 @@ from packline.store.paths import StorePath, local_file
 from packline.store.provenance import carried_columns, documents_schema, open_provenance_table
 from packline.store.report import Findings
 from packline.store.shard import Index
-from packline.store.sums import BlockSums, block_ranges, count_blocks, split_sums
+from packline.store.sums import BLOCK_BYTES as BLOCK
+from packline.store.sums import BlockSums, block_bytes, block_ranges, count_blocks, split_sums
 from packline.store.tables import ShardEntry
 
 BLOCK_BYTES = 1 << 20
@@ -86,16 +88,16 @@ def check_file(
     entry: FileEntry,
     findings: Findings,
     look: Callable[[memoryview], None] | None = None,
-    sums: np.ndarray | None = None,
+    sums: BlockChecksums | None = None,
 ) -> bool:
     """Check a file's size and checksum, in one pass; return True if it matches the manifest.
 
     Args:
         look: receives every block of the file, all of `BLOCK_BYTES` but the last, if its size is right.
-        sums: expected checksum of every block, which locates damage.
+        sums: expected checksums of its blocks, which locate damage.
     """
     findings.files += 1
-    found_sums = BlockSums()
+    found_sums = BlockSums(sums.block if sums is not None else None)
     path = folder / entry.name
     try:
         stat_file(path, folder)
@@ -130,11 +132,12 @@ def check_file(
         findings.add(entry.name, f"the file cannot be read: {error.strerror or error}")
         return False
     found = str(hasher.hexdigest())
-    wrong: np.ndarray | list[int] = [] if sums is None else np.flatnonzero(found_sums.finish() != sums)
-    if found == entry.checksum and len(wrong):
-        what = f"checksums in its .sums, byte range {block_ranges(wrong)}"
+    wrong: np.ndarray | list[int] = [] if sums is None else np.flatnonzero(found_sums.finish() != sums.values)
+    where = block_ranges(wrong, sums.block) if sums is not None and len(wrong) else ""
+    if found == entry.checksum and where:
+        what = f"checksums in its .sums, byte range {where}"
         findings.add(entry.name, what, "those of the file", "others")
-    place = f" (damaged in byte range {block_ranges(wrong)})" if len(wrong) else ""
+    place = f" (damaged in byte range {where})" if where else ""
     return findings.compare(entry.name, f"checksum{place}", entry.checksum, found)
 
 
@@ -184,17 +187,28 @@ def check_files_of_shard(folder: StorePath, entry: ShardEntry, findings: Finding
         check_file(folder, file, findings, sums=sums)
 
 
+class BlockChecksums(NamedTuple):
+    """Expected checksums of the blocks of a file."""
+
+    values: np.ndarray
+    """uint64 `[N]`."""
+    block: int
+    """Bytes of a block."""
+
+
 def _read_sums(
     folder: StorePath, file: FileEntry, entry: ShardEntry, findings: Findings
-) -> Sequence[np.ndarray | None]:
+) -> Sequence[BlockChecksums | None]:
     """Checksums of the blocks of each other file of the shard; None for each if they are damaged."""
     sizes = [other.bytes for other in entry.files if other is not file]
-    expected = 8 * sum(map(count_blocks, sizes))
-    if not check_file(folder, file, findings) or not findings.compare(
-        file.name, "bytes, 8 for each MiB", expected, file.bytes
-    ):
+    if not check_file(folder, file, findings):
         return [None] * len(sizes)
-    return split_sums(np.fromfile(local_file(folder / file.name), "<u8"), sizes)
+    if (block := block_bytes(file.bytes, sizes)) is None:
+        expected = 8 * sum(count_blocks(size, BLOCK) for size in sizes)
+        findings.compare(file.name, "bytes, 8 for each block of the other files", expected, file.bytes)
+        return [None] * len(sizes)
+    found = split_sums(np.fromfile(local_file(folder / file.name), "<u8"), sizes, block)
+    return [BlockChecksums(values, block) for values in found]
 
 
 def _open_index(folder: StorePath, entry: ShardEntry, rules: TokenRules, findings: Findings) -> Index | None:

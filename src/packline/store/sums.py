@@ -1,10 +1,12 @@
-"""`NAME.sums`: a checksum of every MiB of a shard's files, to locate damage and to check ranges of a file.
+"""`NAME.sums`: a checksum of every block of a shard's files, to locate damage and to check ranges of a file.
 
-    .bin ── MiB ── MiB ── MiB ── ...   .idx ── ...   .docs.parquet ── ...   .loss ── ...
+    .bin ── 64 KiB ── 64 KiB ── ...   .idx ── ...   .docs.parquet ── ...   .loss ── ...
             xxh3-64 of each, uint64, little-endian, in this order
 
 There is no header: the sizes of the files are in `shards.parquet`. The last block of a file is shorter; an
-empty file has none.
+empty file has none. Blocks are small because every byte of an object store that reaches a batch is compared:
+in global order a row of 4,096 tokens costs 64 or 128 KiB, not one or two MiB. Stores of format 2 have blocks
+of a MiB, which the size of the file tells.
 """
 
 from __future__ import annotations
@@ -14,18 +16,24 @@ from collections.abc import Sequence
 import numpy as np
 import xxhash
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 16
+FORMAT_2_BYTES = 1 << 20
+"""Bytes of a block in stores of format 2."""
 
 
 class BlockSums:
     """Checksums of the blocks of a file that is written or read in pieces of any size.
+
+    Args:
+        block: bytes of a block; None: those of new stores.
 
     >>> sums = BlockSums()
     >>> sums.update(bytes(BLOCK_BYTES - 1)); sums.update(b"ab"); len(sums.finish())
     2
     """
 
-    def __init__(self) -> None:
+    def __init__(self, block: int | None = None) -> None:
+        self._block = block or BLOCK_BYTES
         self._hasher = xxhash.xxh3_64()
         self._held = 0
         self._sums: list[int] = []
@@ -34,10 +42,10 @@ class BlockSums:
         """Add the next bytes of the file."""
         rest = memoryview(data)
         while len(rest):
-            part = rest[: BLOCK_BYTES - self._held]
+            part = rest[: self._block - self._held]
             self._hasher.update(part)
             self._held += len(part)
-            if self._held == BLOCK_BYTES:
+            if self._held == self._block:
                 self._end_block()
             rest = rest[len(part) :]
 
@@ -53,43 +61,61 @@ class BlockSums:
         return np.array(self._sums, "<u8")
 
 
-def block_sums(data: np.ndarray) -> np.ndarray:
+def block_sums(data: np.ndarray, block: int) -> np.ndarray:
     """Checksums of all blocks of a file's bytes, uint8 `[N]`."""
-    sums = BlockSums()
+    sums = BlockSums(block)
     sums.update(data.data)
     return sums.finish()
 
 
-def count_blocks(size: int) -> int:
+def count_blocks(size: int, block: int) -> int:
     """Number of blocks of a file.
 
-    >>> count_blocks(0), count_blocks(1), count_blocks(BLOCK_BYTES + 1)
+    >>> count_blocks(0, 4), count_blocks(1, 4), count_blocks(5, 4)
     (0, 1, 2)
     """
-    return -(-size // BLOCK_BYTES)
+    return -(-size // block)
 
 
-def split_sums(sums: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
+def block_bytes(sums: int, sizes: Sequence[int]) -> int | None:
+    """Bytes of the blocks of a shard's files; None if its checksums are not as many as blocks of any format.
+
+    Args:
+        sums: bytes of its `NAME.sums`.
+        sizes: bytes of its other files.
+
+    >>> block_bytes(24, [BLOCK_BYTES + 1, 3]), block_bytes(16, [BLOCK_BYTES + 1, 3]), block_bytes(8, [9, 3])
+    (65536, 1048576, None)
+    """
+    found = (
+        one for one in (BLOCK_BYTES, FORMAT_2_BYTES) if 8 * sum(count_blocks(n, one) for n in sizes) == sums
+    )
+    return next(found, None)
+
+
+def split_sums(sums: np.ndarray, sizes: Sequence[int], block: int) -> list[np.ndarray]:
     """Checksums of each file of a shard.
 
     Args:
         sums: contents of its `NAME.sums`, uint64 `[N]`.
         sizes: bytes of the files, in order; they have N blocks together.
+        block: bytes of a block.
     """
-    return np.split(sums, np.cumsum([count_blocks(size) for size in sizes])[:-1])
+    return np.split(sums, np.cumsum([count_blocks(size, block) for size in sizes])[:-1])
 
 
-def block_ranges(wrong: Sequence[int] | np.ndarray, most: int = 3) -> str:
+def block_ranges(wrong: Sequence[int] | np.ndarray, block: int, most: int = 3) -> str:
     """Byte ranges of some blocks of a file, for messages.
 
     Args:
         wrong: numbers of the blocks, ascending.
+        block: bytes of a block.
         most: maximum number of ranges listed.
 
-    >>> block_ranges([3]), block_ranges([0, 1, 2, 9])
-    ('3 MiB to 4 MiB', '0 MiB to 3 MiB and 9 MiB to 10 MiB')
+    >>> block_ranges([3], 1 << 20), block_ranges([0, 1, 2, 9], 1 << 16)
+    ('3,072 KiB to 4,096 KiB', '0 KiB to 192 KiB and 576 KiB to 640 KiB')
     """
-    numbers = np.asarray(wrong, np.int64)
+    numbers, size = np.asarray(wrong, np.int64), block >> 10
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-    shown = [f"{int(run[0]):,} MiB to {int(run[-1]) + 1:,} MiB" for run in runs[:most]]
+    shown = [f"{int(run[0]) * size:,} KiB to {(int(run[-1]) + 1) * size:,} KiB" for run in runs[:most]]
     return " and ".join(shown) + (f" and {len(runs) - most:,} more" if len(runs) > most else "")
