@@ -6,6 +6,7 @@ import heapq
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,28 +86,56 @@ def test_what_is_due_is_there_and_waits_are_counted(local: Store, tmp_path: Path
         assert waits[True] < waits[False]
 
 
+def many_shards(folder: Path, documents: int) -> Store:
+    """More shards than requests are made at a time."""
+    return make_store(folder / "store", [lengths_of(documents, seed) for seed in range(4 * fetching.THREADS)])
+
+
+def in_a_thread(read: Callable[[], object], seconds: float = 60) -> list[object]:
+    """Result of a function, or the error that it raises; empty if it is not over in time."""
+    found: list[object] = []
+
+    def run() -> None:
+        try:
+            found.append(read())
+        except CorruptStore as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found
+
+
 def test_more_shards_than_requests_at_a_time_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No thread that fetches waits for checksums that another one has still to fetch."""
     monkeypatch.setattr("packline.store.mirror.PIECE_BYTES", 1 << 16)
-    count = 4 * fetching.THREADS
-    local = make_store(tmp_path / "store", [lengths_of(30, seed, 4000) for seed in range(count)])
-    assert sum(len(shard.tokens) > 1 << 15 for shard in local.shards) > count / 2  # they have several pieces
+    local = many_shards(tmp_path, 30)
+    assert sum(len(shard.tokens) > 1 << 15 for shard in local.shards) > 32  # they have several pieces
     with standing_for_bucket(Faults(local.path, seconds=0.02)):
         remote = Store(PLACE, CacheSettings(str(tmp_path / "cache")))
         loaders = [Loader(store.rows(256), batch_size=1, prefetch=0) for store in (local, remote)]
-        same: list[bool] = []
 
-        def read() -> None:
+        def read() -> list[bool]:
+            same = []
             for step in range(3):
                 same.append(same_arrays(*(loader.next_batch(step) for loader in loaders)))
                 time.sleep(0.5)  # all that is expected is requested
+            return same
 
-        thread = threading.Thread(target=read, daemon=True)
-        thread.start()
-        thread.join(60)
-        assert same == [True, True, True]
+        assert in_a_thread(read) == [[True, True, True]]
+
+
+def test_damage_of_everything_that_arrives_is_an_error(tmp_path: Path) -> None:
+    """No thread that fetches waits for checksums in order to locate damage."""
+    local = many_shards(tmp_path, 3)
+    with standing_for_bucket(Faults(local.path, Flip(".bin", 10**9), seconds=0.02)):
+        remote = Store(PLACE, CacheSettings(str(tmp_path / "cache")))
+        rows = remote.rows(256)
+        (found,) = in_a_thread(lambda: rows.read(np.arange(0, len(rows), 3)))
+        assert isinstance(found, CorruptStore) and "arrived damaged: expected the checksum" in str(found)
 
 
 def test_what_is_expected_and_evicted_is_held_until_it_is_read(local: Store, tmp_path: Path) -> None:

@@ -50,19 +50,25 @@ class RemoteFile:
 
     def damage(self, data: np.ndarray) -> CorruptStore | None:
         """Error for bytes of the whole file that are not those of the manifest; None if they are."""
-        entry, path = self.entry, f"{self.store.place}/{self.entry.name}"
-        if len(data) != entry.bytes:
-            return CorruptStore(f"{path}: expected {entry.bytes:,} bytes, found {len(data):,}", hint=HINT)
-        if not entry.checksum or (found := hash_bytes(data.data)) == entry.checksum:
+        if not (problem := self._problem(data)):
             return None
         place = ""
-        if self.sums is not None:
+        if self.sums is not None and len(data) == self.entry.bytes:
             expected, block = self.sums.by_name[self.entry.name], self.sums.block
             wrong = np.flatnonzero(block_sums(data, block) != expected)
             place = f" in byte range {block_ranges(wrong, block)}" if len(wrong) else ""
         return CorruptStore(
-            f"{path} arrived damaged{place}: expected the checksum {entry.checksum}, found {found}", hint=HINT
+            f"{self.store.place}/{self.entry.name} arrived damaged{place}: {problem}", hint=HINT
         )
+
+    def _problem(self, data: np.ndarray) -> str:
+        """What differs between bytes of the whole file and the manifest."""
+        size, checksum = self.entry.bytes, self.entry.checksum
+        if len(data) != size:
+            return f"expected {size:,} bytes, found {len(data):,}"
+        if checksum and (found := hash_bytes(data.data)) != checksum:
+            return f"expected the checksum {checksum}, found {found}"
+        return ""
 
     def piece_damage(self, number: int, size: int, data: np.ndarray) -> CorruptStore | None:
         """Error for a piece that is not the file's; None if it is.
@@ -73,8 +79,8 @@ class RemoteFile:
         start, stop = number * size, min((number + 1) * size, self.entry.bytes)
         problem = f"expected {stop - start:,} bytes, found {len(data):,}" if len(data) != stop - start else ""
         if not problem and stop - start == self.entry.bytes:
-            return self.damage(data)
-        if not problem and self.sums is not None:
+            problem = self._problem(data)  # not located: a thread that fetches cannot wait for checksums
+        elif not problem and self.sums is not None:
             block = self.sums.block
             first = start // block
             expected = self.sums.by_name[self.entry.name][first : -(-stop // block)]
