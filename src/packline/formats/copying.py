@@ -16,12 +16,13 @@ import msgspec
 
 from packline.errors import CorruptStore, PacklineError, StoreError, StoreNotFound
 from packline.fingerprint import hash_bytes
-from packline.formats.export_record import IDENTITY, RECORD, read_record, unfinished_export
+from packline.formats.export_record import RECORD, read_record
 from packline.storage.copying import CopiedFile, Copier, forget_waiting
 from packline.storage.local import Link, LocalFolder
 from packline.storage.objects import ObjectFolder, probe
 from packline.storage.places import is_remote, join, open_results, open_storage
 from packline.storage.protocol import FileFacts, Storage, other_content
+from packline.storage.publication import BUILD_BEGUN, EXPORT_BEGUN, unfinished_export
 from packline.store.files import FileEntry
 from packline.store.manifest import MANIFEST
 from packline.store.manifest_check import read_manifest, read_manifest_file
@@ -136,7 +137,7 @@ def _contents(reading: Storage) -> tuple[str, str, list[FileEntry]]:
             tables = [entry.name for entry in read_manifest_file(Path(folder)).tables]
         with _at_hand(reading, [MANIFEST, *tables]) as folder:
             return "store", MANIFEST, list(read_manifest(Path(folder)).files())
-    if reading.facts(".packline/build.json") is not None:
+    if reading.facts(BUILD_BEGUN) is not None:
         raise StoreNotFound(
             f"{reading.place} holds a build that has not finished", hint="finish it, then copy the store"
         )
@@ -144,7 +145,7 @@ def _contents(reading: Storage) -> tuple[str, str, list[FileEntry]]:
         with _at_hand(reading, [RECORD]) as folder:
             record = read_record(Path(folder))
         return "export", RECORD, list(record.files) if record else []
-    if reading.facts(IDENTITY) is not None:
+    if reading.facts(EXPORT_BEGUN) is not None:
         raise unfinished_export(reading.place)
     return "folder", "", []
 
@@ -216,5 +217,5 @@ def _refuse_target(
     if record in there:
         if (found := writing.read(record)) != last:
             raise other_content(join(writing.place, record), hash_bytes(last), hash_bytes(found))
-    elif writing.facts(".packline/build.json") is not None:
+    elif writing.facts(BUILD_BEGUN) is not None:
         raise StoreError(f"{writing.place} holds an unfinished build", hint="choose a new or empty place")

@@ -34,11 +34,11 @@ from typing import Any, get_args
 
 import msgspec
 
-from packline.errors import CorruptStore, PacklineError, RecipeError, StoreNotFound
+from packline.errors import CorruptStore, PacklineError, RecipeError
 from packline.fingerprint import Hasher, NotWhole, seal, unseal
 from packline.formats.types import NotPreserved
 from packline.storage.local import COPY_BYTES, Link, disk_errors, share_file
-from packline.storage.publication import WORK
+from packline.storage.publication import EXPORT_BEGUN, unfinished_export
 from packline.store.files import FileEntry, reading, stat_file
 from packline.store.manifest import TokenizerEntry
 from packline.store.paths import StorePath, local_file
@@ -48,8 +48,6 @@ from packline.store.writer import HashedFile
 from packline.version import __version__
 
 RECORD = "packline.json"
-IDENTITY = f"{WORK}/export.json"
-"""Record of the identity of an export that has begun."""
 RECORD_VERSION = 1
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -117,19 +115,12 @@ def read_record(folder: Path) -> ExportRecord | None:
     """
     path = folder / RECORD
     if not os.path.lexists(path):
-        if (folder / IDENTITY).exists():
-            raise unfinished_export(str(folder))
+        if (folder / EXPORT_BEGUN).exists():
+            raise unfinished_export(folder)
         return None
     stat_file(path, folder)
     with reading(path):
         return parse_record(path, path.read_bytes())
-
-
-def unfinished_export(place: str) -> StoreNotFound:
-    """Error for a place where an export has begun, and is not complete."""
-    return StoreNotFound(
-        f"{place} holds an export that has not finished", hint="run its command again to resume it"
-    )
 
 
 def parse_record(path: str | Path, data: bytes) -> ExportRecord:

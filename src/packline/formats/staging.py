@@ -22,7 +22,6 @@ import msgspec
 
 from packline.errors import CorruptStore
 from packline.formats.export_record import (
-    IDENTITY,
     RECORD,
     ExportIdentity,
     ExportRecord,
@@ -34,7 +33,7 @@ from packline.jobs.receipts import READERS
 from packline.jobs.work import PARTS, WorkFolder
 from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors
-from packline.storage.publication import WORK
+from packline.storage.publication import EXPORT_BEGUN, WORK
 from packline.store.files import FileEntry
 
 QUICK = 1 << 20
@@ -80,7 +79,7 @@ class Staging(WorkFolder[ExportIdentity]):
 
     def __init__(self, out: str | Path) -> None:
         self.out = str(out)
-        super().__init__(self.out, ExportIdentity, IDENTITY, f"{WORK}/{PARTS}", RECORD)
+        super().__init__(self.out, ExportIdentity, EXPORT_BEGUN, f"{WORK}/{PARTS}", RECORD)
 
     def finished(self, identity: ExportIdentity) -> ExportRecord | None:
         """The record of the same export; None if it is not complete.
@@ -93,7 +92,7 @@ class Staging(WorkFolder[ExportIdentity]):
         try:
             data = self.storage.read(RECORD)
         except (FileNotFoundError, NotADirectoryError):
-            self.refuse_foreign(IDENTITY, self.what)
+            self.refuse_foreign(EXPORT_BEGUN, self.what)
             return None
         record = parse_record(f"{self.out}/{RECORD}", data)
         refuse_another(self.out, record.identity, identity)

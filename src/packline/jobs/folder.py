@@ -34,7 +34,7 @@ from packline.recipe import recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.local import disk_errors
 from packline.storage.places import is_remote, open_results
-from packline.storage.publication import WORK
+from packline.storage.publication import BUILD_BEGUN, WORK
 from packline.store.files import FileEntry
 from packline.store.manifest import (
     MANIFEST,
@@ -86,7 +86,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
     busy, what = "another build is writing into", "packline build"
 
     def __init__(self, place: str | Path) -> None:
-        super().__init__(str(place), BuildIdentity, f"{WORK}/build.json", RECEIPTS, MANIFEST)
+        super().__init__(str(place), BuildIdentity, BUILD_BEGUN, RECEIPTS, MANIFEST)
 
     @property
     def reuse(self) -> Path:

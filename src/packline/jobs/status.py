@@ -29,13 +29,13 @@ from packline.recipe import Recipe
 from packline.storage.local import LocalFolder
 from packline.storage.places import is_remote, open_storage
 from packline.storage.protocol import Storage
-from packline.storage.publication import WORK
+from packline.storage.publication import BUILD_BEGUN, EXPORT_BEGUN, WORK
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import MANIFEST, Manifest
 from packline.store.manifest_check import read_manifest
 
-EXPORTED, IDENTITY = "packline.json", f"{WORK}/export.json"
-"""Records of an export that is complete, and of one that has begun."""
+EXPORTED = "packline.json"
+"""Record of an export that is complete."""
 State = Literal["finished", "running", "interrupted", "unknown"]
 
 
@@ -96,7 +96,7 @@ def status(path: str | Path) -> Status:
     if storage.facts(EXPORTED) is not None:
         return _without_recipe(place, "finished", _size_of(storage), kind="export")
     identity = None if storage.facts(MANIFEST) is not None else _identity(storage)
-    export = identity is None and storage.facts(IDENTITY) is not None
+    export = identity is None and storage.facts(EXPORT_BEGUN) is not None
     if identity is None and not export and (work is None or not work.is_dir()):
         if (manifest := read_published(place)) is not None:
             return _finished(place, manifest, storage)
@@ -215,14 +215,14 @@ def _finished(place: str, manifest: Manifest, storage: Storage) -> Status:
 
 
 def _identity(storage: Storage) -> BuildIdentity | None:
-    record = f"{WORK}/build.json"
     try:
-        return msgspec.json.decode(storage.read(record), type=BuildIdentity)
+        return msgspec.json.decode(storage.read(BUILD_BEGUN), type=BuildIdentity)
     except FileNotFoundError:
         return None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptStore(
-            f"{storage.place}: {record} is damaged: {error}", hint=f"remove {storage.place} and build again"
+            f"{storage.place}: {BUILD_BEGUN} is damaged: {error}",
+            hint=f"remove {storage.place} and build again",
         ) from error
 
 

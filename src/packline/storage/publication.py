@@ -14,16 +14,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from packline.errors import PacklineError, StoreError
+from packline.errors import PacklineError, StoreError, StoreNotFound
 from packline.storage.inputs import is_hidden
 from packline.storage.protocol import Storage
 
 WORK = ".packline"
 """Folder of an unfinished result: records of its job and, in a local folder, unfinished files."""
+BUILD_BEGUN, EXPORT_BEGUN = f"{WORK}/build.json", f"{WORK}/export.json"
+"""Names of the identities of jobs that have begun."""
 
 
-IDENTITIES = {"build.json": "build", "export.json": "export"}
-"""Names below `.packline` of the identities of jobs that have begun, and what they make."""
+def unfinished_export(place: object) -> StoreNotFound:
+    """Error for a place where an export has begun, and is not complete."""
+    return StoreNotFound(
+        f"{place} holds an export that has not finished", hint="run its command again to resume it"
+    )
 
 
 class Publication:
@@ -64,8 +69,8 @@ class Publication:
         """
         if self.is_complete() or self.storage.facts(begun) is not None:
             return
-        for name, kind in IDENTITIES.items():
-            if self.storage.facts(f"{WORK}/{name}") is not None:
+        for name, kind in ((BUILD_BEGUN, "build"), (EXPORT_BEGUN, "export")):
+            if self.storage.facts(name) is not None:
                 raise StoreError(
                     f"{self.storage.place} holds an unfinished {kind}, and no {what}",
                     hint="run its command again to resume it, or choose another --out",

@@ -22,7 +22,7 @@ import msgspec
 from packline.errors import CorruptStore, StoreError, StoreNotFound
 from packline.fingerprint import NotWhole, unseal
 from packline.recipe import SPLITS
-from packline.storage.publication import WORK
+from packline.storage.publication import EXPORT_BEGUN, WORK, unfinished_export
 from packline.store.files import FileEntry, reading, stat_file
 from packline.store.ledger import source_names
 from packline.store.manifest import FORMAT_VERSION, MANIFEST, READABLE, Manifest, ManifestFile
@@ -289,10 +289,8 @@ def _not_found(folder: StorePath) -> StoreNotFound:
             f"{folder} is not a finished store: it has no {MANIFEST}",
             hint="check the URI; packline status shows a build that has not finished",
         )
-    if (folder / WORK / "export.json").exists():
-        return StoreNotFound(
-            f"{folder} holds an export that has not finished", hint="run its command again to resume it"
-        )
+    if (folder / EXPORT_BEGUN).exists():
+        return unfinished_export(folder)
     if (folder / WORK).is_dir():
         return StoreNotFound(
             f"{folder} holds a build that has not finished",
