@@ -14,7 +14,7 @@ from tests.store.stores import reseal
 
 from packline.store import sums as sums_module
 from packline.store.report import Report
-from packline.store.sums import BlockSums, block_bytes, block_ranges, count_blocks, split_sums
+from packline.store.sums import BlockSums, block_ranges, count_blocks, split_sums
 from packline.store.verify import verify
 from packline.testing import make_store
 
@@ -40,12 +40,14 @@ def test_sums_are_those_of_the_blocks_however_they_come(pieces: list[bytes], blo
 def test_sums_are_split_by_file(sizes: list[int], block: int) -> None:
     counts = [count_blocks(size, block) for size in sizes]
     sums = np.arange(sum(counts), dtype="<u8")
-    parts = split_sums(sums, sizes, block)
-    assert [len(part) for part in parts] == counts
-    assert np.concatenate(parts).tolist() == sums.tolist()
+    parts = split_sums(sums.view(np.uint8), sizes)
+    assert parts is not None
+    assert [len(part.values) for part in parts] == counts
+    assert np.concatenate([part.values for part in parts]).tolist() == sums.tolist()
     other = (1 << 16) + (1 << 20) - block
     same = counts == [count_blocks(size, other) for size in sizes]
-    assert block_bytes(sums.nbytes, sizes) == block or same
+    assert {part.block for part in parts} == {block} or same
+    assert split_sums(np.append(sums.view(np.uint8), 0), sizes) is None
     if any(size > 1 << 16 for size in sizes):
         assert not same, "the number of blocks tells their size"
 

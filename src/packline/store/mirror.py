@@ -31,7 +31,7 @@ from packline.store.files import FileEntry
 from packline.store.paths import CacheSettings
 from packline.store.pieces import ATTEMPTS, RemotePieces
 from packline.store.remote_file import RemoteFile, ShardSums
-from packline.store.sums import BLOCK_BYTES
+from packline.store.sums import BLOCK_BYTES, count_blocks
 from packline.store.tables import SHARD_FILES, ShardEntry, ShardRows
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def has_small_blocks(shards: ShardRows) -> bool:
     kinds = [kind for kind in SHARD_FILES if kind != "sums"]
     blocks = np.zeros(len(shards), np.int64)
     for kind in kinds:
-        blocks += -(-shards.numbers(f"{kind}_bytes") // BLOCK_BYTES)
+        blocks += count_blocks(shards.numbers(f"{kind}_bytes"), BLOCK_BYTES)
     return bool(np.array_equal(8 * blocks, shards.numbers("sums_bytes")))
 
 

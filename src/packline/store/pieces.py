@@ -178,7 +178,8 @@ class RemotePieces:
     def expect(self, numbers: Iterable[int], due: float) -> None:
         """Fetch pieces that will be used at a time, in seconds since the epoch, without waiting."""
         self._own()
-        now, known, todo = time.time(), self._due, []
+        now, known = time.time(), self._due
+        todo: dict[int, RemoteFile] = {}
         recorded = max(due, now + SOON)  # a step of a fast loader costs less than recording each of its uses
         if len(known) > DUES:
             known = self._due = {number: when for number, when in known.items() if when > now}
@@ -189,9 +190,10 @@ class RemotePieces:
                 if not self._cache.expect(file.piece_key(number - first, self.size), recorded):
                     if (evicted := self.held.pop(number, None)) is not None:
                         self.held[number] = evicted  # the last that is let go, since no file has it
-                    todo.append(number)
-        self._bring_sums(self._place_of(number).file for number in todo)
-        self._request(todo, due, {})
+                    todo[number] = file
+        if todo:
+            self._bring_sums(todo.values())
+            self._request(todo, due, {})
 
     def bytes_of(self, numbers: Collection[int]) -> int:
         """Bytes of pieces, each named once."""

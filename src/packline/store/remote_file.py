@@ -14,7 +14,7 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.fingerprint import hash_bytes
 from packline.store.files import HINT, FileEntry
-from packline.store.sums import block_bytes, block_ranges, block_sums, split_sums
+from packline.store.sums import BlockChecksums, block_ranges, block_sums, count_blocks, split_sums
 from packline.store.tables import SHARD_FILES, ShardEntry
 
 
@@ -54,7 +54,7 @@ class RemoteFile:
             return None
         place = ""
         if self.sums is not None and len(data) == self.entry.bytes:
-            expected, block = self.sums.by_name[self.entry.name], self.sums.block
+            expected, block = self.sums.by_name[self.entry.name]
             wrong = np.flatnonzero(block_sums(data, block) != expected)
             place = f" in byte range {block_ranges(wrong, block)}" if len(wrong) else ""
         return CorruptStore(
@@ -62,7 +62,7 @@ class RemoteFile:
         )
 
     def _problem(self, data: np.ndarray) -> str:
-        """What differs between bytes of the whole file and the manifest."""
+        """Difference between bytes of the whole file and the manifest, in words; empty if there is none."""
         size, checksum = self.entry.bytes, self.entry.checksum
         if len(data) != size:
             return f"expected {size:,} bytes, found {len(data):,}"
@@ -81,9 +81,8 @@ class RemoteFile:
         if not problem and stop - start == self.entry.bytes:
             problem = self._problem(data)  # not located: a thread that fetches cannot wait for checksums
         elif not problem and self.sums is not None:
-            block = self.sums.block
-            first = start // block
-            expected = self.sums.by_name[self.entry.name][first : -(-stop // block)]
+            every, block = self.sums.by_name[self.entry.name]
+            expected = every[start // block : count_blocks(stop, block)]
             found = block_sums(data, block)
             if (wrong := np.flatnonzero(found != expected)).size:
                 at = int(wrong[0])
@@ -123,36 +122,24 @@ class ShardSums:
         raise CorruptStore(f"the manifest of {self._store.place} does not list {name}", hint=HINT)
 
     @cached_property
-    def block(self) -> int:
-        """Bytes of a block.
+    def by_name(self) -> dict[str, BlockChecksums]:
+        """Checksums of the blocks of each of its files, by name.
 
         Raises:
             CorruptStore: there are not as many checksums as blocks.
         """
-        found = block_bytes(self.file.entry.bytes, [one.bytes for one in self._others])
-        if found is None:
-            path = f"{self._store.place}/{self.file.entry.name}"
-            raise CorruptStore(
-                f"{path}: {self.file.entry.bytes:,} bytes are not those of its blocks", hint=HINT
-            )
-        return found
-
-    @property
-    def _others(self) -> list[FileEntry]:
-        return [one for one in self.entry.files if one.name != self.file.entry.name]
-
-    @cached_property
-    def by_name(self) -> dict[str, np.ndarray]:
-        """Checksums of the blocks of each of its files, uint64 `[N]`, by name."""
         return self._split(*self._store.bring([self.file]))
 
     def take(self, data: np.ndarray) -> None:
         """Keep the contents of the file, uint8 `[N]`, which were brought with those of others."""
         self.by_name = self._split(data)
 
-    def _split(self, data: np.ndarray) -> dict[str, np.ndarray]:
-        found = split_sums(data.view("<u8"), [one.bytes for one in self._others], self.block)
-        return {one.name: sums for one, sums in zip(self._others, found, strict=True)}
+    def _split(self, data: np.ndarray) -> dict[str, BlockChecksums]:
+        others = [one for one in self.entry.files if one.name != self.file.entry.name]
+        if (found := split_sums(data, [one.bytes for one in others])) is None:
+            path = f"{self._store.place}/{self.file.entry.name}"
+            raise CorruptStore(f"{path}: {len(data):,} bytes are not those of its blocks", hint=HINT)
+        return {one.name: sums for one, sums in zip(others, found, strict=True)}
 
     def are_needed(self, size: int) -> bool:
         """True if they are not here, and a file has several pieces of this size."""

@@ -19,7 +19,6 @@ import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from packline.store.provenance import carried_columns, documents_schema, open_pr
 from packline.store.report import Findings
 from packline.store.shard import Index
 from packline.store.sums import BLOCK_BYTES as BLOCK
-from packline.store.sums import BlockSums, block_bytes, block_ranges, count_blocks, split_sums
+from packline.store.sums import BlockChecksums, BlockSums, block_ranges, count_blocks, split_sums
 from packline.store.tables import ShardEntry
 
 BLOCK_BYTES = 1 << 20
@@ -187,15 +186,6 @@ def check_files_of_shard(folder: StorePath, entry: ShardEntry, findings: Finding
         check_file(folder, file, findings, sums=sums)
 
 
-class BlockChecksums(NamedTuple):
-    """Expected checksums of the blocks of a file."""
-
-    values: np.ndarray
-    """uint64 `[N]`."""
-    block: int
-    """Bytes of a block."""
-
-
 def _read_sums(
     folder: StorePath, file: FileEntry, entry: ShardEntry, findings: Findings
 ) -> Sequence[BlockChecksums | None]:
@@ -203,12 +193,12 @@ def _read_sums(
     sizes = [other.bytes for other in entry.files if other is not file]
     if not check_file(folder, file, findings):
         return [None] * len(sizes)
-    if (block := block_bytes(file.bytes, sizes)) is None:
-        expected = 8 * sum(count_blocks(size, BLOCK) for size in sizes)
-        findings.compare(file.name, "bytes, 8 for each block of the other files", expected, file.bytes)
-        return [None] * len(sizes)
-    found = split_sums(np.fromfile(local_file(folder / file.name), "<u8"), sizes, block)
-    return [BlockChecksums(values, block) for values in found]
+    found = split_sums(np.fromfile(local_file(folder / file.name), np.uint8), sizes)
+    if found is not None:
+        return found
+    expected = 8 * sum(count_blocks(size, BLOCK) for size in sizes)
+    findings.compare(file.name, "bytes, 8 for each block of the other files", expected, file.bytes)
+    return [None] * len(sizes)
 
 
 def _open_index(folder: StorePath, entry: ShardEntry, rules: TokenRules, findings: Findings) -> Index | None:

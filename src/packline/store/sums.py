@@ -12,6 +12,7 @@ of a MiB, which the size of the file tells.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import xxhash
@@ -68,8 +69,11 @@ def block_sums(data: np.ndarray, block: int) -> np.ndarray:
     return sums.finish()
 
 
-def count_blocks(size: int, block: int) -> int:
-    """Number of blocks of a file.
+Sizes = TypeVar("Sizes", int, np.ndarray)
+
+
+def count_blocks(size: Sizes, block: int) -> Sizes:
+    """Number of blocks of a file, or of each of several files.
 
     >>> count_blocks(0, 4), count_blocks(1, 4), count_blocks(5, 4)
     (0, 1, 2)
@@ -77,31 +81,32 @@ def count_blocks(size: int, block: int) -> int:
     return -(-size // block)
 
 
-def block_bytes(sums: int, sizes: Sequence[int]) -> int | None:
-    """Bytes of the blocks of a shard's files; None if its checksums are not as many as blocks of any format.
+class BlockChecksums(NamedTuple):
+    """Expected checksums of the blocks of a file."""
+
+    values: np.ndarray
+    """uint64 `[N]`."""
+    block: int
+    """Bytes of a block."""
+
+
+def split_sums(data: np.ndarray, sizes: Sequence[int]) -> list[BlockChecksums] | None:
+    """Checksums of each file of a shard; None if they are not as many as blocks of any format.
 
     Args:
-        sums: bytes of its `NAME.sums`.
-        sizes: bytes of its other files.
+        data: contents of its `NAME.sums`, uint8 `[N]`.
+        sizes: bytes of its other files, in order.
 
-    >>> block_bytes(24, [BLOCK_BYTES + 1, 3]), block_bytes(16, [BLOCK_BYTES + 1, 3]), block_bytes(8, [9, 3])
-    (65536, 1048576, None)
+    >>> parts = split_sums(np.zeros(24, np.uint8), [BLOCK_BYTES + 1, 3])
+    >>> [(len(one.values), one.block) for one in parts]
+    [(2, 65536), (1, 65536)]
     """
-    found = (
-        one for one in (BLOCK_BYTES, FORMAT_2_BYTES) if 8 * sum(count_blocks(n, one) for n in sizes) == sums
-    )
-    return next(found, None)
-
-
-def split_sums(sums: np.ndarray, sizes: Sequence[int], block: int) -> list[np.ndarray]:
-    """Checksums of each file of a shard.
-
-    Args:
-        sums: contents of its `NAME.sums`, uint64 `[N]`.
-        sizes: bytes of the files, in order; they have N blocks together.
-        block: bytes of a block.
-    """
-    return np.split(sums, np.cumsum([count_blocks(size, block) for size in sizes])[:-1])
+    for block in (BLOCK_BYTES, FORMAT_2_BYTES):
+        counts = [count_blocks(size, block) for size in sizes]
+        if 8 * sum(counts) == len(data):
+            parts = np.split(data.view("<u8"), np.cumsum(counts)[:-1])
+            return [BlockChecksums(values, block) for values in parts]
+    return None
 
 
 def block_ranges(wrong: Sequence[int] | np.ndarray, block: int, most: int = 3) -> str:
