@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import msgspec
 import pytest
 from tests.cluster.chaos import three_files
 from tests.cluster.raylets import Raylets, start_raylets
-from tests.faults.processes import processes_of
+from tests.faults.processes import kill_all, kill_one, processes_of
 from tests.jobs.builds import build, digests, start_build
 
 import packline
@@ -60,11 +59,18 @@ Start = Callable[[Path], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start(raylets: Raylets, corpus: Path, tokenizer_json: Path) -> Start:
-    def run(out: Path) -> subprocess.Popen[str]:
-        return start_build(out, corpus, tokenizer_json, raylets.environment, on="ray", **PLAIN)
+def start(raylets: Raylets, corpus: Path, tokenizer_json: Path) -> Iterator[Start]:
+    """Starts drivers; those that a failed test leaves are ended, so that only this test fails."""
+    drivers = []
 
-    return run
+    def run(out: Path) -> subprocess.Popen[str]:
+        drivers.append(start_build(out, corpus, tokenizer_json, raylets.environment, on="ray", **PLAIN))
+        return drivers[-1]
+
+    yield run
+    for driver in drivers:
+        kill_all(driver.pid)
+        driver.communicate()
 
 
 def receipts(out: Path) -> int:
@@ -124,11 +130,14 @@ def test_a_process_is_killed_as_if_memory_had_run_out(
 ) -> None:
     process = start(tmp_path / "store")
     wait_for_receipts(tmp_path / "store", 3, process)
-    hosts = processes_of("packline.jobs.host", raylets.pid)
-    tasks = set(hosts.values()) & set(processes_of("ray::run_slice", raylets.pid))
-    own = {pid for pid, parent in hosts.items() if parent in tasks}
-    workers = [pid for pid, parent in hosts.items() if parent in own]
-    os.kill(workers[0] if victim == "worker" else min(tasks), signal.SIGKILL)
+
+    def victims() -> list[int]:
+        hosts = processes_of("packline.jobs.host", raylets.pid)
+        tasks = set(hosts.values()) & set(processes_of("ray::run_slice", raylets.pid))
+        own = {pid for pid, parent in hosts.items() if parent in tasks}
+        return [pid for pid, parent in hosts.items() if parent in own] if victim == "worker" else [*tasks]
+
+    kill_one(victims)
     end_of(process)
     assert digests(tmp_path / "store") == whole
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -63,6 +64,20 @@ def wait_until_gone(session: int, seconds: float = 30) -> dict[int, int]:
     while (left := members(session)) and time.monotonic() < end:
         time.sleep(0.02)
     return left
+
+
+def kill_one(victims: Callable[[], list[int]], seconds: float = 60) -> int:
+    """`kill -9` of one of these processes, looked for again where all of them have ended meanwhile."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for pid in victims():
+            try:
+                os.kill(pid, signal.SIGKILL)
+                return pid
+            except ProcessLookupError:
+                continue
+        time.sleep(0.005)
+    raise AssertionError(f"no such process in {seconds:.0f} s")
 
 
 def kill_all(session: int) -> None:

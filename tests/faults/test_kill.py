@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.processes import coordinator_of, kill_all, members, wait_until_gone, workers_of
+from tests.faults.processes import coordinator_of, kill_all, kill_one, members, wait_until_gone, workers_of
 from tests.jobs.builds import build, digests, set_sizes_everywhere, start_build
 from tests.laws.reference import write_corpus
 
@@ -214,7 +214,7 @@ def test_a_worker_that_is_killed_is_told_with_its_unit_and_costs_only_that(
     out = tmp_path / "out"
     process = start(out)
     wait_for(lambda: receipts(out) >= 1 and len(workers_of(process.pid)) >= 2, process)
-    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
+    kill_one(lambda: workers_of(process.pid))
     assert process.wait(60) == 3
     message = text_of(process)
     died = r"WorkerDied \| a worker process ended unexpectedly \(SIGKILL\) during "
