@@ -18,7 +18,7 @@ from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.packing import offsets
 from packline.packing.offsets import DocumentOffsets, InMemoryOffsets, MappedOffsets, document_offsets
-from packline.store.shard import Shard, bisect_right
+from packline.store.shard import Shard, search_right
 from packline.testing import make_store
 
 
@@ -96,5 +96,5 @@ def test_the_sizes_of_the_shards_decide_where_the_starts_are_held(
 
 @given(st.lists(st.integers(-5, 50)).map(sorted), st.lists(st.integers(-9, 60)))
 def test_bisection_finds_what_numpy_finds(ascending: list[int], values: list[int]) -> None:
-    found = bisect_right(np.array(ascending, np.int64), np.array(values, np.int64))
+    found = search_right(np.array(ascending, np.int64), np.array(values, np.int64))
     assert found.tolist() == np.array(ascending, np.int64).searchsorted(values, "right").tolist()

@@ -244,7 +244,7 @@ def test_damaged_provenance_is_one_kind_of_error(store: Path, data: bytes, liste
     opened = relist(store) if listed else packline.open(store)
     reads: tuple[Callable[[], Any], ...] = (
         lambda: opened.provenance(0),
-        lambda: opened.shards[0].table,
+        lambda: opened.shards[0].open_provenance(),
         lambda: provenance_of(opened, np.array([0, 1])),
         lambda: find_by_id(opened, "d1"),
     )

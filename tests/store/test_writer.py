@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from packline.ragged import Ragged, dtype_for, offsets_of
 from packline.sources.batch import Batch, Reject, Texts
 from packline.store import writer as writer_module
+from packline.store.files import map_file
 from packline.store.provenance import CarriedTypes, ProvenanceFile, carried_columns
 from packline.store.tables import ShardEntry
 from packline.store.writer import RejectEntry, RejectsWriter, ShardWriter
@@ -116,7 +117,7 @@ def test_values_beyond_a_dictionary_are_kept(tmp_path: Path, monkeypatch: pytest
         writer.write(WHOLE.take(np.array([place])), batch, file, batch.texts.hashes())
     entry = writer.close()
     docs = next(one for one in entry.files if one.name.endswith("docs.parquet"))
-    table = ProvenanceFile(tmp_path / docs.name, entry, docs).read()
+    table = ProvenanceFile(docs.name, entry, docs, map_file(tmp_path / docs.name)).read()
     assert table["file"].to_pylist() == table["url"].to_pylist() == files
     assert table["id"].to_pylist() == [f"id-{place}" for place in range(COUNT)]
     assert table["label"].to_pylist() == ["fiction"] * COUNT

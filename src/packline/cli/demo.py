@@ -177,7 +177,7 @@ def find_document(store: StoreReader, source: str, file: str, id: str | None) ->
 
     start = 0
     for shard in store.shards:
-        columns: dict[str, Any] = {name: shard.table.column(name) for name in ("source", "file", "id")}
+        columns: Any = shard.open_provenance().read(columns=["source", "file", "id"])
         found = pc.and_(pc.equal(columns["source"], source), pc.equal(columns["file"], file))
         if id is not None:
             found = pc.and_(found, pc.equal(columns["id"], id))

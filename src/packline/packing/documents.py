@@ -109,7 +109,7 @@ class ShardRange:
         while done < len(lengths):
             inner = start + done - int(self._places[part])
             if self._remote and not part % AHEAD:
-                from packline.store.remote_shard import bring_indexes
+                from packline.store.shard import bring_indexes
 
                 bring_indexes(self.shards[part : part + AHEAD])
             block = self.shards[part].lengths[inner : inner + len(lengths) - done]

@@ -195,7 +195,7 @@ class GatherPlan:
         Raises:
             CorruptStore: an index points outside of its shard.
         """
-        from packline.store.remote_shard import cut_ranges, find_pieces
+        from packline.store.pieces import cut_ranges, find_pieces
 
         cut = cut_ranges(self.shards, self.sources, self.lengths)
         pieces, begins = find_pieces(self.behind.shards, self.behind.places)

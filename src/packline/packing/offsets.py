@@ -85,7 +85,7 @@ class InMemoryOffsets:
             begins = np.zeros(sum(len(shard) for shard in self._shards) + 1, np.int64)
             first = before = 0
             if self._remote:
-                from packline.store.remote_shard import bring_indexes
+                from packline.store.shard import bring_indexes
 
                 bring_indexes(self._shards)
             for shard in self._shards:
@@ -167,7 +167,7 @@ class MappedOffsets:
         """As `_by_part`; the indexes of a remote store are brought at once."""
         found = _by_part(edges, values)
         if self._remote:
-            from packline.store.remote_shard import bring_indexes
+            from packline.store.shard import bring_indexes
 
             found = iter(list(found))
             parts = np.unique(edges.searchsorted(values, "right") - 1)

@@ -20,10 +20,10 @@ import os
 import stat
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -55,18 +55,6 @@ class FileEntry(msgspec.Struct, frozen=True, gc=False):
     bytes: int
     checksum: str
     """xxh3-128, 32 hexadecimal digits."""
-
-
-def will_need(path: StorePath, start: int, size: int) -> None:
-    """Ask the system to read a range of a file into the page cache, without waiting; a hint, and no more."""
-    if not hasattr(os, "posix_fadvise") or not isinstance(path, Path):
-        return
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-        try:
-            os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_WILLNEED)
-        finally:
-            os.close(descriptor)
 
 
 @contextmanager
@@ -214,7 +202,7 @@ def read_file(folder: StorePath, entry: FileEntry) -> bytes:
     return data
 
 
-def check_bytes(path: StorePath, entry: FileEntry, data: bytes | memoryview) -> None:
+def check_bytes(path: StorePath | str, entry: FileEntry, data: bytes | memoryview) -> None:
     """Check the contents of a file against its entry.
 
     Raises:
@@ -258,7 +246,7 @@ def map_array(path: StorePath, dtype: np.dtype, shape: tuple[int, ...], *, holds
     return whole.view(dtype).reshape(shape) if len(whole) else np.empty(shape, dtype)
 
 
-def check_size(path: StorePath, expected: int, found: int, *, holds: str, of: str) -> None:
+def check_size(path: StorePath | str, expected: int, found: int, *, holds: str, of: str) -> None:
     """Refuse a file of another size; see `map_array`.
 
     Raises:
@@ -269,6 +257,99 @@ def check_size(path: StorePath, expected: int, found: int, *, holds: str, of: st
             f"{path}: expected {expected:,} bytes, {holds}, found {found:,}",
             hint=f"the file was cut off or belongs to {of}",
         )
+
+
+class RemoteNumbers(Protocol):
+    """Numbers of a remote file, of which ranges are fetched, and compared with checksums on arrival."""
+
+    def __len__(self) -> int:
+        """Number of all."""
+
+    def __getitem__(self, where: slice) -> np.ndarray:
+        """Numbers `start` to `stop`."""
+
+    def item(self, place: int) -> int:
+        """One number."""
+
+    def bring(self, ranges: Sequence[tuple[int, int]], *, wait: bool) -> None:
+        """Fetch ranges at once, before they are read; without waiting, for a later use."""
+
+
+NumberRanges: TypeAlias = "np.ndarray | RemoteNumbers"
+"""Numbers of a file that are read in ranges: an array, if they are all here."""
+
+
+class StoreFiles(Protocol):
+    """Files of a finished store by name: of a local folder, or of an object store (`store.mirror`)."""
+
+    place: str
+    """Path or URI, for messages."""
+
+    @property
+    def room(self) -> float:
+        """Bytes of a file that may be kept here while ranges of it are read."""
+
+    @property
+    def folder(self) -> Path:
+        """Local folder of the store.
+
+        Raises:
+            StoreError: it is in an object store.
+        """
+
+    def map(self, name: str) -> np.ndarray:
+        """Bytes of a whole file, uint8 `[N]`, read-only; valid as long as the array exists.
+
+        Raises:
+            CorruptStore: it is missing, or cannot be read; of an object store: it differs from the manifest.
+        """
+
+    def numbers(self, file: FileEntry, dtype: np.dtype, holds: str, *, whole: bool) -> Any:
+        """Numbers of a file: an array, or, unless `whole`, what reads ranges of them (`NumberRanges`).
+
+        Args:
+            holds: the contents that determine its size, for the error.
+
+        Raises:
+            CorruptStore: it is missing, or has another size.
+        """
+
+    def bring(self, names: Sequence[str]) -> None:
+        """Bring several files at once that are read soon; nothing where they are here."""
+
+    def will_need(self, name: str, start: int, size: int) -> None:
+        """Ask for a range of a file to be read ahead, without waiting; a hint, and no more."""
+
+
+class LocalFiles:
+    """Files of a store in a local folder; see `StoreFiles`."""
+
+    room: float = math.inf
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.place = folder, str(folder)
+
+    def map(self, name: str) -> np.ndarray:
+        """See `StoreFiles.map`."""
+        return map_file(self.folder / name)
+
+    def numbers(self, file: FileEntry, dtype: np.dtype, holds: str, *, whole: bool) -> np.ndarray:
+        """See `StoreFiles.numbers`."""
+        shape = (file.bytes // dtype.itemsize,)
+        return map_array(self.folder / file.name, dtype, shape, holds=holds, of="another store")
+
+    def bring(self, names: Sequence[str]) -> None:
+        """Nothing: they are here."""
+
+    def will_need(self, name: str, start: int, size: int) -> None:
+        """See `StoreFiles.will_need`."""
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+                try:
+                    os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(descriptor)
 
 
 class Recent:

@@ -29,7 +29,7 @@ from packline.storage.places import HUB
 from packline.store.fetching import Fetcher, Request, Traffic, missing
 from packline.store.files import FileEntry
 from packline.store.paths import CacheSettings
-from packline.store.pieces import ATTEMPTS, RemotePieces
+from packline.store.pieces import ATTEMPTS, Ranges, RemotePieces
 from packline.store.remote_file import RemoteFile, ShardSums
 from packline.store.sums import BLOCK_BYTES, count_blocks
 from packline.store.tables import SHARD_FILES, ShardEntry, ShardRows
@@ -75,6 +75,7 @@ class Mirror:
         self.manifest: Manifest | None = None
         """Manifest of the store, once it is read."""
         self._sums: dict[str, ShardSums] = {}
+        self._ranges: dict[str, Ranges] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.place, self.settings, self.fresh, self.manifest)
@@ -90,6 +91,31 @@ class Mirror:
         is_large = self.manifest.store_bytes > most and has_small_blocks(shards)
         size = BLOCK_BYTES if is_large else PIECE_BYTES
         return RemotePieces(self.place, self.cache, self.fetcher, self.bring_sums, size)
+
+    @property
+    def folder(self) -> Path:
+        """See `StoreFiles.folder`."""
+        raise StoreError(f"{self.place} is remote: it has no local folder", hint="store.place is its URI")
+
+    @property
+    def room(self) -> int:
+        """See `StoreFiles.room`."""
+        return 0 if self.fresh else self.cache.most
+
+    def numbers(self, file: FileEntry, dtype: np.dtype, holds: str, *, whole: bool) -> np.ndarray | Ranges:
+        """See `StoreFiles.numbers`."""
+        if whole:
+            return self.map(file.name).view(dtype)
+        if (found := self._ranges.get(file.name)) is None:
+            found = self._ranges[file.name] = Ranges(self.pieces, self.file(file.name), dtype)
+        return found
+
+    def bring(self, names: Sequence[str]) -> None:
+        """See `StoreFiles.bring`."""
+        self.bring_files([self.file(name) for name in names])
+
+    def will_need(self, name: str, start: int, size: int) -> None:
+        """Nothing: what is due is fetched by the loader (`loading.fetch_ahead`)."""
 
     @property
     def traffic(self) -> Traffic:
@@ -158,7 +184,7 @@ class Mirror:
         Raises:
             CorruptStore: it is missing, or differs from its entry.
         """
-        return self.bring([self.file(name, entry)])[0]
+        return self.bring_files([self.file(name, entry)])[0]
 
     def local(self, name: str) -> Path:
         """File with the content of one in the store; the cache may delete it later.
@@ -167,7 +193,7 @@ class Mirror:
             CorruptStore: it is missing, or differs from its entry.
         """
         file = self.file(name)
-        held = self.bring([file])
+        held = self.bring_files([file])
         found = self.cache.path(file.key)
         if found is None:
             raise StoreError(
@@ -192,7 +218,7 @@ class Mirror:
             return RemoteFile(self, FileEntry(name, facts.size, ""), key)
         return RemoteFile(self, entry, entry.checksum, self._sums_of_file(name))
 
-    def bring(self, files: Sequence[RemoteFile]) -> list[np.ndarray]:
+    def bring_files(self, files: Sequence[RemoteFile]) -> list[np.ndarray]:
         """Bring several files, whole and at once.
 
         Raises:
@@ -242,7 +268,7 @@ class Mirror:
         """
         sums = {file.sums.entry.name: file.sums for file in files if file.sums is not None}
         todo = [one for one in sums.values() if one.are_needed(self.pieces.size)]
-        for one, data in zip(todo, self.bring([one.file for one in todo]), strict=True):
+        for one, data in zip(todo, self.bring_files([one.file for one in todo]), strict=True):
             one.take(data)
 
     def _requests(self, file: RemoteFile) -> Iterator[Request]:

@@ -8,18 +8,18 @@ Readers of a store use `/`, `name`, `parent`, `read_bytes` and `str`, which both
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from packline.errors import RecipeError
 from packline.storage.places import is_remote
 
 if TYPE_CHECKING:
     from packline.storage.cache import Cache
+    from packline.store.files import StoreFiles
+    from packline.store.mirror import Mirror
 
 
 DEFAULT_BYTES = 32 << 30
@@ -27,27 +27,6 @@ MEMORY_BYTES = 1 << 30
 LEAST_BYTES = 1 << 20
 """One piece."""
 CACHE, CACHE_BYTES = "PACKLINE_CACHE", "PACKLINE_CACHE_BYTES"
-
-
-class StoreMirror(Protocol):
-    """A remote store, as it is read here (`store.mirror`)."""
-
-    place: str
-    settings: CacheSettings
-    manifest: Any
-    """Manifest of the store, once it is read."""
-
-    def read(self, name: str, entry: Any = None) -> bytes:
-        """Whole content of a small file."""
-
-    def map(self, name: str, entry: Any = None) -> np.ndarray:
-        """Bytes of a whole file, uint8 `[N]`."""
-
-    def local(self, name: str) -> Path:
-        """Local file with the content of one in the store."""
-
-    def names_in(self, folder: str) -> Sequence[str]:
-        """Names of the files directly in a folder, sorted."""
 
 
 class RemotePath:
@@ -60,7 +39,7 @@ class RemotePath:
 
     __slots__ = ("inner", "mirror")
 
-    def __init__(self, mirror: StoreMirror, inner: str = "") -> None:
+    def __init__(self, mirror: Mirror, inner: str = "") -> None:
         self.mirror, self.inner = mirror, inner
 
     def __truediv__(self, name: str) -> RemotePath:
@@ -101,7 +80,7 @@ class RemotePath:
     def __hash__(self) -> int:
         return hash(str(self))
 
-    def __reduce__(self) -> tuple[type[RemotePath], tuple[StoreMirror, str]]:
+    def __reduce__(self) -> tuple[type[RemotePath], tuple[Mirror, str]]:
         return RemotePath, (self.mirror, self.inner)
 
 
@@ -153,6 +132,13 @@ class CacheSettings(msgspec.Struct, frozen=True):
         if isinstance(folder, bool):
             return CacheMemory(MEMORY_BYTES if most is None else most)
         return CacheFolder(Path(folder).absolute(), DEFAULT_BYTES if most is None else most)
+
+
+def files_of(place: StorePath) -> StoreFiles:
+    """Files of a store at a place."""
+    from packline.store.files import LocalFiles
+
+    return LocalFiles(place) if isinstance(place, Path) else place.mirror
 
 
 def local_file(path: StorePath) -> Path:

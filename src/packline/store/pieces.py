@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -23,7 +23,9 @@ import numpy as np
 from packline.errors import CorruptStore, PacklineError, StoreError
 from packline.storage.cache import Cache
 from packline.store.fetching import Arriving, Fetcher, Request
+from packline.store.files import NumberRanges
 from packline.store.remote_file import RemoteFile
+from packline.store.shard import Shard, wrong_place
 from packline.store.sums import count_blocks
 
 Held = dict[int, np.ndarray]
@@ -334,6 +336,7 @@ class Ranges:
 
     def __init__(self, pieces: RemotePieces, file: RemoteFile, dtype: np.dtype) -> None:
         self._pieces, self.file, self._dtype = pieces, file, dtype
+        self.piece_bytes = pieces.size
         self.per_piece = pieces.size // dtype.itemsize
         """Numbers in a piece."""
         self.first = pieces.enter(file, dtype)
@@ -371,3 +374,85 @@ class Ranges:
         """One number."""
         piece, inner = divmod(place, self.per_piece)
         return self._pieces.get(self.first + piece).item(inner)
+
+
+class CutRanges(NamedTuple):
+    """Ranges of tokens, cut into N parts where the pieces of their files end."""
+
+    ranges: np.ndarray
+    """int64 `[N]`: range that each part is of."""
+    starts: np.ndarray
+    """int64 `[N]`: first token of each part in its shard."""
+    lengths: np.ndarray
+    """int64 `[N]`: tokens."""
+    pieces: PieceRanges
+
+
+def cut_ranges(shards: Sequence[Shard], starts: Sequence[int], lengths: Sequence[int]) -> CutRanges:
+    """Cut ranges of tokens, each at least one token, where the pieces of their files end.
+
+    Raises:
+        CorruptStore: a range is outside of its shard.
+    """
+    distinct, of_ranges = _numbered(shards)
+    ranges = [_ranges_of(shard.token_ranges) for shard in distinct]
+    per_piece = ranges[0].per_piece if ranges else 1
+    begins = np.array(starts, np.int64)
+    sizes = np.array([len(one) for one in ranges], np.int64)[of_ranges]
+    ends = begins + np.array(lengths, np.int64)
+    _check_places(shards, begins, ends, sizes)
+    first = begins // per_piece
+    counts = (ends - 1) // per_piece - first + 1
+    which = np.arange(len(counts)).repeat(counts)
+    of_cuts = of_ranges[which]
+    piece = first[which] + np.arange(len(which)) - (counts.cumsum() - counts)[which]
+    begins = np.maximum(begins[which], piece * per_piece)
+    ends = np.minimum(ends[which], (piece + 1) * per_piece)
+    numbers = np.array([one.first for one in ranges], np.int64)[of_cuts] + piece
+    masks = None
+    losses = [None if shard.loss_ranges is None else _ranges_of(shard.loss_ranges) for shard in distinct]
+    if any(one is not None for one in losses):
+        # A shard without a mask needs no other pieces than its tokens'.
+        firsts = np.array([-1 if one is None else one.first for one in losses], np.int64)[of_cuts]
+        places = np.stack([begins, np.minimum(ends, sizes[which] - 1)], axis=1)
+        size = ranges[0].piece_bytes
+        masks = np.where(firsts < 0, numbers, firsts + places.T // size).T
+    found = PieceRanges(numbers.tolist(), (begins - piece * per_piece).tolist(), masks)
+    return CutRanges(which, begins, ends - begins, found)
+
+
+def find_pieces(shards: Sequence[Shard], places: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Pieces that hold single tokens, and the places of the tokens in their pieces.
+
+    Raises:
+        CorruptStore: a place is outside of its shard.
+    """
+    distinct, of_places = _numbered(shards)
+    ranges = [_ranges_of(shard.token_ranges) for shard in distinct]
+    per_piece = ranges[0].per_piece if ranges else 1
+    begins = np.array(places, np.int64)
+    _check_places(shards, begins, begins + 1, np.array([len(one) for one in ranges], np.int64)[of_places])
+    pieces = np.array([one.first for one in ranges], np.int64)[of_places] + begins // per_piece
+    return pieces.tolist(), (begins % per_piece).tolist()
+
+
+def _numbered(shards: Sequence[Shard]) -> tuple[list[Shard], np.ndarray]:
+    """Shards, each once, and the number of each given one among them, int64 `[N]`."""
+    numbers = {shard: number for number, shard in enumerate(dict.fromkeys(shards))}
+    return list(numbers), np.array([numbers[shard] for shard in shards], np.int64)
+
+
+def _check_places(shards: Sequence[Shard], begins: np.ndarray, ends: np.ndarray, sizes: np.ndarray) -> None:
+    """Refuse ranges outside of their shards.
+
+    Raises:
+        CorruptStore: there is one.
+    """
+    if (wrong := np.flatnonzero((begins < 0) | (ends > sizes))).size:
+        place = int(wrong[0])
+        raise wrong_place(shards[place], int(begins[place]), int(ends[place]))
+
+
+def _ranges_of(numbers: NumberRanges) -> Ranges:
+    assert isinstance(numbers, Ranges)
+    return numbers

@@ -17,15 +17,14 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore
 from packline.recipe import ColumnType
-from packline.store.files import HINT, FileEntry, check_bytes, map_file, reading
-from packline.store.paths import StorePath
+from packline.store.files import HINT, FileEntry, NumberRanges, RemoteNumbers, check_bytes, reading
 from packline.store.tables import ShardEntry
 
 CarriedTypes = tuple[tuple[str, ColumnType], ...]
@@ -86,7 +85,7 @@ FEW_BYTES = 3
 """Bytes per document of a column of strings that has few values: its indices in Parquet's own dictionary."""
 
 
-def open_provenance_table(data: np.ndarray | RangedBytes, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+def open_provenance_table(data: NumberRanges, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
     """Open a Parquet file from its bytes, uint8 `[N]`, without reading ahead in other threads.
 
     Args:
@@ -104,23 +103,10 @@ def open_provenance_table(data: np.ndarray | RangedBytes, dictionaries: Sequence
     return pq.ParquetFile(source, pre_buffer=False, read_dictionary=list(dictionaries))
 
 
-class RangedBytes(Protocol):
-    """Bytes of a remote file, fetched by ranges and compared with checksums on arrival."""
-
-    def __len__(self) -> int:
-        """Size of the file."""
-
-    def __getitem__(self, where: slice) -> np.ndarray:
-        """Bytes `start` to `stop`, uint8."""
-
-    def bring(self, ranges: Sequence[tuple[int, int]], *, wait: bool) -> None:
-        """Fetch ranges at once, before they are read; without waiting, for a later use."""
-
-
 class _RangedFile(io.RawIOBase):
     """Ranges as a file, for Arrow."""
 
-    def __init__(self, data: RangedBytes) -> None:
+    def __init__(self, data: RemoteNumbers) -> None:
         self._data, self._at = data, 0
 
     def readable(self) -> bool:
@@ -172,27 +158,19 @@ class ProvenanceFile:
     """Provenance of a shard's documents.
 
     Args:
-        path: the file.
+        path: the file, for messages.
         entry: shard that it belongs to.
         file: its entry in the manifest.
-        ranges: reads it by ranges; None: it is brought whole, if it is remote.
+        data: its bytes, uint8 `[N]`, or what reads ranges of them.
 
     Raises:
         CorruptStore: it differs from the manifest, or does not belong to this shard.
     """
 
-    def __init__(
-        self, path: StorePath, entry: ShardEntry, file: FileEntry | None, ranges: RangedBytes | None = None
-    ) -> None:
-        self.path, self._ranges = path, ranges
-        if file is None:
-            raise CorruptStore(f"the manifest of {path.parent} does not list {path.name}", hint=HINT)
-        self._data: np.ndarray | RangedBytes
-        if ranges is None:
-            self._data = map_file(path)
-            check_bytes(path, file, self._data.data)
-        else:
-            self._data = ranges
+    def __init__(self, path: str, entry: ShardEntry, file: FileEntry, data: NumberRanges) -> None:
+        self.path, self._data = path, data
+        if isinstance(data, np.ndarray):
+            check_bytes(path, file, data.data)
         with reading(path):
             self._parquet = open_provenance_table(self._data)
             metadata = self._parquet.metadata
@@ -236,7 +214,7 @@ class ProvenanceFile:
 
     def _bring(self, group: int, columns: Sequence[str] | None, *, wait: bool) -> None:
         """Fetch some columns of a row group at once, if they are read by ranges."""
-        if self._ranges is None or group >= len(self.rows):
+        if isinstance(self._data, np.ndarray) or group >= len(self.rows):
             return
         found = []
         row_group = self._parquet.metadata.row_group(group)
@@ -245,7 +223,7 @@ class ProvenanceFile:
             if columns is None or column.path_in_schema in columns:
                 start = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
                 found.append((start, start + column.total_compressed_size))
-        self._ranges.bring(found, wait=wait)
+        self._data.bring(found, wait=wait)
 
     @cached_property
     def _few_valued(self) -> pq.ParquetFile:
@@ -298,7 +276,7 @@ class ProvenanceFile:
             first += rows
 
 
-def to_provenance(table: pa.Table, split: str, path: StorePath) -> list[Provenance]:
+def to_provenance(table: pa.Table, split: str, path: str) -> list[Provenance]:
     """Convert rows with all columns of provenance to values.
 
     Raises:

@@ -14,20 +14,28 @@ import bisect
 import operator
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, overload
 
 import numpy as np
 
 from packline.errors import CorruptStore, StoreError
 from packline.ragged import distinct_values, offsets_of
-from packline.store.files import HINT, FileEntry, check_size, read_file, reading, stat_file
+from packline.store.files import (
+    HINT,
+    FileEntry,
+    StoreFiles,
+    check_size,
+    read_file,
+    reading,
+    stat_file,
+)
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest
 from packline.store.manifest_check import read_manifest
-from packline.store.paths import CacheSettings, StorePath, store_path
+from packline.store.paths import CacheSettings, StorePath, files_of, store_path
 from packline.store.provenance import Provenance, to_provenance
 from packline.store.shard import Shard, index_size
 from packline.store.tables import TOKENIZER, ShardEntry, ShardRows
@@ -71,15 +79,10 @@ class Documents:
 class Shards(Sequence[Shard]):
     """Shards of a store: an immutable sequence, in which each is made once, when it is used."""
 
-    def __init__(self, folder: StorePath, rows: ShardRows, dtype: np.dtype, vocab_size: int) -> None:
-        self._folder, self._rows, self._dtype, self._vocab_size = folder, rows, dtype, vocab_size
+    def __init__(self, files: StoreFiles, rows: ShardRows, dtype: np.dtype, vocab_size: int) -> None:
+        self._files, self._rows, self._dtype, self._vocab_size = files, rows, dtype, vocab_size
         self.made: dict[int, Shard] = {}
         """Shards that were used, by number."""
-        self._kind: Callable[[Any, ShardEntry, np.dtype, int], Shard] = Shard
-        if not isinstance(folder, Path):
-            from packline.store.remote_shard import RemoteShard
-
-            self._kind = RemoteShard
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -107,7 +110,7 @@ class Shards(Sequence[Shard]):
     def _make(self, place: int, entry: ShardEntry) -> Shard:
         made = self.made.get(place)
         if made is None:  # the same shard for all threads
-            made = self._kind(self._folder, entry, self._dtype, self._vocab_size)
+            made = Shard(self._files, entry, self._dtype, self._vocab_size)
             made = self.made.setdefault(place, made)
         return made
 
@@ -115,7 +118,7 @@ class Shards(Sequence[Shard]):
         return (self._make(place, entry) for place, entry in enumerate(self._rows))
 
     def __repr__(self) -> str:
-        return f"<{len(self):,} shards of {self._folder}>"
+        return f"<{len(self):,} shards of {self._files.place}>"
 
     def take_over(self, earlier: Shards) -> None:
         """Take over what is open of shards that are the first of these."""
@@ -153,10 +156,12 @@ class StoreReader:
     def _open(self, place: StorePath, manifest: Manifest) -> None:
         self.place: StorePath = place
         """Folder or URI of the store."""
+        self.files: StoreFiles = files_of(place)
+        """The same, as it is read."""
         self.manifest = manifest
         self.dtype = np.dtype(manifest.dtype).newbyteorder("<")
         shards = manifest.shards
-        self.shards = Shards(self.place, shards, self.dtype, self.manifest.tokenizer.vocab_size)
+        self.shards = Shards(self.files, shards, self.dtype, self.manifest.tokenizer.vocab_size)
         """Shards, in the order of the documents: a sequence, each opened when it is used."""
         self._made = self.shards.made
         self.firsts: np.ndarray = offsets_of(shards.numbers("documents"))
@@ -170,14 +175,12 @@ class StoreReader:
         Raises:
             StoreError: it is remote; `place` has its URI.
         """
-        if not isinstance(self.place, Path):
-            raise StoreError(f"{self.place} is remote: it has no local folder", hint="store.place is its URI")
-        return self.place
+        return self.files.folder
 
     @property
     def mirror(self) -> Mirror | None:
         """The store as it is read through the cache, if it is remote."""
-        return None if isinstance(self.place, Path) else cast("Mirror", self.place.mirror)
+        return None if isinstance(self.place, Path) else self.place.mirror
 
     @property
     def cache(self) -> CacheSettings | None:

@@ -41,7 +41,7 @@ from packline.storage.inputs import read_fully
 from packline.storage.places import place_in
 from packline.store.ledger import source_names
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest
-from packline.store.paths import StorePath
+from packline.store.paths import StorePath, files_of
 from packline.store.provenance import Provenance
 from packline.store.report import DeepReport, Findings
 from packline.store.shard import Shard
@@ -104,8 +104,9 @@ def reencode_audit(
     dtype = np.dtype(manifest.dtype).newbyteorder("<")
     shards = [entry for entry in manifest.shards if entry.name in readable]
     budget = min(max(TEXT_BYTES // max(len(shards), 1), LEAST_A_SHARD), LONGEST_TEXT * 4)
+    files = files_of(folder)
     for entry in shards:
-        shard = Shard(folder, entry, dtype, manifest.tokenizer.vocab_size)
+        shard = Shard(files, entry, dtype, manifest.tokenizer.vocab_size)
         reading.pick(shard, budget, 0 if manifest.tokenizer.bos_id is None else 1)
     if manifest.imported:
         reading.count_bytes(TextBytes(msgspec.structs.replace(tokenizer, kind=manifest.tokenizer.kind)))

@@ -23,7 +23,7 @@ class Brings(Protocol):
 
     place: str
 
-    def bring(self, files: Sequence[RemoteFile]) -> list[np.ndarray]:
+    def bring_files(self, files: Sequence[RemoteFile]) -> list[np.ndarray]:
         """Whole files, uint8 `[N]` each."""
 
 
@@ -128,7 +128,7 @@ class ShardSums:
         Raises:
             CorruptStore: there are not as many checksums as blocks.
         """
-        return self._split(*self._store.bring([self.file]))
+        return self._split(*self._store.bring_files([self.file]))
 
     def take(self, data: np.ndarray) -> None:
         """Keep the contents of the file, uint8 `[N]`, which were brought with those of others."""

@@ -2,11 +2,14 @@
 
     shard.lengths, .offsets     `NAME.idx`       mapped; its checksum compared
     shard.tokens                `NAME.bin`       mapped; its size compared
-    shard.loss                  `NAME.loss`      mapped, where the shard has one
-    shard.provenance(i)         `NAME.docs.parquet`, read whole; its checksum compared
+    shard.token_ranges          `NAME.bin`       the same, for reading ranges
+    shard.loss, .loss_ranges    `NAME.loss`      likewise, where the shard has one
+    shard.provenance(i)         `NAME.docs.parquet`, a row group; its checksum compared
 
-Opened data is an ordinary attribute, so a second access costs nothing. It is closed when too much is open in
-the process (`files.Recent`) and opened again on next use; arrays that were returned stay valid.
+Where the files are is the business of `StoreFiles`: of an object store, an index is brought whole, and of
+tokens the pieces that hold a range. Opened data is an ordinary attribute, so a second access costs nothing.
+It is closed when too much is open in the process (`files.Recent`) and opened again on next use; arrays that
+were returned stay valid.
 
 A document is returned only if the index is consistent there and every id is in the vocabulary. Reading cannot
 detect a token that became another one of the same vocabulary: `packline verify` compares its checksum. A
@@ -32,8 +35,11 @@ tokens or more does not fit.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from functools import cache
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache
+from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
@@ -45,13 +51,13 @@ from packline.store.files import (
     TABLES,
     FileEntry,
     Kept,
+    NumberRanges,
+    StoreFiles,
     check_bytes,
-    map_array,
+    check_size,
     map_file,
     opened,
-    will_need,
 )
-from packline.store.paths import StorePath
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.tables import ShardEntry
 
@@ -102,15 +108,19 @@ def _arrow_searches() -> bool:
 
 
 class Index:
-    """An index on disk: `lengths` int32 `[D]`, `offsets` int64 `[D]` in bytes, both mapped, read-only.
+    """An index: `lengths` int32 `[D]`, `offsets` int64 `[D]` in bytes, both views, read-only.
+
+    Args:
+        path: the file.
+        data: its bytes, uint8 `[N]`; by default it is mapped.
 
     Raises:
         CorruptStore: not an index, another version, or a size that contradicts its header.
     """
 
-    def __init__(self, path: StorePath) -> None:
+    def __init__(self, path: Path | str, data: np.ndarray | None = None) -> None:
         self.path = path
-        self.bytes: np.ndarray = map_file(path)
+        self.bytes: np.ndarray = map_file(Path(path)) if data is None else data
         """uint8 `[N]`: the whole file."""
         head = self.bytes[: HEADER.size].tobytes()
         if len(head) < HEADER.size or not head.startswith(MAGIC):
@@ -135,18 +145,20 @@ class Index:
 
 KEPT_BYTES = 1 << 10
 """Bytes up to which an index (50 documents) stays in memory: many small shards are read only once."""
-ID_BLOCK = 16
-"""Log2 of the ids per block. A block is checked once, on first use, in 10 microseconds."""
+ID_BLOCK = 15
+"""Log2 of the ids per block. A block is checked once, on first use, in 5 microseconds."""
 CHECKED_BYTES = 4 << 20
 """Bytes up to which an index (200,000 documents) is compared with its checksum, which takes 0.4 ms. In a
 larger one each document is compared with the next when it is read, so a batch need not read 20 bytes of every
 document."""
+RANGED_BYTES = 4 << 20
+"""Bytes beyond which of the provenance in an object store only the row groups that are read are brought."""
 
 
-def bisect_right(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
+def search_right(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Number of elements that are at most each value, int64 `[N]`: `searchsorted` without a copy.
 
-    >>> bisect_right(np.array([2, 5, 5]), np.array([1, 5, 9])).tolist()
+    >>> search_right(np.array([2, 5, 5]), np.array([1, 5, 9])).tolist()
     [0, 3, 3]
     """
     low, high = np.zeros(len(values), np.int64), np.full(len(values), len(ascending), np.int64)
@@ -163,7 +175,7 @@ class Shard:
     """One shard. Creating one reads nothing; its arrays are opened on first use.
 
     Args:
-        folder: folder of the store, local or remote.
+        files: files of the store.
         entry: entry of the shard in the manifest.
         dtype: dtype of its tokens.
         vocab_size: upper bound of ids, exclusive.
@@ -173,11 +185,11 @@ class Shard:
         StoreError: on use: a limit of the system; the hint names it.
     """
 
-    def __init__(self, folder: StorePath, entry: ShardEntry, dtype: np.dtype, vocab_size: int) -> None:
-        self.entry = entry
+    def __init__(self, files: StoreFiles, entry: ShardEntry, dtype: np.dtype, vocab_size: int) -> None:
+        self.files, self.entry = files, entry
         self.itemsize = dtype.itemsize
         """Bytes per token."""
-        self._folder, self._dtype, self._vocab_size = folder, dtype, vocab_size
+        self._dtype, self._vocab_size = dtype, vocab_size
         self._checked = False
         """True if the index was compared with its checksum."""
         self._consistent = False
@@ -193,9 +205,9 @@ class Shard:
         entry = self.entry
         return f"<Shard {entry.name}: {entry.documents:,} documents, {entry.tokens:,} tokens, {entry.split}>"
 
-    def path(self, ending: str) -> StorePath:
-        """Path of one of its files, by the end of its name."""
-        return self._folder / f"{self.entry.name}.{ending}"
+    def path(self, ending: str) -> str:
+        """Path or URI of one of its files, by the end of its name."""
+        return f"{self.files.place}/{self.entry.name}.{ending}"
 
     def document(self, index: int) -> np.ndarray:
         """Tokens of a document, a read-only view.
@@ -211,7 +223,7 @@ class Shard:
             raise wrong_place(self, begin, end)
         if not self._all_valid and self._valid.find(0, begin >> ID_BLOCK, (end - 1 >> ID_BLOCK) + 1) >= 0:
             self._check_ids(begin, end)
-        return self.tokens[begin:end]
+        return self.token_ranges[begin:end]
 
     def _check_length(self, index: int, length: int) -> None:
         """Check that a document ends where the next one begins."""
@@ -227,15 +239,15 @@ class Shard:
             CorruptStore: one of these tokens is outside the vocabulary; its neighbours may be.
         """
         # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
-        ids, most = self.tokens.view(f"<u{self.itemsize}"), self._vocab_size - 1
+        kind, most = f"<u{self.itemsize}", self._vocab_size - 1
         for block in range(begin >> ID_BLOCK, (end - 1 >> ID_BLOCK) + 1):
             first, stop = block << ID_BLOCK, block + 1 << ID_BLOCK
-            if int(ids[first:stop].max()) <= most:
+            if int(self.token_ranges[first:stop].view(kind).max()) <= most:
                 self._valid[block] = 1
                 self._all_valid = 0 not in self._valid
                 continue
             first, stop = max(first, begin), min(stop, end)
-            if len(wrong := np.flatnonzero(ids[first:stop] > most)):
+            if len(wrong := np.flatnonzero(self.token_ranges[first:stop].view(kind) > most)):
                 raise wrong_id(self, most + 1, first + int(wrong[0]))
 
     def places(self, documents: np.ndarray | slice) -> np.ndarray:
@@ -252,7 +264,7 @@ class Shard:
         import pyarrow.compute as pc
 
         if not _arrow_searches():
-            return bisect_right(self.offsets, tokens * self.itemsize)
+            return search_right(self.offsets, tokens * self.itemsize)
         options = pc.SearchSortedOptions(side="right")
         found = pc.search_sorted(self.searchable, pa.array(tokens * self.itemsize), options=options)
         return found.to_numpy().astype(np.int64)
@@ -276,9 +288,10 @@ class Shard:
         """Ask the system to read documents `first` to `last` into the page cache, without waiting."""
         begin = self.offset_of(first) // self.itemsize
         tokens = self.offset_of(last) // self.itemsize + self.length_of(last) - begin
-        will_need(self.path("bin"), begin * self.itemsize, tokens * self.itemsize)
+        name = self.entry.name
+        self.files.will_need(f"{name}.bin", begin * self.itemsize, tokens * self.itemsize)
         if self.has_loss:
-            will_need(self.path("loss"), begin, tokens)
+            self.files.will_need(f"{name}.loss", begin, tokens)
 
     @property
     def has_loss(self) -> bool:
@@ -299,8 +312,12 @@ class Shard:
         Raises:
             CorruptStore: it is damaged, or belongs to other documents.
         """
-
-        return ProvenanceFile(self.path("docs.parquet"), self.entry, self.file("docs.parquet"))
+        path, file, files = self.path("docs.parquet"), self.file("docs.parquet"), self.files
+        if file is None:
+            raise CorruptStore(f"the manifest of {files.place} does not list {path}", hint=HINT)
+        whole = whole or not RANGED_BYTES < file.bytes <= files.room
+        data = files.numbers(file, np.dtype(np.uint8), "provenance", whole=whole)
+        return ProvenanceFile(path, self.entry, file, data)
 
     def provenance(self, index: int) -> Provenance:
         """Provenance of a document.
@@ -308,12 +325,14 @@ class Shard:
         Raises:
             CorruptStore: the provenance is damaged.
         """
-
-        (found,) = to_provenance(self.table.slice(index, 1), self.entry.split, self.path("docs.parquet"))
+        file = self._documents
+        group = bisect_right(ends := list(accumulate(file.rows)), index)
+        row = index - (ends[group] - file.rows[group])
+        (found,) = to_provenance(_row_group(file, group).slice(row, 1), self.entry.split, file.path)
         return found
 
     def _open_index(self) -> dict[str, Any]:
-        index = Index(self.path("idx"))
+        index = Index(self.path("idx"), self.files.map(f"{self.entry.name}.idx"))
         if index.dtype != self._dtype or len(index) != self.entry.documents:
             raise CorruptStore(
                 f"{index.path}: expected {self.entry.documents:,} documents of {self._dtype.name}, "
@@ -341,21 +360,20 @@ class Shard:
         data = pa.py_buffer(self.offsets)
         return {"searchable": pa.Array.from_buffers(pa.int64(), len(self), [None, data], null_count=0)}
 
-    def _open_tokens(self) -> dict[str, Any]:
-        tokens = self.entry.tokens
-        shape, holds = (tokens,), f"{tokens:,} tokens"
-        found = map_array(self.path("bin"), self._dtype, shape, holds=holds, of="another store")
-        return {"tokens": found, "token_ranges": found}
+    def _numbers(self, ending: str, *, whole: bool) -> Any:
+        """Numbers of `NAME.bin` or `NAME.loss`, one per token; None where the shard has no such file."""
+        if (file := self.file(ending)) is None:
+            return None
+        dtype, holds = np.dtype(np.uint8), "one per token"
+        if ending == "bin":
+            dtype, holds = self._dtype, f"{self.entry.tokens:,} tokens"
+        found = self.files.numbers(file, dtype, holds, whole=whole)
+        expected, size = self.entry.tokens * dtype.itemsize, len(found) * dtype.itemsize
+        check_size(self.path(ending), expected, size, holds=holds, of="another store")
+        return found
 
-    def _open_loss(self) -> dict[str, Any]:
-        if not self.has_loss:
-            return {"loss": None, "loss_ranges": None}
-        shape, kind = (self.entry.tokens,), np.dtype(np.uint8)
-        found = map_array(self.path("loss"), kind, shape, holds="one per token", of="another store")
-        return {"loss": found, "loss_ranges": found}
-
-    def _open_table(self) -> dict[str, Any]:
-        return {"table": self.open_provenance(whole=True).read()}
+    def _open_documents(self) -> dict[str, Any]:
+        return {"_documents": self.open_provenance()}
 
     lengths: np.ndarray = opened(_open_index, MAPS)
     """int32 `[D]`: tokens per document."""
@@ -366,16 +384,32 @@ class Shard:
     offset_of: Callable[[int], int] = opened(_open_index, MAPS)
     searchable: pa.Array = opened(_open_searchable, MAPS)
     """int64 `[D]`: the offsets, for Arrow, whose search does not copy numbers that are not aligned."""
-    tokens: np.ndarray = opened(_open_tokens, MAPS)
+    tokens: np.ndarray = opened(lambda self: {"tokens": self._numbers("bin", whole=True)}, MAPS)
     """`[T]`, in the store's dtype."""
-    token_ranges: np.ndarray = opened(_open_tokens, MAPS)
+    token_ranges: NumberRanges = opened(
+        lambda self: {"token_ranges": self._numbers("bin", whole=False)}, MAPS
+    )
     """The tokens for ranges and single ones, which are all that is brought of a remote store."""
-    loss: np.ndarray | None = opened(_open_loss, MAPS)
+    loss: np.ndarray | None = opened(lambda self: {"loss": self._numbers("loss", whole=True)}, MAPS)
     """uint8 `[T]`, 1 where a token is trained on; None where the shard has no `NAME.loss`."""
-    loss_ranges: np.ndarray | None = opened(_open_loss, MAPS)
+    loss_ranges: NumberRanges | None = opened(
+        lambda self: {"loss_ranges": self._numbers("loss", whole=False)}, MAPS
+    )
     """The same, as `token_ranges`."""
-    table: pa.Table = opened(_open_table, TABLES)
-    """Provenance of all documents."""
+    _documents: ProvenanceFile = opened(_open_documents, TABLES)
+
+
+@lru_cache(maxsize=64)
+def _row_group(file: ProvenanceFile, group: int) -> pa.Table:
+    """A row group of provenance, kept for the next document; a few megabytes."""
+    return file.read(group)
+
+
+def bring_indexes(shards: Iterable[Shard]) -> None:
+    """Bring indexes that are not open yet at once; nothing where they are mapped."""
+    todo = [shard for shard in shards if "offset_of" not in shard.__dict__ and len(shard)]
+    if len(todo) > 1:
+        todo[0].files.bring([f"{shard.entry.name}.idx" for shard in todo])
 
 
 def contradiction(shard: Shard, document: int | None = None) -> CorruptStore:
@@ -400,7 +434,7 @@ def wrong_place(shard: Shard, begin: int, end: int) -> CorruptStore:
 def wrong_id(shard: Shard, vocab_size: int, place: int) -> CorruptStore:
     """Error for a token of a shard that is outside of the vocabulary."""
     return CorruptStore(
-        f"{shard.path('bin').parent}: token {place:,} of {shard.entry.name}.bin is "
+        f"{shard.files.place}: token {place:,} of {shard.entry.name}.bin is "
         f"{int(shard.token_ranges[place : place + 1][0]):,}: expected an id from 0 to {vocab_size - 1:,}",
         hint=HINT,
     )

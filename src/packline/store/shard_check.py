@@ -209,7 +209,7 @@ def _open_index(folder: StorePath, entry: ShardEntry, rules: TokenRules, finding
     except CorruptStore:
         return None  # reported already
     try:
-        index = Index(folder / name)
+        index = Index(str(folder / name), map_file(folder / name))
     except CorruptStore as error:
         findings.add(name, f"not a whole index: {str(error).removeprefix(f'{folder / name}')}")
         return None
