@@ -148,14 +148,14 @@ class Store(StoreReader, Notebook):
         return Rows(self, seq_len, options, plans=plans)
 
     @refuse_unknown_names
-    def verify(self, *, deep: bool = False) -> Report:
-        """Check the store from its files alone; `deep` encodes a sample of documents again.
+    def verify(self, *, deep: bool = False, slice: tuple[int, int] = (0, 1)) -> Report:
+        """Check the store from its files alone, or slice i of n; `deep` encodes a sample of documents again.
 
         See `packline.store.verify.verify`.
         """
         from packline.store.verify import verify
 
-        return verify(self.place, deep=deep)
+        return verify(self.place, deep=deep, slice=slice)
 
 
 def _paths(paths: str | Path | Sequence[str | Path]) -> tuple[str, ...]:

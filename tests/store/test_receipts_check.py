@@ -30,7 +30,8 @@ REJECTS = st.lists(
 def checked(folder: Path) -> tuple[ReceiptsCheck, str]:
     findings = Findings()
     check = ReceiptsCheck(folder, read_manifest(folder), findings)
-    check.run()
+    check.read()
+    check.check_together()
     return check, "\n".join(map(str, findings.problems))
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import OnName, _token, option, place_of
+from packline.cli.arguments import RUNNING, OnName, _token, option, place_of
 from packline.cli.main import DONE, FAILED, UNCHECKED
 from packline.cli.output import output
 from packline.cli.progress import watch_bytes
 from packline.errors import RecipeError
-from packline.jobs.machines import On
+from packline.jobs.machines import On, parse_slice
 from packline.store.reader import StoreReader
 from packline.store.report import Report
 from packline.viewing.page import Block, Heading, KeyValues, Mood, Note, Page, Table
@@ -37,6 +37,9 @@ def verify(
         bool,
         Parameter(help="Also read the inputs again and compare documents.", negative="", show_default=False),
     ] = False,
+    slice: Annotated[
+        str | None, option("Check part i of n; other machines check the others: --slice 3/8.", RUNNING)
+    ] = None,
     against: Annotated[
         list[str] | None,
         option(
@@ -77,7 +80,8 @@ def verify(
 
     Checks sizes, checksums, indexes, provenance and end-of-document tokens, and
     counts the ledger again. --deep also reads the inputs again and compares a
-    sample of documents with the reference tokenizer. --from checks the dataset of
+    sample of documents with the reference tokenizer. --slice i/n checks a part of a
+    store; it is whole if no slice has a problem. --from checks the dataset of
     another project: sizes, indexes, ids, boundaries. --against lists the documents
     that share 13 words in a row with a question of an evaluation set, and counts
     the questions that could not be checked; --write makes a list of the documents
@@ -87,6 +91,7 @@ def verify(
 
       packline verify store
       packline verify store --deep
+      packline verify s3://bucket/store --slice 3/8
       packline verify store --against eval_bundle --against gsm8k/test.jsonl
       packline verify store --against gsm8k/test.jsonl --write leaked.parquet
       packline verify data --from megatron --tokenizer gpt2/tokenizer.json
@@ -94,6 +99,8 @@ def verify(
     Exit codes: 0 no problem, 1 problems or questions found, 4 no question found
     but some could not be checked.
     """
+    if slice is not None and (against or from_ is not None):
+        raise RecipeError("--slice goes with neither --against nor --from")
     if against:
         if from_ is not None or deep:
             raise RecipeError("--against goes with neither --from nor --deep", hint="run one after the other")
@@ -108,7 +115,8 @@ def verify(
             "--tokenizer, --eod, --bos and --set belong to --from",
             hint="name the format with --from; a store contains its own tokenizer",
         )
-    report = run_verify(store, deep)
+    part = parse_slice(slice or "0/1")
+    report = run_verify(store, deep, (part.number, part.count))
     output.blocks(*report_blocks(report))
     code = DONE if report.ok else FAILED
     values: dict[str, Any] = msgspec.to_builtins(report)
@@ -171,12 +179,12 @@ def verify_foreign(
     return code
 
 
-def run_verify(store: str, deep: bool) -> Report:
+def run_verify(store: str, deep: bool, slice: tuple[int, int] = (0, 1)) -> Report:
     """Verify, with a bar on a terminal."""
     import packline.store.verify
 
     with watch_bytes("verifying", "comparing documents with the inputs ..." if deep else "") as hear:
-        return packline.store.verify.verify(store, deep=deep, on_progress=hear)
+        return packline.store.verify.verify(store, deep=deep, slice=slice, on_progress=hear)
 
 
 def report_blocks(report: Report) -> list[Block]:
@@ -195,10 +203,17 @@ def report_blocks(report: Report) -> list[Block]:
         rows += [("not compared", note) for note in deep.notes]
     count = len(report.problems) + report.problems_not_listed
     verdict = Note("all is well", "good")
+    if report.slice is not msgspec.UNSET:
+        number, slices = report.slice
+        rows.append(("slice", f"{number} of {slices}, from 0: the store is whole if no slice has a problem"))
+        verdict = Note(f"no problem in slice {number} of {slices}; the others were not checked", "warning")
     if not report.ok:
         verdict = Note(plural(count, "problem"), "bad")
     elif report.deep is not None and report.deep.notes:
-        verdict = Note("no problem found, but not everything was compared", "warning")
+        in_slice = (
+            "" if report.slice is msgspec.UNSET else f" in slice {report.slice[0]} of {report.slice[1]}"
+        )
+        verdict = Note(f"no problem found{in_slice}, but not everything was compared", "warning")
     return [*blocks, KeyValues(tuple(rows)), verdict]
 
 

@@ -15,7 +15,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,6 +36,7 @@ from packline.store.paths import StorePath, local_file, store_path
 from packline.store.report import Findings
 from packline.store.shard_check import check_file, check_files_of_shard
 from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, InputRows
+from packline.store.walk import StoreUnit, check_units, units_of
 
 COPIED_TOGETHER = 1 << 30
 """Bytes of copies after which the units so far are committed."""
@@ -89,14 +90,6 @@ class _Part:
         """True if the store lists a file."""
         return any(entry.name == name for entry in self.manifest.files())
 
-    def units(self) -> Iterator[tuple[list[FileEntry], FileEntry]]:
-        """Files and receipt of each unit."""
-        shards: dict[str, list[FileEntry]] = {}
-        for unit, shard in zip(self.manifest.shards.names("unit"), self.manifest.shards, strict=True):
-            shards.setdefault(unit, []).extend(shard.files)
-        for entry in self.manifest.units:
-            yield [*shards.get(entry.unit, ()), *entry.rejects], entry.receipt
-
     def refuse_changed(self) -> None:
         """Refuse a store that is not the one that was read."""
         try:
@@ -145,10 +138,11 @@ class _Merge:
                 for entry in tokenizer.manifest.tokenizer_files:
                     self._share(tokenizer, entry)
                 for part in self._parts:
-                    for files, receipt in part.units():
-                        for entry in files:
+                    for unit in units_of(part.manifest):
+                        for entry in unit.files:
                             self._share(part, entry)
-                        self._receipts.append((part, receipt))
+                        if unit.receipt is not None:
+                            self._receipts.append((part, unit.receipt))
                         if self._unsynced_bytes >= COPIED_TOGETHER:
                             self._commit()
                 self._commit()
@@ -250,11 +244,16 @@ class _Merge:
     def _compare_checksums(self) -> None:
         """Read every file and compare its checksum; damage is located to the MiB."""
         findings, folder = Findings(), self._folder.path
-        for shard in self.manifest.shards:
-            check_files_of_shard(folder, shard, findings)
-        for unit in self.manifest.units:
+
+        def check(unit: StoreUnit, findings: Findings) -> None:
+            for shard in unit.shards:
+                check_files_of_shard(folder, shard, findings)
             for entry in (unit.receipt, *unit.rejects):
-                check_file(folder, entry, findings)
+                if entry is not None:
+                    check_file(folder, entry, findings)
+
+        for _ in check_units(folder, self.manifest, check, findings):
+            pass
         for entry in self.manifest.tokenizer_files:
             check_file(folder, entry, findings)
         if findings.problems:

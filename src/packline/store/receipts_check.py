@@ -37,6 +37,7 @@ from packline.store.paths import StorePath, local_file
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
 from packline.store.tables import RECEIPTS, SHARDS, UNITS
+from packline.store.walk import WHOLE, Slice, units_of
 from packline.store.writer import RejectEntry
 
 
@@ -55,18 +56,22 @@ class ReceiptsCheck:
         recipe = manifest.recipe
         self._limited = is_limited(recipe)
 
-    def run(self) -> None:
-        """Run all checks."""
-        self._read()
+    def check_together(self) -> None:
+        """Check what concerns all receipts, once all of them are read."""
         self._check_sums()
         self._check_units_without_gap()
         self._check_inputs()
 
-    def _read(self) -> None:
-        """Read all receipts and check that each is whole and its ledger balances."""
+    def read(self, slice: Slice = WHOLE) -> None:
+        """Read receipts and check that each is whole and its ledger balances.
+
+        Args:
+            slice: only those of its units; slice 0 reads all, as it checks them together.
+        """
         findings = self._findings
-        for listed in self._manifest.units:
-            entry = listed.receipt
+        for listed in units_of(self._manifest, slice if slice[0] else WHOLE):
+            if (entry := listed.receipt) is None:
+                continue
             if not check_file(self._folder, entry, findings):
                 self.complete = False
                 continue

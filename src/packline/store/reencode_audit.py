@@ -102,12 +102,12 @@ def reencode_audit(
     beside = str(folder.parent) if isinstance(folder, Path) else None
     reading = _Audit(manifest, reference, pieces, findings, beside)
     dtype = np.dtype(manifest.dtype).newbyteorder("<")
-    shards = [entry for entry in manifest.shards if entry.name in readable]
-    budget = min(max(TEXT_BYTES // max(len(shards), 1), LEAST_A_SHARD), LONGEST_TEXT * 4)
     files = files_of(folder)
-    for entry in shards:
-        shard = Shard(files, entry, dtype, manifest.tokenizer.vocab_size)
-        reading.pick(shard, budget, 0 if manifest.tokenizer.bos_id is None else 1)
+    budget = min(max(TEXT_BYTES // max(len(readable), 1), LEAST_A_SHARD), LONGEST_TEXT * 4)
+    for entry in manifest.shards:
+        if entry.name in readable:
+            shard = Shard(files, entry, dtype, manifest.tokenizer.vocab_size)
+            reading.pick(shard, budget, 0 if manifest.tokenizer.bos_id is None else 1)
     if manifest.imported:
         reading.count_bytes(TextBytes(msgspec.structs.replace(tokenizer, kind=manifest.tokenizer.kind)))
     if manifest.imported_sources != set(manifest.sources):

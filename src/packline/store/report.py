@@ -67,6 +67,8 @@ class Report(msgspec.Struct, eq=False):
     tokens: int
     deep: DeepReport | None = None
     seconds: float = 0.0
+    slice: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
+    """Number of the slice that was checked, and the number of slices; absent if all was checked."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Report):
@@ -76,7 +78,7 @@ class Report(msgspec.Struct, eq=False):
 
 
 class Findings:
-    """Problems and counts of a running verification.
+    """Problems and counts of a running verification, or of one slice of it.
 
     >>> findings = Findings()
     >>> findings.compare("a.bin", "tokens", 3, 4)
@@ -85,7 +87,8 @@ class Findings:
     ['a.bin: tokens: expected 3, found 4']
     """
 
-    def __init__(self) -> None:
+    def __init__(self, slice: tuple[int, int] = (0, 1)) -> None:
+        self._slice = slice
         self.problems: list[Problem] = []
         self.not_listed = 0
         self.files = 0
@@ -143,6 +146,7 @@ class Findings:
             self.tokens,
             deep,
             seconds,
+            msgspec.UNSET if self._slice == (0, 1) else self._slice,
         )
 
 

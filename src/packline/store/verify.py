@@ -11,7 +11,8 @@ tokenizer (`reencode_audit`). Cost: every byte is read once, about 2 GB/s per co
 memory is bounded.
 
 Limits: does not repair anything. A store that was built wrong throughout, with matching checksums, can be
-detected only by comparison with the inputs, and `deep` compares a part of them.
+detected only by comparison with the inputs, and `deep` compares a part of them. A slice of a store checks its
+units alone, and what they need: its report says that it is one.
 """
 
 from __future__ import annotations
@@ -19,25 +20,26 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from packline.encoders.special_tokens import control_ids, resolve_boundary
-from packline.errors import CorruptStore, PacklineError, refuse_unknown_names
+from packline.errors import CorruptStore, PacklineError, RecipeError, refuse_unknown_names
 from packline.ragged import dtype_for
 from packline.recipe import parse_columns
-from packline.storage.requests import in_threads
 from packline.store.files import list_folder
 from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.ledger import Ledger, source_names
-from packline.store.manifest import MANIFEST, Manifest, splits_of
+from packline.store.manifest import MANIFEST, Manifest, Receipt, splits_of
 from packline.store.manifest_check import read_manifest, read_manifest_file
 from packline.store.paths import StorePath, fresh_path, store_path
 from packline.store.receipts_check import ReceiptsCheck, check_rejects
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, check_file, check_shard
-from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, ShardEntry
+from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER
+from packline.store.walk import WHOLE, Slice, StoreUnit, check_units, units_of
 
 
 def check_kept_tokenizer(folder: StorePath, manifest: Manifest, findings: Findings) -> tuple[int, ...] | None:
@@ -78,14 +80,23 @@ COUNTED = ("documents", "tokens", "text_bytes", "eod_tokens", "bos_tokens", "tex
 
 
 @refuse_unknown_names
-def verify(path: str | StorePath, *, deep: bool = False, on_progress: OnProgress | None = None) -> Report:
+def verify(
+    path: str | StorePath,
+    *,
+    deep: bool = False,
+    slice: Slice = WHOLE,
+    on_progress: OnProgress | None = None,
+) -> Report:
     """Check a finished store from its files alone.
 
     Args:
         path: folder of the store, or its URI.
         deep: also read the inputs again, if they can be found, and compare a spread of documents of every
             shard with the reference tokenizer, id by id.
-        on_progress: called with the number of bytes read and the total bytes of the store.
+        slice: `(i, n)`: check only slice i of n, from 0, so that n machines share the work. Each checks the
+            manifest, the tokenizer, and every n-th unit; slice 0 also what concerns all of them: their
+            receipts together, and stray files. The store is whole if no slice has a problem.
+        on_progress: called with the number of bytes read and the total bytes of the store, or of the slice.
 
     Returns:
         A report with every problem; `report.ok` if there are none.
@@ -93,35 +104,52 @@ def verify(path: str | StorePath, *, deep: bool = False, on_progress: OnProgress
     Raises:
         StoreNotFound: there is no finished store.
         StoreError: it is of another format, and was not checked.
+        RecipeError: there is no such slice.
 
     >>> verify("nowhere")
     Traceback (most recent call last):
     packline.errors.StoreNotFound: nowhere does not exist
     """
+    if not 0 <= slice[0] < slice[1]:
+        raise RecipeError(f"the slice is {slice}: expected (i, n), with i from 0 to n-1")
     started = time.perf_counter()
     folder = store_path(path)
     if not isinstance(folder, Path):  # as it is there, not as it is in the cache
         folder = fresh_path(folder)
-    findings = Findings()
+    findings = Findings(slice)
     manifest = _read_manifest(folder, findings)
     if manifest is None:
         return findings.report(None, time.perf_counter() - started)
-    findings.expect(manifest.store_bytes, on_progress)
-    verification = _Verification(folder, manifest, findings)
-    verification.run()
+    findings.expect(_bytes_of(manifest, slice), on_progress)
+    control_ids = check_kept_tokenizer(folder, manifest, findings)
+    receipts = ReceiptsCheck(folder, manifest, findings)
+    receipts.read(slice)
+    if slice[0] == 0:
+        receipts.check_together()
+    check = _UnitCheck(folder, manifest, control_ids or (), receipts.by_unit)
+    readable = set(chain.from_iterable(check_units(folder, manifest, check.run, findings, slice)))
+    if slice[0] == 0:
+        check_strays(folder, manifest, findings)
     deep_report = None
-    if deep and verification.control_ids is not None:
+    if deep and control_ids is not None:
         from packline.store.reencode_audit import reencode_audit
 
-        deep_report = reencode_audit(
-            folder,
-            manifest,
-            load_kept_tokenizer(folder, manifest.tokenizer_files),
-            verification.readable,
-            verification.receipts.pieces(),
-            findings,
-        )
+        tokenizer = load_kept_tokenizer(folder, manifest.tokenizer_files)
+        deep_report = reencode_audit(folder, manifest, tokenizer, readable, receipts.pieces(), findings)
     return findings.report(deep_report, time.perf_counter() - started)
+
+
+def _bytes_of(manifest: Manifest, slice: Slice) -> int:
+    """Bytes that the check of a slice reads, but for the manifest."""
+    if slice == WHOLE:
+        return manifest.store_bytes
+    files = [*manifest.tokenizer_files, *manifest.tables]
+    read = sum(file.bytes for file in files)
+    for unit in units_of(manifest, slice):
+        read += sum(file.bytes for file in unit.files)
+        if slice[0] and unit.receipt is not None:
+            read += unit.receipt.bytes
+    return read if slice[0] else read + manifest.units.bytes_by_file()["receipt"]
 
 
 def _read_manifest(folder: StorePath, findings: Findings) -> Manifest | None:
@@ -142,33 +170,18 @@ def _read_manifest(folder: StorePath, findings: Findings) -> Manifest | None:
         return None
 
 
-class _Verification:
-    """State of one verification."""
+class _UnitCheck:
+    """Check of one unit after another: its shards and rejects, and both with the ledger of its receipt."""
 
-    def __init__(self, folder: StorePath, manifest: Manifest, findings: Findings) -> None:
-        self.control_ids: tuple[int, ...] | None = None
-        """Ids that no text can become; None if the tokenizer cannot be read."""
-        self.readable: set[str] = set()
-        """Shards whose documents can be read."""
-        self._folder, self._manifest, self._findings = folder, manifest, findings
-        self._names = source_names(manifest.recipe)
-        self.receipts = ReceiptsCheck(folder, manifest, findings)
-
-    def run(self) -> None:
-        """Run all checks."""
-        self.control_ids = check_kept_tokenizer(self._folder, self._manifest, self._findings)
-        self.receipts.run()
-        self._check_units()
-        self._check_strays()
-
-    def _check_units(self) -> None:
-        """Check every unit's shards and rejects, and the ledger of its receipt."""
-        manifest, findings = self._manifest, self._findings
+    def __init__(
+        self, folder: StorePath, manifest: Manifest, control: tuple[int, ...], receipts: dict[str, Receipt]
+    ) -> None:
+        self._folder, self._receipts = folder, receipts
+        self._imported, self._splits = manifest.imported_sources, splits_of(manifest.recipe)
         entry = manifest.tokenizer
-        control = self.control_ids or ()
         if manifest.recipe.special_tokens == "parse":
             control = ()
-        rules = TokenRules(
+        self._rules = TokenRules(
             np.dtype(manifest.dtype).newbyteorder("<"),
             entry.vocab_size,
             entry.eod_id,
@@ -176,70 +189,60 @@ class _Verification:
             tuple(number for number in control if 0 <= number < entry.vocab_size),
         )
         # Imported documents may be in any split, may be empty, and may have control tokens anywhere.
-        imported_rules = replace(rules, control_ids=(), least_text_bytes=0)
-        imported, splits = manifest.imported_sources, splits_of(manifest.recipe)
-        files: dict[str, set[str]] = {name: set() for name in self._names}
+        self._imported_rules = replace(self._rules, control_ids=(), least_text_bytes=0)
+        names = source_names(manifest.recipe)
+        files: dict[str, set[str]] = {name: set() for name in names}
         for source, name in zip(manifest.inputs.names("source"), manifest.inputs.names("name"), strict=True):
             files[source].add(name)
-        origins = [
-            ShardOrigin(
+        self._origins = {
+            name: ShardOrigin(
                 name, source.label, frozenset(files[name]), tuple(parse_columns(source.columns or (), name))
             )
-            for name, source in zip(self._names, manifest.recipe.sources, strict=True)
-        ]
+            for name, source in zip(names, manifest.recipe.sources, strict=True)
+        }
 
-        def check(item: tuple[str, ShardEntry]) -> tuple[str, str, ShardCounts, Findings]:
-            """Check one shard: its unit, its name, its counts, and separate findings."""
-            source, shard = item
-            unit, own = shard.name.partition("-")[2], Findings()
-            if shard.split not in splits and source not in imported:
-                own.add(MANIFEST, f"split of shard {shard.name}", " or ".join(splits), shard.split)
-            receipt = self.receipts.by_unit.get(unit)
-            origin = None if receipt is None else origins[self._names.index(receipt.source)]
-            rules_here = imported_rules if source in imported else rules
-            return unit, shard.name, check_shard(self._folder, shard, rules_here, origin, own), own
-
-        counts: dict[str, list[ShardCounts]] = {}
-        shards = zip(manifest.shards.names("source"), manifest.shards, strict=True)
-        # One file of a remote store is brought at a time, so that few are kept.
-        results = in_threads(check, shards) if isinstance(self._folder, Path) else map(check, shards)
-        for unit, name, found, own in results:
-            findings.include(own)
-            counts.setdefault(unit, []).append(found)
-            if found.complete:
-                self.readable.add(name)
-        rejected = self._check_rejects()
-        for unit, receipt in self.receipts.by_unit.items():
-            name = f"{RECEIPTS}/{unit}.json"
-            counted = counts.get(unit, [])
+    def run(self, unit: StoreUnit, findings: Findings) -> list[str]:
+        """Check a unit; names of its shards whose documents can be read."""
+        receipt, is_imported = self._receipts.get(unit.name), unit.source in self._imported
+        origin = None if receipt is None else self._origins[receipt.source]
+        rules = self._imported_rules if is_imported else self._rules
+        counted = []
+        for shard in unit.shards:
+            if shard.split not in self._splits and not is_imported:
+                expected = " or ".join(self._splits)
+                findings.add(MANIFEST, f"split of shard {shard.name}", expected, shard.split)
+            counted.append(check_shard(self._folder, shard, rules, origin, findings))
+        rejected = self._count_rejects(unit, findings)
+        if receipt is not None:
+            name = f"{RECEIPTS}/{unit.name}.json"
             if len(counted) == len(receipt.shards) and all(shard.complete for shard in counted):
                 _compare_counts(findings, name, receipt.ledger, counted)
-            if (reasons := rejected.get(unit, {})) is not None:
-                findings.compare(name, "rejected, as counted in rejects/", reasons, receipt.ledger.rejected)
+            if rejected is not None:
+                what = "rejected, as counted in rejects/"
+                findings.compare(name, what, rejected, receipt.ledger.rejected)
+        return [shard.name for shard, found in zip(unit.shards, counted, strict=True) if found.complete]
 
-    def _check_rejects(self) -> dict[str, dict[str, int] | None]:
-        """Bad records by reason of each unit; None for a unit whose rejects are damaged."""
-        files = {entry.name: entry for unit in self._manifest.units for entry in unit.rejects}
-        whole = {name: check_file(self._folder, entry, self._findings) for name, entry in files.items()}
-        rejected: dict[str, dict[str, int] | None] = {}
-        for unit in sorted({Path(name).stem for name in files}):
-            raw, lines = f"{REJECTS}/{unit}.raw", f"{REJECTS}/{unit}.jsonl"
-            if whole.get(raw) and whole.get(lines):
-                rejected[unit] = check_rejects(self._folder / lines, lines, files[raw].bytes, self._findings)
-            else:
-                rejected[unit] = None
-        return rejected
+    def _count_rejects(self, unit: StoreUnit, findings: Findings) -> dict[str, int] | None:
+        """Bad records by reason; None if the rejects are damaged."""
+        sizes = {
+            entry.name: entry.bytes for entry in unit.rejects if check_file(self._folder, entry, findings)
+        }
+        if not unit.rejects:
+            return {}
+        raw, lines = f"{REJECTS}/{unit.name}.raw", f"{REJECTS}/{unit.name}.jsonl"
+        if raw not in sizes or lines not in sizes:
+            return None
+        return check_rejects(self._folder / lines, lines, sizes[raw], findings)
 
-    def _check_strays(self) -> None:
-        """Report files that are named like the store's but not listed."""
-        known = {entry.name for entry in self._manifest.files()}
-        for place in ("", RECEIPTS, REJECTS, TOKENIZER):
-            for name in list_folder(self._folder, place):
-                inner = name.rpartition("/")[2]
-                if name not in known and (place or SHARD_FILE.fullmatch(inner)):
-                    self._findings.add(
-                        name, "a stray file", "nothing", "a file that the manifest does not name"
-                    )
+
+def check_strays(folder: StorePath, manifest: Manifest, findings: Findings) -> None:
+    """Report files that are named like the store's but not listed."""
+    known = {entry.name for entry in manifest.files()}
+    for place in ("", RECEIPTS, REJECTS, TOKENIZER):
+        for name in list_folder(folder, place):
+            inner = name.rpartition("/")[2]
+            if name not in known and (place or SHARD_FILE.fullmatch(inner)):
+                findings.add(name, "a stray file", "nothing", "a file that the manifest does not name")
 
 
 def _compare_counts(findings: Findings, name: str, ledger: Ledger, shards: list[ShardCounts]) -> None:
