@@ -69,11 +69,20 @@ CRAFTED: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
         "split of a shard: expected train or val or test",
     ),
     "negative documents": (lambda old: changed_column(old, "documents", -1), "documents of a shard"),
-    "huge tokens": (lambda old: changed_column(old, "tokens", 2**63 - 1), "tokens of a shard"),
-    "dtype": (lambda old: replaced(old, dtype="junk,,"), "dtype: expected uint16 or int32"),
+    "huge tokens": (
+        lambda old: replaced(
+            changed_column(old, "tokens", 2**63 - 1), totals=replaced(old.totals, tokens=2**63 - 1)
+        ),
+        "tokens of a shard",
+    ),
+    "dtype": (lambda old: replaced(old, dtype="junk,,"), "dtype is 'junk,,': expected int32 or uint16"),
     "eod_id": (of_tokenizer(eod_id=10**12), "eod_id of the tokenizer: expected 0 to 999"),
-    "bos_id": (of_tokenizer(bos_id=-1), "bos_id of the tokenizer"),
-    "vocab_size": (of_tokenizer(vocab_size=0), "vocab_size of the tokenizer"),
+    "bos_id": (of_tokenizer(bos_id=-1), "tokenizer: bos_id is -1: expected at least 0"),
+    "vocab_size": (of_tokenizer(vocab_size=0), "tokenizer: vocab_size is 0: expected at least 1"),
+    "negative total": (
+        lambda old: replaced(old, totals=replaced(old.totals, bytes=-1)),
+        "totals: bytes is -1: expected at least 0",
+    ),
     "negative bytes": (lambda old: changed_column(old, "idx_bytes", -1), "idx_bytes of a shard"),
     "bytes alone": (lambda old: changed_column(old, "loss_bytes", 1), "loss of a shard"),
     "shard of another source": (lambda old: changed_column(old, "source", "c"), "source of a shard"),
@@ -110,7 +119,7 @@ CRAFTED: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
     ),
     "tokenizer": (
         lambda old: replaced(old, tokenizer_files=(replaced(old.tokenizer_files[0], name="/etc/hosts"),)),
-        "a file of tokenizer/",
+        "name of a file of tokenizer/: expected tokenizer/ and one plain component",
     ),
     "source of an input": (
         lambda old: with_rows(old, inputs=(replaced(old.inputs[0], source="c"), *old.inputs[1:])),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from packline.errors import CorruptStore, StoreError
 from packline.facade import Store
+from packline.fingerprint import hash_bytes, json_form
 from packline.store.manifest import FORMAT_VERSION, to_json
 from packline.store.manifest_check import read_manifest
 from packline.store.verify import verify
@@ -31,6 +33,29 @@ def test_a_newer_version_is_refused(damaged: Path) -> None:
     with pytest.raises(StoreError, match=r"of store format 4, .* reads formats 2 and 3: nothing") as caught:
         read_manifest(damaged)
     assert "update" in caught.value.hint
+
+
+def test_a_field_of_a_later_packline_is_refused_by_name(damaged: Path) -> None:
+    path = damaged / "manifest.json"
+    for place in ([], ["tokenizer"], ["totals"]):
+        whole = json.loads((damaged / "manifest.json").read_text())
+        inner = whole
+        for step in place:
+            inner = inner[step]
+        inner["unheard"] = 1
+        path.write_bytes(seal(whole))
+        with pytest.raises(CorruptStore, match="unknown field `unheard`") as caught:
+            read_manifest(damaged)
+        assert "update packline" in caught.value.hint
+        del inner["unheard"]
+        path.write_bytes(seal(whole))
+        assert read_manifest(damaged).documents
+
+
+def seal(whole: dict[str, Any]) -> bytes:
+    """The JSON form with the right checksum, which is the last field."""
+    whole = {**{name: value for name, value in whole.items() if name != "checksum"}, "checksum": ""}
+    return json_form({**whole, "checksum": hash_bytes(json_form(whole))})
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b"null", b'{"format_version": "1"}'])

@@ -10,9 +10,9 @@
 
 They contain no time, machine or engine: equal inputs and recipes give equal bytes. Formats are versioned; a
 store of another version is refused, not misread. A manifest is untrusted data: a checksum shows that it is
-unchanged, not who wrote it, and the files it names are opened and served. So `manifest_check` refuses names
-that lead out of the store and impossible numbers. No file of a shard is opened for that: `verify` compares
-the files with the manifest.
+unchanged, not who wrote it, and the files it names are opened and served. So the types of its fields have
+limits, and `manifest_check` refuses names that lead out of the store and values that contradict each other.
+No file of a shard is opened for that: `verify` compares the files with the manifest.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 
 from packline.errors import NoDocuments
 from packline.fingerprint import hash_bytes, json_form, seal
-from packline.recipe import SPLITS, ColumnType, Recipe, Split, is_limited
+from packline.recipe import SPLITS, ColumnType, Natural, Recipe, Split, is_limited
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger, losses, source_names, total, totals_by_source
 from packline.store.naming import STREAM
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 3
 READABLE = (2, 3)
 """Formats that are read; 2 has larger blocks in `NAME.sums`."""
+Dtype = Literal["uint16", "int32"]
+"""Types of tokens."""
 MANIFEST = "manifest.json"
 
 
@@ -95,7 +97,7 @@ class StreamReceipt(msgspec.Struct, frozen=True):
     checksum: str
 
 
-class ImportEntry(msgspec.Struct, frozen=True):
+class ImportEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Origin of imported sources, whose tokens were not encoded here."""
 
     format: str
@@ -106,41 +108,41 @@ class ImportEntry(msgspec.Struct, frozen=True):
     """Names of the sources that it made."""
 
 
-class TokenizerEntry(msgspec.Struct, frozen=True):
+class TokenizerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tokenizer that made the ids, and its tokens between documents."""
 
     name: str
     kind: str
     fingerprint: str
-    vocab_size: int
-    eod_id: int
+    vocab_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    eod_id: Natural
     eod: str
-    bos_id: int | None
+    bos_id: Natural | None
     bos: str | None
     round_trip: str
     """Fidelity of decoding ids to text: exact, normalized or lossy."""
 
 
-class Totals(msgspec.Struct, frozen=True):
+class Totals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sizes of a store, known without its tables."""
 
-    shards: int
-    inputs: int
-    units: int
-    documents: int
-    tokens: int
-    bytes: int
+    shards: Natural
+    inputs: Natural
+    units: Natural
+    documents: Natural
+    tokens: Natural
+    bytes: Natural
     """Total bytes of all files of the store but the manifest."""
 
 
-class ManifestFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of `manifest.json`, written last."""
+class ManifestFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Contents of `manifest.json`, written last. Limits of single values are in the types."""
 
     format_version: int
     packline: str
     recipe: Recipe
     tokenizer: TokenizerEntry
-    dtype: str
+    dtype: Dtype
     totals: Totals
     tables: tuple[FileEntry, ...]
     tokenizer_files: tuple[FileEntry, ...]
@@ -291,7 +293,7 @@ def assemble(
         packline=__version__,
         recipe=recipe,
         tokenizer=tokenizer,
-        dtype=dtype,
+        dtype=cast(Dtype, dtype),
         totals=Totals(0, 0, 0, 0, 0, 0),
         tables=(),
         tokenizer_files=tuple(tokenizer_files),

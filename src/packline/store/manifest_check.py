@@ -1,11 +1,9 @@
-"""Check the values of a manifest and of its tables: untrusted data, even with the right checksums.
+"""Read the manifest of a finished store and its tables: untrusted data, even with the right checksums.
 
-    check_manifest   manifest.json alone: dtype, ids, names of files
-    check_tables     its tables: names, splits, sources and numbers, in bulk: 0.1 s for 100,000 shards
-
-No file of a shard is opened: `verify` compares the files with the manifest.
-
-Read the manifest of a finished store, checked.
+Types of fields have the limits of single values (`manifest`), and each table has one schema (`tables`).
+Checked here is how values relate to each other: ids to the vocabulary, names of files to their folder, tables
+to the recipe and to the totals; in bulk, 0.1 s for 100,000 shards. No file of a shard is opened: `verify`
+compares the files with the manifest.
 """
 
 from __future__ import annotations
@@ -19,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from packline.errors import CorruptStore, StoreError, StoreNotFound
+from packline.errors import CorruptStore, RecipeError, StoreError, StoreNotFound
 from packline.fingerprint import NotWhole, unseal
 from packline.recipe import SPLITS
 from packline.storage.publication import EXPORT_BEGUN, WORK, unfinished_export
-from packline.store.files import FileEntry, reading, stat_file
+from packline.store.files import reading, stat_file
 from packline.store.ledger import source_names
 from packline.store.manifest import FORMAT_VERSION, MANIFEST, READABLE, Manifest, ManifestFile
 from packline.store.paths import StorePath
@@ -42,31 +40,14 @@ from packline.toml import kind_hint, kind_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from packline.store.manifest import Manifest, ManifestFile
 
-
-DTYPES = ("uint16", "int32")
-"""Dtypes of tokens."""
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 """Name that is one component of a path on any system, and not hidden."""
 MOST = 2**62
 """Largest number of documents, tokens or bytes of a store, so that sums and offsets in bytes are int64."""
-MOST_IDS = 2**31 - 1
 
 Wrong = Iterator[tuple[str, str, object]]
 """Problems, as (description, expected, found)."""
-
-
-def check_manifest(path: StorePath, manifest: ManifestFile) -> None:
-    """Check a manifest alone, without its files.
-
-    Args:
-        path: file it was read from, for the error.
-
-    Raises:
-        CorruptStore: names the first impossible value.
-    """
-    _refuse(path, _wrong_values(manifest))
 
 
 def check_tables(folder: StorePath, manifest: Manifest) -> None:
@@ -94,34 +75,25 @@ def _refuse(path: StorePath, problems: Wrong) -> None:
 
 
 def _wrong_values(manifest: ManifestFile) -> Wrong:
-    if manifest.dtype not in DTYPES:
-        yield "dtype", " or ".join(DTYPES), repr(manifest.dtype)
     entry = manifest.tokenizer
-    if not 1 <= entry.vocab_size <= MOST_IDS:
-        yield "vocab_size of the tokenizer", f"1 to {MOST_IDS:,}", f"{entry.vocab_size:,}"
     for name, number in (("eod_id", entry.eod_id), ("bos_id", entry.bos_id)):
-        if number is not None and not 0 <= number < entry.vocab_size:
+        if number is not None and number >= entry.vocab_size:
             yield f"{name} of the tokenizer", f"0 to {entry.vocab_size - 1:,}", f"{number:,}"
-    yield from _wrong_files(TOKENIZER, manifest.tokenizer_files)
-    found, expected = [table.name for table in manifest.tables], [SHARDS, INPUTS, UNITS]
-    if found != expected:
-        yield "tables", ", ".join(expected), ", ".join(found) or "none"
+    names = [file.name for file in manifest.tokenizer_files]
+    for name in names:
+        folder, _, inner = name.partition("/")
+        if folder != TOKENIZER or not PLAIN.fullmatch(inner):
+            expected = f"{TOKENIZER}/ and one plain component of a path"
+            yield f"name of a file of {TOKENIZER}/", expected, repr(name)
+    if len(set(names)) != len(names):
+        yield f"files of {TOKENIZER}/", "each once", f"{_repeated(names)!r} twice"
+    tables = ", ".join(table.name for table in manifest.tables)
+    if tables != (expected := ", ".join((SHARDS, INPUTS, UNITS))):
+        yield "tables", expected, tables or "none"
     known = source_names(manifest.recipe)
     for imported in manifest.imported:
         for name in set(imported.sources).difference(known):
             yield "source of an import", "a source of the recipe", repr(name)
-
-
-def _wrong_files(folder: str, entries: Iterable[FileEntry]) -> Wrong:
-    """Check that files of a folder are in it, each once."""
-    names = [entry.name for entry in entries]
-    for name in names:
-        if not name.startswith(f"{folder}/"):
-            yield f"a file of {folder}/", "a name that begins with it", repr(name)
-        if not PLAIN.fullmatch(name.removeprefix(f"{folder}/")):
-            yield f"name of a file of {folder}/", "one plain component of a path", repr(name)
-    if len(set(names)) != len(names):
-        yield f"files of {folder}/", "each once", f"{_repeated(names)!r} twice"
 
 
 def _wrong_shards(manifest: Manifest, sources: Sequence[str]) -> Wrong:
@@ -249,10 +221,26 @@ def read_manifest_file(folder: StorePath) -> ManifestFile:
         read = unseal(data, ManifestFile)
     except NotWhole as error:
         _check_version(folder, data)
-        raise CorruptStore(f"{path} is damaged: {error}", hint="build the store again") from error
+        reason, hint = _reason(data, error), "build the store again"
+        if "unknown field" in str(error):
+            reason, hint = str(error), f"update packline, which may be older than the store, or {hint}"
+        raise CorruptStore(f"{path} is damaged: {reason}", hint=hint) from error
     _check_version(folder, data, read.format_version)
-    check_manifest(path, read)
+    _refuse(path, _wrong_values(read))
     return read
+
+
+def _reason(data: bytes, error: NotWhole) -> str:
+    """Reason why a manifest is refused, with the value that was found where one is out of its limits."""
+    from packline.conversion import convert
+
+    try:
+        convert(msgspec.json.decode(data), ManifestFile)
+    except RecipeError as wrong:
+        return wrong.message
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass  # it is not JSON
+    return str(error)
 
 
 OLD_FORMAT = (
