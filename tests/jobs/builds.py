@@ -27,6 +27,8 @@ if any("packline" in word for word in sys.orig_argv):
     cut_inputs.COMPRESSION_GUESS = 99
     from packline.sources import lines, slices
     lines.read_lines.__kwdefaults__["block_bytes"] = slices.CUT_BYTES = {block_bytes}
+    from packline.jobs import partial
+    partial.FIRST_SECONDS = partial.LONGEST_SECONDS = 0.05
 """
 """A build's own processes are started fresh, so they are told by a file that Python reads at its start."""
 

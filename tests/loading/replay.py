@@ -6,13 +6,16 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterable
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
 
 import msgspec
 
 from packline.facade import Store
+from packline.jobs.partial import Publisher
 from packline.jobs.plan import Plan, Unit, record_plan
+from packline.jobs.receipts import CommittedReceipts
 from packline.loading.needed_units import build_identity
 from packline.storage.local import LocalFolder
 from packline.storage.publication import WORK
@@ -50,6 +53,7 @@ class Replay:
         ]
         """Planned units; their spans are not needed."""
         self._lock = -1
+        self._plan: Plan | None = None
 
     def begin(self) -> None:
         """Write the records of a build, and take its lock."""
@@ -63,13 +67,21 @@ class Replay:
             dtype=manifest.dtype,
             units=self.units,
         )
-        record_plan(LocalFolder(self.folder), begun)
+        self._plan = record_plan(LocalFolder(self.folder), begun)
         self.resume()
 
     def resume(self) -> None:
-        """Take the lock."""
+        """Take the lock, as another process that goes on with the build."""
         self._lock = os.open(self.folder / WORK / "lock", os.O_RDWR | os.O_CREAT)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.publisher()
+
+    def publisher(self) -> None:
+        """Let another process publish from now on: it knows what is committed, and not what is published."""
+        assert self._plan is not None
+        storage = LocalFolder(self.folder)
+        self._committed = CommittedReceipts(storage, is_remote=False)
+        self._publisher = Publisher(storage, self._plan, self._committed)
 
     def stop(self) -> None:
         """Release the lock, as a process does that ends."""
@@ -77,8 +89,13 @@ class Replay:
             os.close(self._lock)
             self._lock = -1
 
-    def commit(self, name: str) -> None:
-        """Commit a unit: its files, then its receipt."""
+    def publish(self) -> None:
+        """Publish what is committed."""
+        self._committed.refresh()
+        self._publisher.publish()
+
+    def commit(self, name: str, *, publish: bool = True) -> None:
+        """Commit a unit: its files, then its receipt; then publish it, if it follows what is published."""
         if not name.endswith(STREAM):
             data = (self.store.path / "receipts" / f"{name}.json").read_bytes()
             for shard in msgspec.json.decode(data, type=Receipt).shards:
@@ -87,6 +104,8 @@ class Replay:
         target = self.folder / "receipts" / f"{name}.json"
         shutil.copy(self.store.path / "receipts" / f"{name}.json", target.with_suffix(".tmp"))
         target.with_suffix(".tmp").rename(target)
+        if publish:
+            self.publish()
 
     def finish(self) -> None:
         """Publish the store."""
@@ -99,12 +118,18 @@ class Replay:
         self.stop()
         shutil.rmtree(self.folder / WORK)
 
-    def events(self, order: Iterable[str]) -> Iterable[None]:
-        """Begin, commit the units in this order, and finish, one step each."""
+    def events(self, order: Iterable[str], then: Iterable[str] = ()) -> Iterable[None]:
+        """Begin, commit the units in this order, and finish, one step each.
+
+        Args:
+            then: for each unit, whether it is published "at once", "later" or "by another process".
+        """
         self.begin()
         yield
-        for name in order:
-            self.commit(name)
+        for name, how in zip_longest(order, then, fillvalue="at once"):
+            if how == "by another process":
+                self.publisher()
+            self.commit(name, publish=how != "later")
             yield
         self.finish()
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -43,6 +43,8 @@ ORDERS: list[dict[str, Any]] = [
     {"order": "blocks", "block_rows": 2, "window_blocks": 2},
     {"order": "blocks"},
 ]
+PUBLISHED = ["at once", "later", "by another process"]
+"""How a unit is published after it is committed."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,9 +52,9 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_PAUSE", 0.0)
 
 
-def take_turns(replay: Replay, order: list[str]) -> Callable[[Waiting], None]:
+def take_turns(replay: Replay, order: list[str], then: Sequence[str] = ()) -> Callable[[Waiting], None]:
     """Let the build make one step whenever the follower waits."""
-    events: Iterator[None] = iter(replay.events(order))
+    events: Iterator[None] = iter(replay.events(order, then))
     return lambda waiting: next(events)
 
 
@@ -98,11 +100,13 @@ def test_every_order_of_units_gives_the_batches_of_the_finished_store(
         expected = list(loader)
         with Replay(store, Path(folder) / "built") as replay:
             arrival = data.draw(st.permutations(replay.receipts))
+            count = len(arrival)
+            then = data.draw(st.lists(st.sampled_from(PUBLISHED), min_size=count, max_size=count))
             follower = follow(
                 replay.folder,
                 seq_len=8,
                 epochs=epochs,
-                on_wait=take_turns(replay, arrival),
+                on_wait=take_turns(replay, arrival, then),
                 **packing,
                 **common,
             )
@@ -281,7 +285,7 @@ def test_another_store_in_the_place_is_refused(replay: Replay, tmp_path: Path) -
     follower = follow(replay.folder, timeout=0.0, **SETTINGS)
     with Replay(other, replay.folder) as another:
         for name in another.receipts[1:]:
-            another.commit(name)
+            another.commit(name, publish=False)
         replay.stop()
         another.finish()
     with pytest.raises(StoreError, match="another recipe, tokenizer or inputs"):

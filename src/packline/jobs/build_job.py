@@ -347,6 +347,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         elif name not in self.streams:  # else another lane has recorded it
             self.committed.add(name, result.receipt)
             self._recount(partial(self._count.end, name, result.receipt.units))
+        self.publisher.publish_when_due()
 
     def _recount(self, change: Callable[[], None]) -> None:
         before = (self._count.total, self._count.is_exact)

@@ -9,7 +9,7 @@ A file that is committed slice by slice counts as done once its end is recorded,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from packline.jobs.plan import Unit
 from packline.store.manifest import StreamReceipt
@@ -28,13 +28,15 @@ class DocumentOrder:
     """
 
     def __init__(
-        self, units: Iterable[Unit], receipts: Collection[str], ends: Mapping[str, StreamReceipt]
+        self, units: Iterable[Unit], receipts: Container[str], ends: Mapping[str, StreamReceipt]
     ) -> None:
         self._units, self._receipts, self._ends = iter(units), receipts, ends
         self.unit = next(self._units, None)
         """Unit of the first gap; None if there is none."""
         self.slice = 0
         """Slice of the first gap."""
+        self.passed = 0
+        """Number of planned units before the first gap."""
 
     @property
     def next_name(self) -> str:
@@ -53,13 +55,13 @@ class DocumentOrder:
                     return
             elif unit.name not in self._receipts:
                 return
-            self.unit, self.slice = next(self._units, None), 0
+            self.unit, self.slice, self.passed = next(self._units, None), 0, self.passed + 1
             if not unit.slice_bytes:
                 yield unit.name
 
 
 def units_left(
-    units: Iterable[Unit], receipts: Collection[str], ends: Mapping[str, StreamReceipt]
+    units: Iterable[Unit], receipts: Container[str], ends: Mapping[str, StreamReceipt]
 ) -> list[Unit]:
     """Units that are not, or not all, committed; see `DocumentOrder`.
 

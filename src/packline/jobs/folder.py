@@ -27,6 +27,7 @@ from packline.errors import ResumeMismatch, StoreError
 from packline.fingerprint import hash_bytes
 from packline.jobs.identity import BuildIdentity, input_differences, refuse_differences
 from packline.jobs.job import Opening
+from packline.jobs.partial import PARTIAL
 from packline.jobs.plan import PLAN, Unit, read_plan
 from packline.jobs.receipts import JOINED, CommittedReceipts
 from packline.jobs.work import WorkFolder, process_name
@@ -226,10 +227,11 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         self.commit_record(f"{name}{STREAM}", receipt)
 
     def withdraw(self, receipt: Receipt) -> None:
-        """Withdraw a unit: delete its receipt first, then its files.
+        """Withdraw a unit: delete what is published, its receipt, then its files.
 
         No other process may run the job.
         """
+        self.storage.delete(self.storage.list(PARTIAL))
         self.storage.delete([f"{RECEIPTS}/{receipt.unit}.json"])
         self.storage.delete(names_of(receipt))
 
@@ -241,7 +243,8 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         """
         self.storage.delete([f"{RECEIPTS}/{name}.json" for name in self.receipt_names()])
         self.storage.delete(self.storage.list(TOKENIZER))
-        self.storage.delete([*self.storage.list(JOINED), f"{WORK}/{PLAN}"])
+        hints = [*self.storage.list(JOINED), *self.storage.list(PARTIAL)]
+        self.storage.delete([*hints, f"{WORK}/{PLAN}"])
         self.storage.delete([self._begun])
 
     def drop_unlisted(self, manifest: Manifest) -> None:
@@ -269,7 +272,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         """
         storage = self.storage
         with disk_errors(self.parent):
-            storage.delete([self._begun, f"{WORK}/{PLAN}"])
+            storage.delete([self._begun, f"{WORK}/{PLAN}", *storage.list(PARTIAL)])
             for folder in (RECEIPTS, REJECTS, TOKENIZER):
                 storage.delete(storage.list(folder))
             storage.delete([entry.name for shard in manifest.shards for entry in shard.files])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -108,10 +108,16 @@ class CommittedReceipts:
         for name, data in self._read({f"{RECEIPTS}/{unit}.json" for unit in names}):
             self._take(_unit_of(name), data)
 
-    @property
-    def names(self) -> Collection[str]:
-        """Units and slices that are known to be committed."""
-        return self.receipts.keys() | self.unread if self.unread else self.receipts
+    def __contains__(self, unit: object) -> bool:
+        """True for a unit or slice that is known to be committed."""
+        return unit in self.receipts or unit in self.unread
+
+    def read(self, units: Iterable[str]) -> None:
+        """Read receipts of units that are known to be committed, unless they were read."""
+        wanted = self.unread.intersection(units)
+        for name, data in self._read({f"{RECEIPTS}/{unit}.json" for unit in wanted}):
+            self._take(_unit_of(name), data)
+            self.unread.discard(_unit_of(name))
 
     def add(self, unit: str, receipt: Receipt | StreamReceipt) -> None:
         """Take over a receipt that a worker has committed."""

@@ -38,6 +38,7 @@ from packline.jobs.identity import (
 )
 from packline.jobs.job import Job
 from packline.jobs.limits import limit_reached
+from packline.jobs.partial import Publisher
 from packline.jobs.plan import Plan, Unit, build_mark, input_entries, record_plan
 from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.resources import require_disk, usable_cores
@@ -95,6 +96,8 @@ class StoreJob(Job[Unit, R, S]):
         """Plan, set by `begin`."""
         self.committed: CommittedReceipts
         """Receipts, read by `begin` and added to by `take`."""
+        self.publisher: Publisher
+        """Publisher of partial manifests, set by `begin`."""
         self.recipe, self.entry = recipe, entry
         self.tokenizer, self.boundary, self.files = tokenizer, boundary, list(files)
         self.sources = names = source_names(recipe)
@@ -131,7 +134,8 @@ class StoreJob(Job[Unit, R, S]):
         """Units without a receipt, in the order of the documents."""
         if self.is_shared:
             self.committed.look()
-        return units_left(self.units, self.committed.names, self.streams)
+            self.publisher.publish_when_due()
+        return units_left(self.units, self.committed, self.streams)
 
     @abstractmethod
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> S:
@@ -228,6 +232,7 @@ class StoreJob(Job[Unit, R, S]):
         earlier = folder.begin(self.identity(), self.tokenizer.json, self.files)
         self.plan = plan = record_plan(folder.storage, self._planned())
         self.committed = committed = folder.read_receipts()
+        self.publisher = Publisher(folder.storage, plan, committed)
         self.receipts, self.streams = committed.receipts, committed.streams
         if earlier is not None and earlier.inputs.states != digest_inputs(self.files).states:
             before = {file.index: file.modified for file in plan.files}
@@ -509,4 +514,5 @@ class NumberedStoreJob(StoreJob[R, S]):
         """Record a receipt."""
         receipt = self.receipt(result)
         self.committed.add(name, receipt)
+        self.publisher.publish_when_due()
         self.tell(UnitDone(name, receipt.ledger.documents, receipt.ledger.tokens))

@@ -1,11 +1,11 @@
-"""A store that is still being built, as far as its units are committed.
+"""A store that is still being built, as far as its units are published.
 
     .packline/plan.zst       recipe, tokenizer, planned units (`jobs.plan`)
-    receipts/UNIT.json       read one after another, in the order of the documents of each source
+    .packline/partial        units that the build has published (`jobs.partial`)
 
-A unit counts if all units of its source before it are committed; what comes later may be committed earlier,
-and waits. So the documents of a source appear in their order, whatever the order in which units end, and the
-part of a store that is seen only grows. Rows are given as far as they no longer change:
+A unit is published once all units of its source before it are committed; what comes later may be committed
+earlier, and waits. So the documents of a source appear in their order, whatever the order in which units end,
+and the part of a store that is seen only grows. Rows are given as far as they no longer change:
 
     concat                       all but the last, for which the next token is not known yet
     pad                          all
@@ -16,18 +16,17 @@ Nothing that is committed is withdrawn, also where a limit (`limit_documents`, `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, RecipeError, StoreError
-from packline.fingerprint import hash_bytes, hash_value
-from packline.jobs.document_order import DocumentOrder
-from packline.jobs.plan import Plan, Unit, read_plan
+from packline.fingerprint import hash_value
+from packline.jobs.partial import ListedUnit, PublishedUnits
+from packline.jobs.plan import Plan, read_plan
 from packline.jobs.work import is_running
 from packline.loading.needed_units import build_identity, selected_names
 from packline.packing.batch import FIELDS
@@ -50,26 +49,16 @@ from packline.packing.windows import WindowedBestFit, window_of
 from packline.recipe import SPLITS, Recipe
 from packline.storage.local import LocalFolder
 from packline.storage.publication import WORK
-from packline.store.files import FileEntry
 from packline.store.ledger import source_names
 from packline.store.lookup import check_names
-from packline.store.manifest import MANIFEST, Manifest, Receipt, StreamReceipt, assemble
-from packline.store.naming import STREAM
+from packline.store.manifest import MANIFEST, Manifest, assemble, with_tables
 from packline.store.reader import StoreReader
-from packline.store.tables import RECEIPTS
+from packline.store.tables import ShardRows, Tables, UnitRows
 from packline.where.conditions import fields_of
 from packline.where.grammar import parse_where
 
 if TYPE_CHECKING:
     from packline.packing.batch import RowSource
-
-
-class CommittedUnit(NamedTuple):
-    """A committed unit."""
-
-    receipt: Receipt
-    file: FileEntry
-    """Entry of the receipt's own file."""
 
 
 class GrowingStore(StoreReader):
@@ -86,60 +75,6 @@ class GrowingStore(StoreReader):
         raise TypeError("a store that is being built cannot be pickled; pickle its loader")
 
 
-class _Committed(dict[str, Any]):
-    """Receipts of one kind, each read when it is first looked for and there."""
-
-    def __init__(self, folder: Path, kind: Any, ending: str = "") -> None:
-        super().__init__()
-        self._folder, self._kind, self._ending = folder, kind, ending
-        self.files: dict[str, FileEntry] = {}
-
-    def __contains__(self, name: object) -> bool:
-        if super().__contains__(name):
-            return True
-        file = f"{RECEIPTS}/{name}{self._ending}.json"
-        path = self._folder / file
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return False
-        try:
-            self[str(name)] = msgspec.json.decode(data, type=self._kind)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptStore(
-                f"{path} is damaged: {error}", hint=f"remove {self._folder} and build again"
-            ) from error
-        self.files[str(name)] = FileEntry(file, len(data), hash_bytes(data))
-        return True
-
-
-class SourceUnits:
-    """Units of one source, in the order of its documents."""
-
-    def __init__(self, folder: Path, units: Sequence[Unit]) -> None:
-        self._receipts = _Committed(folder, Receipt)
-        self._order = DocumentOrder(units, self._receipts, _Committed(folder, StreamReceipt, STREAM))
-        self.committed: list[CommittedUnit] = []
-        """Units without a gap from the first."""
-
-    @property
-    def complete(self) -> bool:
-        """True if all units of the source are there."""
-        return self._order.unit is None
-
-    @property
-    def next_unit(self) -> str:
-        """Name of the first unit that is missing."""
-        return self._order.next_name
-
-    def advance(self) -> bool:
-        """Read the receipts that have been committed since; True if there are any."""
-        before = (self._order.unit, self._order.slice)
-        for name in self._order.advance():
-            self.committed.append(CommittedUnit(self._receipts.pop(name), self._receipts.files.pop(name)))
-        return (self._order.unit, self._order.slice) != before
-
-
 class GrowingBuild:
     """A store and the build that makes it.
 
@@ -154,7 +89,12 @@ class GrowingBuild:
         """The build; None until it has begun, and if the store was finished before."""
         self.store: StoreReader | None = None
         """The finished store."""
-        self._sources: dict[str, SourceUnits] = {}
+        self._published: PublishedUnits | None = None
+        """Units that it has published, since it was seen to have begun."""
+        self._planned: set[str] = set()
+        """Sources with units."""
+        self._rows: dict[str, tuple[ShardRows, UnitRows]] = {}
+        """Shards and units of each source, as far as they are published."""
         self._parts: dict[tuple[str, ...], GrowingStore] = {}
         self._plans: dict[tuple[str, ...], PlanMemory] = {}
         """Plans of the documents of these sources: the same settings choose other documents of others."""
@@ -173,11 +113,11 @@ class GrowingBuild:
 
     @property
     def units(self) -> int:
-        """Number of committed units that count."""
-        return sum(len(source.committed) for source in self._sources.values())
+        """Number of units that are published."""
+        return sum(len(units) for _, units in self._rows.values())
 
     def refresh(self) -> bool:
-        """Look for what has been committed since; True if there is something new.
+        """Look for what has been published since; True if there is something new.
 
         Raises:
             StoreError: another build was begun in the folder, or has finished there.
@@ -185,24 +125,23 @@ class GrowingBuild:
         """
         if self.store is not None:
             return False
-        begun = read_plan(self._storage)
+        new = False
+        if self._published is None and (begun := read_plan(self._storage)) is not None:
+            self.begun, new, names = begun, True, source_names(begun.recipe)
+            self._planned = {names[unit.source] for unit in begun.units}
+            self._published = PublishedUnits(self._storage, begun.build, self._take)
         if (self.path / MANIFEST).exists():
             self.store = self._finished()
             return True
-        if begun is None:
-            return False
-        new = self.begun is None
-        if self.begun is None:
-            self.begun = begun
-            names = source_names(begun.recipe)
-            self._sources = {
-                names[source]: SourceUnits(self.path, list(units))
-                for source, units in groupby(begun.units, lambda unit: unit.source)
-            }
-        elif begun.build != self.begun.build:
-            raise self._other("was begun again, from another recipe, tokenizer or inputs")
-        advanced = [source.advance() for source in self._sources.values()]
-        return new or any(advanced)
+        return (self._published is not None and self._published.look()) or new
+
+    def _take(self, source: str, units: list[ListedUnit]) -> None:
+        """Add the next units of a source."""
+        shards = [(unit.unit, unit.source, shard) for unit, listed in units for shard in listed]
+        tables = ShardRows.from_entries(shards), UnitRows.from_entries(unit for unit, _ in units)
+        if (earlier := self._rows.get(source)) is not None:
+            tables = ShardRows.joined([earlier[0], tables[0]]), UnitRows.joined([earlier[1], tables[1]])
+        self._rows[source] = tables
 
     def _finished(self) -> StoreReader:
         """The finished store, if it is the one that was followed."""
@@ -211,15 +150,12 @@ class GrowingBuild:
             return store
         if build_identity(store.manifest) != self.begun.build:
             raise self._other("was built from another recipe, tokenizer or inputs")
-        names = store.manifest.units.names("unit")
-        checksums = dict(zip(names, store.manifest.units.names("receipt_checksum"), strict=True))
-        for unit in self._all():
-            if checksums.get(unit.receipt.unit) != unit.file.checksum:
-                raise self._other(f"got another unit {unit.receipt.unit}")
+        checksums = _checksums(store.manifest.units)
+        for _, units in self._rows.values():
+            for unit, checksum in _checksums(units).items():
+                if checksums.get(unit) != checksum:
+                    raise self._other(f"got another unit {unit}")
         return store
-
-    def _all(self) -> Iterator[CommittedUnit]:
-        return (unit for source in self._sources.values() for unit in source.committed)
 
     def _other(self, what: str) -> StoreError:
         return StoreError(
@@ -256,30 +192,25 @@ class GrowingBuild:
     def _part(self, sources: tuple[str, ...]) -> tuple[GrowingStore, bool]:
         """Committed part of the store, of these sources, and whether it is all of them."""
         assert self.begun is not None
-        chosen: list[CommittedUnit] = []
-        complete = True
-        for name in sources:
-            if name in self._sources:
-                chosen += self._sources[name].committed
-                if not self._sources[name].complete:
-                    complete = False
-                    break
+        chosen, complete = list[str](), True
+        for name in (name for name in sources if name in self._planned):
+            chosen.append(name)
+            if self._following.get(name, name):
+                complete = False
+                break
+        rows = [self._rows[name] for name in chosen if name in self._rows]
+        units = UnitRows.joined([units for _, units in rows])
         earlier = self._parts.get(sources)
-        if earlier is not None and len(earlier.manifest.units) == len(chosen):
+        if earlier is not None and len(earlier.manifest.units) == len(units):
             return earlier, complete
-        begun = self.begun
-        manifest = assemble(
-            [unit.receipt for unit in chosen],
-            recipe=begun.recipe,
-            tokenizer=begun.tokenizer,
-            dtype=begun.dtype,
-            inputs=(),
-            receipt_files=[unit.file for unit in chosen],
-            tokenizer_files=(),
-        )
-        manifest = msgspec.structs.replace(manifest, checksum=begun.build)
+        manifest = partial_manifest(self.begun, ShardRows.joined([shards for shards, _ in rows]), units)
         part = self._parts[sources] = GrowingStore(self.path, manifest, earlier)
         return part, complete
+
+    @property
+    def _following(self) -> dict[str, str]:
+        """Name of the next unit of each source of which something is published; empty if there is none."""
+        return {} if self._published is None else self._published.following
 
     def _packed(
         self, part: GrowingStore, seq_len: int, options: RowOptions, plans: PlanMemory
@@ -305,11 +236,31 @@ class GrowingBuild:
             return (rows.selection.tokens - 1) // rows.seq_len
         if not isinstance(packer, WindowedBestFit):
             return len(rows)
-        growing = [self._sources[name] for name in sources if name in self._sources]
-        following = next((one.next_unit for one in growing if not one.complete), packer.last_unit)
+        unfinished = (name for name in sources if name in self._planned and self._following.get(name, name))
+        following = self._following.get(next(unfinished, ""), packer.last_unit)
         if window_of(following, packer.units) != window_of(packer.last_unit, packer.units):
             return len(rows)
         return int(packer.window_ends[-2]) if len(packer.window_ends) > 1 else 0
+
+
+def partial_manifest(plan: Plan, shards: ShardRows, units: UnitRows) -> Manifest:
+    """Manifest of the store of some units of a build; its checksum is the identity of the build."""
+    manifest = assemble(
+        [],
+        recipe=plan.recipe,
+        tokenizer=plan.tokenizer,
+        dtype=plan.dtype,
+        inputs=(),
+        receipt_files=(),
+        tokenizer_files=(),
+    )
+    manifest = with_tables(manifest, Tables(shards, manifest.inputs, units))
+    return msgspec.structs.replace(manifest, checksum=plan.build)
+
+
+def _checksums(units: UnitRows) -> dict[str, str]:
+    """Checksum of the receipt of each unit."""
+    return dict(zip(units.names("unit"), units.names("receipt_checksum"), strict=True))
 
 
 class GrowingRows:

@@ -1,0 +1,214 @@
+"""Partial manifests of a running build, for those who read its store meanwhile.
+
+    .packline/partial/CHECKSUM.zst     of each source, units that follow one another without a gap
+
+    plan         a  b  c  d  e  f
+    committed    a  b  c  -  e  -
+    files        a  b | c             each adds units to those before it, as a manifest lists them
+
+Units in document order are a function of the plan, so files of several processes agree where they overlap,
+and a reader takes of each what continues what it has. A driver, or a slice that sees what others have
+committed, writes one at most every `LONGEST_SECONDS`, the first ones sooner. They are hints: nothing but
+reading ahead of the manifest depends on them, a failure to write one is made good by the next, and none
+outlives the build.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import groupby
+
+import msgspec
+
+from packline.errors import CorruptStore, PacklineError, StoreError
+from packline.fingerprint import hash_bytes
+from packline.jobs.document_order import DocumentOrder
+from packline.jobs.plan import Plan, Unit
+from packline.jobs.receipts import CommittedReceipts
+from packline.storage.protocol import Storage
+from packline.storage.publication import WORK
+from packline.store.ledger import source_names
+from packline.store.tables import ShardEntry, UnitEntry
+
+PARTIAL = f"{WORK}/partial"
+FIRST_SECONDS, LONGEST_SECONDS = 1.0, 30.0
+"""Time from one file to the next of a process, doubled from the first to the last."""
+
+ListedUnit = tuple[UnitEntry, tuple[ShardEntry, ...]]
+"""A unit as a manifest lists it: its receipt and rejects, and its shards."""
+
+
+class SourcePart(msgspec.Struct, frozen=True, array_like=True):
+    """Units of one source, in document order."""
+
+    first: int
+    """Number of units before these."""
+    units: list[ListedUnit]
+    passed: int
+    """Planned units that are done: a file that is committed slice by slice counts at its end."""
+    following: str
+    """Name of the unit after them; empty if there is none."""
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Place up to which the source is known: units, and planned units that are done."""
+        return self.first + len(self.units), self.passed
+
+
+class PartialManifest(msgspec.Struct, frozen=True):
+    """One file."""
+
+    build: str
+    """Identity of the build, as in its plan."""
+    sources: dict[str, SourcePart]
+    """By name; those without anything new are left out."""
+
+
+class PublishedUnits:
+    """Units that a running build has published, up to the first gap of each source.
+
+    Args:
+        storage: storage of the build.
+        build: its identity.
+        take: called with the name of a source and its next units.
+    """
+
+    def __init__(self, storage: Storage, build: str, take: Callable[[str, list[ListedUnit]], None]) -> None:
+        self._storage, self._build, self._take = storage, build, take
+        self._seen: set[str] = set()
+        self._waiting: dict[str, list[SourcePart]] = {}
+        """Parts of each source that do not continue what is known."""
+        self.ends: dict[str, tuple[int, int]] = {}
+        """Place up to which each source is known; see `SourcePart.end`."""
+        self.following: dict[str, str] = {}
+        """Name of the next unit of each source; empty if there is none."""
+
+    def look(self) -> bool:
+        """Read the files that are new; True if a source is known further.
+
+        Raises:
+            CorruptStore: a file is damaged.
+            StoreError: a file is of another build.
+        """
+        before = dict(self.ends)
+        for name in self._storage.list(PARTIAL):
+            if name not in self._seen:
+                with suppress(FileNotFoundError):  # the build has ended meanwhile
+                    self.add(name, self._read(name))
+        return self.ends != before
+
+    def add(self, name: str, found: PartialManifest) -> None:
+        """Take over a file."""
+        self._seen.add(name)
+        for source, part in found.sources.items():
+            waiting = self._waiting.setdefault(source, [])
+            waiting.append(part)
+            for one in sorted(waiting, key=lambda part: part.end):
+                self._continue(source, one)
+            waiting[:] = [one for one in waiting if one.first > self.ends.get(source, (0, 0))[0]]
+
+    def _continue(self, source: str, part: SourcePart) -> None:
+        end = self.ends.get(source, (0, -1))
+        if part.first > end[0] or part.end <= end:
+            return
+        self.ends[source], self.following[source] = part.end, part.following
+        if units := part.units[end[0] - part.first :]:
+            self._take(source, units)
+
+    def _read(self, name: str) -> PartialManifest:
+        import zstandard
+
+        try:
+            packed = zstandard.ZstdDecompressor().decompress(self._storage.read(name))
+            found = msgspec.msgpack.decode(packed, type=PartialManifest)
+        except (msgspec.MsgspecError, zstandard.ZstdError, UnicodeDecodeError) as error:
+            place = self._storage.place
+            raise CorruptStore(
+                f"{place}: {name} is damaged: {error}", hint=f"remove {place} and build again"
+            ) from error
+        if found.build != self._build:
+            raise StoreError(
+                f"{self._storage.place} was begun again, from another recipe, tokenizer or inputs while it "
+                "was read",
+                hint="begin the run again, or put the earlier store back",
+            )
+        return found
+
+
+class _SourceUnits:
+    """Committed units of one source that are not published, as far as this process knows."""
+
+    def __init__(self, units: Sequence[Unit], committed: CommittedReceipts) -> None:
+        self._order = DocumentOrder(units, committed, committed.streams)
+        self._first, self._names = 0, list[str]()
+
+    def after(
+        self, end: tuple[int, int], listed: Callable[[list[str]], list[ListedUnit]]
+    ) -> SourcePart | None:
+        """Units behind the place up to which the source is published; None if there are none."""
+        self._names += self._order.advance()
+        known = end[0] - self._first
+        if known > len(self._names):
+            return None  # another process has seen more
+        del self._names[:known]
+        self._first = end[0]
+        if (self._first + len(self._names), self._order.passed) <= end:
+            return None
+        following = "" if self._order.unit is None else self._order.next_name
+        return SourcePart(self._first, listed(self._names), self._order.passed, following)
+
+
+class Publisher:
+    """Publishes what a build has committed.
+
+    Args:
+        storage: storage of the build.
+        plan: its plan.
+        committed: its receipts; the caller adds later ones.
+    """
+
+    def __init__(self, storage: Storage, plan: Plan, committed: CommittedReceipts) -> None:
+        self._storage, self._plan, self._committed = storage, plan, committed
+        self._published = PublishedUnits(storage, plan.build, lambda source, units: None)
+        self._sources: dict[str, _SourceUnits] = {}
+        self._pause, self._due = FIRST_SECONDS, time.monotonic() + FIRST_SECONDS
+
+    def publish_when_due(self) -> None:
+        """Publish, unless the last time was a moment ago; a failure is ignored."""
+        if time.monotonic() < self._due:
+            return
+        self._pause = min(2 * self._pause, LONGEST_SECONDS)
+        with suppress(PacklineError, OSError):
+            self.publish()
+        self._due = time.monotonic() + self._pause
+
+    def publish(self) -> None:
+        """Publish what is committed and not published yet, also by other processes.
+
+        Raises:
+            PacklineError: a file cannot be read or written.
+        """
+        import zstandard
+
+        if not self._sources:
+            names = source_names(self._plan.recipe)
+            for source, units in groupby(self._plan.units, lambda unit: unit.source):
+                self._sources[names[source]] = _SourceUnits(list(units), self._committed)
+        self._published.look()
+        found = PartialManifest(self._plan.build, {})
+        for source, committed in self._sources.items():
+            if part := committed.after(self._published.ends.get(source, (0, -1)), self._listed):
+                found.sources[source] = part
+        if found.sources:
+            packed = msgspec.msgpack.encode(found)
+            name = f"{PARTIAL}/{hash_bytes(packed)}.zst"
+            self._storage.put_new(name, zstandard.ZstdCompressor(write_checksum=True).compress(packed))
+            self._published.add(name, found)
+
+    def _listed(self, units: list[str]) -> list[ListedUnit]:
+        self._committed.read(units)
+        receipts = self._committed.receipts
+        found = [(unit, receipts[unit], receipts.entry(unit)) for unit in units]
+        return [(UnitEntry(unit, one.source, entry, one.rejects), one.shards) for unit, one, entry in found]
