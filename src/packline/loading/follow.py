@@ -9,10 +9,10 @@
     steps   0 1 2 3 4 5 6  7 8 9 ...                            those of the finished store
 
 The order is `blocks` (or stored, with `shuffle=False`), whose first epoch takes windows of rows as they are
-stored. The loader makes its schedule of the rows that are settled, gives their steps, looks for more when
-they are used up, and makes a longer schedule, which begins with the same steps. When the manifest appears it
-reads the finished store. So every batch is that of a `Loader` of the finished store, and a state of
-one is accepted by the other (`loading.state`).
+stored. The loader makes its schedule as if rows that are not all there had no end, which decides nothing
+before it, gives the steps whose rows are settled, and looks for more when they are used up. When the manifest
+appears it reads the finished store. So every batch is that of a `Loader` of the finished store, and a state
+of one is accepted by the other (`loading.state`).
 
 Waiting polls the folder, at most once a second. A build that has stopped without a manifest is reported after
 `grace` seconds, with the command that resumes it.
@@ -35,7 +35,7 @@ import msgspec
 
 from packline.errors import BuildStopped, RecipeError, StoreError, StoreNotFound, WaitedTooLong
 from packline.jobs.status import status
-from packline.loading.growing import GrowingBuild
+from packline.loading.growing import GrowingBuild, GrowingRows
 from packline.loading.loader import Batch, Loader, chosen_fields
 from packline.loading.mixture import Stage, Weight
 from packline.loading.order import row_order
@@ -50,8 +50,8 @@ from packline.loading.run_file import (
     run_schedule,
 )
 from packline.loading.run_summary import refuse_used_again
-from packline.loading.schedule import Schedule
-from packline.loading.state import check_past, check_state, check_step, check_units
+from packline.loading.schedule import STORES, Schedule
+from packline.loading.state import UNKNOWN, check_past, check_state, check_step, check_units
 from packline.packing.batch import RowSource
 from packline.packing.options import Keys, LoaderOptions
 from packline.packing.rows import Rows
@@ -116,7 +116,7 @@ class Follower(Loader):
         self._pending: Mapping[str, Any] | None = None
         self._place(settings, rank, world_size)
         self._wait(0, lambda: all(build.known for build in self._builds.values()))
-        self.schedule = self._make_schedule()
+        self._make_schedule()
         self._check_batch_sizes()
 
     @property
@@ -127,7 +127,16 @@ class Follower(Loader):
     @property
     def fingerprint(self) -> str:
         """Fingerprint of everything that determines the batches, except stores that are being built."""
-        return "-".join(self.schedule.fingerprints().values())
+        marks = self.schedule.fingerprints()
+        return "-".join((marks if self.finished else marks | {STORES: UNKNOWN}).values())
+
+    @property
+    def _total(self) -> int | None:
+        """Steps of the whole run; None if that depends on rows that are not there yet."""
+        schedule = self.schedule
+        if self._known == len(schedule):
+            return self._known
+        return schedule.known_ends(len(schedule.stages) - 1, schedule.stages[-1].first_step)[-1]
 
     def __len__(self) -> int:
         """Total number of steps.
@@ -135,14 +144,14 @@ class Follower(Loader):
         Raises:
             TypeError: it depends on the end of a store that is still being built.
         """
-        if (total := self.schedule.total) is None:
+        if (total := self._total) is None:
             raise TypeError("the number of steps is not known before the store is finished: give tokens=")
         return total
 
     def has_step(self, step: int) -> bool:
         """True if the run has this step; waits until that is known."""
-        self._wait(step, lambda: step < len(self.schedule) or not self.schedule.open)
-        return step < len(self.schedule)
+        self._wait(step, lambda: step < self._known or self._known == len(self.schedule))
+        return step < self._known
 
     def batch(self, step: int) -> Batch:
         """This rank's part of any batch, after waiting for its units.
@@ -153,7 +162,7 @@ class Follower(Loader):
             StoreError: a build has stopped, or another has taken its place.
         """
         step = operator.index(step)
-        if step >= len(self.schedule) or self._pending is not None:
+        if step >= self._known or self._pending is not None:
             self.has_step(step)
         return super().batch(step)
 
@@ -169,7 +178,7 @@ class Follower(Loader):
         step = first
         while self.has_step(step):
             # Wait in the caller's thread alone, where Ctrl-C works: the other one makes known steps.
-            for batch in make_ahead(self._known_batch, step, len(self.schedule), ahead=self.prefetch):
+            for batch in make_ahead(self._known_batch, step, self._known, ahead=self.prefetch):
                 step += 1
                 self.count(step, number)
                 yield batch
@@ -177,8 +186,8 @@ class Follower(Loader):
 
     def state_at(self, step: int) -> dict[str, Any]:
         """State after the first `step` batches; those of other processes count if they were made."""
-        if step > len(self.schedule):
-            self._refresh()
+        if step > self._known:
+            self.has_step(step - 1)
         return super().state_at(step)
 
     def check(self, state: Mapping[str, Any]) -> int:
@@ -187,18 +196,21 @@ class Follower(Loader):
         Units that the state has read and that are not built again yet are compared when they are.
         """
         check_state(state)
-        step = check_step(state, self.schedule.total)
+        step = check_step(state, self._total)
         self._pending = None if self._is_known(state) else dict(state)
         return step
 
-    def _make_schedule(self) -> Schedule:
-        """Schedule of all rows that are settled now."""
+    def _make_schedule(self) -> None:
+        """Schedule the stages up to the first that has steps whose rows are not settled yet."""
         stages: list[Stage] = []
         for number, stage in enumerate(self.run.stages):
             stages.append(make_stage(stage, partial(self._rows, stage), f"stages[{number}]"))
-        schedule = run_schedule(stages, self.run.loader)
+        placed, schedule = 1, run_schedule(stages, self.run.loader, 1)
+        while (known := _settled_steps(schedule)) == len(schedule) and placed < len(stages):
+            placed += 1
+            schedule = run_schedule(stages, self.run.loader, placed)
         refuse_used_again(schedule)
-        return schedule
+        self.schedule, self._known = schedule, known
 
     def _rows(self, stage: StageSettings, source: SourceSettings) -> RowSource:
         build = self._builds[source.store]
@@ -215,7 +227,7 @@ class Follower(Loader):
         """Look for new units, and make a longer schedule of them."""
         new = [build.refresh() for build in self._builds.values()]
         if any(new) and all(build.known for build in self._builds.values()):
-            self.schedule = self._make_schedule()
+            self._make_schedule()
             if self._pending is not None and self._is_known(self._pending):
                 self._pending = None
 
@@ -289,14 +301,28 @@ class Follower(Loader):
         return make, (self.run,), state
 
     def __repr__(self) -> str:
-        total = self.schedule.total
-        known = f"{total:,}" if total is not None else f"at least {len(self.schedule):,}"
+        total = self._total
+        known = f"{total:,}" if total is not None else f"at least {self._known:,}"
         names = ", ".join(self.building)
         return (
             f"<Follower: step {self.step:,} of {known}, rank {self.rank} of {self.world_size}, "
             f"seed {self.seed}"
             f"{f', building {names}' if names else ''}>"
         )
+
+
+def _settled_steps(schedule: Schedule) -> int:
+    """Number of steps, from the first, whose rows are all settled."""
+    for stage in schedule.stages:
+        place = stage.mixture.interleaving.place
+        rows = [
+            place(number, max(0, rows.settled - before))
+            for number, (rows, before) in enumerate(zip(stage.mixture.rows, stage.consumed, strict=True))
+            if isinstance(rows, GrowingRows)
+        ]
+        if rows and (steps := min(rows) // stage.batch_size) < stage.steps:
+            return stage.first_step + steps
+    return len(schedule)
 
 
 def _stopped(build: GrowingBuild, step: int) -> StoreError:

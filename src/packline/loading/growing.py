@@ -16,9 +16,8 @@ Nothing that is committed is withdrawn, also where a limit (`limit_documents`, `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,7 +28,7 @@ from packline.jobs.partial import ListedUnit, PublishedUnits
 from packline.jobs.plan import Plan, read_plan
 from packline.jobs.work import is_running
 from packline.loading.needed_units import build_identity, selected_names
-from packline.packing.batch import FIELDS
+from packline.loading.state import UNKNOWN
 from packline.packing.cache import PlanMemory
 from packline.packing.documents import selection_settings
 from packline.packing.filtering import filter_identity
@@ -57,17 +56,18 @@ from packline.store.tables import ShardRows, Tables, UnitRows
 from packline.where.conditions import fields_of
 from packline.where.grammar import parse_where
 
-if TYPE_CHECKING:
-    from packline.packing.batch import RowSource
+ENDLESS = 1 << 40
+"""Number of rows of a source as long as it is not known: more than any store has."""
 
 
 class GrowingStore(StoreReader):
     """The committed part of a store, at one moment; it does not change."""
 
-    growing = True
+    mark = UNKNOWN
 
     def __init__(self, path: Path, manifest: Manifest, earlier: GrowingStore | None = None) -> None:
         self._open(path, manifest)
+        self.build = manifest.checksum
         if earlier is not None:  # its shards are the first of these: keep what is opened
             self.shards.take_over(earlier.shards)
 
@@ -264,7 +264,7 @@ def _checksums(units: UnitRows) -> dict[str, str]:
 
 
 class GrowingRows:
-    """The settled rows of a store that is being built: the first of more.
+    """Rows of a store that is being built: as if there was no end to them; the settled ones can be read.
 
     Args:
         store: the committed part.
@@ -275,8 +275,6 @@ class GrowingRows:
         split_to: tokens per row, if they are cut.
         window: rows are given in multiples of this number.
     """
-
-    growing = True
 
     def __init__(
         self,
@@ -301,14 +299,11 @@ class GrowingRows:
             self.parent = None if packed is None else packed.split_to(split_to)
             settled *= seq_len // split_to
         self.fingerprint = hash_value([store.manifest.checksum, self.settings_fingerprint])
-        self._count = settled // window * window
+        self.settled = settled // window * window
+        """Number of rows that can be read: whole windows, which depend on nothing behind them."""
 
     def __len__(self) -> int:
-        return self._count
-
-    def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
-        """Arrays `[B, L]` of these rows, as `Rows.read`."""
-        return self._settled(indices).read(indices, fields)
+        return ENDLESS
 
     def gather(
         self, rows: np.ndarray, tokens: np.ndarray | None, places: np.ndarray | None, *, targets: bool
@@ -320,27 +315,13 @@ class GrowingRows:
         """Spans of these rows; documents are numbered within the committed part."""
         return self._settled(indices).spans(indices)
 
-    def will_need(self, start: int, stop: int) -> None:
-        """Ask the system to read these rows, as far as they are settled."""
-        if self.parent is not None and start < self._count:
-            self.parent.will_need(start, min(stop, self._count))
-
-    def rows_of(self, document: int) -> np.ndarray:
-        """Settled rows with tokens of a document of the committed part."""
-        rows = np.empty(0, np.int64) if self.parent is None else self.parent.rows_of(document)
-        return rows[rows < self._count]
-
-    def split_to(self, seq_len: int) -> RowSource:
-        """Not offered: rows are cut when they are made."""
-        raise RecipeError("rows of a store that is being built are cut by split_to of the run file")
-
     def _settled(self, indices: np.ndarray) -> Rows | SplitRows:
-        if self.parent is None or (len(indices) and int(indices.max()) >= self._count):
-            raise IndexError(f"row {int(indices.max())} of {self._count:,} that are settled")
+        if self.parent is None or (len(indices) and int(indices.max()) >= self.settled):
+            raise IndexError(f"row {int(indices.max())} of {self.settled:,} that are settled")
         return self.parent
 
     def __repr__(self) -> str:
-        return f"<the first {self._count:,} rows of {self.seq_len:,} tokens of {self.store.place}>"
+        return f"<the first {self.settled:,} rows of {self.seq_len:,} tokens of {self.store.place}>"
 
 
 def _check_followable(recipe: Recipe, options: RowOptions) -> None:

@@ -263,32 +263,17 @@ class Mixture(Notebook):
         limits = [
             self.interleaving.place(number, max(0, epochs * len(rows) - before))
             for number, (rows, epochs, before) in enumerate(
-                zip(self.rows, self._known_epochs, consumed, strict=True)
+                zip(self.rows, self.max_epochs, consumed, strict=True)
             )
             if epochs is not None
         ]
         return min(limits, default=None)
-
-    @property
-    def grows(self) -> bool:
-        """True if a source may get more rows, because its store is still being built."""
-        return any(map(grows, self.rows))
-
-    @property
-    def _known_epochs(self) -> list[int | None]:
-        """Epochs of each source whose order is known: of a source that grows, a part of the first."""
-        return [1 if grows(rows) else most for rows, most in zip(self.rows, self.max_epochs, strict=True)]
 
     def __repr__(self) -> str:
         shares = ", ".join(
             f"{float(share):.4g} of {rows!r}" for share, rows in zip(self.shares, self.rows, strict=True)
         )
         return f"<Mixture: {shares}>"
-
-
-def grows(rows: RowSource) -> bool:
-    """True for rows of a store that is still being built: the first of more."""
-    return bool(getattr(rows, "growing", False))
 
 
 def _entry(entry: Any, number: int) -> tuple[RowSource, Weight, int | None]:
@@ -304,7 +289,7 @@ def _entry(entry: Any, number: int) -> tuple[RowSource, Weight, int | None]:
         raise RecipeError(
             f"source {number}: expected max_epochs of 1 or more, or None for no limit, found {epochs!r}"
         )
-    if not len(rows) and not grows(rows):
+    if not len(rows):
         raise RecipeError(f"source {number} has no rows: {rows!r}")
     return rows, weight, epochs
 

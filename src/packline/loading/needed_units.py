@@ -76,10 +76,8 @@ def build_of(rows: RowSource) -> str | None:
 
 
 def _build(store: StoreReader) -> str:
-    if store.growing:
-        return store.manifest.checksum
     if store not in _BUILDS:
-        _BUILDS[store] = build_identity(store.manifest)
+        _BUILDS[store] = getattr(store, "build", None) or build_identity(store.manifest)
     return _BUILDS[store]
 
 

@@ -252,8 +252,8 @@ def load_run(path: str | Path, until: int | None = None) -> tuple[list[Stage], L
     return stages, run.loader
 
 
-def run_schedule(stages: Sequence[Stage], settings: LoaderOptions) -> Schedule:
-    """Schedule of a run, without its loader."""
+def run_schedule(stages: Sequence[Stage], settings: LoaderOptions, placed: int | None = None) -> Schedule:
+    """Schedule of a run, without its loader; see `Schedule`."""
     from packline.loading.schedule import Schedule
 
     return Schedule(
@@ -262,6 +262,7 @@ def run_schedule(stages: Sequence[Stage], settings: LoaderOptions) -> Schedule:
         batch_tokens=settings.batch_tokens,
         seed=settings.seed,
         order=row_order(settings),
+        placed=placed,
     )
 
 

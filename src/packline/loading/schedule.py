@@ -14,9 +14,6 @@ appearance in the run. Making the schedule checks that every stage has enough ro
 
 A stage with `from_step` ends the stage before it there. Numbers of sources, uses of rows and steps depend on
 earlier stages alone, so steps before a changed stage are those of the run without the change.
-
-Rows of a store that is still being built are the first of more. The schedule then ends before the first step
-that needs others (`open`), and a schedule with more of them begins with the same steps.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.fingerprint import hash_value
-from packline.loading.mixture import Mixture, Stage, check_same_tokenizer, grows, rows_per_batch
+from packline.loading.mixture import Mixture, Stage, check_same_tokenizer, rows_per_batch
 from packline.loading.order import GLOBAL, Order, RowOrder
 from packline.packing.batch import BatchPart
 
@@ -41,8 +38,6 @@ if TYPE_CHECKING:
 
 STORES = "stores"
 """Name of the fingerprint of the stores."""
-UNKNOWN = "building"
-"""In place of that fingerprint while a store is being built."""
 
 
 class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,7 +46,7 @@ class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     sources: list[str]
     """12 digits for the store and 12 for the rows of each source, in the order of their numbers."""
     stages: list[tuple[int, int, list[tuple[int, int]]]]
-    """First step, batch size, and number and weight of each source; of every stage that is known."""
+    """First step, batch size, and number and weight of each source; of every stage that has a place."""
     selections: list[dict[str, Any]] = []
     """Choice of documents of each source, in words; empty if all are the default."""
 
@@ -99,8 +94,6 @@ class ScheduledStage:
     """Order of each source."""
     left_over: int
     """Rows after the last whole batch, if the stage ends because a source is used up."""
-    open: bool = False
-    """True if the stage continues with rows that do not exist yet."""
 
     def rows_by_source(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
         """(source, rows in order of use) of the stage's rows `start` to `stop`."""
@@ -132,6 +125,8 @@ class Schedule:
         batch_tokens: the same in tokens.
         seed: seed for the orders of all sources.
         order: order of the rows of every source.
+        placed: number of stages that get a place, from the first; by default all. A stage can have one if the
+            length of those before it is known.
 
     Raises:
         RecipeError: no stage, no batch size, a stage without a whole batch or without an end, a source that
@@ -147,17 +142,19 @@ class Schedule:
         batch_tokens: int | str | None = None,
         seed: int,
         order: RowOrder = GLOBAL,
+        placed: int | None = None,
     ) -> None:
         if not stages:
             raise RecipeError("a run needs at least one stage, found none")
         self.seed, self.order = seed, order
         self.declared = list(stages)
-        """All stages of the run; `stages` ends with one that is open."""
+        """All stages of the run."""
         self.sizes = [
             _batch_size(number, stage, batch_size, batch_tokens) for number, stage in enumerate(stages)
         ]
         """Rows per global batch of each of them."""
         self.stages: list[ScheduledStage] = []
+        """Those that have a place."""
         orders: dict[str, Order] = {}
         consumed: dict[str, int] = {}
         ends = [*(stage.from_step for stage in stages[1:]), None]
@@ -169,13 +166,11 @@ class Schedule:
         for number, (stage, size, end) in enumerate(zip(stages, self.sizes, ends, strict=True)):
             first = stages[0].mixture.rows[0]
             check_same_tokenizer(stage.mixture.rows[0], first, f"stage {number}", "stage 0")
-            if self.open:
+            if placed is not None and number >= placed:
                 continue
             for rows in stage.mixture.rows:
                 if rows.fingerprint not in orders:
-                    # Of rows that grow there may be none yet; then no draw is taken from their order.
-                    count = max(len(rows), 1) if grows(rows) else len(rows)
-                    orders[rows.fingerprint] = Order(count, seed, len(orders), order=order)
+                    orders[rows.fingerprint] = Order(len(rows), seed, len(orders), order=order)
             before = [consumed.get(rows.fingerprint, 0) for rows in stage.mixture.rows]
             scheduled = _schedule_stage(number, stage, size, len(self), end, before, orders)
             self.stages.append(scheduled)
@@ -185,20 +180,8 @@ class Schedule:
         self._firsts = [stage.first_step for stage in self.stages]
 
     def __len__(self) -> int:
-        """Number of steps, that is global batches; of an open schedule, those known so far."""
+        """Number of steps, that is global batches."""
         return self.stages[-1].first_step + self.stages[-1].steps if self.stages else 0
-
-    @property
-    def open(self) -> bool:
-        """True if the run continues with rows that do not exist yet."""
-        return bool(self.stages) and self.stages[-1].open
-
-    @property
-    def total(self) -> int | None:
-        """Steps of the whole run; None if that depends on rows that do not exist yet."""
-        if not self.open:
-            return len(self)
-        return self._known_ends(len(self.stages) - 1, self.stages[-1].first_step)[-1]
 
     def drawn(self, step: int) -> list[tuple[RowSource, int]]:
         """Every source that is used before a step, once each, and how often until then."""
@@ -275,7 +258,7 @@ class Schedule:
 
     @cached_property
     def record(self) -> RunRecord:
-        """Sources and known stages of the run, for states."""
+        """Sources and placed stages of the run, for states."""
         described = [
             getattr(getattr(rows, "selection", None), "described", {}) for rows in self.sources.values()
         ]
@@ -307,15 +290,13 @@ class Schedule:
             "batch_size": self.sizes,
             "order": [str(self.seed), str(self.order)],
         }
-        marks = {name: hash_value(fact)[:12] for name, fact in facts.items()}
-        building = any(getattr(source.store, "growing", False) for source in rows)
-        return marks | {STORES: UNKNOWN} if building else marks
+        return {name: hash_value(fact)[:12] for name, fact in facts.items()}
 
     def _ends(self) -> list[Any]:
         """Steps of all stages but the last: known in advance, or what decides them while rows are unknown."""
         if not self.order.window_rows:
             return [stage.steps for stage in self.stages[:-1]]
-        ends = self._known_ends(0, 0)
+        ends = self.known_ends()
         facts: list[Any] = []
         for stage, size, after, first, end in zip(
             self.declared, self.sizes, self.declared[1:], [0, *ends], ends, strict=False
@@ -326,7 +307,7 @@ class Schedule:
             facts.append(steps or unknown + ([] if after.from_step is None else [after.from_step]))
         return facts
 
-    def _known_ends(self, number: int, first: int | None) -> list[int | None]:
+    def known_ends(self, number: int = 0, first: int | None = 0) -> list[int | None]:
         """Step after each declared stage from `number` on, which begins at `first`; None if rows decide."""
         ends: list[int | None] = []
         after = [stage.from_step for stage in self.declared[1:]]
@@ -352,9 +333,8 @@ def source_name(rows: RowSource) -> str:
 
 
 def source_mark(rows: RowSource) -> str:
-    """12 hexadecimal digits each for the store of a source and for its settings."""
-    building = getattr(rows.store, "growing", False)
-    store = UNKNOWN if building else hash_value(rows.store.manifest.checksum)[:12]
+    """12 hexadecimal digits each for the store of a source, unless it has a mark, and for its settings."""
+    store = getattr(rows.store, "mark", None) or hash_value(rows.store.manifest.checksum)[:12]
     return f"{store}-{hash_value(rows.settings_fingerprint)[:12]}"
 
 
@@ -374,7 +354,6 @@ def _schedule_stage(
     """
     mixture = stage.mixture
     limit = mixture.limit(consumed)
-    open = False
     steps = _steps(stage, batch_size)
     if end is not None:
         steps = _steps_until(end, number, steps, first_step)
@@ -386,18 +365,15 @@ def _schedule_stage(
                 hint="more tokens or a smaller batch_size",
             )
         if limit is not None and steps * batch_size > limit:
-            if mixture.grows and not _short(mixture, steps * batch_size, consumed):
-                steps, open = limit // batch_size, True
-            else:
-                raise _used_up(number, mixture, steps * batch_size, consumed)
+            raise _used_up(number, mixture, steps * batch_size, consumed)
     elif limit is None:
         raise RecipeError(
             f"stage {number} has no end: its sources may be used any number of times",
             hint="give its length: Stage(..., tokens=...), or set max_epochs of a source",
         )
     else:
-        steps, open = limit // batch_size, mixture.grows
-        if not steps and not open:
+        steps = limit // batch_size
+        if not steps:
             raise RecipeError(
                 f"stage {number}: expected at least one batch of {batch_size:,} rows, found {limit:,} rows "
                 "until a source is used up",
@@ -414,7 +390,6 @@ def _schedule_stage(
         left_over=0
         if limit is None or end is not None or stage.tokens is not None
         else limit - steps * batch_size,
-        open=open,
     )
 
 
@@ -454,12 +429,11 @@ def _steps(stage: Stage, batch_size: int) -> int | None:
 
 
 def _short(mixture: Mixture, rows: int, consumed: Sequence[int]) -> list[int]:
-    """Sources with too few rows for a stage, and no more to come."""
+    """Sources with too few rows for a stage."""
     return [
         source
         for source, count in enumerate(mixture.interleaving.counts(rows))
         if (epochs := mixture.max_epochs[source]) is not None
-        and not grows(mixture.rows[source])
         and consumed[source] + count > epochs * len(mixture.rows[source])
     ]
 

@@ -29,7 +29,7 @@ import msgspec
 
 from packline.errors import RecipeError
 from packline.loading.order import GLOBAL
-from packline.loading.schedule import STORES, UNKNOWN, RunRecord, Schedule
+from packline.loading.schedule import STORES, RunRecord, Schedule
 
 if TYPE_CHECKING:
     from packline.loading.needed_units import UnitsRead
@@ -39,6 +39,8 @@ STATE_VERSION = 1
 PARTS = 5
 """Hashes of a fingerprint."""
 RECORDED = RunRecord.__struct_fields__
+UNKNOWN = "building"
+"""Mark of a store that is being built, in place of digits of its checksum."""
 
 
 def save_state(schedule: Schedule, step: int, fingerprint: str) -> dict[str, Any]:
@@ -122,7 +124,7 @@ def check_past(schedule: Schedule, state: Mapping[str, Any]) -> bool:
     step, own = state["step"], schedule.record
     begun = [stage for stage in saved.stages if stage[0] < step]
     for number, there in enumerate(begun):
-        if number == len(own.stages) and schedule.open:
+        if number == len(own.stages) < len(schedule.declared):
             return False
         here = own.stages[number] if number < len(own.stages) else None
         if change := _change_of_stage(schedule, saved, there, here):
@@ -179,10 +181,16 @@ def _check_whole_run(schedule: Schedule, state: Mapping[str, Any]) -> None:
     """Compare the fingerprints of whole runs, for a state without stages."""
     own, found = schedule.fingerprints(), str(state["fingerprint"]).split("-")
     differing = [name for (name, value), other in zip(own.items(), found, strict=True) if value != other]
-    if UNKNOWN in (own[STORES], found[0]):
+    if _is_unknown(schedule, found[0]):
         differing = [name for name in differing if name != STORES]  # check_units compares what was read
     if differing:
         raise _other_run(f"it differs in {', '.join(differing)}")
+
+
+def _is_unknown(schedule: Schedule, stores: str) -> bool:
+    """True if a state's mark of the stores, or a store here, is one of a store that is being built."""
+    own = [getattr(rows.store, "mark", "") for rows in schedule.sources.values()]
+    return UNKNOWN in (stores, *own)
 
 
 def _other_run(what: str) -> RecipeError:
@@ -211,7 +219,7 @@ def check_units(schedule: Schedule, state: Mapping[str, Any]) -> bool:
     """
     given = state.get("units")
     if not isinstance(given, list):
-        if UNKNOWN in (schedule.fingerprints()[STORES], str(state["fingerprint"]).split("-")[0]):
+        if _is_unknown(schedule, str(state["fingerprint"]).split("-")[0]):
             raise RecipeError(
                 "a loader's state without the units that it has read",
                 hint="a state of the global order belongs to a finished store: wait for the build to end",

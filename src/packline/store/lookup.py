@@ -30,10 +30,8 @@ def column_names(store: StoreReader) -> list[str]:
         CorruptStore: provenance cannot be read.
     """
     names = dict.fromkeys(documents_schema().names)
-    if store.growing:  # its shards may not have all of them yet
-        sources = store.manifest.recipe.sources
-        carried = (parse_columns(source.columns or (), "") for source in sources)
-        return list(names | dict.fromkeys(name for one in carried for name, _ in one))
+    for source in store.manifest.recipe.sources:  # a source may have no shard
+        names |= dict.fromkeys(name for name, _ in parse_columns(source.columns or (), ""))
     first: dict[int, int] = {}
     for number, origin in enumerate(shard_labels(store)):
         first.setdefault(origin.number, number)

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 import numpy as np
 
@@ -136,9 +136,6 @@ class StoreReader:
         StoreNotFound: there is none.
         CorruptStore: it is damaged, or has a newer format.
     """
-
-    growing: ClassVar[bool] = False
-    """True for the committed part of a store that is still being built."""
 
     def __init__(self, path: str | StorePath, cache: CacheSettings | None = None) -> None:
         place = store_path(path, cache)
