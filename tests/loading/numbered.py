@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import PurePath
 from types import SimpleNamespace
 from typing import Any
@@ -44,19 +45,18 @@ class NumberedRows:
     def __len__(self) -> int:
         return self._count
 
-    def gather(
-        self, rows: np.ndarray, tokens: np.ndarray | None, places: np.ndarray | None = None, **_: Any
-    ) -> Outline:
+    def plan(self, rows: np.ndarray) -> Any:
+        return SimpleNamespace(read=partial(self._read, rows))
+
+    def _read(self, rows: np.ndarray, **_: Any) -> tuple[np.ndarray, Outline]:
         assert rows.dtype == np.int64
         self.calls += 1
         for row in set(self.damaged) & set(rows.tolist()):
             raise CorruptStore(f"row {row} is damaged")
-        if tokens is not None:
-            first = (self.source * 1000 + rows) * 100
-            tokens[slice(None) if places is None else places] = first[:, None] + np.arange(self.seq_len)
+        tokens = (self.source * 1000 + rows[:, None]) * 100 + np.arange(self.seq_len)
         lengths = np.full(len(rows), self.seq_len)
         layout = Layout.of(np.arange(len(rows) + 1), lengths, self.seq_len)
-        return Outline(layout, np.full(len(rows), IGNORED))
+        return tokens, Outline(layout, np.full(len(rows), IGNORED))
 
     def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
         return read_batch([BatchPart(self, indices)], fields)

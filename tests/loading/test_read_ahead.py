@@ -14,7 +14,6 @@ from tests.loading.numbered import NumberedRows, rows_in
 
 from packline.loading.loader import Loader
 from packline.loading.order import Order, row_order
-from packline.packing.layout import Outline
 from packline.packing.options import LoaderOptions
 from packline.testing import make_store
 
@@ -30,11 +29,11 @@ class Announced(NumberedRows):
     def will_need(self, start: int, stop: int) -> None:
         self.ranges.append((start, stop))
 
-    def gather(self, rows: np.ndarray, *arguments: Any, **settings: Any) -> Outline:
+    def plan(self, rows: np.ndarray) -> Any:
         if self.strict:
             there = {row for start, stop in self.ranges for row in range(start, stop)}
             assert set(rows.tolist()) <= there
-        return super().gather(rows, *arguments, **settings)
+        return super().plan(rows)
 
 
 @given(

@@ -53,7 +53,7 @@ def test_parts_of_a_joint_plan_are_the_batches_of_their_rows(
         rows, places = numbers[first:last], None
         if data.draw(st.booleans()):
             places = np.array(data.draw(st.permutations(range(last - first))), np.int64)
-        planned = whole.part(first, last, places)
+        planned = whole.part(first, last)
         found = read_batch([BatchPart(remote, rows, places, planned)], ALL_FIELDS)
         expected = local.read(rows, ALL_FIELDS)
         for name, values in found.items():
@@ -98,7 +98,7 @@ def test_what_a_plan_needs_is_all_that_its_batch_reads(stores: tuple[Store, Stor
         planned = rows.plan(np.array([last]))  # its last target is in the next piece
         mirror = rows.store.mirror
         assert mirror is not None
-        planned.plan.bring()
+        planned.bring()
         before = mirror.traffic.requests
         found = read_batch([BatchPart(rows, np.array([last]), None, planned)], ALL_FIELDS)
         assert mirror.traffic.requests == before

@@ -20,8 +20,7 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.packing.documents import SampledOffsets, Selection
-from packline.packing.gather import GatherPlan
-from packline.packing.layout import Layout
+from packline.packing.gather import PlannedRows
 from packline.packing.offsets import DocumentOffsets
 from packline.packing.packer import Spans
 from packline.ragged import offsets_of
@@ -125,20 +124,13 @@ class TokenStream:
             )
         offsets = np.array([0, len(documents)], np.int64)
         spans = Spans(offsets, documents, starts, lengths, begins, sizes)
-        layout = Layout.of(spans.offsets, spans.lengths, stop - start)
-        copies = GatherPlan.of(self.selection.store, spans, layout)
-        tokens = np.empty(stop - start, self.selection.store.dtype)
-        copies.copy_tokens(tokens)
-        if (
-            int(tokens.view(f"<u{tokens.itemsize}").max())
-            >= self.selection.store.manifest.tokenizer.vocab_size
-        ):
-            copies.check_ids()
-        loss = None
-        if with_loss:
-            loss = np.empty(stop - start, np.uint8)
-            copies.copy_loss(loss)
-        return start, tokens, loss
+        planned = PlannedRows.of(self.selection.store, spans, stop - start, pad_id=0, boundary_loss=False)
+        whole, outline = planned.read(targets=with_loss)
+        assert whole is not None
+        loss = outline.trained
+        if with_loss and loss is None:
+            loss = np.ones(whole.shape, np.uint8)
+        return start, whole[0], None if loss is None else loss[0]
 
     @cached_property
     def _sums(self) -> DocumentOffsets | SampledOffsets:

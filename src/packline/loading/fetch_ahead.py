@@ -205,13 +205,13 @@ class FetchAhead:
                 spans = source.spans(rows)
                 planned = PlannedRows.of(source.store, spans, source.seq_len, pad_id=0, boundary_loss=False)
             if source.store.mirror is not None:
-                pieces.append((source.store.mirror, planned.plan.needed()))
+                pieces.append((source.store.mirror, planned.needed()))
             if not isinstance(source, RowReader):
                 continue
             first = 0
             for step, number, part in parts_of_source:
                 last = first + len(part.rows)
-                plans[step][number] = part._replace(planned=planned.part(first, last, part.places))
+                plans[step][number] = part._replace(planned=planned.part(first, last))
                 first = last
         count = sum(map(_copies, plans.values()))
         if self._copies + count <= KEPT_COPIES:
@@ -256,4 +256,4 @@ class FetchAhead:
 
 
 def _copies(parts: Iterable[BatchPart]) -> int:
-    return sum(len(part.planned.plan.shards) for part in parts if part.planned is not None)
+    return sum(len(part.planned.copies.shards) for part in parts if part.planned is not None)

@@ -32,7 +32,7 @@ from packline.loading.state import UNKNOWN
 from packline.packing.cache import PlanMemory
 from packline.packing.documents import selection_settings
 from packline.packing.filtering import filter_identity
-from packline.packing.layout import Outline
+from packline.packing.gather import PlannedRows
 from packline.packing.options import RowOptions
 from packline.packing.packer import Spans
 from packline.packing.rows import (
@@ -305,11 +305,9 @@ class GrowingRows:
     def __len__(self) -> int:
         return ENDLESS
 
-    def gather(
-        self, rows: np.ndarray, tokens: np.ndarray | None, places: np.ndarray | None, *, targets: bool
-    ) -> Outline:
-        """Read rows into the tokens of a batch, as `Rows.gather`."""
-        return self._settled(rows).gather(rows, tokens, places, targets=targets)
+    def plan(self, rows: np.ndarray) -> PlannedRows:
+        """Plan what reading these rows copies, as `Rows.plan`."""
+        return self._settled(rows).plan(rows)
 
     def spans(self, indices: np.ndarray) -> Spans:
         """Spans of these rows; documents are numbered within the committed part."""

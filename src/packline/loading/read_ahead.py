@@ -252,7 +252,7 @@ def _plan(place_of: PlaceOf, steps: range) -> dict[int, list[BatchPart]]:
         places.append(
             np.concatenate([base + (whole if part.places is None else part.places) for base, part in found])
         )
-        planned.append(source.plan(rows, places[-1]))
+        planned.append(source.plan(rows))
     joined = planned[0] if len(planned) == 1 else PlannedRows.join(planned, places)
     plans = {}
     for number, (step, of_step) in enumerate(zip(steps, parts, strict=True)):

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from packline.errors import RecipeError
 from packline.packing.blocks import take
 from packline.packing.gather import PlannedRows
-from packline.packing.layout import Layout, Outline
+from packline.packing.layout import Outline
 from packline.packing.options import Field
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
@@ -60,10 +60,8 @@ class RowSource(Protocol):
     def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
         """Arrays `[B, L]` of these rows, int64 `[B]`."""
 
-    def gather(
-        self, rows: np.ndarray, tokens: np.ndarray | None, places: np.ndarray | None, *, targets: bool
-    ) -> Outline:
-        """Read rows into the tokens of a batch; see `RowReader.gather`."""
+    def plan(self, rows: np.ndarray) -> PlannedRows:
+        """Plan what reading rows copies, int64 `[B]`; see `RowReader.plan`."""
 
     def spans(self, indices: np.ndarray) -> Spans:
         """Documents that these rows hold."""
@@ -86,11 +84,9 @@ class BatchPart(NamedTuple):
     planned: PlannedRows | None = None
     """Layout and copies that were computed ahead."""
 
-    def gather(self, tokens: np.ndarray | None, targets: bool) -> Outline:
-        """Read them; see `RowReader.gather`."""
-        if self.planned is None:
-            return self.source.gather(self.rows, tokens, self.places, targets=targets)
-        return self.planned.gather(tokens, self.places, targets=targets)
+    def plan(self) -> PlannedRows:
+        """Their layout and copies."""
+        return self.source.plan(self.rows) if self.planned is None else self.planned
 
 
 def read_batch(parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
@@ -107,9 +103,7 @@ def read_batch(parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> di
         IndexError: no such row.
         CorruptStore: a token is outside of a store's vocabulary.
     """
-    shape = _shape(parts)
-    arrays = _allocate(_kinds(tuple(fields), np.dtype(np.int32)), shape)
-    return _finished(arrays, _gather(parts, arrays.get("tokens"), "targets" in arrays), fields)
+    return CompactBatch.read(parts, fields).arrays()
 
 
 class CompactBatch(NamedTuple):
@@ -123,20 +117,51 @@ class CompactBatch(NamedTuple):
     @classmethod
     def read(cls, parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> CompactBatch:
         """Read rows; see `read_batch`."""
-        kinds = _kinds(tuple(fields), np.dtype(np.int32))
-        tokens = None
-        if "tokens" in kinds:
-            tokens = np.empty(_shape(parts), np.result_type(*(part.source.store.dtype for part in parts)))
-        return cls(tokens, _gather(parts, tokens, "targets" in kinds), tuple(fields))
+        places = (
+            None if parts[0].places is None else [part.places for part in parts if part.places is not None]
+        )
+        return cls.of([part.plan() for part in parts], places, fields)
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays that `read_batch` returns for the same rows."""
-        layout = self.outline.layout
-        kinds = _kinds(self.fields, np.dtype(np.int32))
+    @classmethod
+    def of(
+        cls, planned: Sequence[PlannedRows], places: Sequence[np.ndarray] | None, fields: Sequence[str]
+    ) -> CompactBatch:
+        """Read planned rows.
+
+        Args:
+            planned: rows of each source.
+            places: rows of the batch that they are, int64 `[b]` each; None: the whole batch, in order.
+            fields: arrays that will be filled, out of `ALL_FIELDS`.
+        """
+        kinds = _kinds(tuple(fields), np.dtype(np.int32))
+        read = [one.read(tokens="tokens" in kinds, targets="targets" in kinds) for one in planned]
+        tokens, outline = read[0]
+        if places is not None:
+            outline = Outline.join([one for _, one in read], places)
+            found = [one for one, _ in read if one is not None]
+            if tokens is not None:
+                tokens = np.empty((len(outline.layout), outline.layout.seq_len), np.result_type(*found))
+                for one, place in zip(found, places, strict=True):
+                    tokens[place] = one
+        return cls(tokens, outline, tuple(fields))
+
+    def arrays(self, dtype: npt.DTypeLike = np.int32) -> dict[str, np.ndarray]:
+        """The arrays that `read_batch` returns for the same rows, with tokens and targets of a dtype."""
+        outline, tokens = self.outline, self.tokens
+        layout, kinds = outline.layout, _kinds(self.fields, np.dtype(dtype))
         arrays = _allocate(kinds, (len(layout), layout.seq_len))
-        if self.tokens is not None:
-            arrays["tokens"][:] = self.tokens
-        return _finished(arrays, self.outline, self.fields)
+        flat = {name: array.reshape(-1) for name, array in arrays.items()}
+        if tokens is not None:
+            arrays["tokens"][:] = tokens
+        if "targets" in flat and tokens is not None:
+            outline.fill_targets(flat["targets"], tokens.reshape(-1))
+        if "loss_mask" in flat:
+            outline.fill_loss_mask(flat["loss_mask"])
+        if "position_ids" in flat:
+            layout.fill_positions(flat["position_ids"])
+        if "segment_ids" in flat:
+            layout.fill_segments(flat["segment_ids"])
+        return {name: arrays[name] for name in self.fields}
 
 
 def fill(
@@ -173,41 +198,8 @@ def fill(
         RecipeError: an unknown field or dtype, or a row fuller than `seq_len`.
         CorruptStore: an id outside of the vocabulary, or an index that points outside of its shard.
     """
-    arrays = _allocate(_kinds(tuple(fields), np.dtype(dtype)), (len(spans), seq_len))
-    if "tokens" in arrays:
-        planned = PlannedRows.of(store, spans, seq_len, pad_id=pad_id, boundary_loss=boundary_loss)
-        outline = planned.gather(arrays["tokens"], None, targets="targets" in arrays)
-    else:
-        outline = Outline(Layout.of(spans.offsets, spans.lengths, seq_len))
-    return _finished(arrays, outline, fields)
-
-
-def _shape(parts: Sequence[BatchPart]) -> tuple[int, int]:
-    return sum(len(part.rows) for part in parts), parts[0].source.seq_len
-
-
-def _gather(parts: Sequence[BatchPart], tokens: np.ndarray | None, targets: bool) -> Outline:
-    """Outline of a batch, whose tokens are filled in."""
-    outlines = [part.gather(tokens, targets) for part in parts]
-    if len(parts) == 1 and parts[0].places is None:
-        return outlines[0]
-    return Outline.join(outlines, [part.places for part in parts if part.places is not None])
-
-
-def _finished(
-    arrays: dict[str, np.ndarray], outline: Outline, fields: Sequence[str]
-) -> dict[str, np.ndarray]:
-    """The requested arrays, after filling in what follows from the tokens."""
-    flat = {name: array.reshape(-1) for name, array in arrays.items()}
-    if "targets" in flat:
-        outline.fill_targets(flat["targets"], flat["tokens"])
-    if "loss_mask" in flat:
-        outline.fill_loss_mask(flat["loss_mask"])
-    if "position_ids" in flat:
-        outline.layout.fill_positions(flat["position_ids"])
-    if "segment_ids" in flat:
-        outline.layout.fill_segments(flat["segment_ids"])
-    return {name: arrays[name] for name in fields}
+    planned = PlannedRows.of(store, spans, seq_len, pad_id=pad_id, boundary_loss=boundary_loss)
+    return CompactBatch.of([planned], None, fields).arrays(dtype)
 
 
 @cache

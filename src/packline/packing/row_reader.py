@@ -12,7 +12,7 @@ import numpy as np
 from packline.notebook import Notebook
 from packline.packing.batch import FIELDS, fill
 from packline.packing.gather import PlannedRows
-from packline.packing.layout import Layout, Outline, cu_seqlens
+from packline.packing.layout import cu_seqlens
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
 
@@ -233,41 +233,17 @@ class RowReader(ABC):
         """
         return self._fill(self.spans(indices), fields)
 
-    def gather(
-        self,
-        rows: np.ndarray,
-        tokens: np.ndarray | None,
-        places: np.ndarray | None = None,
-        *,
-        targets: bool = True,
-    ) -> Outline:
-        """Read rows into the tokens of a batch that may have rows of other sources too.
-
-        Args:
-            rows: row numbers, int64 `[b]`.
-            tokens: `[B, L]`, of a dtype that holds all ids; None if they are not needed.
-            places: rows of the batch that they become, int64 `[b]`; None: the whole batch, in order.
-            targets: False if no targets will be made.
-
-        Returns:
-            What the other arrays of these rows follow from, given their tokens.
+    def plan(self, rows: np.ndarray) -> PlannedRows:
+        """Plan what reading these rows copies, int64 `[B]`.
 
         Raises:
             IndexError: no such row.
-            CorruptStore: a token is outside of this store's vocabulary.
+            CorruptStore: an index points outside of its shard.
         """
-        if tokens is None:
-            spans = self.spans(rows)
-            return Outline(Layout.of(spans.offsets, spans.lengths, self.seq_len))
-        return self.plan(rows, places).gather(tokens, places, targets=targets)
-
-    def plan(self, rows: np.ndarray, places: np.ndarray | None = None) -> PlannedRows:
-        """Plan what reading rows copies; see `gather`."""
         return PlannedRows.of(
             self.store,
             self.spans(rows),
             self.seq_len,
-            places,
             pad_id=self.pad_id,
             boundary_loss=self.boundary_loss,
         )
