@@ -285,17 +285,20 @@ class Loader(Notebook):
 
     def _next_parts(self, step: int) -> list[BatchPart]:
         """Rows of a step, after having what the steps after it read fetched or read ahead."""
-        stage, start, stop = self.place_of(step)
         if self._fetch_ahead.announce(self, step):
-            return self._fetch_ahead.take(step) or parts_of(stage, start, stop)
+            return self._fetch_ahead.take(step) or parts_of(*self.place_of(step))
+        if self.schedule.order.kind == "blocks":
+            self._announce_blocks(*self.place_of(step))
+        return self._plan_ahead.parts(self.place_of, step)
+
+    def _announce_blocks(self, stage: ScheduledStage, start: int, stop: int) -> None:
+        """Have the system read the blocks of a window ahead of rows `start` to `stop`."""
         counts = stage.mixture.interleaving
-        for source, order in enumerate(stage.orders if self.schedule.order.kind == "blocks" else ()):
-            before = stage.consumed[source]
+        for source, (order, before) in enumerate(zip(stage.orders, stage.consumed, strict=True)):
             draws = (
                 before + counts.count(source, row) for row in (start, stop, stage.steps * stage.batch_size)
             )
             self._read_ahead.announce(stage.mixture.rows[source], order, *draws)
-        return self._plan_ahead.parts(self.place_of, step)
 
     def place_of(self, step: int) -> tuple[ScheduledStage, int, int]:
         """Stage of a step, and the range of this rank's rows in it."""

@@ -237,26 +237,32 @@ def _are_alike(sources: Sequence[RowSource]) -> bool:
 
 def _plan(place_of: PlaceOf, steps: range) -> dict[int, list[BatchPart]]:
     """Plan steps of one stage together."""
-    parts = [parts_of(*place_of(step)) for step in steps]
-    size = sum(len(part.rows) for part in parts[0])
-    by_source: dict[int, list[tuple[int, BatchPart]]] = {}
-    for number, of_step in enumerate(parts):
-        for part in of_step:
-            by_source.setdefault(id(part.source), []).append((number * size, part))
-    planned, places = [], []
-    for found in by_source.values():
-        source = found[0][1].source
+    ranges = [place_of(step) for step in steps]
+    stage, size = ranges[0][0], ranges[0][2] - ranges[0][1]
+    runs: list[list[int]] = []  # ranges that follow one another are looked up at once
+    for _, start, stop in ranges:
+        if runs and runs[-1][1] == start:
+            runs[-1][1] = stop
+        else:
+            runs.append([start, stop])
+    by_source: dict[int, list[BatchPart]] = {}
+    first = 0
+    for start, stop in runs:
+        for part in parts_of(stage, start, stop):
+            places = np.arange(stop - start) if part.places is None else part.places
+            by_source.setdefault(id(part.source), []).append(part._replace(places=places + first))
+        first += stop - start
+    numbers, planned, places_of = np.empty(first, np.int64), [], []
+    for parts in by_source.values():
+        source = parts[0].source
         assert isinstance(source, RowReader)
-        rows = np.concatenate([part.rows for _, part in found])
-        whole = np.arange(size)
-        places.append(
-            np.concatenate([base + (whole if part.places is None else part.places) for base, part in found])
-        )
+        rows = np.concatenate([part.rows for part in parts])
+        places_of.append(np.concatenate([part.places for part in parts if part.places is not None]))
+        numbers[places_of[-1]] = rows
         planned.append(source.plan(rows))
-    joined = planned[0] if len(planned) == 1 else PlannedRows.join(planned, places)
-    plans = {}
-    for number, (step, of_step) in enumerate(zip(steps, parts, strict=True)):
-        rows = np.concatenate([part.rows for part in of_step]) if len(of_step) > 1 else of_step[0].rows
-        here = joined.part(number * size, (number + 1) * size)
-        plans[step] = [BatchPart(of_step[0].source, rows, None, here)]
-    return plans
+    joined = planned[0] if len(planned) == 1 else PlannedRows.join(planned, places_of)
+    source = stage.mixture.rows[0]  # of rows that are planned, only the number is used
+    return {
+        step: [BatchPart(source, numbers[begin : begin + size], None, one)]
+        for step, begin, one in zip(steps, range(0, first, size), joined.parts(size), strict=True)
+    }

@@ -19,6 +19,7 @@ divided into those of single batches.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -60,15 +61,22 @@ class Copies(NamedTuple):
             rows: row of the layout, int64 `[N]`, ascending.
 
         Raises:
-            CorruptStore: a range is outside of its shard.
+            CorruptStore: a range begins before its shard.
         """
-        shards = store.shards.pick(numbers.tolist())
-        wrong = (starts < 0) | (stops + store.token_firsts[numbers] > store.token_firsts[numbers + 1])
-        if wrong.any():
-            place = int(wrong.argmax())
-            raise wrong_place(shards[place], int(starts[place]), int(stops[place]))
-        found = cls(shards, starts.tolist(), stops.tolist(), rows)
+        found = cls(store.shards.pick(numbers.tolist()), starts.tolist(), stops.tolist(), rows)
+        if min(found.starts, default=0) < 0:
+            found.check_places()
         return found if store.mirror is None else found._in_pieces()
+
+    def check_places(self) -> None:
+        """Search for a range outside of its shard.
+
+        Raises:
+            CorruptStore: there is one.
+        """
+        for shard, start, stop in zip(self.shards, self.starts, self.stops, strict=True):
+            if start < 0 or stop > shard.entry.tokens:
+                raise wrong_place(shard, start, stop)
 
     def _in_pieces(self) -> Copies:
         """The same ranges of a remote store, cut where its pieces end."""
@@ -82,7 +90,16 @@ class Copies(NamedTuple):
 
     def part(self, first: int, last: int) -> Copies:
         """Those of rows `first` to `last` alone."""
-        start, stop = self.rows.searchsorted([first, last]).tolist()
+        return self._slice(first, *self.rows.searchsorted([first, last]).tolist())
+
+    def parts(self, size: int, count: int) -> list[Copies]:
+        """Those of rows 0 to `size`, of the `size` rows after them, and so on: `count` parts."""
+        firsts = range(0, size * count, size)
+        bounds = self.rows.searchsorted([*firsts, size * count]).tolist()
+        return [self._slice(*where) for where in zip(firsts, bounds, bounds[1:], strict=False)]
+
+    def _slice(self, first: int, start: int, stop: int) -> Copies:
+        """Ranges `start` to `stop`, where row `first` is the first."""
         here = slice(start, stop)
         pieces = None if self.pieces is None else self.pieces.part(start, stop)
         return Copies(self.shards[here], self.starts[here], self.stops[here], self.rows[here] - first, pieces)
@@ -107,7 +124,7 @@ class Copies(NamedTuple):
         masks = self.pieces.masks
         return {*self.pieces.numbers, *(() if masks is None else masks[:, 0].tolist())}
 
-    def tokens(self, held: Held) -> list[Any]:
+    def tokens(self, held: Held) -> list[np.ndarray]:
         """Tokens of each.
 
         Args:
@@ -119,11 +136,11 @@ class Copies(NamedTuple):
         cut = zip(self.pieces.numbers, self.pieces.begins, self.starts, self.stops, strict=True)
         return [held[piece][begin : begin + stop - start] for piece, begin, start, stop in cut]
 
-    def losses(self) -> list[Any]:
+    def losses(self) -> list[np.ndarray]:
         """Bytes of `NAME.loss` of each, ones where a shard has none."""
         copies = zip(self.shards, self.starts, self.stops, strict=True)
         return [
-            b"\1" * (stop - start) if (loss := shard.loss_ranges) is None else loss[start:stop]
+            np.ones(stop - start, np.uint8) if (loss := shard.loss_ranges) is None else loss[start:stop]
             for shard, start, stop in copies
         ]
 
@@ -209,6 +226,15 @@ class PlannedRows(NamedTuple):
             behind=self.behind.part(first, last),
         )
 
+    def parts(self, size: int) -> list[PlannedRows]:
+        """Every `size` rows, which must divide their number."""
+        count = len(self.layout) // size
+        copies, behind = self.copies.parts(size, count), self.behind.parts(size, count)
+        layouts = [self.layout.part(first, first + size) for first in range(0, size * count, size)]
+        shared = (self.pad_id, self.boundary_loss, self.has_loss)
+        each = zip(layouts, copies, behind, strict=True)
+        return [PlannedRows(self.store, *one, *shared) for one in each]
+
     @classmethod
     def join(cls, planned: Sequence[PlannedRows], places: Sequence[np.ndarray]) -> PlannedRows:
         """Rows of several local sources in one batch.
@@ -248,7 +274,7 @@ class PlannedRows(NamedTuple):
             Tokens `[B, L]` in the dtype of the store, read-only, or None; and the outline.
 
         Raises:
-            CorruptStore: an id outside of the vocabulary.
+            CorruptStore: an id outside of the vocabulary, or an index that points outside of its shard.
         """
         layout = self.layout
         if not tokens:
@@ -256,9 +282,12 @@ class PlannedRows(NamedTuple):
         held = self.bring()
         count, seq_len = len(layout), layout.seq_len
         behind = self.behind if targets else self.behind.part(0, 0)
-        padding = np.full(seq_len if layout.padded else 0, self.pad_id, self.store.dtype)
-        views = self._with_padding(self.copies.tokens(held), padding) + behind.tokens(held)
-        found = np.frombuffer(b"".join(views), self.store.dtype)
+        views = self._with_padding(self.copies.tokens(held), self.pad_id, self.store.dtype)
+        views += behind.tokens(held)
+        found = _joined(views, self.store.dtype)
+        if len(found) != count * seq_len + len(behind.rows):  # a slice beyond the end of a file is shorter
+            self.copies.check_places()
+            behind.check_places()
         # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
         vocabulary = self.store.manifest.tokenizer.vocab_size
         if int(found.view(f"u{found.itemsize}").max(initial=0)) >= vocabulary:
@@ -270,19 +299,31 @@ class PlannedRows(NamedTuple):
         after, trained = np.full(count, IGNORED, np.int64), None
         after[behind.rows] = found[count * seq_len :]
         if self.has_loss:
-            masks = self._with_padding(self.copies.losses(), b"\1" * seq_len) + behind.losses()
-            trained_on = np.frombuffer(b"".join(masks), np.uint8)
+            masks = self._with_padding(self.copies.losses(), 1, np.dtype(np.uint8)) + behind.losses()
+            trained_on = _joined(masks, np.dtype(np.uint8))
             trained = trained_on[: count * seq_len].reshape(count, seq_len)
             after[behind.rows[trained_on[count * seq_len :] == 0]] = IGNORED
         linked = np.ones(count, np.bool_) if self.boundary_loss else None
         return whole, Outline(layout, after, linked, trained)
 
-    def _with_padding(self, views: list[Any], padding: Any) -> list[Any]:
+    def _with_padding(self, views: list[np.ndarray], pad: int, dtype: np.dtype) -> list[np.ndarray]:
         """The copies of all rows, each row's followed by its padding."""
         if self.layout.padded:
+            padding = np.full(self.layout.seq_len, pad, dtype)
             rows = self.layout.padding.nonzero()[0]
             places = self.copies.rows.searchsorted(rows, "right").tolist()
             sizes = self.layout.padding[rows].tolist()
             for place, size in zip(reversed(places), reversed(sizes), strict=True):
                 views.insert(place, padding[:size])
         return views
+
+
+def _joined(views: list[Any], dtype: np.dtype) -> np.ndarray:
+    """One array of many.
+
+    The main thread joins them as bytes, which is fastest and holds the GIL. Another one leaves it to the
+    trainer while NumPy copies, and while pages are read from a disk.
+    """
+    if threading.current_thread() is threading.main_thread():
+        return np.frombuffer(b"".join(views), dtype)
+    return np.concatenate([np.empty(0, dtype), *views])

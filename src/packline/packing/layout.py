@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ from packline.ragged import offsets_of
 
 IGNORED = -100
 """Target that torch's losses ignore by default."""
+INT16, INT32 = np.dtype(np.int16), np.dtype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,26 +164,31 @@ class Layout:
 
     def fill_positions(self, positions: np.ndarray) -> None:
         """Fill in the offset within the span, int32 `[B*L]`; padding counts from 0 again."""
-        columns = _columns(self.seq_len)
-        begins = self.spread(self.begins % self.seq_len, self.seq_len - self.padding, columns.dtype)
-        by_row = begins.reshape(-1, self.seq_len)
-        # In their own small dtype, then converted: two quick passes instead of a slow one.
-        np.subtract(columns, by_row, out=by_row)
-        positions[:] = begins
+        # In a small dtype, then converted: two quick passes instead of a slow one. Places and begins may be
+        # more than it holds: their difference is right nevertheless.
+        places = _places(len(positions), _small(self.seq_len))
+        ends = np.arange(1, len(self) + 1) * self.seq_len if self.padded else 0
+        begins = self.spread(self.begins, ends - self.padding, places.dtype)
+        positions[:] = np.subtract(places, begins, out=begins)
 
     def fill_segments(self, segments: np.ndarray) -> None:
         """Fill in the number of the span within its row, int32 `[B*L]`; -1 at padding."""
         numbers = np.arange(len(self.rows)) - self.offsets[self.rows]
         few = len(numbers) <= 1 << 7 or numbers.max() < 1 << 7
-        segments[:] = self.spread(numbers, -1, np.int8 if few else _columns(self.seq_len).dtype)
+        segments[:] = self.spread(numbers, -1, np.int8 if few else _small(self.seq_len))
 
 
-@cache
-def _columns(seq_len: int) -> np.ndarray:
-    """0 to `seq_len` - 1, int16 `[L]`, or int32 where rows are too long for it; read-only."""
-    columns = np.arange(seq_len, dtype=np.int16 if seq_len <= np.iinfo(np.int16).max else np.int32)
-    columns.flags.writeable = False
-    return columns
+def _small(seq_len: int) -> np.dtype[Any]:
+    """A dtype that holds 0 to `seq_len`."""
+    return INT16 if seq_len < 1 << 15 else INT32
+
+
+@lru_cache(maxsize=4)
+def _places(count: int, dtype: np.dtype[Any]) -> np.ndarray:
+    """0 to `count` - 1, as far as the dtype holds them, `[count]`; read-only."""
+    places = np.arange(count).astype(dtype)
+    places.flags.writeable = False
+    return places
 
 
 def _too_full(row: int, tokens: int, seq_len: int) -> RecipeError:

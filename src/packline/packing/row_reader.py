@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from packline.notebook import Notebook
-from packline.packing.batch import FIELDS, fill
+from packline.packing.batch import FIELDS, CompactBatch
 from packline.packing.gather import PlannedRows
 from packline.packing.layout import cu_seqlens
 from packline.packing.packer import Spans
@@ -240,13 +240,7 @@ class RowReader(ABC):
             IndexError: no such row.
             CorruptStore: an index points outside of its shard.
         """
-        return PlannedRows.of(
-            self.store,
-            self.spans(rows),
-            self.seq_len,
-            pad_id=self.pad_id,
-            boundary_loss=self.boundary_loss,
-        )
+        return self._plan(self.spans(rows))
 
     def rows_of(self, document: int) -> np.ndarray:
         """All rows with tokens of this document, sorted int64; empty if it is in none.
@@ -283,11 +277,8 @@ class RowReader(ABC):
 
     def _fill(self, spans: Spans, fields: Sequence[str]) -> dict[str, np.ndarray]:
         """Arrays of rows with these spans."""
-        return fill(
-            self.store,
-            spans,
-            self.seq_len,
-            fields=fields,
-            pad_id=self.pad_id,
-            boundary_loss=self.boundary_loss,
-        )
+        return CompactBatch.of([self._plan(spans)], None, fields).arrays()
+
+    def _plan(self, spans: Spans) -> PlannedRows:
+        pad_id, boundary_loss = self.pad_id, self.boundary_loss
+        return PlannedRows.of(self.store, spans, self.seq_len, pad_id=pad_id, boundary_loss=boundary_loss)
