@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from packline.encoders.special_tokens import Boundary
-from packline.jobs.identity import UnitSettingsKey
+from packline.jobs.identity import settings_checksum, unit_settings
 from packline.recipe import Recipe, Source
 from packline.sources.files import InputFile
 
@@ -28,7 +28,7 @@ def key(
     boundary: Boundary = BOUNDARY,
     slice_bytes: int = 0,
 ) -> str:
-    return UnitSettingsKey(recipe, tokenizer, boundary).checksum(0, [file], slice_bytes)
+    return settings_checksum(unit_settings(recipe, 0, tokenizer, boundary), [file], slice_bytes)
 
 
 def changed(number: int, **fields: Any) -> Recipe:

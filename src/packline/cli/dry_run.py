@@ -28,7 +28,7 @@ def dry_run(recipe: Recipe, options: RunOptions, out: str | None, reuse: str | N
         from packline.jobs.reuse import Reuse
 
         earlier = Reuse(reuse, work, Path(out or os.devnull))
-        planned = earlier.event(earlier.plan(work.units, strict=options.strict))
+        _, planned = earlier.plan(work.units, strict=options.strict)
         output.lines(reuse_lines(planned))
         facts["reuse"] = msgspec.to_builtins(planned)
     output.result(facts)

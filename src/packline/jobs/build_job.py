@@ -43,7 +43,6 @@ from packline.jobs.resources import (
     count_workers,
     free_disk,
 )
-from packline.jobs.reuse import ReusableUnit, Reuse, ReusePlan
 from packline.jobs.store_job import Part, StoreJob
 from packline.jobs.text_build import TextBuild, prepare
 from packline.jobs.text_unit import BuildInfo, BuildResult, Built
@@ -60,8 +59,6 @@ UNDECODED = (
     "{} of the documents that were decoded did not give their very text back, with ids equal to the"
     " reference's: this tokenizer does not keep every character"
 )
-SHOWN = 5
-"""Number of units of an earlier store that cannot be used which are named."""
 IN_FLIGHT = 2
 """Units of a worker whose files are on its disk: one is uploaded while the next is made."""
 BYTES_A_TOKEN = 3.5
@@ -102,7 +99,11 @@ def make_build(
     """The job of a build; see `run_build`."""
     refuse_name(str(out))
     began = time.monotonic() if started is None else started
-    return BuildJob(recipe, str(out), options, began, None if reuse is None else str(reuse), on=on)
+    if reuse is None:
+        return BuildJob(recipe, str(out), options, began, on=on)
+    from packline.jobs.reuse import ReusingBuild
+
+    return ReusingBuild(recipe, str(out), options, began, str(reuse), on=on)
 
 
 class BuildJob(StoreJob[BuildResult, Finished]):
@@ -110,11 +111,12 @@ class BuildJob(StoreJob[BuildResult, Finished]):
 
     Args:
         started: start of all time measurements, on the monotonic clock.
-        reuse: folder of an earlier store to take units from.
         on: where the units run.
     """
 
     result = BuildResult
+    units_reused = 0
+    """Number of units that were taken over from an earlier store (`reuse`)."""
     hint_of_other = (
         "a finished store does not change: another --out with --reuse OLD takes over what is equal"
     )
@@ -125,7 +127,6 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         out: str,
         options: RunOptions,
         started: float,
-        reuse: str | None = None,
         *,
         on: On = "local",
     ) -> None:
@@ -133,8 +134,6 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             refuse_limits(recipe)
         self._on = on
         self.work = work = prepare(recipe, options, here=on == "local")
-        self._reuse = None if reuse is None else Reuse(reuse, work, Path(out))
-        self._reused = 0
         super().__init__(
             out=out, recipe=work.recipe, tokenizer=work.tokenizer, boundary=work.boundary, files=work.files
         )
@@ -142,8 +141,6 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         self.given_workers, self.given_memory = options.workers, options.memory_bytes
         self._started = started
         self._info: BuildInfo | None = None
-        self._matches: dict[str, ReusableUnit] = {}
-        """Units that an earlier store has, for a build with limits, which takes them over in their order."""
         self._first_encode = self._first_progress = 0.0
         self._peak = self._run_bytes = 0
         self._engine_bytes: dict[float, dict[str, int]] = {}
@@ -161,7 +158,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs)
 
     def begin(self) -> Finished | None:
-        """Start or resume, and take over what an earlier store has."""
+        """Start or resume; under `val_documents`, find the share of the split first."""
         if (summary := super().begin()) is not None:
             return summary
         todo = self.todo()
@@ -177,36 +174,11 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             # For the manifest, the number that was given; for workers, the fraction that it amounts to.
             fraction: dict[str, Any] = {"val_fraction": share, "val_documents": msgspec.UNSET}
             self.work.recipe = msgspec.structs.replace(self.work.recipe, **fraction)
-        if self._reuse is None:
-            return None
-        plan = self._reuse.plan(todo, strict=self.work.options.strict)
-        self.tell(self._reuse.event(plan))
-        if is_limited(self.recipe):
-            self._matches = {match.unit.name: match for match in plan.matches}
-        else:
-            self._take_over(self._reuse, plan)
         return None
 
-    def _take_over(self, reuse: Reuse, plan: ReusePlan) -> None:
-        taken = reuse.take_over(plan, self.folder)
-        for problem in taken.problems[:SHOWN]:
-            self.tell(Note(problem))
-        if (more := len(taken.problems) - SHOWN) > 0:
-            self.tell(Note(f"and {more:,} more units of {reuse.old.path} that cannot be used are run again"))
-        self._reused += len(taken.receipts)
-        for receipt in taken.receipts:
-            self.committed.add(receipt.unit, receipt)
-        for name, end in taken.streams.items():
-            self.committed.add(name, end)
-
-    def _take_over_one(self, unit: Unit, limit: Limit) -> bool:
-        """Commit a unit that an earlier store has, if it does not cross a limit."""
-        match = self._matches.pop(unit.name, None)
-        if match is None or self._reuse is None or limit.crosses(*match.receipts):
-            return False
-        before = self._reused
-        self._take_over(self._reuse, ReusePlan([match]))
-        return self._reused > before
+    def take_over(self, unit: Unit, limit: Limit) -> bool:
+        """Commit a unit without running it; False if that is not possible, or it crosses a limit."""
+        return False
 
     def parts(self, suspects: set[int]) -> Iterator[Part]:
         """Parts of files that committed units have read, and files that were read slice by slice."""
@@ -271,7 +243,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
                 work.names, ((receipt.source, receipt.ledger) for receipt in self.receipts.values())
             ),
             seconds=time.monotonic() - self._started,
-            units_reused=self._reused,
+            units_reused=self.units_reused,
         )
         self.tell(planned)
         for line in not_text_notes(self.files, work.names):
@@ -327,7 +299,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             self.take,
             self._progress,
         )
-        limited.run(session, lanes, session.width, self._take_over_one)
+        limited.run(session, lanes, session.width, self.take_over)
 
     def _progress(self, event: Event) -> None:
         """Pass on an event, and add up the text of this run."""
@@ -392,7 +364,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             engine_bytes,
             nothing_to_do,
             split_warnings(manifest),
-            self._reused,
+            self.units_reused,
         )
         self.tell(finished)
         return finished

@@ -89,11 +89,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
     def __init__(self, place: str | Path) -> None:
         super().__init__(str(place), BuildIdentity, BUILD_BEGUN, RECEIPTS, MANIFEST)
 
-    @property
-    def reuse(self) -> Path:
-        """Folder for files of another store, on their way into this one."""
-        return self._own_folder("reuse")
-
     def exists(self) -> bool:
         """True if a build has begun here, or is finished."""
         return self.storage.facts(self._begun) is not None or self.is_complete()
@@ -208,17 +203,19 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             if kept:
                 self.storage.put_files(kept)
 
-    def commit_all(self, receipts: Sequence[Receipt], streams: Mapping[str, StreamReceipt]) -> None:
-        """Publish units whose files are in `reuse`: first all files, then all receipts."""
-        reuse = self.reuse
-        self.storage.put_files(
-            {name: reuse / Path(name).name for receipt in receipts for name in names_of(receipt)}
-        )
-        records: dict[str, msgspec.Struct] = {receipt.unit: receipt for receipt in receipts}
-        records |= {f"{name}{STREAM}": receipt for name, receipt in streams.items()}
+    def commit_all(self, records: Mapping[str, Receipt | StreamReceipt], origin: Path) -> None:
+        """Publish units and ends of streams: first all files, then all receipts.
+
+        Args:
+            records: receipts, by the names that they are published under.
+            origin: folder with the files of the units.
+        """
+        units = [record for record in records.values() if isinstance(record, Receipt)]
+        files = {name: origin / Path(name).name for unit in units for name in names_of(unit)}
+        self.storage.put_files(files)
         waiting: dict[str, Path] = {}
         for name, record in records.items():
-            path = waiting[f"{RECEIPTS}/{name}.json"] = reuse / f"{name}.json"
+            path = waiting[f"{RECEIPTS}/{name}.json"] = origin / f"{name}.json"
             path.write_bytes(to_json(record))
         self.storage.put_files(waiting)
 

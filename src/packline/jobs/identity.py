@@ -5,7 +5,7 @@
 An object with an equal strong ETag has equal content, and is not downloaded to compare it. Nothing depends on
 the file: without it, objects are read again and compared by checksum, as local files are.
 
-Checksum of everything but the inputs' bytes that decides the files of a unit, for its receipt.
+Settings of a unit: everything but the inputs' bytes that decides its files, hashed for its receipt.
 
     versions    packline, pyarrow (which writes provenance)
     tokenizer   fingerprint, boundary tokens
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ import pyarrow
 from packline.encoders.special_tokens import Boundary
 from packline.errors import ResumeMismatch
 from packline.fingerprint import Hasher, hash_value
-from packline.recipe import Recipe
+from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import is_compared
 from packline.storage.local import publish_bytes, user_cache
@@ -153,47 +152,65 @@ def refuse_differences(
         )
 
 
-OF_FILES = ("inputs", "name", "rare_fields", "format", "text", "id", "columns")
-"""Settings of a source that act through its files alone, or on no byte."""
+OF_BUILD = ("packline", "pyarrow", "tokenizer", "boundary", "special_tokens", "max_document_bytes")
+OF_SPLITS = ("val_fraction", "test_fraction", "seed")
+OF_FILES = ("format", "text", "id", "columns")
+"""Settings of a source that act through its files alone."""
+OF_NO_BYTE = ("inputs", "name", "rare_fields")
+"""Settings of a source that no file of a unit depends on, apart from the names in its receipt."""
 
 
-class UnitSettingsKey:
-    """Settings of the units of a build.
+def unit_settings(
+    recipe: Recipe, source: int, tokenizer: str, boundary: Boundary | None, packline: str = __version__
+) -> dict[str, Any]:
+    """Settings of the units of a source, by name.
 
     Args:
+        source: number of the source.
         tokenizer: fingerprint of the tokenizer.
+        packline: version that runs the units.
     """
+    own: dict[str, Any] = msgspec.to_builtins(recipe.sources[source])
+    return {
+        "tokenizer": tokenizer,
+        "boundary": msgspec.to_builtins(boundary),
+        "special_tokens": recipe.special_tokens,
+        "max_document_bytes": recipe.max_document_bytes,
+        "val_fraction": recipe.val_fraction,
+        "test_fraction": recipe.test_fraction or 0.0,
+        "seed": recipe.seed,
+        **{name: value for name, value in own.items() if name not in OF_NO_BYTE},
+        "packline": packline,
+        "pyarrow": pyarrow.__version__,
+    }
 
-    def __init__(self, recipe: Recipe, tokenizer: str, boundary: Boundary | None) -> None:
-        self._recipe = recipe
-        self._shares = [recipe.val_fraction, recipe.test_fraction or 0.0, recipe.seed]
-        self._common = {
-            "packline": __version__,
-            "pyarrow": pyarrow.__version__,
-            "tokenizer": tokenizer,
-            "boundary": msgspec.to_builtins(boundary),
-            "special_tokens": recipe.special_tokens,
-            "max_document_bytes": recipe.max_document_bytes,
-        }
-        self._hash = lru_cache(maxsize=256)(self._hashed)
 
-    def checksum(self, source: int, files: Iterable[InputFile], slice_bytes: int = 0) -> str:
-        """Checksum of the settings of a unit.
+def settings_checksum(settings: dict[str, Any], files: Iterable[InputFile], slice_bytes: int = 0) -> str:
+    """Checksum of all that decides the files of a unit, but for the bytes that it reads.
 
-        Args:
-            source: number of its source.
-            files: files that it reads.
-            slice_bytes: size of the slices, if it is one.
-        """
-        facts = tuple(
-            (file.format, file.compression, file.text, file.id, file.columns or (), file.carried or ())
-            for file in files
-        )
-        return self._hash(source, facts if len(set(facts)) > 1 else facts[:1], slice_bytes)
+    Args:
+        settings: settings of its source (`unit_settings`).
+        files: files that it reads.
+        slice_bytes: size of the slices, if it is one.
+    """
+    build = {name: settings[name] for name in OF_BUILD}
+    shares = [settings[name] for name in OF_SPLITS]
+    others = {*OF_BUILD, *OF_SPLITS, *OF_FILES}
+    own = {name: value for name, value in settings.items() if name not in others}
+    splits = None if settings.get("split") or not any(shares[:2]) else shares
+    facts = [
+        (file.format, file.compression, file.text, file.id, file.columns or (), file.carried or ())
+        for file in files
+    ]
+    return hash_value([build, own, splits, facts if len(set(facts)) > 1 else facts[:1], slice_bytes])
 
-    def _hashed(self, source: int, facts: tuple[Any, ...], slice_bytes: int) -> str:
-        settings = self._recipe.sources[source]
-        own: dict[str, Any] = msgspec.to_builtins(settings)
-        own = {name: value for name, value in own.items() if name not in OF_FILES}
-        splits = None if settings.split or not any(self._shares[:2]) else self._shares
-        return hash_value([self._common, own, splits, facts, slice_bytes])
+
+def setting_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """Differences between the settings of two units, one line each."""
+    if old["tokenizer"] != new["tokenizer"]:
+        return ["another tokenizer"]
+    before, after = (
+        {"eod": one["boundary"]["eod_id"], "bos": one["boundary"]["bos_id"], **one, "boundary": None}
+        for one in (old, new)
+    )
+    return recipe_difference(before, after)

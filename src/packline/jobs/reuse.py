@@ -1,7 +1,7 @@
 """Take units over from an earlier store: those that would be run again with the same result.
 
-    plan       unit by unit: its pieces of files, its settings (`unit_settings`), the content of its inputs
-    report     what is reused, and for the rest the reasons                          (`ReusePlanned`)
+    plan       unit by unit: its pieces of files, the checksum of its settings, the content of its inputs
+    report     what is reused, and for the rest the first settings that differ       (`ReusePlanned`)
     take over  link or copy the files, compare their checksums, commit them with a new receipt
 
 A unit is found by its source and its pieces of files, not by its number, and gets the files and the receipt
@@ -20,22 +20,31 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from packline.encoders.special_tokens import Boundary
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import Hasher
-from packline.jobs.events import ReusePlanned, SourceReuse
-from packline.jobs.folder import StoreFolder
-from packline.jobs.identity import OF_FILES, UnitSettingsKey, etag_of, read_etags
+from packline.jobs.build_job import BuildJob
+from packline.jobs.events import Finished, Note, ReusePlanned, SourceReuse
+from packline.jobs.identity import (
+    etag_of,
+    read_etags,
+    setting_differences,
+    settings_checksum,
+    unit_settings,
+)
+from packline.jobs.limits import Limit
+from packline.jobs.machines import On
 from packline.jobs.plan import Unit
 from packline.jobs.text_build import TextBuild
 from packline.jobs.text_unit import check_unchanged
-from packline.recipe import Recipe, is_limited, recipe_difference
+from packline.recipe import Recipe, RunOptions, is_limited
 from packline.sources.files import InputFile
 from packline.sources.piece_checksum import piece_checksum, stream_checksum
 from packline.sources.reader import Span
@@ -43,18 +52,20 @@ from packline.storage.local import disk_errors, share_file
 from packline.storage.places import is_remote
 from packline.store.files import FileEntry, read_file, reading, stat_file
 from packline.store.ledger import source_names
-from packline.store.manifest import Manifest, Receipt, StreamReceipt
+from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest, Receipt, StreamReceipt
 from packline.store.manifest_check import read_manifest
 from packline.store.naming import STREAM, parse_unit
 from packline.store.tables import ShardEntry
-from packline.version import __version__
 
 BATCH = 256
 """Units that are taken over together."""
 READ_BYTES = 4 << 20
 OWN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EEXIST}
 """Errors of the new store or of this process; any other is one of the earlier store."""
-OF_RECIPE = ("special_tokens", "max_document_bytes", "val_fraction", "test_fraction", "seed")
+SHOWN = 5
+"""Number of units of an earlier store that cannot be used which are named."""
+NAMED = 3
+"""Number of settings that differ which are named."""
 NEW_SOURCE, NEW_FILE = "new source", "new file"
 CONTENT, CUTS = "content changed", "cut otherwise, as files before it changed"
 LIMITED, STRICT = "ended by a limit", "has bad records, and strict stops at one"
@@ -64,7 +75,33 @@ DAMAGED = "damaged in the earlier store"
 Pieces = tuple[tuple[str, int, int], ...]
 
 
-class OldStore:
+@dataclass
+class EarlierUnit:
+    """A unit of an earlier store, or all slices of a file with the receipt of its end."""
+
+    receipts: list[Receipt]
+    pieces: tuple[InputPiece, ...]
+    stream: StreamReceipt | None = None
+
+
+@dataclass
+class ReusableUnit:
+    """A planned unit, or file that is committed slice by slice, and that of the earlier store."""
+
+    unit: Unit
+    earlier: EarlierUnit
+
+    def renamed(self) -> Iterator[tuple[Receipt, Receipt]]:
+        """Each receipt as it is, and with the names that it has in the new store."""
+        for receipt in self.earlier.receipts:
+            place = parse_unit(receipt.unit)
+            name = self.unit.name
+            if place is not None and place.slice is not None:
+                name = self.unit.slice_name(place.slice)
+            yield receipt, _renamed(receipt, name)
+
+
+class EarlierStore:
     """A store that units are taken from.
 
     Raises:
@@ -92,39 +129,20 @@ class OldStore:
     @property
     def lacking(self) -> str:
         """Reason for a unit that the store does not have, although it has all its files."""
-        recipe = self.manifest.recipe
-        if is_limited(recipe):
+        if is_limited(self.manifest.recipe):
             return LIMITED
         return DAMAGED if self.damaged else CUTS
 
-    @cached_property
-    def units(self) -> dict[tuple[str, Pieces], Receipt]:
-        """Receipts of units other than slices, by the names of their source and their pieces of files."""
-        return {
-            (
-                receipt.source,
-                tuple((piece.file, piece.start, piece.stop) for piece in receipt.inputs),
-            ): receipt
-            for receipt in self._receipts[0].values()
-            if receipt.inputs
-        }
+    def settings(self, source: str) -> dict[str, Any]:
+        """Settings of the units of a source."""
+        manifest, entry = self.manifest, self.manifest.tokenizer
+        boundary = Boundary(entry.eod_id, entry.eod, entry.bos_id, entry.bos)
+        number = self.names.index(source)
+        return unit_settings(manifest.recipe, number, entry.fingerprint, boundary, manifest.packline)
 
     @cached_property
-    def streams(self) -> dict[tuple[str, str], tuple[StreamReceipt, list[Receipt]]]:
-        """Receipts of streams and of all their slices, by the names of source and file."""
-        units, streams = self._receipts
-        found = {}
-        for name, stream in streams.items():
-            planned = parse_unit(name)
-            if planned is None:
-                continue
-            slices = [units.get(str(planned._replace(slice=number))) for number in range(stream.units)]
-            if None not in slices:
-                found[stream.source, stream.file] = (stream, [one for one in slices if one is not None])
-        return found
-
-    @cached_property
-    def _receipts(self) -> tuple[dict[str, Receipt], dict[str, StreamReceipt]]:
+    def units(self) -> dict[tuple[str, Pieces], EarlierUnit]:
+        """Units by the names of their source and their pieces of files; of a stream by the whole file."""
         units: dict[str, Receipt] = {}
         streams: dict[str, StreamReceipt] = {}
         for unit in self.manifest.units:
@@ -138,50 +156,23 @@ class OldStore:
                         units[name] = msgspec.json.decode(data, type=Receipt)
             except CorruptStore as error:
                 self.damaged.append(error.message)
-        return units, streams
-
-
-@dataclass
-class ReusableUnit:
-    """A planned unit, or stream, and the receipts of the earlier store that it has."""
-
-    unit: Unit
-    receipts: list[Receipt]
-    stream: StreamReceipt | None = None
-
-    def renamed(self) -> Iterator[tuple[Receipt, Receipt]]:
-        """Each receipt as it is, and with the names that it has in the new store."""
-        for receipt in self.receipts:
-            place = parse_unit(receipt.unit)
-            name = self.unit.name
-            if place is not None and place.slice is not None:
-                name = self.unit.slice_name(place.slice)
-            yield receipt, _renamed(receipt, name)
-
-
-@dataclass
-class ReusePlan:
-    """What is reused, and why the rest is not."""
-
-    matches: list[ReusableUnit] = field(default_factory=list)
-    reasons: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Units to run by source and reason."""
-    read_bytes: int = 0
-    """Bytes of inputs that were read again."""
-
-
-@dataclass
-class Taken:
-    """Units that were taken over."""
-
-    receipts: list[Receipt] = field(default_factory=list)
-    streams: dict[str, StreamReceipt] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    """One line for each unit whose files could not be used."""
+        found = [EarlierUnit([receipt], receipt.inputs) for receipt in units.values() if receipt.inputs]
+        for name, end in streams.items():
+            slices = [units.get(f"{name}-{number:06d}") for number in range(end.units)]
+            whole = (InputPiece(end.file, 0, WHOLE_STREAM, end.checksum),)
+            if None not in slices:
+                found.append(EarlierUnit([one for one in slices if one is not None], whole, end))
+        return {
+            (
+                (one.stream or one.receipts[0]).source,
+                tuple((piece.file, piece.start, piece.stop) for piece in one.pieces),
+            ): one
+            for one in found
+        }
 
 
 class Reuse:
-    """Reuse of an earlier store by a build.
+    """Comparison of a build with an earlier store, unit by unit.
 
     Raises:
         RecipeError: the recipe has `val_documents`.
@@ -189,7 +180,8 @@ class Reuse:
     """
 
     def __init__(self, path: str, work: TextBuild, out: Path) -> None:
-        if work.recipe.val_documents:
+        recipe = work.recipe
+        if recipe.val_documents:
             raise RecipeError(
                 "val_documents does not go with --reuse: a document's split depends on all documents",
                 hint="use val_fraction, which depends on the document alone",
@@ -201,170 +193,181 @@ class Reuse:
             )
         if out.exists() and Path(path).exists() and os.path.samefile(path, out):
             raise StoreError(f"{path} is the output itself", hint="choose another --out")
-        self.old = OldStore(Path(path))
-        self._work, self._recipe, self._files = work, work.recipe, work.files
-        self._names = work.names
-        self._key = UnitSettingsKey(work.recipe, work.tokenizer.fingerprint, work.boundary)
-        self._etags = read_etags(self.old.manifest.checksum)
+        self.earlier = EarlierStore(Path(path))
+        self._recipe, self._files, self._names = recipe, work.files, work.names
+        self._settings = [
+            unit_settings(recipe, number, work.tokenizer.fingerprint, work.boundary)
+            for number in range(len(work.names))
+        ]
+        self._etags = read_etags(self.earlier.manifest.checksum)
         self._read_bytes = 0
 
-    def plan(self, units: Sequence[Unit], *, strict: bool) -> ReusePlan:
+    def plan(self, units: Sequence[Unit], *, strict: bool) -> tuple[list[ReusableUnit], ReusePlanned]:
         """Find what can be reused; reads inputs, except objects with the ETag that they had.
 
         Args:
             units: units that are not committed.
             strict: do not reuse a unit with bad records.
         """
-        plan = ReusePlan()
-        for unit in units:
-            found = self._sliced(unit) if unit.slice_bytes else self._unit(unit)
-            if isinstance(found, ReusableUnit):
-                if not all(receipt.complete for receipt in found.receipts):
-                    found = LIMITED
-                elif strict and any(receipt.ledger.bad for receipt in found.receipts):
-                    found = STRICT
-            if isinstance(found, ReusableUnit):
-                plan.matches.append(found)
-            else:
-                reasons = plan.reasons.setdefault(self._names[unit.source], {})
-                reasons[found] = reasons.get(found, 0) + unit.receipts
-        plan.read_bytes = self._read_bytes
-        return plan
-
-    def event(self, plan: ReusePlan) -> ReusePlanned:
-        """Report of a plan."""
+        matches = []
         sources = {name: SourceReuse(name) for name in self._names}
-        for match in plan.matches:
-            source = sources[self._names[match.unit.source]]
-            source.units += len(match.receipts)
-            source.text_bytes += match.unit.text_bytes
-        for name, reasons in plan.reasons.items():
-            sources[name].run = dict(sorted(reasons.items(), key=lambda item: -item[1]))
-        return ReusePlanned(str(self.old.path), list(sources.values()), plan.read_bytes, self.old.damaged)
+        for unit in units:
+            found, source = self._equal(unit, strict=strict), sources[self._names[unit.source]]
+            if isinstance(found, str):
+                source.run[found] = source.run.get(found, 0) + unit.receipts
+                continue
+            matches.append(ReusableUnit(unit, found))
+            source.units += len(found.receipts)
+            source.text_bytes += unit.text_bytes
+        for source in sources.values():
+            source.run = dict(sorted(source.run.items(), key=lambda item: -item[1]))
+        store, damaged = str(self.earlier.path), self.earlier.damaged
+        return matches, ReusePlanned(store, list(sources.values()), self._read_bytes, damaged)
 
-    def _unit(self, unit: Unit) -> ReusableUnit | str:
-        source, spans = self._names[unit.source], unit.spans
-        files = [self._files[span.file] for span in spans]
-        pieces = tuple((file.name, span.start, span.stop) for file, span in zip(files, spans, strict=True))
-        if (reason := self._known(source, files)) is not None:
-            return reason
-        receipt = self.old.units.get((source, pieces))
-        if receipt is None:
-            return self._other(unit.source) or self._resized(source, files) or self.old.lacking
-        if receipt.settings != self._key.checksum(unit.source, files):
-            return self._other(unit.source) or READ
-        for file, span, piece in zip(files, spans, receipt.inputs, strict=True):
-            if not self._is_unchanged(file) and self._checksum(file, span) != piece.checksum:
-                return CONTENT
-        return ReusableUnit(unit, [receipt])
-
-    def _sliced(self, unit: Unit) -> ReusableUnit | str:
-        source, file = self._names[unit.source], self._files[unit.spans[0].file]
-        if (reason := self._known(source, [file])) is not None:
-            return reason
-        stream, slices = self.old.streams.get((source, file.name), (None, []))
-        if stream is None:
-            return self._other(unit.source) or self._resized(source, [file]) or self.old.lacking
-        expected = self._key.checksum(unit.source, [file], unit.slice_bytes)
-        if any(receipt.settings != expected for receipt in slices):
-            return self._other(unit.source) or CUTS
-        if not self._is_unchanged(file):
-            self._read_bytes += file.size
-            settings, limit = self._recipe.sources[unit.source], self._recipe.max_document_bytes
-            found = stream_checksum(file, settings, limit)
-            check_unchanged(file)
-            if found != stream.checksum:
-                return CONTENT
-        return ReusableUnit(unit, slices, stream)
-
-    def _known(self, source: str, files: Sequence[InputFile]) -> str | None:
-        if source not in self.old.names:
+    def _equal(self, unit: Unit, *, strict: bool) -> EarlierUnit | str:
+        """The same unit of the earlier store, or one line that tells why there is none."""
+        earlier, source = self.earlier, self._names[unit.source]
+        files = [self._files[span.file] for span in unit.spans]
+        if source not in earlier.names:
             return NEW_SOURCE
-        new = any((source, file.name) not in self.old.sizes for file in files)
-        return NEW_FILE if new else None
-
-    def _resized(self, source: str, files: Sequence[InputFile]) -> str:
-        changed = any(self.old.sizes[source, file.name] != file.size for file in files)
-        return CONTENT if changed else ""
-
-    def _other(self, source: int) -> str:
-        """Settings that differ, of the build or of a source; empty if none do."""
-        manifest, name = self.old.manifest, self._names[source]
-        entry, boundary = manifest.tokenizer, self._work.boundary
-        if entry.fingerprint != self._work.tokenizer.fingerprint:
-            return "another tokenizer"
-        lines = recipe_difference(
-            {"eod": entry.eod_id, "bos": entry.bos_id}, {"eod": boundary.eod_id, "bos": boundary.bos_id}
+        if any((source, file.name) not in earlier.sizes for file in files):
+            return NEW_FILE
+        pieces = tuple(
+            (file.name, span.start, span.stop) for file, span in zip(files, unit.spans, strict=True)
         )
-        lines += recipe_difference(_chosen(manifest.recipe, OF_RECIPE), _chosen(self._recipe, OF_RECIPE))
-        old = msgspec.json.decode(msgspec.json.encode(manifest.recipe.sources[self.old.names.index(name)]))
-        new = msgspec.json.decode(msgspec.json.encode(self._recipe.sources[source]))
-        ignored = set(OF_FILES) - {"columns"}
-        before, after = ({key: one[key] for key in one if key not in ignored} for one in (old, new))
-        lines += recipe_difference(before, after)
-        lines += recipe_difference({"packline": manifest.packline}, {"packline": __version__})
-        return "; ".join(lines)
+        if unit.slice_bytes:
+            pieces = ((files[0].name, 0, WHOLE_STREAM),)
+        found = earlier.units.get((source, pieces))
+        settings, before = self._settings[unit.source], earlier.settings(source)
+        checksum = settings_checksum(settings, files, unit.slice_bytes)
+        if found is None:
+            if settings_checksum(before, files, unit.slice_bytes) != checksum:
+                return _named(setting_differences(before, settings))
+            resized = any(earlier.sizes[source, file.name] != file.size for file in files)
+            return CONTENT if resized else earlier.lacking
+        if any(receipt.settings != checksum for receipt in found.receipts):
+            return _named(setting_differences(before, settings)) or (CUTS if unit.slice_bytes else READ)
+        for file, span, piece in zip(files, unit.spans, found.pieces, strict=True):
+            if not self._is_unchanged(file) and self._checksum(file, span, piece) != piece.checksum:
+                return CONTENT
+        if not all(receipt.complete for receipt in found.receipts):
+            return LIMITED
+        if strict and any(receipt.ledger.bad for receipt in found.receipts):
+            return STRICT
+        return found
 
     def _is_unchanged(self, file: InputFile) -> bool:
         """True if a file is known to be the one that the earlier store was built from."""
         etag = etag_of(file)
         return bool(etag) and self._etags.get((self._names[file.source], file.name)) == etag
 
-    def _checksum(self, file: InputFile, span: Span) -> str:
-        self._read_bytes += span.stop - span.start if file.format != "parquet" else 0
-        settings = self._recipe.sources[file.source]
-        found = piece_checksum(file, settings, span, self._recipe.max_document_bytes)
+    def _checksum(self, file: InputFile, span: Span, piece: InputPiece) -> str:
+        settings, limit = self._recipe.sources[file.source], self._recipe.max_document_bytes
+        if piece.stop == WHOLE_STREAM:
+            self._read_bytes += file.size
+            found = stream_checksum(file, settings, limit)
+        else:
+            self._read_bytes += span.stop - span.start if file.format != "parquet" else 0
+            found = piece_checksum(file, settings, span, limit)
         check_unchanged(file)
         return found
 
-    def take_over(self, plan: ReusePlan, folder: StoreFolder) -> Taken:
-        """Commit the units of a plan.
 
-        Raises:
-            OutOfSpace: the disk is full; what is committed stays.
-        """
-        taken = Taken()
-        have = set(folder.receipt_names())
-        with disk_errors(folder.parent):
-            for start in range(0, len(plan.matches), BATCH):
-                receipts: list[Receipt] = []
-                streams: dict[str, StreamReceipt] = {}
-                for match in plan.matches[start : start + BATCH]:
+class ReusingBuild(BuildJob):
+    """A build that takes units over from an earlier store, and runs the others.
+
+    Args:
+        reuse: folder of the earlier store.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        out: str,
+        options: RunOptions,
+        started: float,
+        reuse: str,
+        *,
+        on: On = "local",
+    ) -> None:
+        super().__init__(recipe, out, options, started, on=on)
+        self._reuse = Reuse(reuse, self.work, Path(out))
+        self._matches: dict[str, ReusableUnit] = {}
+        """Units that an earlier store has, for a build with limits, which takes them over in their order."""
+
+    def begin(self) -> Finished | None:
+        """Start or resume, and take over what the earlier store has."""
+        if (summary := super().begin()) is not None:
+            return summary
+        matches, planned = self._reuse.plan(self.todo(), strict=self.work.options.strict)
+        self.tell(planned)
+        if is_limited(self.recipe):
+            self._matches = {match.unit.name: match for match in matches}
+        else:
+            self._take_over(matches)
+        return None
+
+    def take_over(self, unit: Unit, limit: Limit) -> bool:
+        """Commit a unit that the earlier store has, if it does not cross a limit."""
+        match = self._matches.pop(unit.name, None)
+        if match is None or limit.crosses(*match.earlier.receipts):
+            return False
+        before = self.units_reused
+        self._take_over([match])
+        return self.units_reused > before
+
+    def _take_over(self, matches: Sequence[ReusableUnit]) -> None:
+        """Commit units of the earlier store; those whose files cannot be used are named, and are run."""
+        earlier, problems = self._reuse.earlier.path, list[str]()
+        have = set(self.folder.receipt_names())
+        with disk_errors(self.folder.parent):
+            origin = self.folder.own_folder("reuse")
+            for start in range(0, len(matches), BATCH):
+                records: dict[str, Receipt | StreamReceipt] = {}
+                for match in matches[start : start + BATCH]:
+                    fresh = [pair for pair in match.renamed() if pair[1].unit not in have]
                     try:
-                        fresh = [pair for pair in match.renamed() if pair[1].unit not in have]
-                        self._share(fresh, folder.reuse)
+                        _share(earlier, fresh, origin)
                     except OSError as error:  # CorruptStore is one
                         if error.errno in OWN:
                             raise
-                        taken.problems.append(f"{error}; unit {match.unit.name} is run again")
+                        problems.append(f"{error}; unit {match.unit.name} is run again")
                         continue
-                    receipts += [receipt for _, receipt in fresh]
-                    if match.stream is not None and f"{match.unit.name}{STREAM}" not in have:
-                        streams[match.unit.name] = match.stream
-                folder.commit_all(receipts, streams)
-                taken.receipts += receipts
-                taken.streams |= streams
-        return taken
-
-    def _share(self, pairs: Sequence[tuple[Receipt, Receipt]], target: Path) -> None:
-        """Link or copy the files of units, and compare their checksums; all or none of them."""
-        shared: list[Path] = []
-        try:
-            for old, new in pairs:
-                for one, other in zip(_files(old), _files(new), strict=True):
-                    path = target / Path(other.name).name
-                    stat_file(self.old.path / one.name, self.old.path)
-                    share_file(self.old.path / one.name, path)
-                    shared.append(path)
-                    _compare(path, one, self.old.path / one.name)
-        except BaseException:
-            for path in shared:
-                path.unlink(missing_ok=True)
-            raise
+                    records |= {new.unit: new for _, new in fresh}
+                    end = f"{match.unit.name}{STREAM}"
+                    if match.earlier.stream is not None and end not in have:
+                        records[end] = match.earlier.stream
+                self.folder.commit_all(records, origin)
+                for name, record in records.items():
+                    self.committed.add(name.removesuffix(STREAM), record)
+                self.units_reused += sum(isinstance(record, Receipt) for record in records.values())
+        for problem in problems[:SHOWN]:
+            self.tell(Note(problem))
+        if (more := len(problems) - SHOWN) > 0:
+            self.tell(Note(f"and {more:,} more units of {earlier} that cannot be used are run again"))
 
 
-def _pieces(receipt: Receipt) -> Pieces:
-    return tuple((piece.file, piece.start, piece.stop) for piece in receipt.inputs)
+def _named(differences: list[str]) -> str:
+    """The first differences, in one line."""
+    more = f"; and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
+    return "; ".join(differences[:NAMED]) + more
+
+
+def _share(store: Path, pairs: Sequence[tuple[Receipt, Receipt]], target: Path) -> None:
+    """Link or copy the files of units, and compare their checksums; all or none of them."""
+    shared: list[Path] = []
+    try:
+        for old, new in pairs:
+            for one, other in zip(_files(old), _files(new), strict=True):
+                path = target / Path(other.name).name
+                stat_file(store / one.name, store)
+                share_file(store / one.name, path)
+                shared.append(path)
+                _compare(path, one, store / one.name)
+    except BaseException:
+        for path in shared:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _files(receipt: Receipt) -> list[FileEntry]:
@@ -406,8 +409,3 @@ def _renamed(receipt: Receipt, unit: str) -> Receipt:
     return msgspec.structs.replace(
         receipt, unit=unit, shards=tuple(map(shard, receipt.shards)), rejects=rejects
     )
-
-
-def _chosen(recipe: Recipe, names: Sequence[str]) -> dict[str, Any]:
-    values: dict[str, Any] = msgspec.to_builtins(recipe)
-    return {name: values.get(name) for name in names}

@@ -14,7 +14,7 @@ import contextlib
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,7 +27,7 @@ from packline.encoders.special_tokens import SpecialTokenCounter
 from packline.errors import BadRecord, InputChanged, InputError, PacklineError
 from packline.fingerprint import Hasher, splits_of
 from packline.jobs.folder import StoreFolder
-from packline.jobs.identity import UnitSettingsKey
+from packline.jobs.identity import settings_checksum, unit_settings
 from packline.jobs.job import NeedsFreshProcess, ReportProgress, Runner
 from packline.jobs.plan import Unit
 from packline.jobs.resources import (
@@ -133,12 +133,6 @@ class TextRunner(Runner[Unit, BuildResult]):
         self.special = SpecialTokenCounter(encoder.tokenizer.special_tokens)
         self.strict = build.options.strict and folder is not None
         self._first_encode = 0.0
-
-    @cached_property
-    def settings_key(self) -> UnitSettingsKey:
-        """Checksums of the settings of units."""
-        build = self.build
-        return UnitSettingsKey(build.recipe, build.fingerprint, build.boundary)
 
     def info(self) -> BuildInfo | None:
         """Facts found while opening."""
@@ -306,9 +300,10 @@ class UnitRun:
     def _settings(self) -> str:
         if self._runner.folder is None:
             return ""
-        unit = self._unit
-        files = (self._build.files[span.file] for span in unit.spans)
-        return self._runner.settings_key.checksum(unit.source, files, unit.slice_bytes)
+        unit, build = self._unit, self._build
+        settings = unit_settings(build.recipe, unit.source, build.fingerprint, build.boundary)
+        files = (build.files[span.file] for span in unit.spans)
+        return settings_checksum(settings, files, unit.slice_bytes)
 
     def _watch_large(self, reject: Reject, place: str) -> None:
         """Add up the pieces of a record that is too large to be read."""

@@ -234,9 +234,10 @@ class WorkFolder(Publication, Generic[Identity]):
     @property
     def tmp(self) -> Path:
         """Folder for the unfinished files of this process, and of those forked from it."""
-        return self._own_folder("tmp")
+        return self.own_folder("tmp")
 
-    def _own_folder(self, name: str) -> Path:
+    def own_folder(self, name: str) -> Path:
+        """Folder in the work folder that this process alone writes into, and those forked from it."""
         self._own = self._own or process_name()
         folder = self.work / name / self._own
         if folder not in OWNED or not folder.exists():
@@ -247,7 +248,7 @@ class WorkFolder(Publication, Generic[Identity]):
                 OWNED[folder] = _lock_file(folder.with_name(f"{folder.name}.lock"))
             except BlockingIOError:  # a process of another container, whose host has the same name
                 self._own = f"{process_name()}-{os.urandom(4).hex()}"
-                return self._own_folder(name)
+                return self.own_folder(name)
             folder.mkdir(exist_ok=True)
         return folder
 
