@@ -136,7 +136,7 @@ class SimulatedFolder(StoreFolder):
     def __init__(self, storage: SimulatedStore, scratch: Path) -> None:
         super().__init__(scratch)
         self.storage, self.place, self.work = storage, storage.place, scratch
-        self.is_remote = True  # like an object store
+        self.local = None  # like an object store
         self._tmp = super().tmp
 
     @property

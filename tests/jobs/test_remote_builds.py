@@ -160,7 +160,7 @@ def test_a_resumed_build_reads_joined_receipts(
     names = storage.list(receipts.JOINED)
     assert names
     with storage_calls() as calls:
-        committed = receipts.CommittedReceipts(storage, is_remote=True)
+        committed = receipts.CommittedReceipts(storage)
         committed.refresh()
     read = [call for call in calls if call.startswith("read receipts/")]
     found = {entry.name for entry in committed.entries(committed.receipts)}

@@ -80,7 +80,7 @@ class Replay:
         """Let another process publish from now on: it knows what is committed, and not what is published."""
         assert self._plan is not None
         storage = LocalFolder(self.folder)
-        self._committed = CommittedReceipts(storage, is_remote=False)
+        self._committed = CommittedReceipts(storage)
         self._publisher = Publisher(storage, self._plan, self._committed)
 
     def stop(self) -> None:

@@ -17,10 +17,9 @@ from packline.cli.main import DONE
 from packline.cli.output import Row, State, output
 from packline.cli.verify import show_list
 from packline.errors import RecipeError
+from packline.formats.choice import is_store
 from packline.packing.exclusions import check_list_path, write_duplicates
 from packline.packing.options import Packing
-from packline.storage.places import is_remote
-from packline.store.manifest import MANIFEST
 from packline.store.reader import StoreReader
 from packline.toml import is_toml
 from packline.viewing.analysis import Analysis, analyze_foreign
@@ -96,10 +95,10 @@ def analyze(
     if packing is not None and not seq_len:
         raise RecipeError("--packing belongs to --seq-len, the length of its rows")
     path = Path(target)
-    is_store = is_remote(target) or (path / MANIFEST).is_file()
+    stored = is_store(target, None)
     if write is not None:
         check_list_path(write)
-        if not is_store and path.exists():
+        if not stored and path.exists():
             raise RecipeError(f"--write is for a store; {target} is not a store")
     if path.is_file() and path.suffix in SUFFIXES and reading.from_ is None:
         show_batch(target, reading.tokenizer, tensor_type, pad_id)
@@ -107,7 +106,7 @@ def analyze(
     if tensor_type is not None or pad_id is not None:
         raise RecipeError(f"--tensor-type and --pad-id are for batches, .npz or .pt; {target} is not a batch")
     with watching() as on_progress:
-        if is_store or not foreign(path, reading):
+        if stored or not foreign(path, reading):
             found = analyze_store(
                 target,
                 seq_len=seq_len or (),

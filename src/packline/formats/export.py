@@ -231,7 +231,7 @@ def make_export(
     )
     folder = Staging(place)
     if (record := folder.finished(identity)) is not None:
-        if folder.work.is_dir() or folder.is_remote:  # of a process that was killed after it had published
+        if folder.work.is_dir() or folder.local is None:  # of a killed process
             with suppress(StoreError), folder:
                 folder.clean()
         lines = format.trainer_lines(place, record, chosen)
@@ -330,7 +330,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
 
     def _how_shared(self) -> str:
         """Share something small to find out which way works; nothing is shared with an object store."""
-        if self.folder.is_remote:
+        if self.folder.local is None:
             return "copied"
         if self.folder.descriptor < 0:  # a dry run, which writes nothing
             return "copied" if self._settings.link == "copy" else "linked"
@@ -374,7 +374,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         needed = self._plan.bytes + (self._plan.shared_bytes if self._sharing == "copied" else 0)
         for receipt in self._receipts.values():  # files written, not linked, by an earlier run exist
             needed -= receipt.own_bytes
-        if self.folder.is_remote:  # parts in progress, and those that are being put
+        if self.folder.local is None:  # parts in progress, and those that are being put
             needed = min(needed, 2 * self._workers * needed // max(len(self._plan.parts), 1))
         require_disk(self.folder.parent, needed, self._format.name)
 
@@ -391,7 +391,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         shared = target.shared
         for receipt in receipts:
             shared.update(receipt.shared)
-        if self.folder.is_remote and shared:
+        if self.folder.local is None and shared:
             shared = Counter(copied=shared.total())
         files = [entry for receipt in receipts for entry in receipt.files] + target.files
         view = self._view

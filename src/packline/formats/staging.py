@@ -141,7 +141,7 @@ class Staging(WorkFolder[ExportIdentity]):
         self, numbers: Sequence[int], parts: Sequence[ExportPart]
     ) -> Iterator[tuple[int, PartReceipt | None]]:
         """Receipts of these parts, many at the same time where each is a request."""
-        with ThreadPoolExecutor(READERS if self.is_remote else 1) as threads:
+        with ThreadPoolExecutor(READERS if self.local is None else 1) as threads:
             found = threads.map(lambda number: self.find_receipt(number, parts[number]), numbers)
             yield from zip(numbers, found, strict=True)
 
@@ -159,7 +159,7 @@ class Staging(WorkFolder[ExportIdentity]):
 
         Quick parts of an export that no other process writes wait for the end instead: all at once.
         """
-        if receipt.is_quick and not shared and not self.is_remote:
+        if receipt.is_quick and not shared and self.local is not None:
             return
         self.put(entry.name for entry in receipt.files)
         self.commit_record(f"{number:06d}", receipt)
@@ -172,7 +172,7 @@ class Staging(WorkFolder[ExportIdentity]):
     def close(self) -> None:
         """Release the folder; nothing is left of an export that has written nothing."""
         try:
-            if self.descriptor >= 0 and not self.is_remote and self.alone() and not self.files():
+            if self.descriptor >= 0 and self.local is not None and self.alone() and not self.files():
                 shutil.rmtree(self.work, ignore_errors=True)
                 with contextlib.suppress(OSError):
                     self.path.rmdir()

@@ -251,7 +251,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         itemsize = 2 if self.dtype == "uint16" else 4
         text_bytes = sum(unit.text_bytes for unit in todo)
         what = "store"
-        if self.folder.is_remote:  # only the units in flight are on this disk
+        if self.folder.local is None:  # only the units in flight are on this disk
             what = f"scratch folder {self.folder.work}"
             largest = max((unit.text_bytes for unit in self.units), default=0)
             text_bytes = min(text_bytes, IN_FLIGHT * max(workers, 1) * largest)

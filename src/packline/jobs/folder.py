@@ -34,7 +34,7 @@ from packline.jobs.work import WorkFolder, process_name
 from packline.recipe import recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.local import disk_errors
-from packline.storage.places import is_remote, open_results
+from packline.storage.places import open_results
 from packline.storage.publication import BUILD_BEGUN, WORK
 from packline.store.files import FileEntry
 from packline.store.manifest import (
@@ -116,11 +116,11 @@ class StoreFolder(WorkFolder[BuildIdentity]):
                 self._refuse_another(earlier, identity, files)
             if self.storage.facts(TOKENIZER_FILE) is None:
                 self.storage.put_new(TOKENIZER_FILE, tokenizer_json.encode())
-            if not self.is_remote:
+            if self.local is not None:
                 (self.path / RECEIPTS).mkdir(exist_ok=True)
             if self.alone():
                 self.clear_unfinished()
-                if not self.is_remote:
+                if self.local is not None:
                     self.drop_uncommitted()
                 self.admit_others()
         return earlier
@@ -145,14 +145,13 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             )
 
     def drop_uncommitted(self) -> None:
-        """Delete files of units without a receipt; no other process may run the job."""
+        """Delete files of units without a receipt from a local folder; no other process may run the job."""
         receipts = self.read_receipts().receipts
         shards = {shard.name for receipt in receipts.values() for shard in receipt.shards}
         self._delete_unlisted(shards, receipts)
         self.storage.delete([SHARDS, INPUTS, UNITS])
-        if not self.is_remote:
-            for path in (self.path / RECEIPTS).glob(".*.tmp"):
-                path.unlink()
+        for path in (self.path / RECEIPTS).glob(".*.tmp"):
+            path.unlink()
 
     def left(self, units: Sequence[Unit]) -> list[Unit]:
         """Units without a receipt, by one listing; a file that is committed slice by slice knows better."""
@@ -161,7 +160,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
 
     def read_receipts(self) -> CommittedReceipts:
         """All receipts, of units and of streams."""
-        committed = CommittedReceipts(self.storage, is_remote=self.is_remote)
+        committed = CommittedReceipts(self.storage)
         committed.refresh()
         return committed
 
@@ -246,7 +245,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
 
     def drop_unlisted(self, manifest: Manifest) -> None:
         """Delete files of units that a published store does not list, such as those of withdrawn units."""
-        if self.is_remote or self.shared:
+        if self.local is None or self.shared:
             shards, units = set(manifest.shards.names("name")), set(manifest.units.names("unit"))
             self._delete_unlisted(shards, units)
 
@@ -298,11 +297,11 @@ def _is_listed(name: str, shards: Container[str], units: Container[str]) -> bool
 
 def read_published(place: str) -> Manifest | None:
     """Manifest and tables of a finished store; None if there is none at the place."""
-    if not is_remote(place):
-        return read_manifest(Path(place)) if (Path(place) / MANIFEST).exists() else None
     storage = open_results(place)
     if storage.facts(MANIFEST) is None:
         return None
+    if storage.folder is not None:
+        return read_manifest(storage.folder)
     with tempfile.TemporaryDirectory(prefix="packline-") as copy:
         for name in (MANIFEST, SHARDS, INPUTS, UNITS):
             Path(copy, name).write_bytes(storage.read(name))

@@ -71,12 +71,12 @@ class CommittedReceipts:
     """Receipts of a build, as far as they were read.
 
     Args:
-        storage: storage of the build.
-        is_remote: read many at the same time, and join them.
+        storage: storage of the build; where reading takes a request, many are read at the same time, and
+            joined.
     """
 
-    def __init__(self, storage: Storage, *, is_remote: bool) -> None:
-        self._storage, self._is_remote = storage, is_remote
+    def __init__(self, storage: Storage) -> None:
+        self._storage, self._joins = storage, storage.folder is None
         self.receipts = ReceiptMap()
         """Receipts of units, by unit."""
         self.streams: dict[str, StreamReceipt] = {}
@@ -145,7 +145,7 @@ class CommittedReceipts:
 
     def _read(self, names: set[str]) -> Iterator[tuple[str, bytes]]:
         """Names and bytes of receipts; one that is withdrawn meanwhile is left out."""
-        if not self._is_remote:
+        if not self._joins:
             for name in sorted(names):
                 with contextlib.suppress(FileNotFoundError):
                     yield name, self._storage.read(name)
@@ -181,7 +181,7 @@ class CommittedReceipts:
             return {}
 
     def _wait(self, name: str, data: bytes) -> None:
-        if self._is_remote:
+        if self._joins:
             self._waiting[name] = data
             if len(self._waiting) >= MOST_JOINED:
                 self._join()

@@ -26,8 +26,7 @@ from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.run_records import read_runs
 from packline.jobs.work import PARTS, Command, is_running, read_command, sharing_processes
 from packline.recipe import Recipe
-from packline.storage.local import LocalFolder
-from packline.storage.places import is_remote, open_storage
+from packline.storage.places import open_storage
 from packline.storage.protocol import Storage
 from packline.storage.publication import BUILD_BEGUN, EXPORT_BEGUN, WORK
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
@@ -89,10 +88,10 @@ def status(path: str | Path) -> Status:
     packline.errors.StoreNotFound: nowhere does not exist
     """
     place = str(path)
-    if not is_remote(place) and not Path(place).is_dir():
-        read_manifest(Path(place))  # the error that names what is there
     storage = open_storage(place)
-    work = None if is_remote(place) else Path(place) / WORK
+    if storage.folder is not None and not storage.folder.is_dir():
+        read_manifest(storage.folder)  # the error that names what is there
+    work = storage.folder and storage.folder / WORK
     if storage.facts(EXPORTED) is not None:
         return _without_recipe(place, "finished", _size_of(storage), kind="export")
     identity = None if storage.facts(MANIFEST) is not None else _identity(storage)
@@ -128,7 +127,7 @@ def _begun(
     storage: Storage, identity: BuildIdentity, state: State, size: int, command: Command | None
 ) -> Status:
     """Status of a build, from its plan and its receipts."""
-    committed = CommittedReceipts(storage, is_remote=is_remote(storage.place))
+    committed = CommittedReceipts(storage)
     try:
         committed.refresh()
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -206,7 +205,7 @@ def _finished(place: str, manifest: Manifest, storage: Storage) -> Status:
         tokens=manifest.tokens,
         ledger=manifest.ledger,
         sources=manifest.sources,
-        bytes_on_disk=manifest.store_bytes if is_remote(place) else _size_of(storage),
+        bytes_on_disk=manifest.store_bytes if storage.folder is None else _size_of(storage),
         recipe=manifest.recipe,
         tokenizer_fingerprint=manifest.tokenizer.fingerprint,
         eod=manifest.tokenizer.eod,
@@ -228,8 +227,8 @@ def _identity(storage: Storage) -> BuildIdentity | None:
 
 def _size_of(storage: Storage) -> int:
     """Total size of all files, unfinished ones included; one deleted meanwhile counts as empty."""
-    if isinstance(storage, LocalFolder):
-        return _bytes_below(storage.path)
+    if storage.folder is not None:
+        return _bytes_below(storage.folder)
     return sum(one.size for one in storage.walk())
 
 

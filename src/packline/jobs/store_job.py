@@ -209,14 +209,14 @@ class StoreJob(Job[Unit, R, S]):
         """
         folder, names = self.folder, self.sources
         known = read_etags(manifest.checksum)
-        published = -1 if folder.is_remote else (folder.path / MANIFEST).stat().st_mtime_ns
+        published = -1 if folder.local is None else (folder.path / MANIFEST).stat().st_mtime_ns
         touched = {}
         for file in self.files:
             if is_remote(file.path):
                 etag = etag_of(file)
                 if known.get((names[file.source], file.name), etag) != etag:
                     touched[file.index] = True
-            elif not folder.is_remote:
+            elif folder.local is not None:
                 found = os.stat(file.path)
                 if max(found.st_mtime_ns, found.st_ctime_ns) > published:
                     touched[file.index] = True
@@ -248,7 +248,7 @@ class StoreJob(Job[Unit, R, S]):
         may use it.
         """
         changed, unproven = self.changed(suspects), self.unproven(suspects)
-        if self.folder.shared or self.folder.is_remote:
+        if self.folder.shared or self.folder.local is None:
             changed |= set(unproven.values())
         if changed:
             paths = ", ".join(self.files[file].path for file in sorted(changed)[:5])
@@ -317,7 +317,7 @@ class StoreJob(Job[Unit, R, S]):
     def finish(self) -> S:
         """Publish the manifest; another process may publish the same."""
         folder = self.folder
-        if self.is_shared or folder.is_remote:
+        if self.is_shared or folder.local is None:
             self.committed.refresh()
         manifest = make_manifest(folder, self.plan, self.committed, self.round_trip(), self.val_share)
         try:
@@ -495,7 +495,7 @@ class NumberedStoreJob(StoreJob[R, S]):
             TokenizerError: the reference library cannot read the tokenizer.
         """
         done = sum(receipt.ledger.tokens for receipt in self.receipts.values())
-        left = 0 if self.folder.is_remote else max((self._tokens or 0) - done, 0)
+        left = 0 if self.folder.local is None else max((self._tokens or 0) - done, 0)
         require_disk(self.folder.parent, left * dtype_for(self.tokenizer.vocab_size).itemsize, "the store")
         try:
             self._round_trip = plain_round_trip(self.tokenizer)

@@ -124,8 +124,8 @@ class WorkFolder(Publication, Generic[Identity]):
     def __init__(self, place: str, kind: type[Identity], begun: str, receipts: str, record: str) -> None:
         super().__init__(open_results(place), record)
         self.place, self.work = self.storage.place, work_folder(place)
-        self.is_remote = is_remote(place)
-        """True unless the results are in a local folder."""
+        self.local = self.storage.folder
+        """Local folder of the result; None for one in an object store."""
         self._kind, self._begun, self._receipts = kind, begun, receipts
         self._own = ""
         self._joined = -1
@@ -133,7 +133,7 @@ class WorkFolder(Publication, Generic[Identity]):
         """File descriptor of the lock."""
 
     def __enter__(self) -> Self:
-        if not self.is_remote:
+        if self.local is not None:
             refuse_name(self.place)
             if os.path.exists(self.place) and not os.path.isdir(self.place):
                 raise StoreError(f"{self.place} is a file: expected a folder", hint="choose another --out")
@@ -255,7 +255,7 @@ class WorkFolder(Publication, Generic[Identity]):
     @property
     def parent(self) -> Path:
         """Local folder that must be writable."""
-        return self.work if self.is_remote else self.path
+        return self.local or self.work
 
     @property
     def path(self) -> Path:
@@ -264,9 +264,9 @@ class WorkFolder(Publication, Generic[Identity]):
         Raises:
             StoreError: the result is elsewhere.
         """
-        if self.is_remote:
+        if self.local is None:
             raise StoreError(f"{self.place} is not a local folder", hint="choose a local --out for this")
-        return Path(self.place)
+        return self.local
 
     def record_run(self) -> None:
         """Check that an object store keeps to conditions, and record that this process runs the job.
@@ -274,7 +274,7 @@ class WorkFolder(Publication, Generic[Identity]):
         Raises:
             StoreError: the store ignores conditions.
         """
-        if not self.is_remote:
+        if self.local is not None:
             return
         from packline.jobs.run_records import RunNote
         from packline.storage.objects import probe
@@ -308,7 +308,7 @@ class WorkFolder(Publication, Generic[Identity]):
         """
         if not self.is_complete():
             return ""
-        if self.is_remote:
+        if self.local is None:
             self.clear_records()
         return self.leave()
 

@@ -406,7 +406,7 @@ class HubFolder:
     """
 
     def __init__(self, place: str) -> None:
-        self.place = place.rstrip("/")
+        self.place, self.folder = place.rstrip("/"), None
 
     @cached_property
     def _repository(self) -> HubPath:

@@ -147,7 +147,7 @@ class LocalFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.place = str(path)
+        self.place, self.folder = str(path), path
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """See `Storage.read`."""

@@ -77,6 +77,8 @@ class ObjectFolder:
         StoreError: not the URI of an object store.
     """
 
+    folder: Path | None = None
+
     def __init__(
         self,
         place: str,

@@ -35,6 +35,10 @@ class Storage(Protocol):
     place: str
     """Path or URI, for messages; never a secret."""
 
+    @property
+    def folder(self) -> Path | None:
+        """Local folder of the files; None where each is reached by a request."""
+
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes `start` to `stop` of a file; to its end by default, fewer where it ends before.
 

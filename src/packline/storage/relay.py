@@ -42,6 +42,8 @@ def relayed(place: str) -> Storage:
 class _Relay:
     """Reading half of `Storage`."""
 
+    folder = None
+
     def __init__(self, place: str) -> None:
         self.place = place
         self._helper = subprocess.Popen(
