@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.store.stores import relist
 
 from packline.errors import CorruptStore
 from packline.facade import Store
@@ -163,5 +167,31 @@ def test_a_table_with_other_columns_is_refused(store: Store) -> None:
     path = store.path / "shards.parquet"
     pq.write_table(store.manifest.shards.table.drop_columns(["split"]), path)
     data = path.read_bytes()
-    with pytest.raises(CorruptStore, match="expected the columns name string"):
+    said = r"shards\.parquet: column 3: expected split string not null, found documents int64 not null"
+    with pytest.raises(CorruptStore, match=said):
         ShardRows.read(store.path, FileEntry(path.name, len(data), hash_bytes(data)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda table: table.drop_columns(["hash"]), "column 7: expected hash uint64, found none"),
+        (lambda table: table.append_column("x", [[[1]] * 2]), "column 8: expected none, found x list<"),
+        (lambda table: table.append_column("id", [["a"] * 2]), "column 8: expected none, found id string"),
+        (lambda table: table.append_column("url", [["a"] * 2]), ""),
+    ],
+)
+def test_provenance_with_other_columns_is_refused(
+    store: Store, change: Callable[[pa.Table], pa.Table], said: str
+) -> None:
+    import pyarrow.parquet as pq
+
+    path = store.path / "train-made-000000.docs.parquet"
+    pq.write_table(change(pq.read_table(path)), path, store_schema=True)
+    opened = relist(store.path)
+    assert any(one.what == "columns" for one in opened.verify().problems) == bool(said)
+    if not said:
+        assert opened.provenance(0).columns == {"url": "a"}
+    else:
+        with pytest.raises(CorruptStore, match=re.escape(f"{path}: {said}")):
+            opened.provenance(0)

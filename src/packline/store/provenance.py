@@ -25,7 +25,7 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.recipe import ColumnType
 from packline.store.files import HINT, FileEntry, NumberRanges, RemoteNumbers, check_bytes, reading
-from packline.store.tables import ShardEntry
+from packline.store.tables import ShardEntry, check_schema
 
 CarriedTypes = tuple[tuple[str, ColumnType], ...]
 """Name and type of each column that a source carries."""
@@ -64,21 +64,19 @@ def documents_schema(carried: CarriedTypes = ()) -> pa.Schema:
     )
 
 
-def carried_columns(schema: pa.Schema) -> CarriedTypes | None:
-    """Name and type of each carried column of a file; None if these are not columns of provenance.
+def carried_columns(schema: pa.Schema) -> CarriedTypes:
+    """Name and type of each carried column of a file, without those of a type that none has.
+
+    `documents_schema` of them is the schema of the file, unless these are not columns of provenance.
 
     >>> carried_columns(documents_schema((("url", "string"),)))
     (('url', 'string'),)
     """
     from packline.sources.carried import TYPES
 
-    names = {kind: name for name, kind in TYPES.items()}
-    fixed = len(documents_schema())
-    carried = [schema.field(place) for place in range(fixed, len(schema))]
-    if any(one.type not in names for one in carried) or len(set(schema.names)) < len(schema):
-        return None
-    found = tuple((one.name, names[one.type]) for one in carried)
-    return found if schema.equals(documents_schema(found)) else None
+    names, fixed = {kind: name for name, kind in TYPES.items()}, documents_schema().names
+    carried = {one.name: names[one.type] for one in list(schema)[len(fixed) :] if one.type in names}
+    return tuple((name, kind) for name, kind in carried.items() if name not in fixed)
 
 
 FEW_BYTES = 3
@@ -179,12 +177,9 @@ class ProvenanceFile:
                 metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)
             ]
             """Documents per row group."""
-        carried = carried_columns(schema)
-        if carried is None:
-            found = ", ".join(f"{field.name} {field.type}" for field in schema)
-            raise CorruptStore(f"{path}: expected the columns of provenance, found {found}", hint=HINT)
-        self.carried: CarriedTypes = carried
+        self.carried = carried_columns(schema)
         """Name and type of each carried column."""
+        check_schema(path, schema, documents_schema(self.carried))
         if sum(self.rows) != entry.documents:
             raise CorruptStore(
                 f"{path}: expected {entry.documents:,} documents, found {sum(self.rows):,}", hint=HINT

@@ -393,7 +393,7 @@ def _check_documents(
         with reading(folder / name):
             parquet = open_provenance_table(map_file(folder / name))
             carried = carried_columns(parquet.schema_arrow)
-            if carried is None:
+            if not parquet.schema_arrow.equals(documents_schema(carried)):
                 findings.add(name, "columns", str(documents_schema()), str(parquet.schema_arrow))
                 return
             if origin is not None:

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from io import BytesIO
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
 import msgspec
@@ -198,10 +198,7 @@ class TableRows(Sequence[E], Generic[E]):
         with reading(path):
             table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
             table.validate(full=True)  # text is UTF-8
-        if not table.schema.equals(cls.schema()):
-            found = ", ".join(f"{field.name} {field.type}" for field in table.schema)
-            expected = ", ".join(f"{field.name} {field.type}" for field in cls.schema())
-            raise CorruptStore(f"{path}: expected the columns {expected}; found {found}", hint=HINT)
+        check_schema(path, table.schema, cls.schema())
         return cls(table)
 
     @abstractmethod
@@ -239,6 +236,22 @@ class TableRows(Sequence[E], Generic[E]):
 
     def __repr__(self) -> str:
         return f"<{len(self):,} rows of {self.file}>"
+
+
+def check_schema(path: StorePath, found: pa.Schema, expected: pa.Schema) -> None:
+    """Refuse a table with other columns.
+
+    Raises:
+        CorruptStore: names the first column that differs.
+    """
+    if not found.equals(expected):
+        named = [
+            [f"{one.name} {one.type}{'' if one.nullable else ' not null'}" for one in schema]
+            for schema in (expected, found)
+        ]
+        pairs = enumerate(zip_longest(*named, fillvalue="none"))
+        place, (one, other) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
+        raise CorruptStore(f"{path}: column {place}: expected {one}, found {other}", hint=HINT)
 
 
 @cache
