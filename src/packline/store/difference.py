@@ -84,18 +84,16 @@ class DocumentChange(msgspec.Struct, frozen=True):
 
 
 def compare_documents(
-    stores: tuple[StoreReader, StoreReader], source: str
-) -> tuple[DocumentCounts, list[DocumentChange]]:
-    """Compare the documents of a source in two stores.
+    source: str, shards: tuple[list[Shard], list[Shard]], counts: DocumentCounts
+) -> list[DocumentChange]:
+    """Compare the documents of a source in the shards that two stores do not share, and count them.
 
     Returns:
-        Counts, and the first documents of each kind.
+        The first documents of each kind.
 
     Raises:
         CorruptStore: provenance is damaged.
     """
-    counts = DocumentCounts()
-    shards = _different_shards(stores, source, counts)
     files: dict[str, int] = {}
     listed: dict[str, list[Place]] = {kind: [] for kind in KINDS}
     groups = [[group for shard in own for group in _groups(shard, files)] for own in shards]
@@ -105,7 +103,7 @@ def compare_documents(
         for kind, places in _compare(one, other, counts).items():
             listed[kind] = sorted([*listed[kind], *places])[:MOST_LISTED]
     names = list(files)
-    return counts, [
+    return [
         DocumentChange(kind, source, names[file], position)
         for kind in KINDS
         for file, position in listed[kind]
@@ -113,39 +111,31 @@ def compare_documents(
 
 
 def _different_shards(
-    stores: tuple[StoreReader, StoreReader], source: str, counts: DocumentCounts
-) -> list[list[Shard]]:
-    """Shards of each store that are not in the other."""
-    own = [
-        [number for number, name in enumerate(store.manifest.shards.names("source")) if name == source]
-        for store in stores
-    ]
-    keys = [_keys(store) for store in stores]
-    waiting: dict[tuple[str, ...], list[int]] = {}
-    for number in own[0]:
-        waiting.setdefault(keys[0][number][:2], []).append(number)
-    left: list[list[int]] = [[], []]
-    for number in own[1]:
-        key = keys[1][number]
-        if found := waiting.get(key[:2]):
-            earlier = keys[0][found.pop()]
-            documents = len(stores[1].shards[number])
-            if earlier == key:
-                counts.same += documents
-            else:
-                counts.other_tokens += documents
+    stores: tuple[StoreReader, StoreReader], counts: dict[str, DocumentCounts]
+) -> dict[str, tuple[list[Shard], list[Shard]]]:
+    """Shards of each store that are not in the other, by source; documents of the others are counted."""
+    left: dict[str, tuple[list[Shard], list[Shard]]] = {name: ([], []) for name in counts}
+    waiting: dict[tuple[str, ...], list[tuple[int, tuple[str, ...]]]] = {}
+    for number, (documents, tokens) in enumerate(_keys(stores[0])):
+        waiting.setdefault(documents, []).append((number, tokens))
+    for number, (documents, tokens) in enumerate(_keys(stores[1])):
+        source, shard = documents[0], stores[1].shards[number]
+        if found := waiting.get(documents):
+            kind = "same" if found.pop()[1] == tokens else "other_tokens"
+            setattr(counts[source], kind, getattr(counts[source], kind) + len(shard))
         else:
-            left[1].append(number)
-    left[0] = sorted(number for numbers in waiting.values() for number in numbers)
-    return [[store.shards[number] for number in numbers] for store, numbers in zip(stores, left, strict=True)]
+            left[source][1].append(shard)
+    for number, documents in sorted((number, key) for key, own in waiting.items() for number, _ in own):
+        left[documents[0]][0].append(stores[0].shards[number])
+    return left
 
 
-def _keys(store: StoreReader) -> list[tuple[str, ...]]:
-    """Split and checksum of provenance of each shard, then checksums of its tokens and of its loss mask."""
+def _keys(store: StoreReader) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Source, split and checksum of provenance of each shard; checksums of its tokens and its loss mask."""
     rows = store.manifest.shards
-    columns = (rows.names(name) for name in ("split", "docs_checksum", "bin_checksum"))
+    documents = zip(*(rows.names(name) for name in ("source", "split", "docs_checksum")), strict=True)
     losses = (checksum or "" for checksum in rows.names("loss_checksum"))
-    return list(zip(*columns, losses, strict=True))
+    return zip(documents, zip(rows.names("bin_checksum"), losses, strict=True), strict=True)
 
 
 class _Group(NamedTuple):
@@ -345,8 +335,11 @@ def compare_stores(one: str | Path, other: str | Path) -> StoreDifference:
     equal: list[str] = []
     listed: list[DocumentChange] = []
     unchecked = 0
-    for name in dict.fromkeys([*mine.sources, *theirs.sources]):
-        counts, found = compare_documents(stores, name)
+    names = [*source_names(mine.recipe), *source_names(theirs.recipe)]
+    by_source = {name: DocumentCounts() for name in (*mine.sources, *theirs.sources, *names)}
+    different = _different_shards(stores, by_source)
+    for name, counts in by_source.items():
+        found = compare_documents(name, different[name], counts)
         by_split = tokens[0].get(name, {}), tokens[1].get(name, {})
         there = name in mine.sources and name in theirs.sources
         if there and counts.equal and by_split[0] == by_split[1]:
