@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,11 +19,14 @@ import pytest
 from tests.faults.processes import kill_all
 from tests.jobs.builds import SRC, set_sizes_everywhere, start_build
 from tests.laws.reference import write_corpus
+from tests.storage.servers import Bucket
 
 from packline.errors import BuildStopped
 from packline.facade import Store
+from packline.jobs.work import SCRATCH
 from packline.loading.follow import follow
 from packline.loading.loader import Loader
+from packline.storage.places import open_storage
 
 SEQ_LEN = 64
 ORDER: dict[str, Any] = {
@@ -174,13 +178,75 @@ loader = packline.follow(out, **settings)
 states = []
 if os.path.exists(log):
     states = [json.loads(line) for line in open(log).read().splitlines()]
-    loader.load_state_dict(states[-1]["state"])
+    if states:
+        loader.load_state_dict(states[-1]["state"])
 with open(log, "a") as file:
     for batch in loader:
         mark = hashlib.sha256(b"".join(batch[name].tobytes() for name in sorted(batch))).hexdigest()
         file.write(json.dumps({"mark": mark, "state": loader.state_dict()}) + "\\n")
         file.flush()
 """
+
+
+def marks_in(log: Path) -> list[str]:
+    """Marks of the batches of all followers so far, without a line that is not whole."""
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    return [json.loads(line)["mark"] for line in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+def test_builds_and_followers_that_are_killed_in_turn_give_the_same_batches(
+    kind: str,
+    tmp_path: Path,
+    start: Callable[..., subprocess.Popen[str]],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`PACKLINE_KILLS=50` kills more often than the default run."""
+    chooser, wanted = random.Random(27), int(os.environ.get("PACKLINE_KILLS", "8"))
+    process = start(tmp_path / "whole")
+    began = time.monotonic()
+    assert process.wait() == 0
+    seconds, expected = time.monotonic() - began, marks(tmp_path / "whole")
+    bucket: Bucket | None = request.getfixturevalue("bucket") if kind == "bucket" else None
+    monkeypatch.setenv(SCRATCH, str(tmp_path / "scratch"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    settings = {"seq_len": SEQ_LEN, **ORDER, "grace": None}
+    kills, runs, resumed = {"build": 0, "follower": 0}, 0, 0
+    while sum(kills.values()) < wanted:
+        log = tmp_path / f"log-{runs}"
+        out: Any = tmp_path / f"out-{runs}" if bucket is None else bucket.place(f"out-{runs}")
+        command = [sys.executable, "-c", FOLLOW, str(out), str(log), json.dumps(settings)]
+        process, follower = start(out), subprocess.Popen(command, env=environment)
+        ended = time.monotonic() + 120
+        while follower.poll() is None:
+            assert time.monotonic() < ended, f"run {runs} does not end: {kills}"
+            time.sleep(chooser.uniform(0, seconds / 3))
+            victim = ("build", "follower")[sum(kills.values()) % 2]
+            before = len(marks_in(log))
+            while victim == "follower" and follower.poll() is None and len(marks_in(log)) == before:
+                time.sleep(0.002)
+            if sum(kills.values()) >= wanted or (victim == "build" and process.poll() is not None):
+                continue
+            if victim == "build":
+                kill_all(process.pid)
+                process.wait()
+                process = start(out)
+            elif follower.poll() is None:
+                follower.kill()
+                follower.wait()
+                if log.exists():  # a line may be cut
+                    log.write_bytes(log.read_bytes()[: log.read_bytes().rfind(b"\n") + 1])
+                resumed += open_storage(out).facts("manifest.json") is None
+                follower = subprocess.Popen(command, env=environment)
+            kills[victim] += 1
+        assert follower.returncode == 0 and process.wait() == 0, process.stdout and process.stdout.read()
+        assert marks_in(log) == expected, f"run {runs} after {kills}"
+        runs += 1
+    print(f"{kills}, {runs} runs, {resumed} followers resumed while their store was built")
+    assert resumed >= wanted / 20 and min(kills.values()) >= wanted / 8, (kills, resumed)
 
 
 def test_a_killed_follower_goes_on_from_its_last_state(

@@ -56,10 +56,13 @@ from packline.packing.batch import RowSource
 from packline.packing.options import Keys, LoaderOptions
 from packline.packing.rows import Rows
 from packline.settings import RowKeywords
+from packline.storage.places import is_remote
 from packline.toml import is_toml
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 """Seconds between two looks at the folder, doubled from the first to the last."""
+REMOTE_PAUSE = 5.0
+"""The same of an object store: a look takes two requests, and two more to see whether the build runs."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -113,6 +116,7 @@ class Follower(Loader):
         self._order = order
         names = dict.fromkeys(source.store for stage in run.stages for source in stage.sources)
         self._builds = {name: GrowingBuild(name) for name in names}
+        self._is_remote = any(map(is_remote, names))
         self._pending: Mapping[str, Any] | None = None
         self._place(settings, rank, world_size)
         self._wait(0, lambda: all(build.known for build in self._builds.values()))
@@ -172,6 +176,8 @@ class Follower(Loader):
         return self._known_batch(step)
 
     def _known_batch(self, step: int) -> Batch:
+        if self._is_remote and not self.finished:  # pieces are fetched ahead of a finished store
+            return super().batch(step)
         return super().next_batch(step)
 
     def _iterate(self, first: int, number: int) -> Iterator[Batch]:
@@ -270,7 +276,7 @@ class Follower(Loader):
             if self.on_wait is not None:
                 self.on_wait(Waiting(step, now - began, self.building, self._progress[0]))
             time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, REMOTE_PAUSE if self._is_remote else LONGEST_PAUSE)
 
     @property
     def _progress(self) -> tuple[int, int, int]:
@@ -366,8 +372,8 @@ def follow(
     The batches are those of a `Loader` of the finished store, and the states of both are exchangeable.
 
     Args:
-        source: folder of a store that is being built, will be, or is finished; or a run file (`.toml`), whose
-            stores may be in any of these states.
+        source: folder or URI of a store that is being built, will be, or is finished; or a run file
+            (`.toml`), whose stores may be in any of these states.
         weights: share of each source of the store, by name; None: all documents, in stored order.
         tokens: number of tokens to train on; None: until a source is used up.
         shuffle: False for the stored order.

@@ -16,6 +16,7 @@ Nothing that is committed is withdrawn, also where a limit (`limit_documents`, `
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_value
 from packline.jobs.partial import ListedUnit, PublishedUnits
 from packline.jobs.plan import Plan, read_plan
+from packline.jobs.run_records import is_run
 from packline.jobs.work import is_running
 from packline.loading.needed_units import build_identity, selected_names
 from packline.loading.state import UNKNOWN
@@ -46,11 +48,12 @@ from packline.packing.rows import (
 )
 from packline.packing.windows import WindowedBestFit, window_of
 from packline.recipe import SPLITS, Recipe
-from packline.storage.local import LocalFolder
+from packline.storage.places import open_storage
 from packline.storage.publication import WORK
 from packline.store.ledger import source_names
 from packline.store.lookup import check_names
 from packline.store.manifest import MANIFEST, Manifest, assemble, with_tables
+from packline.store.paths import RemotePath, StorePath, store_path
 from packline.store.reader import StoreReader
 from packline.store.tables import ShardRows, Tables, UnitRows
 from packline.where.conditions import fields_of
@@ -65,8 +68,13 @@ class GrowingStore(StoreReader):
 
     mark = UNKNOWN
 
-    def __init__(self, path: Path, manifest: Manifest, earlier: GrowingStore | None = None) -> None:
-        self._open(path, manifest)
+    def __init__(self, place: StorePath, manifest: Manifest, earlier: GrowingStore | None = None) -> None:
+        if not isinstance(place, Path):  # files are found by the manifest; requests and cache are shared
+            whole: Any = place.mirror
+            mirror = copy(whole)
+            mirror.cache, mirror.fetcher = whole.cache, whole.fetcher
+            mirror.manifest, earlier, place = manifest, None, RemotePath(mirror)
+        self._open(place, manifest)
         self.build = manifest.checksum
         if earlier is not None:  # its shards are the first of these: keep what is opened
             self.shards.take_over(earlier.shards)
@@ -79,12 +87,12 @@ class GrowingBuild:
     """A store and the build that makes it.
 
     Args:
-        path: folder of the store.
+        place: its folder, or the URI of an object store.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self._storage = LocalFolder(self.path)
+    def __init__(self, place: str) -> None:
+        self.path: Any = store_path(place)
+        self._storage = open_storage(place)
         self.begun: Plan | None = None
         """The build; None until it has begun, and if the store was finished before."""
         self.store: StoreReader | None = None
@@ -107,9 +115,11 @@ class GrowingBuild:
     @property
     def is_running(self) -> bool:
         """True if the store is finished, or a process is building it."""
-        if self.store is not None or is_running(self.path / WORK):
+        if self.store is not None:
             return True
-        return (self.path / MANIFEST).exists()  # finished since the last look
+        local = isinstance(self.path, Path)
+        running = is_running(self.path / WORK) if local else is_run(self._storage)
+        return running or self._storage.facts(MANIFEST) is not None  # finished since the last look
 
     @property
     def units(self) -> int:
@@ -130,7 +140,7 @@ class GrowingBuild:
             self.begun, new, names = begun, True, source_names(begun.recipe)
             self._planned = {names[unit.source] for unit in begun.units}
             self._published = PublishedUnits(self._storage, begun.build, self._take)
-        if (self.path / MANIFEST).exists():
+        if self._storage.facts(MANIFEST) is not None:
             self.store = self._finished()
             return True
         return (self._published is not None and self._published.look()) or new
