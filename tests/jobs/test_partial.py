@@ -85,6 +85,25 @@ def test_a_slice_publishes_what_others_have_committed(replay: Replay) -> None:
     assert len(storage.list(PARTIAL)) == 3
 
 
+@pytest.mark.parametrize("turns", [[0, 1, 0, 1], [0, 0, 1, 1], [1, 0, 0, 1]], ids=str)
+def test_files_of_processes_that_do_not_see_each_other_overlap(
+    replay: Replay, turns: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, publishers = LocalFolder(replay.folder), []
+    for _ in range(2):
+        replay.publisher()
+        monkeypatch.setattr(replay._publisher._published, "look", lambda: False)
+        publishers.append((replay._committed, replay._publisher))
+    web = [name for name in replay.receipts if name.startswith("web")]
+    for turn, name in zip(turns, web, strict=True):
+        replay.commit(name, publish=False)
+        committed, publisher = publishers[turn]
+        committed.refresh()
+        publisher.publish()
+    assert len(storage.list(PARTIAL)) == 4
+    assert published(replay.folder) == {"web": web}
+
+
 def test_what_is_lost_or_damaged_costs_the_reader_alone(replay: Replay) -> None:
     storage = LocalFolder(replay.folder)
     replay.commit(replay.receipts[0])
