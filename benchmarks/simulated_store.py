@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from packline.errors import StoreError
 from packline.fingerprint import hash_bytes
 from packline.jobs.folder import StoreFolder
 from packline.jobs.plan import Unit
 from packline.jobs.receipts import CommittedReceipts
 from packline.recipe import Recipe, Source
-from packline.storage.objects import ObjectFolder, _Passing
+from packline.storage.clients import obstore
+from packline.storage.objects import ObjectFolder
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger
 from packline.store.manifest import Manifest, Receipt, TokenizerEntry, assemble
@@ -73,10 +73,11 @@ class SimulatedStore(ObjectFolder):
     def __init__(
         self, chances: random.Random, lost_replies: float, refusals: float, put_seconds: float
     ) -> None:
-        super().__init__("s3://simulated/store", pause=0.0)
+        super().__init__("s3://simulated/store")
         self._clients: Any = _Memory()
         self._chances, self._lost, self._refused = chances, lost_replies, refusals
         self._median = put_seconds
+        self._reached = True
         self.clock = 0.0
         self._ends = float("inf")
         self.puts = self.same = 0
@@ -116,16 +117,15 @@ class SimulatedStore(ObjectFolder):
         self.same += not created
         return created
 
-    def _put(self, name: str, data: bytes | memoryview, checksum: str) -> bool:
-        chance = self._chances.random()
+    def _put(self, name: str, data: bytes | memoryview, checksum: str) -> None:
+        errors, chance = obstore().exceptions, self._chances.random()
         if chance < self._refused / 2:
-            raise _Passing(StoreError("503"))
+            raise errors.GenericError("status code: 503")
         if chance < self._refused:
-            return False
-        created = super()._put(name, data, checksum)
+            raise errors.AlreadyExistsError
+        super()._put(name, data, checksum)
         if chance > 1 - self._lost:
-            raise _Passing(StoreError("the reply was lost"))
-        return created
+            raise errors.GenericError("HTTP error: the reply was lost")
 
 
 class SimulatedFolder(StoreFolder):

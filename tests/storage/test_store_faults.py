@@ -6,6 +6,7 @@ import itertools
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +19,20 @@ from tests.storage.fault_proxy import FAULTS, FaultProxy, Schedule, fault_proxy
 from tests.storage.servers import Bucket
 
 from packline.errors import StoreError
-from packline.storage import clients, requests
+from packline.storage import clients, objects, requests
 from packline.storage.local import LocalFolder
 from packline.storage.objects import ObjectFolder, probe
 from packline.storage.places import open_storage
 from packline.storage.protocol import Storage
 
 KEYS = (f"laws/{number}" for number in itertools.count())
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "FIRST_PAUSE", 0.01)
+
+
 NAMES = st.sampled_from(["a", "b", "in/c"])
 DATA = st.sampled_from([b"", b"one", b"two", b"three" * 3000])
 PUTS = st.lists(st.tuples(NAMES, DATA), max_size=5)
@@ -35,7 +43,7 @@ def faulty(bucket: Bucket, schedule: Schedule) -> Iterator[tuple[ObjectFolder, F
     """A new folder of a bucket, reached through a proxy."""
     with fault_proxy(bucket.endpoint, schedule) as proxy, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        yield ObjectFolder(bucket.place(next(KEYS)), pause=0.01, patience=60), proxy
+        yield ObjectFolder(bucket.place(next(KEYS))), proxy
 
 
 def once(fault: str, method: str) -> Schedule:
@@ -83,7 +91,7 @@ def test_reads_and_listings_are_whole_whatever_the_store_answers_once(bucket: Bu
     }
     for method, read in reads.items():
         with faulty(bucket, once(fault, method.split()[0])) as (storage, proxy):
-            storage = ObjectFolder(place, pause=0.01, patience=60)
+            storage = ObjectFolder(place)
             assert read(storage) == data, method
             assert len(proxy.faults()) == 1
 
@@ -96,7 +104,7 @@ def storages(kind: str, bucket: Bucket | None, seed: int) -> Iterator[tuple[Stor
             yield LocalFolder(Path(folder, "out")), LocalFolder(Path(folder, "out"))
         return
     with faulty(bucket, Schedule(seed=seed, rate=0.4)) as (one, _):
-        yield one, ObjectFolder(one.place, pause=0.01, patience=60)
+        yield one, ObjectFolder(one.place)
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -167,18 +175,20 @@ def test_of_two_writers_at_once_each_name_has_one_winner(
     assert all(found[name] != data for name, data in refused)
 
 
-def test_a_store_that_only_fails_is_reported_with_what_it_answers(bucket: Bucket) -> None:
+def test_a_store_that_only_fails_is_reported_with_what_it_answers(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(objects, "PATIENCE_SECONDS", 0.5)
     with faulty(bucket, Schedule(at=lambda *_: "busy")) as (storage, _):
-        storage._longest = 1.0
         for use in (lambda: storage.read("a"), lambda: storage.put_new("a", b"x")):
-            with pytest.raises(StoreError, match=r"status 503, S.* \(\d+ attempts in \d+ s\)") as caught:
+            with pytest.raises(StoreError, match=r"status 503, S.* \(for \d+ s\)") as caught:
                 use()
             assert "run the same command again" in caught.value.hint
     with faulty(bucket, Schedule(at=lambda method, *_: "conflict" if method == "PUT" else None)) as (
         storage,
         _,
     ):
-        storage._longest = 0.5
         with pytest.raises(StoreError, match="the store reports that it exists, and has none"):
             storage.put_new("a", b"x")
 
@@ -186,10 +196,34 @@ def test_a_store_that_only_fails_is_reported_with_what_it_answers(bucket: Bucket
 def test_a_server_that_never_answers_is_given_up_soon(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(clients, "RETRY_SECONDS", 0.2)
+    monkeypatch.setattr(objects, "FIRST_SECONDS", 0.0)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(StoreError, match=r"cannot read s3://.*/a: nothing answers there: connection refused"):
-        ObjectFolder(bucket.place("x"), patience=0.2).read("a")
+        ObjectFolder(bucket.place("x")).read("a")
+
+
+def test_a_server_that_is_gone_for_seconds_is_waited_for(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also longer than the client itself repeats, and in the middle of reading."""
+    monkeypatch.setattr(clients, "RETRY_SECONDS", 0.3)
+    gone: list[float] = [0.0]
+    schedule = Schedule(at=lambda *_: "reset" if time.monotonic() < gone[0] else None)
+    data = os.urandom(900_000)
+    with faulty(bucket, schedule) as (storage, proxy):
+        storage.put_new("a", data)
+        uses: list[Callable[[], object]] = [
+            lambda: storage.read("a") == data,
+            lambda: b"".join(storage.read_parts("a", 0, len(data))) == data,
+            lambda: [facts.name for facts in storage.walk()] == ["a"],
+            lambda: storage.put_new("b", b"x"),
+            lambda: storage.facts("b") is not None,
+        ]
+        for use in uses:
+            gone[0] = time.monotonic() + 1.5
+            assert use()
+        assert len(proxy.faults()) > len(uses)
 
 
 def test_an_answer_that_stalls_is_requested_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +297,7 @@ def test_azure_answers_to_the_same_laws_under_faults(container: str, monkeypatch
     with fault_proxy(endpoint, Schedule(11, 0.4, faults)) as proxy:
         account = endpoint.rpartition("/")[2]
         monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{proxy.endpoint}/{account}")
-        storage = ObjectFolder(f"{container}/laws", pause=0.01, patience=60)
+        storage = ObjectFolder(f"{container}/laws")
         data = {f"in/{number}": b"%d" % number * 3000 for number in range(4)}
         for name in data:
             storage.put_new(name, data[name])

@@ -12,7 +12,7 @@ from tests.storage.web import Web, serve
 
 from packline.errors import InputChanged, InputError
 from packline.sources.listing import expand
-from packline.storage import clients, objects
+from packline.storage import clients
 from packline.storage.inputs import input_state, open_input, read_fully, read_start
 
 pytest.importorskip("obstore", reason="object stores need packline[remote]")
@@ -22,7 +22,7 @@ DATA = bytes(number * number % 251 for number in range(500_000))
 @pytest.fixture
 def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     monkeypatch.setattr(clients, "STALL_SECONDS", 1)
-    monkeypatch.setattr(objects, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(clients, "RETRY_SECONDS", 0.5)
     folder = tmp_path / "served"
     folder.mkdir()
     (folder / "a.bin").write_bytes(DATA)

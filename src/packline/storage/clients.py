@@ -15,8 +15,8 @@ from typing import Any
 from packline.errors import StoreError
 from packline.storage.places import split_uri
 
-RETRIES = 3
-"""Repetitions by the client itself, within a second or two; `storage.requests` has the others."""
+RETRY_SECONDS = 5.0
+"""Time for which the client itself repeats a request, ten times at most."""
 STALL_SECONDS = 30
 """Longest time without a byte of an answer."""
 READ_SECONDS = 900
@@ -122,7 +122,7 @@ class Clients:
                 "timeout": timedelta(seconds=READ_SECONDS),
                 "read_timeout": timedelta(seconds=STALL_SECONDS),
             }
-        retry: Any = {"max_retries": RETRIES, "retry_timeout": timedelta(seconds=max(seconds, 180))}
+        retry: Any = {"retry_timeout": timedelta(seconds=RETRY_SECONDS)}
         common: dict[str, Any] = {"client_options": options, "retry_config": retry}
         if is_web(self.bucket):
             return stores.HTTPStore.from_url(self.bucket, **common)

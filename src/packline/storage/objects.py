@@ -30,7 +30,7 @@ from packline.storage.publication import WORK
 from packline.storage.requests import (
     FIRST_SECONDS,
     PATIENCE_SECONDS,
-    Attempts,
+    Pauses,
     is_missing_bucket,
     may_pass,
     status_of,
@@ -53,14 +53,6 @@ LARGEST_BYTES = 5 << 30
 """Largest object of a single put."""
 
 
-class _Passing(Exception):
-    """A failure that may pass: of the network, or of a store that may succeed at the next attempt."""
-
-    def __init__(self, error: StoreError) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
 class ObjectFolder:
     """A folder of an object store.
 
@@ -70,8 +62,6 @@ class ObjectFolder:
         place: URI of the folder.
         one_writer: the user promises that no other process writes into this folder; for stores that ignore
             conditions (`probe`).
-        pause: seconds of the first pause between attempts; each is twice as long as the last.
-        patience: seconds for which a request is attempted again.
 
     Raises:
         StoreError: not the URI of an object store.
@@ -79,17 +69,9 @@ class ObjectFolder:
 
     folder: Path | None = None
 
-    def __init__(
-        self,
-        place: str,
-        *,
-        one_writer: bool = False,
-        pause: float = 0.2,
-        patience: float = PATIENCE_SECONDS,
-    ) -> None:
+    def __init__(self, place: str, *, one_writer: bool = False) -> None:
         self.place = without_secrets(place).rstrip("/")
         self.one_writer = one_writer
-        self._pause, self._longest = pause, patience
         self._reached = False
         self._clients = Clients(place)
 
@@ -100,49 +82,65 @@ class ObjectFolder:
     def _key(self, name: str) -> str:
         return f"{self._clients.key}/{name}" if self._clients.key and name else self._clients.key or name
 
-    @property
-    def _patience(self) -> float:
-        return self._longest if self._reached else min(self._longest, FIRST_SECONDS)
-
-    def _once(self, action: str, name: str, request: Callable[[], T]) -> T:
-        """Result of one attempt.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-            _Passing: another attempt may succeed.
-            StoreError: it will not.
-        """
-        place, errors = join(self.place, name), obstore().exceptions.BaseError
-        try:
-            result = request()
-        except FileNotFoundError as error:
-            self._reached = True
-            if is_missing_bucket(error):
-                raise store_error(error, place, self._clients.scheme, action) from None
-            raise FileNotFoundError(2, "no such object", place) from None
-        except (errors, ValueError) as error:
-            self._reached |= status_of(error) > 0
-            failure = store_error(error, place, self._clients.scheme, action)
-            if may_pass(error):
-                raise _Passing(failure) from None
-            raise failure from None
-        self._reached = True
-        return result
-
     def request(self, action: str, name: str, request: Callable[[], T]) -> T:
-        """Result of a request that may be repeated.
+        """Result of a request, which is made again while its failure may pass.
+
+        The client itself repeats what it can for a few seconds, in which Python hears no Ctrl-C. So its time
+        is short, and a store that has answered before is waited for here.
+
+        Args:
+            action: what is done, for messages: `read`, `write`, `list` or `delete`.
 
         Raises:
             FileNotFoundError: there is no such object.
-            StoreError: all attempts have failed.
+            StoreError: refused, or failed for too long.
         """
-        attempts = Attempts(self._pause)
+        place, scheme, errors = join(self.place, name), self._clients.scheme, obstore().exceptions.BaseError
+        pauses = Pauses()
         while True:
             try:
-                return self._once(action, name, request)
-            except _Passing as failure:
-                if not attempts.wait(self._patience, failure.error.message):
-                    raise attempts.error(failure.error) from None
+                result = request()
+            except FileNotFoundError as error:
+                self._reached = True
+                if is_missing_bucket(error):
+                    raise store_error(error, place, scheme, action) from None
+                raise FileNotFoundError(2, "no such object", place) from None
+            except (errors, ValueError) as error:
+                self._reached |= status_of(error) > 0
+                failure = store_error(error, place, scheme, action)
+                if not may_pass(error):
+                    raise failure from None
+                pauses.wait(failure, PATIENCE_SECONDS if self._reached else FIRST_SECONDS)
+            else:
+                self._reached = True
+                return result
+
+    def _stream(self, action: str, name: str, begin: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """Items of a long answer; after a failure `begin` gives those that are left."""
+        items: Iterator[T] | None = None
+
+        def following() -> T | None:
+            nonlocal items
+            try:
+                items = begin() if items is None else items
+                return next(items, None)
+            except Exception:
+                items = None
+                raise
+
+        while (item := self.request(action, name, following)) is not None:
+            yield item
+
+    def _get(self, name: str, start: int, stop: int | None, **options: Any) -> Any | None:
+        """The client's answer with a range; None if the file ends before it."""
+        if start or stop is not None:
+            options["range"] = {"offset": start} if stop is None else (start, stop)
+        try:
+            return obstore().get(self.client(), self._key(name), options=options)
+        except Exception as error:
+            if status_of(error) == 416:
+                return None
+            raise
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """See `Storage.read`."""
@@ -150,42 +148,21 @@ class ObjectFolder:
             if self.facts(name) is None:
                 raise FileNotFoundError(2, "no such object", join(self.place, name))
             return b""
-        options: dict[str, Any] = {}
-        if stop is not None:
-            options = {"range": (start, stop)}
-        elif start:
-            options = {"range": {"offset": start}}
 
         def request() -> bytes:
-            try:
-                result = obstore().get(self.client(), self._key(name), options=options)
-                return bytes(result.bytes())
-            except Exception as error:
-                if status_of(error) == 416:  # the file ends before
-                    return b""
-                raise
+            found = self._get(name, start, stop)
+            return b"" if found is None else bytes(found.bytes())
 
         return self.request("read", name, request)
 
     def read_parts(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
-        """See `Storage.read_parts`; another attempt begins where the last one ended."""
-        parts: Any = None
+        """See `Storage.read_parts`."""
 
-        def next_part() -> Any:
-            nonlocal parts
-            try:
-                if parts is None:
-                    options: dict[str, Any] = {"range": (start, stop)}
-                    found = obstore().get(self.client(), self._key(name), options=options)
-                    parts = iter(found.stream(PART_BYTES))
-                return next(parts, None)
-            except Exception as error:
-                parts = None
-                if status_of(error) == 416:  # the file ends before
-                    return None
-                raise
+        def parts() -> Iterator[Any]:
+            found = self._get(name, start, stop) if start < stop else None
+            return iter(()) if found is None else iter(found.stream(PART_BYTES))
 
-        while start < stop and (part := self.request("read", name, next_part)) is not None:
+        for part in self._stream("read", name, parts):
             start += len(part)
             yield memoryview(part)
 
@@ -217,23 +194,11 @@ class ObjectFolder:
         """The client's facts of all objects in a folder, with their keys."""
         last = ""
 
-        def listing() -> Any:
-            return obstore().list(
-                self.client(), self._key(folder) or None, offset=last or None, chunk_size=LISTED
-            )
+        def pages() -> Iterator[Any]:
+            key = self._key(folder) or None
+            return iter(obstore().list(self.client(), key, offset=last or None, chunk_size=LISTED))
 
-        pages: Any = None
-
-        def next_page() -> Any:
-            nonlocal pages
-            try:
-                pages = listing() if pages is None else pages
-                return next(pages, None)
-            except Exception:  # another attempt begins after the last name
-                pages = None
-                raise
-
-        while (page := self.request("list", folder, next_page)) is not None:
+        for page in self._stream("list", folder, pages):
             for meta in page:
                 last = meta["path"]
                 yield meta
@@ -312,41 +277,36 @@ class ObjectFolder:
 
     def _create(self, name: str, data: bytes | memoryview, checksum: str) -> bool:
         """Create an object; False if it existed with the same bytes."""
-        attempts = Attempts(self._pause)
-        while True:
-            failure: StoreError | None = None
-            try:
-                if self._once("write", name, lambda: self._put(name, data, checksum)):
-                    return True
-            except _Passing as passing:
-                failure = passing.error
-            if (found := self._head(name)) is not None:
-                self._compare(name, found, len(data), checksum)
-                return False
-            if not attempts.wait(self._patience, failure.message if failure else ""):
-                failure = failure or StoreError(
-                    f"cannot create {join(self.place, name)}: the store reports that it exists, and has none",
-                    hint="run the same command again: finished work is kept",
-                )
-                raise attempts.error(failure)
 
-    def _put(self, name: str, data: bytes | memoryview, checksum: str) -> bool:
-        """Put an object if there is none; False if the store reports that there is one."""
+        def create() -> bool:
+            try:
+                self._put(name, data, checksum)
+                return True
+            except obstore().exceptions.BaseError as error:
+                if not may_pass(error) or (found := self._head(name)) is None:
+                    raise
+            self._compare(name, found, len(data), checksum)
+            return False
+
+        return self.request("write", name, create)
+
+    def _put(self, name: str, data: bytes | memoryview, checksum: str) -> None:
+        """Put an object if there is none.
+
+        Raises:
+            AlreadyExistsError: the store reports that there is one.
+        """
         module = obstore()
         if self.one_writer and self._head(name) is not None:
-            return False
-        try:
-            module.put(
-                self._clients.writer(len(data)),
-                self._key(name),
-                data,
-                mode="overwrite" if self.one_writer else "create",
-                attributes={CHECKSUM: checksum},
-                use_multipart=False,
-            )
-        except module.exceptions.AlreadyExistsError:
-            return False
-        return True
+            raise module.exceptions.AlreadyExistsError
+        module.put(
+            self._clients.writer(len(data)),
+            self._key(name),
+            data,
+            mode="overwrite" if self.one_writer else "create",
+            attributes={CHECKSUM: checksum},
+            use_multipart=False,
+        )
 
     def _compare(self, name: str, found: tuple[FileFacts, str], size: int, checksum: str) -> None:
         """Refuse an object with other bytes.

@@ -1,7 +1,7 @@
-"""Requests to object stores: many in threads, each attempted again, and their errors in packline's form.
+"""Requests to object stores: many in threads, made again, and their errors in packline's form.
 
 in_threads   results in order, with bounded memory
-attempts     pauses with jitter, each longer than the last, until patience ends
+Pauses       between attempts, until patience ends
 errors       without secrets: the messages of clients contain whole answers of servers, among them signed
              addresses and key ids, so only status, code and sentence of an answer are taken from them
 """
@@ -73,6 +73,11 @@ def is_missing_bucket(error: BaseException) -> bool:
     return any(code in str(error) for code in ("NoSuchBucket", "ContainerNotFound"))
 
 
+def is_conflict(error: BaseException) -> bool:
+    """True if a store reports that an object exists; its own write may have been the first."""
+    return type(error).__name__ == "AlreadyExistsError"
+
+
 def is_refused(error: BaseException) -> bool:
     """True if an answer refuses access, or says that the credentials have run out.
 
@@ -96,6 +101,8 @@ def may_pass(error: BaseException) -> bool:
     True
     """
     text, status = str(error), status_of(error)
+    if is_conflict(error):
+        return True
     if any(sign in text for sign in _FINAL):
         return False
     if not status:
@@ -113,6 +120,8 @@ def reason_of(error: BaseException) -> str:
     'status 503, SlowDown: Reduce'
     """
     text = str(error)
+    if is_conflict(error):
+        return "the store reports that it exists, and has none"
     if status := status_of(error):
         code, message = _CODE.search(text), _MESSAGE.search(text)
         name = code[1] if code else http.client.responses.get(status, "")
@@ -152,10 +161,10 @@ def store_error(error: BaseException, place: str, scheme: str, action: str) -> S
         return StoreError(f"{start}: no credentials were found", hint=ACCESS[scheme])
     if is_refused(error):
         return StoreError(f"{start}: access refused: {reason}", hint=ACCESS[scheme])
-    if not status and _SENT.search(str(error)) is None:
+    if not (status or is_conflict(error) or _SENT.search(str(error))):
         return StoreError(f"{start}: {reason}", hint=ACCESS[scheme])
     hint = "run the same command again: finished work is kept"
-    if not status:
+    if not (status or is_conflict(error)):
         hint = f"check the network and the endpoint, then {hint}"
     return StoreError(f"{start}: {reason}", hint=hint)
 
@@ -212,8 +221,9 @@ def map_in_threads(function: Callable[[T], U], values: Iterable[T], threads: int
 
 PATIENCE_SECONDS = 180.0
 """Time for which a store that has answered before may fail."""
-FIRST_SECONDS = 5.0
-"""The same for one that has never answered: its address may be wrong."""
+FIRST_SECONDS = 2.0
+"""The same for one that has never answered, beside the seconds of the client: its address may be wrong."""
+FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 15.0
 LOG_AFTER_SECONDS = 15.0
 """Time after which repeated failures are logged, once a minute at most."""
@@ -223,42 +233,24 @@ LOG = logging.getLogger("packline.storage")
 _logged = -MINUTE
 
 
-class Attempts:
-    """Pauses between the attempts at one request.
+class Pauses:
+    """Pauses between the attempts at one request, each about twice as long as the last."""
 
-    Args:
-        pause: seconds of the first pause; each next one is twice as long, up to 15 seconds.
+    def __init__(self) -> None:
+        self._began, self._pause = time.monotonic(), FIRST_PAUSE
 
-    >>> attempts = Attempts(0.001)
-    >>> attempts.wait(1), attempts.wait(0)
-    (True, False)
-    """
+    def wait(self, failure: StoreError, patience: float) -> None:
+        """Pause before the next attempt, for which less than `patience` seconds may have passed.
 
-    def __init__(self, pause: float) -> None:
-        self._pause = pause
-        self._began = time.monotonic()
-        self.number = 1
-
-    def wait(self, patience: float, reason: str = "") -> bool:
-        """Pause before the next attempt; False, at once, if more than `patience` seconds have passed.
-
-        Args:
-            reason: what failed, for the log.
+        Raises:
+            StoreError: the failure, where it has lasted for too long.
         """
         global _logged
         now = time.monotonic()
         if (seconds := now - self._began) > patience:
-            return False
+            raise StoreError(f"{failure.message} (for {seconds:.0f} s)", hint=failure.hint) from None
         if seconds > LOG_AFTER_SECONDS and now - _logged >= MINUTE:
             _logged = now
-            LOG.warning("requests have failed for %d s and are repeated: %s", seconds, reason)
+            LOG.warning("requests have failed for %d s and are repeated: %s", seconds, failure.message)
         time.sleep(self._pause * random.uniform(0.5, 1.5))
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
-        self.number += 1
-        return True
-
-    def error(self, last: StoreError) -> StoreError:
-        """Error for the end of patience, of the last failure."""
-        seconds = time.monotonic() - self._began
-        times = f" ({self.number} attempts in {seconds:.0f} s)" if self.number > 1 else ""
-        return StoreError(f"{last.message}{times}", hint=last.hint)
