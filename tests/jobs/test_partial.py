@@ -50,7 +50,7 @@ def test_pauses_double_up_to_the_longest(replay: Replay, monkeypatch: pytest.Mon
     now = 0.0
     monkeypatch.setattr(partial, "time", SimpleNamespace(monotonic=lambda: now))
     storage, times = LocalFolder(replay.folder), list[float]()
-    publisher = Publisher(storage, plan_of(storage), CommittedReceipts(storage, is_remote=False))
+    publisher = Publisher(storage, plan_of(storage), CommittedReceipts(storage))
     monkeypatch.setattr(publisher, "publish", lambda: times.append(now))
     for tenth in range(1300):
         now = tenth / 10
@@ -71,7 +71,7 @@ def test_a_slice_publishes_what_others_have_committed(replay: Replay) -> None:
 
     slices = []
     for _ in range(2):
-        committed = CommittedReceipts(Counted(replay.folder), is_remote=False)
+        committed = CommittedReceipts(Counted(replay.folder))
         slices.append((committed, Publisher(storage, plan_of(storage), committed)))
     expected: list[str] = []
     for number, name in enumerate([web[0], web[1], web[3], web[2]]):
