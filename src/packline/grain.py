@@ -97,7 +97,7 @@ class RowsSource:
         return {name: values[0] for name, values in self._read([operator.index(row)]).items()}
 
     def _getitems(self, rows: Sequence[int]) -> list[Batch]:
-        """Several rows in one read, where grain asks for all of a batch; release 0.2.18 reads them singly."""
+        """Several rows in one read, for releases of grain that read batches; 0.2.18 reads row by row."""
         batch = self._read(rows)
         return [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
 

@@ -89,11 +89,11 @@ class Copies(NamedTuple):
         return Copies(shards, cut.starts.tolist(), stops, self.rows[cut.ranges], cut.pieces)
 
     def part(self, first: int, last: int) -> Copies:
-        """Those of rows `first` to `last` alone."""
+        """Ranges of rows `first` to `last` alone."""
         return self._slice(first, *self.rows.searchsorted([first, last]).tolist())
 
     def parts(self, size: int, count: int) -> list[Copies]:
-        """Those of rows 0 to `size`, of the `size` rows after them, and so on: `count` parts."""
+        """Ranges of rows 0 to `size`, of the `size` rows after them, and so on: `count` parts."""
         firsts = range(0, size * count, size)
         bounds = self.rows.searchsorted([*firsts, size * count]).tolist()
         return [self._slice(*where) for where in zip(firsts, bounds, bounds[1:], strict=False)]
@@ -106,7 +106,7 @@ class Copies(NamedTuple):
 
     @classmethod
     def join(cls, parts: Sequence[Copies], places: Sequence[np.ndarray]) -> Copies:
-        """Those of several local sources; see `PlannedRows.join`."""
+        """Ranges of several local sources; see `PlannedRows.join`."""
         rows = np.concatenate([place[part.rows] for part, place in zip(parts, places, strict=True)])
         order = rows.argsort(kind="stable")
         numbers = order.tolist()
@@ -321,8 +321,8 @@ class PlannedRows(NamedTuple):
 def _joined(views: list[Any], dtype: np.dtype) -> np.ndarray:
     """One array of many.
 
-    The main thread joins them as bytes, which is fastest and holds the GIL. Another one leaves it to the
-    trainer while NumPy copies, and while pages are read from a disk.
+    The main thread joins them as bytes, which is fastest and holds the GIL. In a thread, NumPy copies them
+    and releases the GIL, so that the trainer runs while pages are read from a disk.
     """
     if threading.current_thread() is threading.main_thread():
         return np.frombuffer(b"".join(views), dtype)

@@ -1,6 +1,6 @@
 """Rows: a store's documents as training sequences of one length, chosen at reading time.
 
-    store ── Selection ── packing ── spans ── fill ── arrays
+    store ── Selection ── packing ── spans ── copies ── arrays
              which, order  which row  of a batch       tokens, targets, position_ids, segment_ids [B, L]
 
     rows = store.rows(seq_len=4096, packing="best_fit")
