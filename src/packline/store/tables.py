@@ -238,7 +238,7 @@ class TableRows(Sequence[E], Generic[E]):
         return f"<{len(self):,} rows of {self.file}>"
 
 
-def check_schema(path: StorePath, found: pa.Schema, expected: pa.Schema) -> None:
+def check_schema(path: object, found: pa.Schema, expected: pa.Schema) -> None:
     """Refuse a table with other columns.
 
     Raises:
