@@ -121,8 +121,7 @@ class Copies(NamedTuple):
         """Pieces that hold them and their bytes of `NAME.loss`."""
         if self.pieces is None:
             return set()
-        masks = self.pieces.masks
-        return {*self.pieces.numbers, *(() if masks is None else masks[:, 0].tolist())}
+        return {*self.pieces.numbers, *(self.pieces.masks or ())}
 
     def tokens(self, held: Held) -> list[np.ndarray]:
         """Tokens of each.

@@ -316,8 +316,8 @@ class PieceRanges(NamedTuple):
     """Piece of each."""
     begins: list[int]
     """First number of each within its piece."""
-    masks: np.ndarray | None
-    """int64 `[N, 2]`: pieces of the masks of each range, and of the number after it; None without masks."""
+    masks: list[int] | None
+    """Piece of the loss mask of each; None without masks."""
 
     def part(self, start: int, stop: int) -> PieceRanges:
         """Some of them."""
@@ -394,13 +394,16 @@ def cut_ranges(shards: Sequence[Shard], starts: Sequence[int], lengths: Sequence
     Raises:
         CorruptStore: a range is outside of its shard.
     """
-    distinct, of_ranges = _numbered(shards)
+    distinct = {shard: number for number, shard in enumerate(dict.fromkeys(shards))}
+    of_ranges = np.array([distinct[shard] for shard in shards], np.int64)
     ranges = [_ranges_of(shard.token_ranges) for shard in distinct]
     per_piece = ranges[0].per_piece if ranges else 1
     begins = np.array(starts, np.int64)
-    sizes = np.array([len(one) for one in ranges], np.int64)[of_ranges]
     ends = begins + np.array(lengths, np.int64)
-    _check_places(shards, begins, ends, sizes)
+    sizes = np.array([len(one) for one in ranges], np.int64)[of_ranges]
+    if (wrong := np.flatnonzero((begins < 0) | (ends > sizes))).size:
+        place = int(wrong[0])
+        raise wrong_place(shards[place], int(begins[place]), int(ends[place]))
     first = begins // per_piece
     counts = (ends - 1) // per_piece - first + 1
     which = np.arange(len(counts)).repeat(counts)
@@ -412,45 +415,11 @@ def cut_ranges(shards: Sequence[Shard], starts: Sequence[int], lengths: Sequence
     masks = None
     losses = [None if shard.loss_ranges is None else _ranges_of(shard.loss_ranges) for shard in distinct]
     if any(one is not None for one in losses):
-        # A shard without a mask needs no other pieces than its tokens'.
+        # A byte per token: the mask of a cut is in one piece.
         firsts = np.array([-1 if one is None else one.first for one in losses], np.int64)[of_cuts]
-        places = np.stack([begins, np.minimum(ends, sizes[which] - 1)], axis=1)
-        size = ranges[0].piece_bytes
-        masks = np.where(firsts < 0, numbers, firsts + places.T // size).T
+        masks = np.where(firsts < 0, numbers, firsts + begins // ranges[0].piece_bytes).tolist()
     found = PieceRanges(numbers.tolist(), (begins - piece * per_piece).tolist(), masks)
     return CutRanges(which, begins, ends - begins, found)
-
-
-def find_pieces(shards: Sequence[Shard], places: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Pieces that hold single tokens, and the places of the tokens in their pieces.
-
-    Raises:
-        CorruptStore: a place is outside of its shard.
-    """
-    distinct, of_places = _numbered(shards)
-    ranges = [_ranges_of(shard.token_ranges) for shard in distinct]
-    per_piece = ranges[0].per_piece if ranges else 1
-    begins = np.array(places, np.int64)
-    _check_places(shards, begins, begins + 1, np.array([len(one) for one in ranges], np.int64)[of_places])
-    pieces = np.array([one.first for one in ranges], np.int64)[of_places] + begins // per_piece
-    return pieces.tolist(), (begins % per_piece).tolist()
-
-
-def _numbered(shards: Sequence[Shard]) -> tuple[list[Shard], np.ndarray]:
-    """Shards, each once, and the number of each given one among them, int64 `[N]`."""
-    numbers = {shard: number for number, shard in enumerate(dict.fromkeys(shards))}
-    return list(numbers), np.array([numbers[shard] for shard in shards], np.int64)
-
-
-def _check_places(shards: Sequence[Shard], begins: np.ndarray, ends: np.ndarray, sizes: np.ndarray) -> None:
-    """Refuse ranges outside of their shards.
-
-    Raises:
-        CorruptStore: there is one.
-    """
-    if (wrong := np.flatnonzero((begins < 0) | (ends > sizes))).size:
-        place = int(wrong[0])
-        raise wrong_place(shards[place], int(begins[place]), int(ends[place]))
 
 
 def _ranges_of(numbers: NumberRanges) -> Ranges:
