@@ -86,9 +86,15 @@ def test_what_is_due_is_there_and_waits_are_counted(local: Store, tmp_path: Path
         assert waits[True] < waits[False]
 
 
+@pytest.fixture
+def few_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen requests at a time."""
+    monkeypatch.setattr(fetching, "THREADS", 16)
+
+
 def many_shards(folder: Path, documents: int) -> Store:
-    """More shards than requests are made at a time."""
-    return make_store(folder / "store", [lengths_of(documents, seed) for seed in range(4 * fetching.THREADS)])
+    """More shards than sixteen requests at a time."""
+    return make_store(folder / "store", [lengths_of(documents, seed) for seed in range(64)])
 
 
 def in_a_thread(read: Callable[[], object], seconds: float = 60) -> list[object]:
@@ -107,6 +113,7 @@ def in_a_thread(read: Callable[[], object], seconds: float = 60) -> list[object]
     return found
 
 
+@pytest.mark.usefixtures("few_threads")
 def test_more_shards_than_requests_at_a_time_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +135,7 @@ def test_more_shards_than_requests_at_a_time_are_checked(
         assert in_a_thread(read) == [[True, True, True]]
 
 
+@pytest.mark.usefixtures("few_threads")
 def test_damage_of_everything_that_arrives_is_an_error(tmp_path: Path) -> None:
     """No thread that fetches waits for checksums in order to locate damage."""
     local = many_shards(tmp_path, 3)
@@ -136,6 +144,19 @@ def test_damage_of_everything_that_arrives_is_an_error(tmp_path: Path) -> None:
         rows = remote.rows(256)
         (found,) = in_a_thread(lambda: rows.read(np.arange(0, len(rows), 3)))
         assert isinstance(found, CorruptStore) and "arrived damaged: expected the checksum" in str(found)
+
+
+def test_small_pieces_of_a_store_larger_than_the_cache_are_not_in_its_folder(tmp_path: Path) -> None:
+    local, cache = (
+        make_store(tmp_path / "store", [lengths_of(100, seed) for seed in range(10)]),
+        tmp_path / "cache",
+    )
+    assert local.manifest.store_bytes > 2 << 20
+    with standing_for_bucket(Faults(local.path)) as storage:
+        rows = [store.rows(256) for store in (local, Store(PLACE, CacheSettings(str(cache), 1 << 20)))]
+        for batch in zip(*(Loader(one, batch_size=8, epochs=1) for one in rows), strict=True):
+            assert same_arrays(*batch)
+        assert storage.bytes > 2 << 20 and not list(cache.rglob("*-64"))
 
 
 def test_what_is_expected_and_evicted_is_held_until_it_is_read(local: Store, tmp_path: Path) -> None:

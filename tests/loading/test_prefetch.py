@@ -26,9 +26,9 @@ time.sleep(0.01)
 print(next(batches), end="")  # made by the thread
 """
 MEMORY = """
-from packline.storage.cache import CacheMemory, write_all
+from packline.storage.cache import CacheMemory
 cache = CacheMemory(100)
-cache.add("key", 1, lambda file: write_all(file, b"1"))
+cache.add("key", 1, lambda sink: sink(b"1", 0))
 print(cache.path("key").read_text(), end="")
 """
 

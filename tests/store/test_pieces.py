@@ -18,7 +18,7 @@ from tests.store.stores import relist
 
 from packline.errors import CorruptStore, OutOfSpace, StoreError
 from packline.facade import Store
-from packline.storage.cache import CacheFolder, write_all
+from packline.storage.cache import Cache, CacheFolder, CacheMemory, Sink
 from packline.store import fetching
 from packline.store import shard as shard_module
 from packline.store.paths import CacheSettings
@@ -147,22 +147,24 @@ def test_a_full_disk_of_the_cache_is_an_error(
 def test_other_files_and_open_maps_outlive_eviction(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("kept")
     cache = CacheFolder(tmp_path, 10)
-    held = cache.add("a" * 32, 8, lambda file: write_all(file, b"12345678"))
+    held = cache.add("a" * 32, 8, lambda sink: sink(b"12345678", 0))
     (tmp_path / "pieces-1" / "aa" / "notes.txt").write_text("kept too")
-    cache.add("b" * 32, 8, lambda file: write_all(file, b"abcdefgh"))
+    cache.add("b" * 32, 8, lambda sink: sink(b"abcdefgh", 0))
     assert cache.find("a" * 32) is None and bytes(held) == b"12345678"
     assert (tmp_path / "mine").exists() and (tmp_path / "pieces-1" / "aa" / "notes.txt").exists()
 
 
-def test_what_is_due_late_is_evicted_before_what_is_due_soon(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_what_is_due_late_is_evicted_before_what_is_due_soon(in_memory: bool, tmp_path: Path) -> None:
     import time
 
-    cache, now = CacheFolder(tmp_path, 40), time.time()
+    cache: Cache = CacheMemory(40) if in_memory else CacheFolder(tmp_path, 40)
+    now = time.time()
     for letter, due in (("a", 900.0), ("b", 100.0), ("c", 0.0), ("d", 500.0)):
-        cache.add(letter * 32, 10, lambda file: write_all(file, bytes(10)), now + due if due else 0.0)
+        cache.add(letter * 32, 10, lambda sink: sink(bytes(10), 0), now + due if due else 0.0)
     left = []
     for letter in "efgh":
-        cache.add(letter * 32, 4, lambda file: write_all(file, bytes(4)), now + 50)
+        cache.add(letter * 32, 4, lambda sink: sink(bytes(4), 0), now + 50)
         left.append("".join(one for one in "abcd" if cache.path(one * 32) is not None))
     assert left == ["abd", "bd", "bd", "bd"] or left == ["abd", "abd", "bd", "bd"], left
 
@@ -170,10 +172,10 @@ def test_what_is_due_late_is_evicted_before_what_is_due_soon(tmp_path: Path) -> 
 def test_room_is_kept_for_pieces_that_are_being_written(tmp_path: Path) -> None:
     cache = CacheFolder(tmp_path, 30)
 
-    def others(file: int) -> None:
+    def others(sink: Sink) -> None:
         for letter in "bcde":
-            cache.add(letter * 32, 10, lambda other: write_all(other, bytes(10)))
-        write_all(file, bytes(10))
+            cache.add(letter * 32, 10, lambda sink: sink(bytes(10), 0))
+        sink(bytes(10), 0)
 
     cache.add("a" * 32, 10, others)
     assert sum(file.stat().st_size for file in pieces_in(tmp_path)) == 30

@@ -12,7 +12,7 @@ recorded. A stream is reused as a whole.
 The earlier store is not trusted: every file that is taken over is read, and compared with the checksum in the
 unit's receipt, which is listed in the manifest. A unit with a missing or damaged file is run as usual, and
 reported. Files are linked next to where unfinished units are written, never there: no process writes into
-a link. After a crash the same command goes on: what is committed is committed, the rest is planned again.
+a link. The same command resumes after a crash: what is committed stays, the rest is planned again.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Reuse:
         return matches, ReusePlanned(store, list(sources.values()), self._read_bytes, damaged)
 
     def _equal(self, unit: Unit, *, strict: bool) -> EarlierUnit | str:
-        """The same unit of the earlier store, or one line that tells why there is none."""
+        """The same unit of the earlier store, or one line with the reason why there is none."""
         earlier, source = self.earlier, self._names[unit.source]
         files = [self._files[span.file] for span in unit.spans]
         if source not in earlier.names:

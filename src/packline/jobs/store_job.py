@@ -262,7 +262,7 @@ class StoreJob(Job[Unit, R, S]):
         self.committed.refresh()
 
     def _planned(self) -> Plan:
-        """Plan, for whoever joins, reads or finishes the build."""
+        """Plan, for all that join, read or finish the build."""
         inputs = [(entry.source, entry.name, entry.bytes) for entry in self.inputs()]
         return Plan(
             build=build_mark(self.recipe, self.tokenizer.fingerprint, inputs),

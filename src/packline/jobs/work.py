@@ -373,7 +373,7 @@ process and all those forked from it have ended, or the job."""
 
 
 def _clear_ended(folder: Path) -> None:
-    """Remove the unfinished files of processes that have ended: those that nobody has locked."""
+    """Remove the unfinished files of processes that have ended: those that no process has locked."""
     for path in folder.glob("*/"):
         lock = path.with_name(f"{path.name}.lock")
         if lock.exists() and not is_locked(lock):

@@ -154,7 +154,7 @@ class FetchAhead:
             return CHUNK
         mirrors = self.mirrors(loader.schedule.stages)
         latency = max(one.traffic.latency for one in mirrors)
-        most = min(one.cache.most for one in mirrors)
+        most = min(one.pieces.room for one in mirrors)
         return window_steps(latency, self._seconds, self._bytes, most)
 
     def take(self, step: int) -> list[BatchPart] | None:

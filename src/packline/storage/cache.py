@@ -27,6 +27,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -49,6 +50,8 @@ ABANDONED = 3600
 
 Check = Callable[[np.ndarray], PacklineError | None]
 """Finds the damage of bytes."""
+Sink = Callable[[bytes | memoryview, int], None]
+"""Takes bytes, and their place in the piece."""
 
 
 def undamaged(data: np.ndarray) -> None:
@@ -65,13 +68,13 @@ class Cache(Protocol):
         """A piece, uint8 `[N]`, valid as long as the array exists; None if it is absent."""
 
     def add(
-        self, key: str, size: int, write: Callable[[int], None], due: float = 0.0, check: Check = undamaged
+        self, key: str, size: int, write: Callable[[Sink], None], due: float = 0.0, check: Check = undamaged
     ) -> np.ndarray:
         """Keep a piece.
 
         Args:
             size: its bytes.
-            write: writes them to a file descriptor.
+            write: passes them on, from any number of places.
             due: time at which it will be used, in seconds since the epoch; 0: now.
             check: finds the damage of what was written, before anyone else can find it.
 
@@ -101,7 +104,7 @@ class CacheFolder:
 
     >>> import tempfile
     >>> cache = CacheFolder(Path(tempfile.mkdtemp()), 1 << 20)
-    >>> cache.add("0" * 32, 2, lambda file: write_all(file, b"ab")).tolist()
+    >>> cache.add("0" * 32, 2, lambda sink: sink(b"ab", 0)).tolist()
     [97, 98]
     >>> cache.find("0" * 32).tolist(), cache.find("1" * 32)
     ([97, 98], None)
@@ -132,7 +135,7 @@ class CacheFolder:
         return found
 
     def add(
-        self, key: str, size: int, write: Callable[[int], None], due: float = 0.0, check: Check = undamaged
+        self, key: str, size: int, write: Callable[[Sink], None], due: float = 0.0, check: Check = undamaged
     ) -> np.ndarray:
         """See `Cache.add`.
 
@@ -146,7 +149,7 @@ class CacheFolder:
                 path.parent.mkdir(exist_ok=True)
                 descriptor = self._reserve(size, waiting)
                 try:
-                    write(descriptor)
+                    write(partial(write_all, descriptor))
                 finally:
                     os.close(descriptor)
                 found = _map(waiting)
@@ -242,7 +245,7 @@ class CacheMemory:
 
     >>> cache = CacheMemory(4)
     >>> for key in "ab":
-    ...     _ = cache.add(key, 3, lambda file: write_all(file, b"xyz"))
+    ...     _ = cache.add(key, 3, lambda sink: sink(b"xyz", 0))
     >>> cache.find("a"), cache.find("b").tolist()
     (None, [120, 121, 122])
     """
@@ -264,26 +267,38 @@ class CacheMemory:
         return found[1]
 
     def add(
-        self, key: str, size: int, write: Callable[[int], None], due: float = 0.0, check: Check = undamaged
+        self, key: str, size: int, write: Callable[[Sink], None], due: float = 0.0, check: Check = undamaged
     ) -> np.ndarray:
         """See `Cache.add`."""
-        file = os.memfd_create("packline")
-        try:
-            write(file)
-            found = _map(Path(f"/proc/self/fd/{file}"))
-        finally:
-            os.close(file)
+        data, ends = np.empty(size, np.uint8), [0]
+
+        def take(part: bytes | memoryview, place: int) -> None:
+            data[place : place + len(part)] = np.frombuffer(part, np.uint8)
+            ends.append(place + len(part))
+
+        write(take)
+        found = data[: max(ends)]
+        found.flags.writeable = False
         if (damage := check(found)) is not None:
             raise damage
-        self.drop(key)
-        now = time.time()
-        while self._pieces and self._used + size > self.most:
-            pieces = list(self._pieces.items())
-            past = [(kept[0], other) for other, kept in pieces if kept[0] <= now]
-            self.drop(min(past)[1] if past else max((kept[0], other) for other, kept in pieces)[1])
-        self._pieces[key] = (max(due, now), found)
-        self._used += size
+        self._pieces[key] = (max(due, time.time()), found)
+        self._used += len(found)
+        if self._used > self.most:
+            self._evict(key)
         return found
+
+    def _evict(self, kept: str) -> None:
+        """Delete pieces, but for one, until `ROOM` of the limit is in use; the past ones first."""
+        pieces, now = list(self._pieces.items()), time.time()
+        self._used = used = sum(len(data) for _, (_, data) in pieces)
+        past = sorted((when, key) for key, (when, _) in pieces if when <= now)
+        future = sorted(((when, key) for key, (when, _) in pieces if when > now), reverse=True)
+        for _, key in (*past, *future):
+            if used <= self.most * ROOM:
+                break
+            if key != kept and (gone := self._pieces.pop(key, None)) is not None:
+                used -= len(gone[1])
+        self._used = used
 
     def expect(self, key: str, due: float) -> bool:
         """See `Cache.expect`."""

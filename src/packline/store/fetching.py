@@ -1,6 +1,6 @@
 """Requests for ranges of remote files, made by threads in the order in which their bytes are due.
 
-    request(...)  ──> queue by time of use ──> 16 threads ──> bytes, or an error
+    request(...)  ──> queue by time of use ──> 64 threads ──> bytes, or an error
                                                   └─ a request that takes too long is made again
 
 What is needed now goes before what is fetched ahead. A slow request is repeated by the reader that waits for
@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from packline.errors import CorruptStore, PacklineError
-from packline.storage.cache import write_all
+from packline.storage.cache import Sink
 from packline.storage.places import open_storage
 from packline.storage.protocol import Storage
 from packline.storage.relay import needs_relay, relayed
 
-THREADS = 16
+THREADS = 64
 HEDGE_SECONDS = 2.0
 """Seconds after which a request that a reader waits for is made again: p99.9 of S3's first byte."""
 
@@ -69,8 +69,8 @@ class Arriving:
         self.taken = 0
         """Bytes that were written so far."""
 
-    def write(self, size: int, file: int) -> None:
-        """Write the next bytes to a file, fewer if no more arrive."""
+    def write(self, size: int, sink: Sink) -> None:
+        """Pass on the next bytes, fewer if no more arrive."""
         offset = 0
         while offset < size:
             if not len(self._rest):
@@ -78,7 +78,7 @@ class Arriving:
                     return
                 self._rest = memoryview(part)
             some, self._rest = self._rest[: size - offset], self._rest[size - offset :]
-            write_all(file, some, offset)
+            sink(some, offset)
             offset += len(some)
             self.taken += len(some)
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from packline.errors import PacklineError, StoreError
 from packline.fingerprint import hash_bytes
-from packline.storage.cache import Cache, TemporaryCache, write_all
+from packline.storage.cache import Cache, CacheMemory, Sink, TemporaryCache
 from packline.storage.places import HUB
 from packline.store.fetching import Fetcher, Request, Traffic, missing
 from packline.store.files import FileEntry
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 PIECE_BYTES = 1 << 20
 """Bytes of a piece of a store that fits into the cache."""
+COMING_BYTES = 256 << 20
+"""Bytes of small pieces that a process keeps for coming steps."""
 RANGE_BYTES = 8 << 20
 """Bytes of a request: 8 to 16 MiB have the best ratio of rate and price on S3."""
 FRESH_BYTES = 8 << 30
@@ -82,15 +84,16 @@ class Mirror:
 
     @cached_property
     def pieces(self) -> RemotePieces:
-        """Pieces of its files: small ones, of a store that is larger than the cache.
+        """Pieces of its files: of a store that is larger than the cache, small ones in memory.
 
-        What a row needs of such a store is seldom in the cache, and is fetched for this row alone.
+        What a row needs of such a store is fetched for this row alone, and hardly ever used again.
         """
         assert self.manifest is not None
-        shards, most = self.manifest.shards, self.cache.most
-        is_large = self.manifest.store_bytes > most and has_small_blocks(shards)
-        size = BLOCK_BYTES if is_large else PIECE_BYTES
-        return RemotePieces(self.place, self.cache, self.fetcher, self.bring_sums, size)
+        most = self.cache.most
+        cache, size = self.cache, PIECE_BYTES
+        if self.manifest.store_bytes > most and has_small_blocks(self.manifest.shards):
+            cache, size = CacheMemory(min(most, COMING_BYTES)), BLOCK_BYTES
+        return RemotePieces(self.place, cache, self.fetcher, self.bring_sums, size, most)
 
     @property
     def folder(self) -> Path:
@@ -303,7 +306,7 @@ def _reopen(place: str, settings: CacheSettings, fresh: bool, manifest: Manifest
     return mirror
 
 
-def _write(requests: Iterable[Request], file: int) -> None:
-    """Write what requests bring, as it arrives."""
+def _write(requests: Iterable[Request], sink: Sink) -> None:
+    """Pass on what requests bring, as it arrives."""
     for request in requests:
-        write_all(file, request.wait(), request.start)
+        sink(request.wait(), request.start)

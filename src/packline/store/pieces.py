@@ -69,6 +69,7 @@ class RemotePieces:
         fetcher: makes the requests.
         bring_sums: brings the checksums of the blocks of files.
         size: bytes of a piece, a multiple of those of a block.
+        most: bytes that one batch may need.
     """
 
     def __init__(
@@ -78,8 +79,11 @@ class RemotePieces:
         fetcher: Fetcher,
         bring_sums: Callable[[Iterable[RemoteFile]], None],
         size: int,
+        most: int,
     ) -> None:
-        self.size = size
+        self.size, self.room = size, cache.most
+        """Bytes of a piece, and those that are kept."""
+        self._most_needed = most
         self._place, self._cache, self._fetcher, self._bring_sums = place, cache, fetcher, bring_sums
         self._files: list[FilePieces] = []
         self._ends: list[int] = []
@@ -300,7 +304,7 @@ class RemotePieces:
         return array
 
     def _check_room(self, needed: int) -> None:
-        most = self._cache.most
+        most = self._most_needed
         if needed > most:
             raise StoreError(
                 f"{self._place}: a batch needs {needed:,} bytes of the cache: expected cache_bytes of "

@@ -3,7 +3,7 @@
     shard.lengths, .offsets     `NAME.idx`       mapped; its checksum compared
     shard.tokens                `NAME.bin`       mapped; its size compared
     shard.token_ranges          `NAME.bin`       the same, for reading ranges
-    shard.loss, .loss_ranges    `NAME.loss`      likewise, where the shard has one
+    shard.loss, .loss_ranges    `NAME.loss`      the same, where the shard has one
     shard.provenance(i)         `NAME.docs.parquet`, a row group; its checksum compared
 
 Where the files are is the business of `StoreFiles`: of an object store, an index is brought whole, and of
