@@ -103,15 +103,12 @@ class Ledger(msgspec.Struct, kw_only=True):
 
     def __add__(self, other: Ledger) -> Ledger:
         total = Ledger(rejected=dict(self.rejected))
-        if self.filtered is not msgspec.UNSET or other.filtered is not msgspec.UNSET:
-            total.filtered = (self.filtered or 0) + (other.filtered or 0)
-        if self.lost_ids or other.lost_ids:
-            total.lost_ids = (self.lost_ids or 0) + (other.lost_ids or 0)
         if self.mask or other.mask:
             total.mask = (self.mask or MaskCounts()) + (other.mask or MaskCounts())
         for name in self.__struct_fields__:
-            if name not in ("rejected", "filtered", "lost_ids", "mask"):
-                setattr(total, name, getattr(self, name) + getattr(other, name))
+            counts = [getattr(self, name), getattr(other, name)]
+            if name not in ("rejected", "mask") and counts != [msgspec.UNSET, msgspec.UNSET]:
+                setattr(total, name, sum(count or 0 for count in counts))
         for reason, count in sorted(other.rejected.items()):
             total.rejected[reason] = total.rejected.get(reason, 0) + count
         total.rejected = dict(sorted(total.rejected.items()))
@@ -119,8 +116,8 @@ class Ledger(msgspec.Struct, kw_only=True):
 
     @property
     def left_out(self) -> int:
-        """Good records that did not become documents: empty, too short, too long, filtered."""
-        return self.empty + self.too_short + self.too_long + (self.filtered or 0)
+        """Good records that did not become documents."""
+        return sum(getattr(self, name) or 0 for name in LEFT_OUT)
 
     @property
     def bad(self) -> int:
@@ -152,6 +149,15 @@ class Ledger(msgspec.Struct, kw_only=True):
         return problems
 
 
+LEFT_OUT = {
+    "empty": "without text",
+    "too_short": "too short",
+    "too_long": "too long",
+    "filtered": "left out by filters",
+}
+"""Fields that count good records which did not become documents, and what they count in words."""
+
+
 def losses(ledger: Ledger) -> list[tuple[str, int]]:
     """Records that did not become documents: reason in words, and number.
 
@@ -159,10 +165,7 @@ def losses(ledger: Ledger) -> list[tuple[str, int]]:
     [('without text', 2), ('missing field', 1)]
     """
     found = [
-        ("without text", ledger.empty),
-        ("too short", ledger.too_short),
-        ("too long", ledger.too_long),
-        ("left out by filters", ledger.filtered or 0),
+        *((words, getattr(ledger, name) or 0) for name, words in LEFT_OUT.items()),
         *((reason.replace("_", " "), count) for reason, count in ledger.rejected.items()),
     ]
     return [(name, count) for name, count in found if count]

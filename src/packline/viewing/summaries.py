@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from packline.store.ledger import Ledger
+from packline.store.ledger import LEFT_OUT, Ledger
 from packline.viewing.page import Bar, Block, Heading, KeyValues, Mood, Note, Page, Table, Value
 from packline.viewing.text import percent, plural, scaled, size
 
@@ -139,10 +139,8 @@ def ledger_table(ledger: Ledger, prices: Sequence[PackingStats] = ()) -> Table:
 
     records = ledger.documents_in
     add("records in", records, records)
-    lose("without text", ledger.empty, records)
-    lose("too short", ledger.too_short, records)
-    lose("too long", ledger.too_long, records)
-    lose("left out by filters", ledger.filtered or 0, records)
+    for name, words in LEFT_OUT.items():
+        lose(words, getattr(ledger, name) or 0, records)
     for reason, count in ledger.rejected.items():
         lose(f"bad: {reason.replace('_', ' ')}", count, records, "bad")
     rate = f"{ledger.text_bytes / ledger.text_tokens:.2f} {RATE}" if ledger.text_tokens else ""
