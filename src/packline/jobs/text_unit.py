@@ -459,17 +459,23 @@ class Facts:
     specials: np.ndarray
 
 
-def judge(texts: Texts, source: Source, recipe: Recipe, special: SpecialTokenCounter) -> Facts:
-    """Decide which documents to keep, with reasons for leaving out the others."""
-    verdicts, specials = np.full(len(texts), KEEP, np.int64), special.count(texts)
-    if recipe.special_tokens == "reject":
-        verdicts[specials > 0] = SPECIAL
+def judge_text(texts: Texts, source: Source) -> np.ndarray:
+    """Verdicts of a source's filters on texts, int64 `[D]`: `KEEP`, or the reason for leaving one out."""
+    verdicts = np.full(len(texts), KEEP, np.int64)
     if source.min_chars or source.max_chars is not None:
         characters = texts.characters()
         if source.max_chars is not None:
             verdicts[characters > source.max_chars] = TOO_LONG
         verdicts[characters < source.min_chars] = TOO_SHORT
     verdicts[texts.sizes == 0] = EMPTY
+    return verdicts
+
+
+def judge(texts: Texts, source: Source, recipe: Recipe, special: SpecialTokenCounter) -> Facts:
+    """Decide which documents to keep, with reasons for leaving out the others."""
+    verdicts, specials = judge_text(texts, source), special.count(texts)
+    if recipe.special_tokens == "reject":
+        verdicts[(verdicts == KEEP) & (specials > 0)] = SPECIAL
     return Facts(verdicts, specials)
 
 

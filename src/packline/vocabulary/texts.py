@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import Hasher, splits_of
+from packline.jobs.text_unit import KEEP, judge_text
 from packline.recipe import Recipe, Source
 from packline.sources.batch import Texts
 from packline.sources.fields import find_files
@@ -257,10 +258,7 @@ class TrainingTexts:
 
     def _filtered(self, texts: Texts, source: Source) -> Texts:
         """Apply filters as a build does; this also removes empty documents."""
-        characters = texts.characters()
-        kept = (characters > 0) & (characters >= source.min_chars)
-        if source.max_chars is not None:
-            kept &= characters <= source.max_chars
+        kept = judge_text(texts, source) == KEEP
         if kept.all():
             return texts
         self.left_out += int(np.count_nonzero(~kept))
