@@ -69,8 +69,9 @@ def start(raylets: Raylets, corpus: Path, tokenizer_json: Path) -> Iterator[Star
 
     yield run
     for driver in drivers:
-        kill_all(driver.pid)
-        driver.communicate()
+        if driver.poll() is None:
+            kill_all(driver.pid)
+            driver.communicate()
 
 
 def receipts(out: Path) -> int:

@@ -286,8 +286,8 @@ class StoreFiles(Protocol):
     """Path or URI, for messages."""
 
     @property
-    def room(self) -> float:
-        """Bytes of a file that may be kept here while ranges of it are read."""
+    def room(self) -> int:
+        """Bytes of a file that may be fetched while ranges of it are read; none if it is here."""
 
     @property
     def folder(self) -> Path:
@@ -324,7 +324,7 @@ class StoreFiles(Protocol):
 class LocalFiles:
     """Files of a store in a local folder; see `StoreFiles`."""
 
-    room: float = math.inf
+    room = 0
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.place = folder, str(folder)

@@ -315,8 +315,10 @@ class Shard:
         path, file, files = self.path("docs.parquet"), self.file("docs.parquet"), self.files
         if file is None:
             raise CorruptStore(f"the manifest of {files.place} does not list {path}", hint=HINT)
-        whole = whole or not RANGED_BYTES < file.bytes <= files.room
-        data = files.numbers(file, np.dtype(np.uint8), "provenance", whole=whole)
+        if whole or not RANGED_BYTES < file.bytes <= files.room:
+            data: NumberRanges = files.map(file.name)
+        else:
+            data = files.numbers(file, np.dtype(np.uint8), "provenance", whole=False)
         return ProvenanceFile(path, self.entry, file, data)
 
     def provenance(self, index: int) -> Provenance:
