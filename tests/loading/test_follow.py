@@ -44,7 +44,7 @@ ORDERS: list[dict[str, Any]] = [
     {"order": "blocks"},
 ]
 PUBLISHED = ["at once", "later", "by another process"]
-"""How a unit is published after it is committed."""
+"""Ways in which a committed unit is published."""
 
 
 @pytest.fixture(autouse=True)

@@ -202,17 +202,15 @@ def report_blocks(report: Report) -> list[Block]:
             rows.append(("encoded again", f"{compared} {by}"))
         rows += [("not compared", note) for note in deep.notes]
     count = len(report.problems) + report.problems_not_listed
-    verdict = Note("all is well", "good")
+    verdict, in_slice = Note("all is well", "good"), ""
     if report.slice is not msgspec.UNSET:
         number, slices = report.slice
+        in_slice = f" in slice {number} of {slices}"
         rows.append(("slice", f"{number} of {slices}, from 0: the store is whole if no slice has a problem"))
-        verdict = Note(f"no problem in slice {number} of {slices}; the others were not checked", "warning")
+        verdict = Note(f"no problem{in_slice}; the others were not checked", "warning")
     if not report.ok:
         verdict = Note(plural(count, "problem"), "bad")
     elif report.deep is not None and report.deep.notes:
-        in_slice = (
-            "" if report.slice is msgspec.UNSET else f" in slice {report.slice[0]} of {report.slice[1]}"
-        )
         verdict = Note(f"no problem found{in_slice}, but not everything was compared", "warning")
     return [*blocks, KeyValues(tuple(rows)), verdict]
 

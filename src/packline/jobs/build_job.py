@@ -103,7 +103,9 @@ def make_build(
         return BuildJob(recipe, str(out), options, began, on=on)
     from packline.jobs.reuse import ReusingBuild
 
-    return ReusingBuild(recipe, str(out), options, began, str(reuse), on=on)
+    job = ReusingBuild(recipe, str(out), options, began, on=on)
+    job.take_from(str(reuse))
+    return job
 
 
 class BuildJob(StoreJob[BuildResult, Finished]):

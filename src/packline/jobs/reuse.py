@@ -40,11 +40,10 @@ from packline.jobs.identity import (
     unit_settings,
 )
 from packline.jobs.limits import Limit
-from packline.jobs.machines import On
 from packline.jobs.plan import Unit
 from packline.jobs.text_build import TextBuild
 from packline.jobs.text_unit import check_unchanged
-from packline.recipe import Recipe, RunOptions, is_limited
+from packline.recipe import is_limited
 from packline.sources.files import InputFile
 from packline.sources.piece_checksum import piece_checksum, stream_checksum
 from packline.sources.reader import Span
@@ -274,24 +273,11 @@ class Reuse:
 
 
 class ReusingBuild(BuildJob):
-    """A build that takes units over from an earlier store, and runs the others.
+    """A build that takes units over from an earlier store (`take_from`), and runs the others."""
 
-    Args:
-        reuse: folder of the earlier store.
-    """
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        out: str,
-        options: RunOptions,
-        started: float,
-        reuse: str,
-        *,
-        on: On = "local",
-    ) -> None:
-        super().__init__(recipe, out, options, started, on=on)
-        self._reuse = Reuse(reuse, self.work, Path(out))
+    def take_from(self, earlier: str) -> None:
+        """Name the folder of the earlier store, before the build begins."""
+        self._reuse = Reuse(earlier, self.work, Path(self.folder.place))
         self._matches: dict[str, ReusableUnit] = {}
         """Units that an earlier store has, for a build with limits, which takes them over in their order."""
 
