@@ -281,6 +281,7 @@ class CacheMemory:
         found.flags.writeable = False
         if (damage := check(found)) is not None:
             raise damage
+        self.drop(key)
         self._pieces[key] = (max(due, time.time()), found)
         self._used += len(found)
         if self._used > self.most:
