@@ -99,12 +99,16 @@ def test_killed_at_random_instants_a_build_comes_to_the_same_bytes(
     kills, builds, slicing, writing = 0, 0, 0, 0
     out = tmp_path / "out"
     while kills < wanted:
-        process = start(out)
+        process, pause = start(out), chooser.uniform(0, seconds)
         if chooser.random() < 0.85:  # while units run; else while all is being prepared
             while process.poll() is None and len(workers_of(process.pid)) < 2:
                 time.sleep(0.005)
+        if slicing < kills // 4:  # in the midst of slices, whatever the speed of the machine
+            pause = 0
+            while process.poll() is None and not is_slicing(out):
+                time.sleep(0.002)
         try:
-            code: int | None = process.wait(chooser.uniform(0, seconds))
+            code: int | None = process.wait(pause)
         except subprocess.TimeoutExpired:
             code = None
             kill_all(process.pid)
