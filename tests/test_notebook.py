@@ -12,7 +12,7 @@ from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture
 from packline.notebook import Notebook
-from packline.packing.row_reader import Row
+from packline.packing.row import Row
 from packline.packing.rows import Rows
 from packline.testing import make_store
 from packline.viewing import token_pages

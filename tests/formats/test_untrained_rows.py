@@ -23,7 +23,7 @@ from packline.formats.row_view import RowView
 from packline.packing.batch import FIELDS
 from packline.packing.documents import Selection
 from packline.packing.options import DocumentFilter
-from packline.packing.row_reader import untrained_rows
+from packline.packing.row import untrained_rows
 from packline.packing.stats import compare_packings
 
 LENGTH = 10

@@ -20,7 +20,7 @@ from packline.packing import cache, offsets
 from packline.packing.batch import ALL_FIELDS, RowSource
 from packline.packing.documents import SampledOffsets, Selection
 from packline.packing.options import PACKINGS, Packing
-from packline.packing.row_reader import RowReader, RowSpan
+from packline.packing.row import RowSpan
 from packline.packing.rows import Rows
 from packline.testing import EOD_ID, document_tokens, make_store
 
@@ -171,25 +171,16 @@ def test_a_row_reads_what_it_is_asked_for(store: Store, monkeypatch: pytest.Monk
 def test_a_row_asks_its_packing_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for rows in (store.rows(16), store.rows(16).split_to(8)):
         asked: list[list[int]] = []
-        spans = type(rows)._spans
+        spans = type(rows.packer).spans
 
         def counted(self: Any, indices: np.ndarray, spans: Any = spans, asked: Any = asked) -> Any:
             asked.append(indices.tolist())
             return spans(self, indices)
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(rows), "_spans", counted)
+            patch.setattr(type(rows.packer), "spans", counted)
             assert rows[-1].index == len(rows) - 1
         assert asked == [[len(rows) - 1]]
-
-
-def test_rows_that_cannot_say_what_they_hold_are_not_made() -> None:
-    class Unfinished(RowReader):
-        def __len__(self) -> int:
-            return 1
-
-    with pytest.raises(TypeError, match="_rows_of"):
-        Unfinished()  # type: ignore[abstract]
 
 
 def test_a_batch_names_rows_as_it_likes(store: Store) -> None:

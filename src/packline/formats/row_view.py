@@ -34,7 +34,7 @@ from packline.packing.batch import FIELDS, BatchPart, CompactBatch, read_batch
 from packline.packing.layout import IGNORED, Outline
 from packline.packing.options import LoaderOptions, RowOptions, check_options
 from packline.packing.packer import Spans
-from packline.packing.row_reader import untrained_rows
+from packline.packing.row import untrained_rows
 from packline.packing.rows import Rows
 from packline.recipe import SPLITS
 from packline.store.manifest import TokenizerEntry

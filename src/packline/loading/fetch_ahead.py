@@ -188,7 +188,7 @@ class FetchAhead:
         """Plan steps together; pieces that they read, by store."""
         from packline.loading.schedule import parts_of
         from packline.packing.gather import PlannedRows
-        from packline.packing.row_reader import RowReader
+        from packline.packing.rows import Rows
 
         plans = {step: parts_of(*loader.place_of(step)) for step in steps}
         uses: dict[int, list[tuple[int, int, BatchPart]]] = {}
@@ -199,14 +199,14 @@ class FetchAhead:
         for parts_of_source in uses.values():
             source = parts_of_source[0][2].source
             rows = np.concatenate([part.rows for _, _, part in parts_of_source])
-            if isinstance(source, RowReader):
+            if isinstance(source, Rows):
                 planned = source.plan(rows)
             else:
                 spans = source.spans(rows)
                 planned = PlannedRows.of(source.store, spans, source.seq_len, pad_id=0, boundary_loss=False)
             if source.store.mirror is not None:
                 pieces.append((source.store.mirror, planned.needed()))
-            if not isinstance(source, RowReader):
+            if not isinstance(source, Rows):
                 continue
             first = 0
             for step, number, part in parts_of_source:

@@ -39,7 +39,6 @@ from packline.packing.options import RowOptions
 from packline.packing.packer import Spans
 from packline.packing.rows import (
     Rows,
-    SplitRows,
     check_divides,
     check_pad_id,
     check_row_options,
@@ -302,7 +301,7 @@ class GrowingRows:
         self.pad_id = check_pad_id(options.pad_id, store)
         identity = selection_settings(options) | filter_identity(options.canonical())
         self.settings_fingerprint = settings_fingerprint(options, seq_len, self.pad_id, identity)
-        self.parent: Rows | SplitRows | None = packed
+        self.parent: Rows | None = packed
         if split_to is not None:
             check_divides(seq_len, split_to)
             self.settings_fingerprint = split_fingerprint(self.settings_fingerprint, split_to)
@@ -323,7 +322,7 @@ class GrowingRows:
         """Spans of these rows; documents are numbered within the committed part."""
         return self._settled(indices).spans(indices)
 
-    def _settled(self, indices: np.ndarray) -> Rows | SplitRows:
+    def _settled(self, indices: np.ndarray) -> Rows:
         if self.parent is None or (len(indices) and int(indices.max()) >= self.settled):
             raise IndexError(f"row {int(indices.max())} of {self.settled:,} that are settled")
         return self.parent

@@ -50,10 +50,10 @@ def units_read(rows: RowSource, order: RowOrder, draws: int) -> UnitsRead | None
         return None
     units = 0
     if draws and len(rows):
-        packed, cuts = _packed(rows)
+        packed: Any = rows if isinstance(rows, Rows) else getattr(rows, "parent", None)
         window = order.window_rows
         first = min(-(-draws // window) * window, len(rows)) if draws < len(rows) else len(rows)
-        shard, _ = origin.store.locate(packed.last_document(-(-first // cuts)))
+        shard, _ = origin.store.locate(packed.last_document(first))
         units = list(_receipts(origin)).index(shard.entry.name.partition("-")[2]) + 1
     chain = chain_of(rows, units)
     assert chain is not None
@@ -111,14 +111,6 @@ def _origin(rows: Any) -> _Origin | None:
     """Origin of rows of any kind; None if they are of no store."""
     options = getattr(rows, "options", None) or getattr(getattr(rows, "parent", None), "options", None)
     return None if options is None else _Origin(rows.store, options)
-
-
-def _packed(rows: Any) -> tuple[Rows, int]:
-    """The packed rows behind a source, and the number of its rows that each of them is cut into."""
-    packed: Any = rows
-    while not isinstance(packed, Rows):
-        packed = packed.parent
-    return packed, packed.seq_len // rows.seq_len
 
 
 def _receipts(origin: _Origin) -> dict[str, str]:

@@ -50,7 +50,7 @@ from packline.loading.order import Order
 from packline.loading.schedule import parts_of
 from packline.packing.batch import BatchPart, RowSource
 from packline.packing.gather import PlannedRows
-from packline.packing.row_reader import RowReader
+from packline.packing.rows import Rows
 
 T = TypeVar("T")
 
@@ -229,7 +229,7 @@ class PlanAhead:
 def _are_alike(sources: Sequence[RowSource]) -> bool:
     """True for rows of finished stores that one plan may join."""
     settings = {
-        (rows.pad_id, rows.boundary_loss, rows.store.dtype) if isinstance(rows, RowReader) else None
+        (rows.pad_id, rows.boundary_loss, rows.store.dtype) if isinstance(rows, Rows) else None
         for rows in sources
     }
     return len(settings) == 1 and None not in settings
@@ -255,7 +255,7 @@ def _plan(place_of: PlaceOf, steps: range) -> dict[int, list[BatchPart]]:
     numbers, planned, places_of = np.empty(first, np.int64), [], []
     for parts in by_source.values():
         source = parts[0].source
-        assert isinstance(source, RowReader)
+        assert isinstance(source, Rows)
         rows = np.concatenate([part.rows for part in parts])
         places_of.append(np.concatenate([part.places for part in parts if part.places is not None]))
         numbers[places_of[-1]] = rows

@@ -59,7 +59,7 @@ class RowSource(Protocol):
         """Arrays `[B, L]` of these rows, int64 `[B]`."""
 
     def plan(self, rows: np.ndarray) -> PlannedRows:
-        """Plan what reading rows copies, int64 `[B]`; see `RowReader.plan`."""
+        """Plan what reading rows copies, int64 `[B]`; see `Rows.plan`."""
 
     def spans(self, indices: np.ndarray) -> Spans:
         """Documents that these rows hold."""

@@ -21,29 +21,31 @@ and the copying of its tokens. `Rows` survives fork and pickles as path and sett
 from __future__ import annotations
 
 import operator
-from functools import cached_property, partial
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 
 from packline.errors import RecipeError, StoreError
 from packline.fingerprint import hash_value
 from packline.notebook import Notebook
+from packline.packing.batch import FIELDS, CompactBatch
 from packline.packing.cache import PlanMemory
 from packline.packing.documents import Selection
 from packline.packing.filtering import LeftOut
+from packline.packing.gather import PlannedRows
 from packline.packing.options import DEFAULTS, RowOptions, check_options
 from packline.packing.packer import Counts, Packer, Spans
-from packline.packing.row_reader import RowReader
-from packline.ragged import offsets_of
+from packline.packing.row import Row, RowSlice
 from packline.store.reader import StoreReader
 
 Plans: TypeAlias = str | Path | PlanMemory | None
 """Folder of plans; None: below the store. A `PlanMemory` for a store that is still being built."""
 
 
-class Rows(RowReader, Notebook):
+class Rows(Notebook):
     """Rows of one packing of a selection of documents, made by `store.rows(...)`.
 
     Args:
@@ -76,6 +78,8 @@ class Rows(RowReader, Notebook):
         self.pad_id = check_pad_id(options.pad_id, store)
         self.selection = Selection(store, options, plans=plans)
         self.packer = _make_packer(self.selection, self.seq_len, options, plans)
+        self._whole: Rows | None = None
+        """Rows that these are cut from."""
         self._count = len(self.packer)
         if not self._count:
             raise StoreError(
@@ -101,19 +105,108 @@ class Rows(RowReader, Notebook):
         """Documents and tokens that each filter removed, in the order in which filters apply."""
         return self.selection.left_out
 
-    def split_to(self, seq_len: int) -> SplitRows:
+    def split_to(self, seq_len: int) -> Rows:
         """Cut these rows into shorter ones of `seq_len` tokens each, in the same order; nothing is copied.
 
         Raises:
             RecipeError: `seq_len` does not divide the length of these rows.
         """
-        return SplitRows(self, seq_len)
+        from packline.packing.cut import Cut
 
-    def _spans(self, indices: np.ndarray) -> Spans:
+        check_divides(self.seq_len, seq_len)
+        whole, rows = self._whole or self, Rows.__new__(Rows)
+        vars(rows).update(vars(whole))
+        rows._whole, rows.seq_len = whole, int(seq_len)
+        rows.packer = Cut(whole.packer, whole.selection, rows.seq_len)
+        rows._count = len(rows.packer)
+        rows.fingerprint = hash_value({"parent": whole.fingerprint, "seq_len": rows.seq_len})
+        rows.settings_fingerprint = split_fingerprint(whole.settings_fingerprint, rows.seq_len)
+        return rows
+
+    def spans(self, indices: np.ndarray | Sequence[int] | int) -> Spans:
+        """Documents that these rows hold, in the order of `indices`, int64 `[B]`.
+
+        Raises:
+            IndexError: no such row.
+        """
+        indices = np.atleast_1d(np.asarray(indices))
+        if indices.dtype != np.int64:
+            if indices.size and indices.dtype.kind not in "iu":
+                raise IndexError(f"rows of dtype {indices.dtype}: expected integers")
+            indices = indices.astype(np.int64)
+        # Viewed as unsigned, negative numbers are the largest of all.
+        if len(indices) and int(indices.view(np.uint64).max()) >= self._count:
+            wrong = indices[(indices < 0) | (indices >= len(self))][0]
+            raise IndexError(f"row {wrong:,} of {len(self):,}")
         return self.packer.spans(indices)
 
-    def _rows_of(self, document: int) -> np.ndarray:
-        return self.packer.rows_of(document)
+    def read(
+        self, indices: np.ndarray | Sequence[int] | int, fields: Sequence[str] = FIELDS
+    ) -> dict[str, np.ndarray]:
+        """Read a batch.
+
+        Args:
+            indices: row numbers, int64 `[B]`, in any order; repeats are allowed; or one number.
+            fields: arrays to read; `loss_mask` in addition to the default ones.
+
+        Returns:
+            Each field as an array `[B, L]`; row b is row `indices[b]`.
+
+        Raises:
+            IndexError: no such row.
+            CorruptStore: a token is outside of this store's vocabulary.
+        """
+        return self._fill(self.spans(indices), fields)
+
+    def plan(self, rows: np.ndarray) -> PlannedRows:
+        """Plan what reading these rows copies, int64 `[B]`.
+
+        Raises:
+            IndexError: no such row.
+            CorruptStore: an index points outside of its shard.
+        """
+        return self._plan(self.spans(rows))
+
+    def rows_of(self, document: int) -> np.ndarray:
+        """All rows with tokens of this document, sorted int64; empty if it is in none.
+
+        Raises:
+            IndexError: no such document in the store.
+        """
+        number = operator.index(document)
+        if not 0 <= number < len(self.store.documents):
+            raise IndexError(f"document {number:,} of {len(self.store.documents):,}")
+        return self.packer.rows_of(number)
+
+    @overload
+    def __getitem__(self, index: int | np.integer[Any]) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> RowSlice: ...
+    def __getitem__(self, index: int | np.integer[Any] | slice) -> Row | RowSlice:
+        """One row, by an int, a negative one or a NumPy one; or several, by a slice. Tokens are read on first
+        use.
+
+        Raises:
+            IndexError: no such row.
+        """
+        if isinstance(index, slice):
+            return RowSlice(self, range(len(self))[index])
+        try:
+            number = range(len(self))[operator.index(index)]
+        except IndexError:
+            raise IndexError(f"row {index:,} of {len(self):,}") from None
+        return Row(self, number, self.packer.spans(np.array([number])))
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self[index] for index in range(len(self)))
+
+    def _fill(self, spans: Spans, fields: Sequence[str]) -> dict[str, np.ndarray]:
+        """Arrays of rows with these spans."""
+        return CompactBatch.of([self._plan(spans)], None, fields).arrays()
+
+    def _plan(self, spans: Spans) -> PlannedRows:
+        pad_id, boundary_loss = self.pad_id, self.boundary_loss
+        return PlannedRows.of(self.store, spans, self.seq_len, pad_id=pad_id, boundary_loss=boundary_loss)
 
     def will_need(self, start: int, stop: int) -> None:
         """Ask the system to read the tokens of rows `start` to `stop` into the page cache, without waiting.
@@ -138,13 +231,18 @@ class Rows(RowReader, Notebook):
         place = np.array([self.packer.last_place(rows)])
         return int(self.selection.documents(place)[0])
 
-    def __reduce__(self) -> tuple[Any, tuple[StoreReader, int, RowOptions]]:
+    def __reduce__(self) -> Any:
+        if self._whole is not None:
+            return Rows.split_to, (self._whole, self.seq_len)
         return partial(Rows, plans=self.plans), (self.store, self.seq_len, self.options)
 
     def __repr__(self) -> str:
+        rows = f"{len(self):,} rows of {self.seq_len:,} tokens"
+        if self._whole is not None:
+            return f"<{rows}, cut from {self._whole!r}>"
         return (
-            f"<{len(self):,} rows of {self.seq_len:,} tokens, {self.packing}:"
-            f" {len(self.selection):,} documents, {self.selection.tokens:,} tokens of {self.store.place}>"
+            f"<{rows}, {self.packing}: {len(self.selection):,} documents,"
+            f" {self.selection.tokens:,} tokens of {self.store.place}>"
         )
 
 
@@ -239,120 +337,6 @@ def check_row_options(options: RowOptions) -> RowOptions:
     if packing != "pad" and options.overflow != "truncate":
         raise RecipeError(f"overflow is {options.overflow!r}, and packing is {packing}: pad has it")
     return options
-
-
-SPLIT_BLOCK = 4096
-"""Rows per step of a pass over cut rows."""
-
-
-class SplitRows(RowReader):
-    """Rows of `seq_len` tokens, k from each row of the parent: for stages that differ in length alone.
-
-        rows of 8                    0 0 0 1 1 1 1 2
-        split to 4          0 0 0 1 | 1 1 1 2            row j is columns (j % k) * l of row j // k; k = L / l
-
-    The documents and their order are the same, so a stage of 4,096 tokens and one of 32,768 pass over equal
-    data. A short row is determined by its own spans: positions restart at the cut, and segments count from 0.
-    The last token before a cut keeps its target, the next token, if its document continues there.
-
-    Cost: the spans of the long row, cut. Only tokens of the short row are read. If a long row is padded, some
-    short rows may be padding alone: they are kept, since a row is found by arithmetic, and they have no
-    targets, so they do not change a mean over the batch's tokens. A target across a boundary
-    (`boundary_loss`) that falls on a cut is kept if the next span starts its document.
-
-    Args:
-        parent: rows of k times as many tokens.
-        seq_len: tokens per row, l.
-
-    Raises:
-        RecipeError: `seq_len` does not divide the parent's, or is below 2.
-    """
-
-    def __init__(self, parent: Rows, seq_len: int) -> None:
-        check_divides(parent.seq_len, seq_len)
-        self.parent, self.seq_len = parent, int(seq_len)
-        self.store, self.packing, self.selection = parent.store, parent.packing, parent.selection
-        self.pad_id, self.boundary_loss = parent.pad_id, parent.boundary_loss
-        self._each = parent.seq_len // self.seq_len
-        self.fingerprint: str = hash_value({"parent": parent.fingerprint, "seq_len": self.seq_len})
-        self.settings_fingerprint: str = split_fingerprint(parent.settings_fingerprint, self.seq_len)
-
-    def will_need(self, start: int, stop: int) -> None:
-        """Ask the system to read these rows; see `Rows.will_need`."""
-        self.parent.will_need(start // self._each, -(-stop // self._each))
-
-    def __len__(self) -> int:
-        return len(self.parent) * self._each
-
-    def split_to(self, seq_len: int) -> SplitRows:
-        """These rows cut into shorter ones; see `Rows.split_to`."""
-        check_divides(self.seq_len, seq_len)
-        return SplitRows(self.parent, seq_len)
-
-    def _spans(self, indices: np.ndarray) -> Spans:
-        whole = self.parent.spans(indices // self._each)
-        cut = indices % self._each * self.seq_len  # first column of each row
-        counts = np.diff(whole.offsets)
-        sums = offsets_of(whole.lengths)
-        begins = sums[:-1] - np.repeat(sums[whole.offsets[:-1]] + cut, counts)  # relative to the cut
-        ends = begins + whole.lengths
-        kept = (ends > 0) & (begins < self.seq_len)
-        held = offsets_of(kept)
-        skipped = np.maximum(-begins, 0)[kept]
-        return Spans(
-            held[whole.offsets],
-            whole.documents[kept],
-            whole.starts[kept] + skipped,
-            np.minimum(ends[kept], self.seq_len) - np.maximum(begins[kept], 0),
-            whole.begins[kept],
-            whole.sizes[kept],
-            self._following(whole, cut, begins),
-        )
-
-    def _following(self, whole: Spans, cut: np.ndarray, begins: np.ndarray) -> np.ndarray:
-        """Document that starts right after a row, within the parent's row or after it."""
-        following = np.full(len(cut), -1, np.int64)
-        behind = np.flatnonzero((begins == self.seq_len) & (whole.starts == 0))
-        following[whole.offsets.searchsorted(behind, "right") - 1] = whole.documents[behind]
-        if whole.following is not None:
-            last = cut == self.parent.seq_len - self.seq_len
-            following[last] = whole.following[last]
-        return following
-
-    def _rows_of(self, document: int) -> np.ndarray:
-        rows = self.parent.rows_of(document)
-        candidates = (rows[:, None] * self._each + np.arange(self._each)).reshape(-1)
-        spans = self._spans(candidates)
-        held = np.repeat(np.arange(len(candidates)), np.diff(spans.offsets))
-        return candidates[np.unique(held[spans.documents == document])]
-
-    @cached_property
-    def counts(self) -> Counts:
-        """Costs of the packing; takes a pass over all spans, with one byte per document."""
-        before = self.parent.counts
-        times = np.zeros(len(self.selection), np.uint8)  # rows that hold a document: 0, 1, or 2 for more
-        shared = 0
-        for start in range(0, len(self), SPLIT_BLOCK):
-            spans = self._spans(np.arange(start, min(start + SPLIT_BLOCK, len(self))))
-            shared += int(np.count_nonzero(np.diff(spans.offsets) > 1))
-            places, found = np.unique(self.selection.places(spans.documents), return_counts=True)
-            times[places] = np.minimum(times[places] + found, 2)
-        return Counts(
-            rows=len(self),
-            documents=before.documents,
-            tokens=before.tokens,
-            padding_tokens=before.padding_tokens,
-            dropped_tokens=before.dropped_tokens,
-            truncated_tokens=before.truncated_tokens,
-            split_documents=int(np.count_nonzero(times > 1)),
-            rows_with_several_documents=shared,
-        )
-
-    def __reduce__(self) -> tuple[Any, tuple[Rows, int]]:
-        return SplitRows, (self.parent, self.seq_len)
-
-    def __repr__(self) -> str:
-        return f"<{len(self):,} rows of {self.seq_len:,} tokens, cut from {self.parent!r}>"
 
 
 def split_fingerprint(settings: str, seq_len: int) -> str:

@@ -27,7 +27,7 @@ from packline.packing.documents import Selection
 from packline.packing.options import OVERFLOWS, PACKINGS, Overflow, Packing, RowOptions
 from packline.packing.packer import Counts
 from packline.packing.pad import Pad
-from packline.packing.row_reader import untrained_rows
+from packline.packing.row import untrained_rows
 from packline.packing.rows import Rows, check_seq_len
 from packline.packing.windows import windowed_counts
 

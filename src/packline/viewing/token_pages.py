@@ -20,7 +20,7 @@ from packline.errors import RecipeError
 from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture
 from packline.packing.layout import IGNORED
-from packline.packing.row_reader import Row
+from packline.packing.row import Row
 from packline.packing.rows import Rows
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of

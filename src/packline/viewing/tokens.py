@@ -35,7 +35,7 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.errors import TokenizerError
 from packline.packing.batch import RowSource
 from packline.packing.layout import IGNORED
-from packline.packing.row_reader import RowReader
+from packline.packing.rows import Rows
 from packline.store.files import FileEntry, read_file
 from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.manifest import TokenizerEntry
@@ -53,7 +53,7 @@ LONGEST_VALUE = 40
 """Characters of the value of a carried column in the origin of a document."""
 LOSS = {1: True, 0: False, -1: None}
 
-AnyRows: TypeAlias = RowReader | RowSource
+AnyRows: TypeAlias = Rows | RowSource
 Href = Callable[[int], str]
 """Function from the number of a document to the address of its page."""
 Kind = Literal["text", "space", "break", "escape"]

@@ -1,20 +1,19 @@
-"""Operations common to all rows: one row, a batch of rows, and the rows of a document."""
+"""One row, some of the rows in order, and the rows of which a trainer learns nothing."""
 
 from __future__ import annotations
 
-import operator
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 
 from packline.notebook import Notebook
-from packline.packing.batch import FIELDS, CompactBatch
-from packline.packing.gather import PlannedRows
+from packline.packing.batch import FIELDS
 from packline.packing.layout import cu_seqlens
 from packline.packing.packer import Spans
-from packline.store.reader import StoreReader
+
+if TYPE_CHECKING:
+    from packline.packing.rows import Rows
 
 READ_WITH = {
     "tokens": ("tokens",),
@@ -49,7 +48,7 @@ class Row(Notebook):
 
     __slots__ = ("_arrays", "_found", "index", "source")
 
-    def __init__(self, source: RowReader, index: int, found: Spans) -> None:
+    def __init__(self, source: Rows, index: int, found: Spans) -> None:
         self.source, self.index, self._found = source, index, found
         self._arrays: dict[str, np.ndarray] = {}
 
@@ -124,7 +123,7 @@ class RowSlice(Sequence[Row]):
         numbers: their numbers among them.
     """
 
-    def __init__(self, source: RowReader, numbers: range) -> None:
+    def __init__(self, source: Rows, numbers: range) -> None:
         self.source, self.numbers = source, numbers
 
     def __len__(self) -> int:
@@ -153,7 +152,7 @@ class RowSlice(Sequence[Row]):
 BLOCK_TOKENS = 1 << 20
 
 
-def untrained_rows(rows: RowReader, last_targets: bool = True) -> np.ndarray:
+def untrained_rows(rows: Rows, last_targets: bool = True) -> np.ndarray:
     """Numbers of the rows without a target, of which a trainer learns nothing: int64, sorted.
 
     Args:
@@ -176,109 +175,3 @@ def untrained_rows(rows: RowReader, last_targets: bool = True) -> np.ndarray:
             mask = rows.read(numbers, ("loss_mask",))["loss_mask"]
             found.append(numbers[~mask[:, : None if last_targets else -1].any(axis=1)])
     return np.concatenate(found)
-
-
-class RowReader(ABC):
-    """Operations common to all rows, based on `_spans`, `_rows_of` and a length."""
-
-    store: StoreReader
-    seq_len: int
-    pad_id: int
-    boundary_loss: bool
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Number of rows, R."""
-
-    @abstractmethod
-    def _spans(self, indices: np.ndarray) -> Spans:
-        """Spans of existing rows."""
-
-    @abstractmethod
-    def _rows_of(self, document: int) -> np.ndarray:
-        """Rows of an existing document."""
-
-    def spans(self, indices: np.ndarray | Sequence[int] | int) -> Spans:
-        """Documents that these rows hold, in the order of `indices`, int64 `[B]`.
-
-        Raises:
-            IndexError: no such row.
-        """
-        indices = np.atleast_1d(np.asarray(indices))
-        if indices.dtype != np.int64:
-            if indices.size and indices.dtype.kind not in "iu":
-                raise IndexError(f"rows of dtype {indices.dtype}: expected integers")
-            indices = indices.astype(np.int64)
-        # Viewed as unsigned, negative numbers are the largest of all.
-        if len(indices) and int(indices.view(np.uint64).max()) >= len(self):
-            wrong = indices[(indices < 0) | (indices >= len(self))][0]
-            raise IndexError(f"row {wrong:,} of {len(self):,}")
-        return self._spans(indices)
-
-    def read(
-        self, indices: np.ndarray | Sequence[int] | int, fields: Sequence[str] = FIELDS
-    ) -> dict[str, np.ndarray]:
-        """Read a batch.
-
-        Args:
-            indices: row numbers, int64 `[B]`, in any order; repeats are allowed; or one number.
-            fields: arrays to read; `loss_mask` in addition to the default ones.
-
-        Returns:
-            Each field as an array `[B, L]`; row b is row `indices[b]`.
-
-        Raises:
-            IndexError: no such row.
-            CorruptStore: a token is outside of this store's vocabulary.
-        """
-        return self._fill(self.spans(indices), fields)
-
-    def plan(self, rows: np.ndarray) -> PlannedRows:
-        """Plan what reading these rows copies, int64 `[B]`.
-
-        Raises:
-            IndexError: no such row.
-            CorruptStore: an index points outside of its shard.
-        """
-        return self._plan(self.spans(rows))
-
-    def rows_of(self, document: int) -> np.ndarray:
-        """All rows with tokens of this document, sorted int64; empty if it is in none.
-
-        Raises:
-            IndexError: no such document in the store.
-        """
-        number = operator.index(document)
-        if not 0 <= number < len(self.store.documents):
-            raise IndexError(f"document {number:,} of {len(self.store.documents):,}")
-        return self._rows_of(number)
-
-    @overload
-    def __getitem__(self, index: int | np.integer[Any]) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> RowSlice: ...
-    def __getitem__(self, index: int | np.integer[Any] | slice) -> Row | RowSlice:
-        """One row, by an int, a negative one or a NumPy one; or several, by a slice. Tokens are read on first
-        use.
-
-        Raises:
-            IndexError: no such row.
-        """
-        if isinstance(index, slice):
-            return RowSlice(self, range(len(self))[index])
-        try:
-            number = range(len(self))[operator.index(index)]
-        except IndexError:
-            raise IndexError(f"row {index:,} of {len(self):,}") from None
-        return Row(self, number, self._spans(np.array([number])))
-
-    def __iter__(self) -> Iterator[Row]:
-        return (self[index] for index in range(len(self)))
-
-    def _fill(self, spans: Spans, fields: Sequence[str]) -> dict[str, np.ndarray]:
-        """Arrays of rows with these spans."""
-        return CompactBatch.of([self._plan(spans)], None, fields).arrays()
-
-    def _plan(self, spans: Spans) -> PlannedRows:
-        pad_id, boundary_loss = self.pad_id, self.boundary_loss
-        return PlannedRows.of(self.store, spans, self.seq_len, pad_id=pad_id, boundary_loss=boundary_loss)
