@@ -12,7 +12,7 @@ from packline.errors import RecipeError
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import RecordProblem
 from packline.sources.record_text import RecordText
-from packline.where.conditions import Compare, Condition, In, Match, Not, record_test
+from packline.where.conditions import Condition, Not, Term, record_test
 from packline.where.grammar import parse_where
 
 plain = st.one_of(
@@ -54,31 +54,31 @@ def passes_slowly(record: dict[str, Any], term: Condition) -> bool:
     """The rules of docs/recipe.md, one after another."""
     if isinstance(term, Not):
         return not passes_slowly(record, term.term)
-    assert isinstance(term, Compare | In | Match)
+    assert isinstance(term, Term)
     value: Any = record
     for name in term.left.name.split("."):
         value = value.get(name) if isinstance(value, dict) else None
-    if isinstance(term, In):
+    wanted: Any = term.value
+    if term.op in ("in", "not in"):
         found = False
-        for one in term.values:
+        for one in wanted:
             found = found or equal(value, one)
-        return found
-    wanted = term.value
-    if isinstance(term, Compare) and term.op in ("==", "!="):
+        return found == (term.op == "in")
+    if term.op in ("==", "!="):
         return equal(value, wanted) == (term.op == "==")
     if value is None:
         return False
-    if isinstance(term, Match) and term.method == "contains":
+    if term.op == "contains":
         if isinstance(value, list):
             return any(equal(one, wanted) for one in value)
         if isinstance(value, str) and isinstance(wanted, str):
             return value.find(wanted) >= 0
         raise Incomparable
-    if isinstance(term, Match):
+    if term.op in ("startswith", "endswith"):
         if not isinstance(value, str):
             raise Incomparable
         size = len(str(wanted))
-        starts = term.method == "startswith"
+        starts = term.op == "startswith"
         return (value[:size] if starts else value[len(value) - size :]) == wanted and size <= len(value)
     if kind(value) != kind(wanted) or kind(value) not in ("number", "str"):
         raise Incomparable

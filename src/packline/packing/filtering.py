@@ -35,7 +35,7 @@ from packline.store.lookup import check_names, read_group, stored_types
 from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader
 from packline.store.shard import Shard
-from packline.where.conditions import And, Condition, conjunction, fields_of, in_words
+from packline.where.conditions import Condition, Joined, conjunction, fields_of, in_words
 from packline.where.grammar import parse_where
 
 
@@ -266,5 +266,5 @@ def _terms(where: str | None) -> list[Condition]:
         return []
     terms = list(conjunction(parse_where(where)))
     if len(terms) > MOST_TERMS:
-        terms = [*terms[: MOST_TERMS - 1], And(tuple(terms[MOST_TERMS - 1 :]))]
+        terms = [*terms[: MOST_TERMS - 1], Joined("and", tuple(terms[MOST_TERMS - 1 :]))]
     return terms

@@ -1,11 +1,11 @@
-"""Conditions on Arrow columns, in bulk: the meaning of `records`, on typed columns with nulls.
+"""Conditions on Arrow columns, in bulk: the meaning of `conditions`, on typed columns with nulls.
 
     score   3.5  null  2.0        score >= 3     True  False  False
     label   a    b     null       label != 'a'   False True   True
 
-A term of one column is a few Arrow kernels; a dictionary column is tested by its few values. A string
-compared with a column of timestamps is a time, ISO 8601, UTC unless it has an offset. Cost: 1 to 5 ns per
-value and term.
+A term is one kernel of Arrow; a dictionary column is tested by its few values. Numbers are compared exactly:
+Arrow would convert both sides to one type, so here the value is first replaced by the nearest one of the
+column's type. A string compared with a column of timestamps is a time, ISO 8601, UTC unless it has an offset.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -21,34 +22,35 @@ import pyarrow.compute as pc
 
 from packline.errors import RecipeError, did_you_mean
 from packline.where.conditions import (
-    And,
-    Compare,
-    Comparison,
+    METHODS,
+    OPPOSITE,
     Condition,
-    In,
-    Length,
-    Match,
+    Field,
+    Joined,
     Not,
-    Or,
+    Op,
     Term,
-    Truth,
     Value,
     fields_of,
+    holds,
+    kind_of,
+    negated,
     terms_of,
-    value_test,
 )
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
-KERNELS: dict[Comparison, str] = {
-    "==": "equal",
-    "!=": "not_equal",
+KERNELS: dict[str, str] = {
     "<": "less",
     "<=": "less_equal",
     ">": "greater",
     ">=": "greater_equal",
+    "startswith": "starts_with",
+    "endswith": "ends_with",
+    "contains": "match_substring",
 }
-METHODS = {"startswith": "starts_with", "endswith": "ends_with", "contains": "match_substring"}
-TIME = pa.timestamp("us", tz="UTC")
+
+FEW = 2
+"""Values that are compared one by one; beyond, hashing the column costs less."""
 
 
 def column_mask(condition: Condition, columns: Mapping[str, Column]) -> np.ndarray:
@@ -70,16 +72,7 @@ def column_mask(condition: Condition, columns: Mapping[str, Column]) -> np.ndarr
     >>> column_mask(parse_where("n > 1 or label != 'a'"), columns).tolist()
     [False, True, True]
     """
-    if isinstance(condition, And | Or):
-        joined = np.logical_and if isinstance(condition, And) else np.logical_or
-        result = column_mask(condition.terms[0], columns)
-        for term in condition.terms[1:]:
-            joined(result, column_mask(term, columns), out=result)
-        return result
-    if isinstance(condition, Not):
-        mask = column_mask(condition.term, columns)
-        return np.logical_not(mask, out=mask)
-    return _chunked(condition, columns[condition.left.name])
+    return _mask(condition, columns).to_numpy(zero_copy_only=False)
 
 
 def known_answer(condition: Condition, bounds: pa.Array, nulls: int) -> bool | None:
@@ -95,24 +88,27 @@ def known_answer(condition: Condition, bounds: pa.Array, nulls: int) -> bool | N
     >>> [known_answer(parse_where(text), bounds, 0) for text in ("a < 3", "a == 6", "not a > 5", "a >= 4")]
     [False, False, True, None]
     """
-    if isinstance(condition, Not):
-        answer = known_answer(condition.term, bounds, nulls)
+    if isinstance(condition, Not) or (isinstance(condition, Term) and condition.op == "!="):
+        answer = known_answer(negated(condition), bounds, nulls)
         return None if answer is None else not answer
-    if not isinstance(condition, Compare) or isinstance(condition.left, Length):
+    if not isinstance(condition, Term) or condition.left.is_length:
         return None
-    if condition.value is None:
-        return condition.op == "!=" if nulls == 0 else None
-    if condition.op in ("==", "!="):
-        outside = [Compare(condition.left, op, condition.value) for op in (">", "<")]
+    left, op, value = condition.left, condition.op, condition.value
+    if op == "==":
+        if value is None:
+            return False if nulls == 0 else None
+        orders: tuple[Op, ...] = ("<=", ">=")
         try:
-            above, below = (_mask(one, bounds) for one in outside)
+            known = [known_answer(Term(left, order, value), bounds, nulls) for order in orders]
         except RecipeError:  # no order between the types: the comparison itself decides
             return None
-        return condition.op == "!=" if above.all() or below.all() else None
-    mask = _mask(condition, bounds)
-    if not mask.any():
+        return False if False in known else None
+    if op not in ("<", "<=", ">", ">="):
+        return None
+    found = _term(condition, bounds).to_pylist()
+    if not any(found):
         return False  # nor is it true for null or NaN
-    return True if mask.all() and nulls == 0 and not pa.types.is_floating(bounds.type) else None
+    return True if all(found) and nulls == 0 and not pa.types.is_floating(bounds.type) else None
 
 
 def check_columns(condition: Condition, types: Mapping[str, pa.DataType], where: str) -> None:
@@ -133,7 +129,8 @@ def check_columns(condition: Condition, types: Mapping[str, pa.DataType], where:
     """
     refuse_unknown(fields_of(condition), list(types), where)
     for term in terms_of(condition):
-        _chunked(term, pa.nulls(1, _plain(types[term.left.name])))
+        kind = types[term.left.name]
+        _term(term, pa.nulls(1, kind.value_type if pa.types.is_dictionary(kind) else kind))
 
 
 def refuse_unknown(names: Sequence[str], known: Sequence[str], where: str) -> None:
@@ -151,135 +148,104 @@ def refuse_unknown(names: Sequence[str], known: Sequence[str], where: str) -> No
             )
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+def _mask(condition: Condition, columns: Mapping[str, Column]) -> Column:
+    """Booleans without nulls."""
+    if isinstance(condition, Joined):
+        join = pc.and_ if condition.word == "and" else pc.or_
+        return reduce(join, (_mask(term, columns) for term in condition.terms))
+    if isinstance(condition, Not):
+        return pc.invert(_mask(condition.term, columns))
+    return _term(condition, columns[condition.left.name])
 
 
-def _chunked(term: Term, column: Column) -> np.ndarray:
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    masks = [_mask(term, chunk) for chunk in chunks]
-    if len(masks) == 1:
-        return masks[0]
-    return np.concatenate(masks) if masks else np.empty(0, bool)
+def _term(term: Term, column: Column) -> Column:
+    op, value, kind = term.op, term.value, column.type
+    if op in ("!=", "not in"):
+        return pc.invert(_term(Term(term.left, OPPOSITE[op], value), column))
+    if pa.types.is_null(kind):
+        return pa.repeat(holds(term, None), len(column))
+    if pa.types.is_dictionary(kind):
+        if isinstance(column, pa.ChunkedArray):
+            return pa.chunked_array([_term(term, chunk) for chunk in column.chunks], pa.bool_())
+        values = pa.concat_arrays([column.dictionary, pa.nulls(1, kind.value_type)])
+        answers = _term(term, values).to_numpy(zero_copy_only=False)
+        answers = answers[column.indices.fill_null(len(values) - 1).to_numpy()]  # faster than Arrow's take
+        bits = pa.py_buffer(np.packbits(answers, bitorder="little"))
+        return pa.Array.from_buffers(pa.bool_(), len(column), [None, bits])
+    if term.left.is_length:
+        if not _is_text(kind):
+            _refuse(term, kind, "strings, for len")
+        return _term(Term(Field(term.left.name), op, value), pc.utf8_length(column))
+    if pa.types.is_floating(kind):
+        kind, column = pa.float64(), column.cast(pa.float64())
+    if op in OPPOSITE:
+        mask = _member(term, column, value if isinstance(value, tuple) else (value,))
+    elif op == "truth":
+        if not pa.types.is_boolean(kind):
+            _refuse(term, kind, "booleans")
+        mask = column
+    elif op in METHODS:
+        if not _is_text(kind) or not isinstance(value, str):
+            _refuse(term, kind, "strings, and a string in them")
+        mask = pc.call_function(KERNELS[op], [column], pc.MatchSubstringOptions(value))
+    else:
+        mask = _ordered(term, column)
+    return mask.fill_null(False)
 
 
-def _mask(term: Term, column: pa.Array) -> np.ndarray:
-    """A mask of one array; for a dictionary of its values, once each."""
-    if pa.types.is_dictionary(column.type):
-        values = pa.concat_arrays([column.dictionary, pa.nulls(1, column.type.value_type)])
-        of_value = _mask(term, values)
-        indices = column.indices.fill_null(len(values) - 1) if column.null_count else column.indices
-        return of_value[indices.to_numpy(zero_copy_only=False)]
-    if pa.types.is_null(column.type):
-        return np.full(len(column), value_test(term)(None))
-    if isinstance(term.left, Length):
-        if not _is_text(column.type):
-            _refuse(term, column.type, "strings, for len")
-        column = pc.utf8_length(column)
-    if isinstance(term, Truth):
-        if not pa.types.is_boolean(column.type):
-            _refuse(term, column.type, "booleans")
-        return _filled(column)
-    if isinstance(term, Match):
-        if not _is_text(column.type) or not isinstance(term.value, str):
-            _refuse(term, column.type, "strings, and a string in them")
-        return _filled(pc.call_function(METHODS[term.method], [column], pc.MatchSubstringOptions(term.value)))
-    if isinstance(term, In):
-        return _member(term, column)
-    equality = term.op in ("==", "!=")
-    if equality:
-        mask = _equal(term, column, term.value)
-        return mask if term.op == "==" else ~mask
-    return _ordered(term, column, term.value)
-
-
-def _filled(mask: pa.Array) -> np.ndarray:
-    """Arrow's answer with False for null, bool `[N]`, writable."""
-    mask = mask.fill_null(False) if mask.null_count else mask
-    return np.asarray(mask.to_numpy(zero_copy_only=False), bool)
-
-
-def _constant(column: pa.Array, value: bool) -> np.ndarray:
-    """The same answer for every value; False for null."""
-    if not value:
-        return np.zeros(len(column), bool)
-    return np.ones(len(column), bool) if not column.null_count else _filled(column.is_valid())
-
-
-def _equal(term: Term, column: pa.Array, value: Value) -> np.ndarray:
-    if value is None:
-        return _filled(column.is_null())
+def _member(term: Term, column: Column, values: Sequence[Value]) -> Column:
     kind = column.type
-    if _is_number(kind) and _number(value):
-        return _compare_numbers("==", column, value)
-    if (_is_text(kind) and isinstance(value, str)) or (pa.types.is_boolean(kind) and isinstance(value, bool)):
-        return _filled(pc.equal(column, pa.scalar(value, kind)))
-    if pa.types.is_timestamp(kind) and isinstance(value, str):
-        return _filled(pc.equal(column, _time(term, value, kind)))
-    if not _is_known(kind):
+    known = _is_number(kind) or _is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_timestamp(kind)
+    if not known:
         _refuse(term, kind, "strings, numbers, booleans or timestamps")
-    return np.zeros(len(column), bool)
+    found = [_nearest(term, kind, value) for value in values]
+    equal = [near for near, side in filter(None, found) if side == 0]
+    if len(equal) <= FEW:
+        masks = [pc.equal(column, pa.scalar(near, kind)) for near in equal]
+    else:
+        signed = [-0.0] if pa.types.is_floating(kind) and 0 in equal else []  # `is_in` compares bits
+        masks = [pc.is_in(column, value_set=pa.array(equal + signed, kind))]
+    masks += [column.is_null()] if None in values else []
+    return reduce(pc.or_kleene, masks, pa.repeat(False, len(column)))
 
 
-def _member(term: In, column: pa.Array) -> np.ndarray:
-    kind = column.type
-    if not _is_known(kind):
-        _refuse(term, kind, "strings, numbers, booleans or timestamps")
-    mask = np.zeros(len(column), bool)
-    alike: list[Any] = []
-    for value in term.values:
-        if value is None or (_is_number(kind) and _number(value)):
-            mask |= _equal(term, column, value)
-        elif (isinstance(value, str) and _is_text(kind)) or (
-            isinstance(value, bool) and pa.types.is_boolean(kind)
-        ):
-            alike.append(value)
-        elif pa.types.is_timestamp(kind) and isinstance(value, str):
-            alike.append(_time(term, value, kind).as_py())
-    if alike:
-        mask |= _filled(pc.is_in(column, value_set=pa.array(alike, kind), skip_nulls=True))
-    return mask
+def _ordered(term: Term, column: Column) -> Column:
+    op, kind = term.op, column.type
+    found = None if pa.types.is_boolean(kind) else _nearest(term, kind, term.value)
+    if found is None:
+        _refuse(term, kind, "numbers" if kind_of(term.value) == "number" else "strings or timestamps")
+    near, side = found
+    if side:
+        op = ("<=" if side < 0 else "<") if op in ("<", "<=") else (">" if side < 0 else ">=")
+    return pc.call_function(KERNELS[op], [column, pa.scalar(near, kind)])
 
 
-def _ordered(term: Compare, column: pa.Array, value: Value) -> np.ndarray:
-    kind = column.type
-    if _is_number(kind) and _number(value):
-        return _compare_numbers(term.op, column, value)
-    if isinstance(value, str) and _is_text(kind):
-        return _filled(pc.call_function(KERNELS[term.op], [column, pa.scalar(value, kind)]))
-    if isinstance(value, str) and pa.types.is_timestamp(kind):
-        return _filled(pc.call_function(KERNELS[term.op], [column, _time(term, value, kind)]))
-    expected = "numbers" if _number(value) else "strings or timestamps"
-    _refuse(term, kind, expected)
+def _nearest(term: Term, kind: pa.DataType, value: Any) -> tuple[Any, int] | None:
+    """The value in the type of a column, None if that has none alike.
+
+    Of a number the nearest one, and where that lies: -1 below the number, 1 above it, 0 at it.
+    """
+    alike = kind_of(value)
+    if alike == "number" and _is_number(kind):
+        near = _nearest_float(value)
+        if pa.types.is_integer(kind):
+            limits = np.iinfo(kind.to_pandas_dtype())
+            near = min(max(math.floor(value), limits.min), limits.max)
+        return near, (near > value) - (near < value)
+    if alike == "string" and pa.types.is_timestamp(kind):
+        return _time(term, value, kind), 0
+    same = _is_text(kind) if alike == "string" else alike == "boolean" and pa.types.is_boolean(kind)
+    return (value, 0) if same else None
 
 
-def _compare_numbers(op: Comparison, column: pa.Array, value: Any) -> np.ndarray:
-    """Exact comparison of a column of numbers with a number of any size, as Python compares."""
-    kind = column.type
-    if pa.types.is_integer(kind):
-        value = int(value) if isinstance(value, float) and value.is_integer() else value  # from 2^53 on
-        if isinstance(value, float):  # not a whole number: n < 3.5 is n <= 3
-            if op == "==":
-                return np.zeros(len(column), bool)
-            op, value = ("<=" if op in ("<", "<=") else ">"), math.floor(value)
-        bits = kind.bit_width - pa.types.is_signed_integer(kind)
-        least, most = -(2**bits) if pa.types.is_signed_integer(kind) else 0, 2**bits - 1
-        if not least <= value <= most:
-            return _constant(column, op in (("<", "<=") if value > most else (">", ">=")))
-        return _filled(pc.call_function(KERNELS[op], [column, pa.scalar(value, kind)]))
+def _nearest_float(value: float) -> float:
     try:
-        near = float(value)
+        return float(value)
     except OverflowError:
-        near = math.inf if value > 0 else -math.inf
-    if near != value:  # an integer that is no float: no value equals it
-        if op == "==":
-            return np.zeros(len(column), bool)
-        above = near > value
-        op = ("<" if above else "<=") if op in ("<", "<=") else (">=" if above else ">")
-    return _filled(pc.call_function(KERNELS[op], [column.cast(pa.float64()), pa.scalar(near, pa.float64())]))
+        return math.inf if value > 0 else -math.inf
 
 
-def _time(term: Term, value: str, kind: pa.DataType) -> pa.Scalar:
+def _time(term: Term, value: str, kind: pa.DataType) -> Any:
     try:
         time = datetime.fromisoformat(value)
         time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
@@ -288,11 +254,7 @@ def _time(term: Term, value: str, kind: pa.DataType) -> pa.Scalar:
             f"where {term}: column {term.left.name} is {kind}: expected a time, found {value!r}",
             hint="for example '2026-11-30' or '2026-11-30T12:00:00+01:00'; without an offset it is UTC",
         ) from error
-    return pa.scalar(time, TIME).cast(kind)
-
-
-def _number(value: Value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return pa.scalar(time, pa.timestamp("us", tz="UTC")).cast(kind).as_py()
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -301,10 +263,6 @@ def _is_number(kind: pa.DataType) -> bool:
 
 def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _is_known(kind: pa.DataType) -> bool:
-    return _is_number(kind) or _is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_timestamp(kind)
 
 
 def _refuse(term: Term, kind: pa.DataType, expected: str) -> NoReturn:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import keyword
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, assert_never
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 Value: TypeAlias = str | int | float | bool | None
-Comparison: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">="]
-Method: TypeAlias = Literal["startswith", "endswith", "contains"]
-METHODS: tuple[Method, ...] = ("startswith", "endswith", "contains")
+Op: TypeAlias = Literal[
+    "==", "!=", "in", "not in", "<", "<=", ">", ">=", "startswith", "endswith", "contains", "truth"
+]
+METHODS = ("startswith", "endswith", "contains")
+OPPOSITE: dict[Op, Op] = {"==": "!=", "!=": "==", "in": "not in", "not in": "in"}
+"""The others are false for None, and so is their opposite."""
 NOT_NAMES = frozenset((*keyword.kwlist, "true", "false", "null"))
 """Words that are no fields: Python's own, and values in the spelling of JSON; `field('class')` names one."""
 
@@ -24,6 +27,8 @@ class Field:
     """A field, or a column of a store."""
 
     name: str
+    is_length: bool = False
+    """True for its length: characters of a string, or elements of a list."""
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -32,72 +37,29 @@ class Field:
 
     def __str__(self) -> str:
         plain = all(part.isidentifier() and part not in NOT_NAMES for part in self.path)
-        return self.name if plain else f"field({self.name!r})"
+        name = self.name if plain else f"field({self.name!r})"
+        return f"len({name})" if self.is_length else name
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
-    """Characters of a string field, or elements of a list."""
+class Term:
+    """A question about one field."""
 
-    field: Field
-
-    @property
-    def name(self) -> str:
-        """Name of the field."""
-        return self.field.name
+    left: Field
+    op: Op
+    value: Value | tuple[Value, ...]
+    """Values for `in` and `not in`, True for `truth`."""
 
     def __str__(self) -> str:
-        return f"len({self.field})"
-
-
-Operand: TypeAlias = Field | Length
-
-
-@dataclass(frozen=True, slots=True)
-class Compare:
-    """Comparison with a value; with None it is == or !=."""
-
-    left: Operand
-    op: Comparison
-    value: Value
-
-    def __str__(self) -> str:
+        if self.op == "truth":
+            return str(self.left)
+        if self.op in METHODS:
+            return f"{self.left}.{self.op}({self.value!r})"
+        if isinstance(self.value, tuple):
+            return f"{self.left} {self.op} [{', '.join(map(repr, self.value))}]"
         if self.value is None:
             return f"{self.left} {'is' if self.op == '==' else 'is not'} None"
         return f"{self.left} {self.op} {self.value!r}"
-
-
-@dataclass(frozen=True, slots=True)
-class In:
-    """Membership in a list of values."""
-
-    left: Operand
-    values: tuple[Value, ...]
-
-    def __str__(self) -> str:
-        return f"{self.left} in [{', '.join(map(repr, self.values))}]"
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """Method of a string field, or a list that contains a value."""
-
-    left: Field
-    method: Method
-    value: Value
-
-    def __str__(self) -> str:
-        return f"{self.left}.{self.method}({self.value!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """A boolean field that is True."""
-
-    left: Field
-
-    def __str__(self) -> str:
-        return str(self.left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,33 +69,32 @@ class Not:
     term: Condition
 
     def __str__(self) -> str:
-        if isinstance(self.term, In):
-            return str(self.term).replace(" in [", " not in [", 1)
-        return f"not ({self.term})" if isinstance(self.term, And | Or) else f"not {self.term}"
+        return f"not ({self.term})" if isinstance(self.term, Joined) else f"not {self.term}"
 
 
 @dataclass(frozen=True, slots=True)
-class And:
-    """All of two or more conditions."""
+class Joined:
+    """Two or more conditions of which all, or at least one, must hold."""
 
+    word: Literal["and", "or"]
     terms: tuple[Condition, ...]
 
     def __str__(self) -> str:
-        return " and ".join(f"({one})" if isinstance(one, Or) else str(one) for one in self.terms)
+        inner = (isinstance(one, Joined) and one.word == "or" for one in self.terms)
+        shown = (f"({one})" if loose else str(one) for one, loose in zip(self.terms, inner, strict=True))
+        return f" {self.word} ".join(shown)
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
-    """At least one of two or more conditions."""
-
-    terms: tuple[Condition, ...]
-
-    def __str__(self) -> str:
-        return " or ".join(map(str, self.terms))
+Condition: TypeAlias = Term | Not | Joined
 
 
-Term: TypeAlias = Compare | In | Match | Truth
-Condition: TypeAlias = Compare | In | Match | Truth | Not | And | Or
+def negated(condition: Condition) -> Condition:
+    """The opposite of a condition, in its shortest form."""
+    if isinstance(condition, Not):
+        return condition.term
+    if isinstance(condition, Term) and condition.op in OPPOSITE:
+        return replace(condition, op=OPPOSITE[condition.op])
+    return Not(condition)
 
 
 def conjunction(condition: Condition) -> tuple[Condition, ...]:
@@ -143,12 +104,14 @@ def conjunction(condition: Condition) -> tuple[Condition, ...]:
     >>> [str(term) for term in conjunction(parse_where("a > 1 and (b or c) and d is None"))]
     ['a > 1', 'b or c', 'd is None']
     """
-    return condition.terms if isinstance(condition, And) else (condition,)
+    if isinstance(condition, Joined) and condition.word == "and":
+        return condition.terms
+    return (condition,)
 
 
 def terms_of(condition: Condition) -> Iterator[Term]:
     """All terms of a condition, from left to right."""
-    if isinstance(condition, And | Or):
+    if isinstance(condition, Joined):
         for one in condition.terms:
             yield from terms_of(one)
     elif isinstance(condition, Not):
@@ -174,11 +137,7 @@ def expected_fields(condition: Condition) -> tuple[str, ...]:
     >>> expected_fields(parse_where("a > 1 and (b is None or b > 2)"))
     ('a',)
     """
-    absent = {
-        term.left.name
-        for term in terms_of(condition)
-        if isinstance(term, Compare) and (term.value is None and term.op == "==")
-    }
+    absent = {term.left.name for term in terms_of(condition) if term.op == "==" and term.value is None}
     return tuple(name for name in fields_of(condition) if name not in absent)
 
 
@@ -192,23 +151,26 @@ def in_words(condition: Condition) -> str:
     >>> in_words(parse_where(f"a in {list(range(999))}"))
     'a in [0, 1, 2, ... 999 values]'
     """
-    if isinstance(condition, In) and len(condition.values) > LISTED:
-        shown = ", ".join(map(repr, condition.values[:LISTED]))
-        return f"{condition.left} in [{shown}, ... {len(condition.values):,} values]"
-    if isinstance(condition, Not) and isinstance(condition.term, In):
-        return in_words(condition.term).replace(" in [", " not in [", 1)
+    values = condition.value if isinstance(condition, Term) else None
+    if isinstance(condition, Term) and isinstance(values, tuple) and len(values) > LISTED:
+        shown = ", ".join(map(repr, values[:LISTED]))
+        return f"{condition.left} {condition.op} [{shown}, ... {len(values):,} values]"
     text = str(condition)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
 Record = dict[str, Any]
-Test = Callable[[Record], bool]
-ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
+    "startswith": str.startswith,
+    "endswith": str.endswith,
+    "contains": operator.contains,
+    "truth": operator.is_,
 }
+"""Tests of two values of one kind."""
 
 
 class Incomparable(Exception):
@@ -227,7 +189,7 @@ def field_value(record: Any, path: Sequence[str]) -> Any:
     return value
 
 
-def record_test(condition: Condition) -> Test:
+def record_test(condition: Condition) -> Callable[[Record], bool]:
     """Build a function that returns True if a record meets a condition.
 
     The function raises `Incomparable` for a value that cannot be compared. `and` and `or` stop at the first
@@ -238,9 +200,9 @@ def record_test(condition: Condition) -> Test:
     >>> passes({"n": 3}), passes({"n": 3, "x": {"y": 0}}), passes({})
     (True, False, False)
     """
-    if isinstance(condition, And | Or):
+    if isinstance(condition, Joined):
         tests = [record_test(term) for term in condition.terms]
-        decided = isinstance(condition, Or)
+        decided = condition.word == "or"
 
         def joined(record: Record) -> bool:
             for test in tests:
@@ -252,33 +214,38 @@ def record_test(condition: Condition) -> Test:
     if isinstance(condition, Not):
         inner = record_test(condition.term)
         return lambda record: not inner(record)
-    path, check = _path(condition.left), value_test(condition)
-    return lambda record: check(field_value(record, path))
+    path = condition.left.path
+    return lambda record: holds(condition, field_value(record, path))
 
 
-def _path(left: Operand) -> tuple[str, ...]:
-    return (left.field if isinstance(left, Length) else left).path
+def holds(term: Term, value: Any) -> bool:
+    """True if the value of the term's field meets the term.
+
+    Raises:
+        Incomparable: the value is of another kind than the term has an answer for.
+    """
+    op, wanted = term.op, term.value
+    if term.left.is_length and value is not None:
+        if not isinstance(value, str | list):
+            raise _incomparable(term, "a string or a list", value)
+        value = len(value)
+    if op in OPPOSITE:
+        if isinstance(wanted, tuple):
+            return any(same(value, one) for one in wanted) == (op == "in")
+        return same(value, wanted) == (op == "==")
+    if value is None:
+        return False
+    if op == "contains":
+        if isinstance(value, list):
+            return any(same(one, wanted) for one in value)
+        if not isinstance(value, str) or not isinstance(wanted, str):
+            raise _incomparable(term, "a list, or a string with a string in it", value)
+    elif kind_of(value) != kind_of(wanted):
+        raise _incomparable(term, f"a {kind_of(wanted)}", value)
+    return TESTS[op](value, wanted)
 
 
-def value_test(term: Compare | In | Match | Truth) -> Callable[[Any], bool]:
-    """Build a function that returns True if the value of the term's field meets the term."""
-    if isinstance(term, Truth):
-        return lambda value: _truth(value, term)
-    if isinstance(term, Match):
-        return lambda value: _matches(value, term)
-    measure = _length_of(term) if isinstance(term.left, Length) else lambda value: value
-    if isinstance(term, In):
-        values = term.values
-        return lambda value: any(same(measure(value), one) for one in values)
-    if isinstance(term, Compare):
-        wanted = term.value
-        if term.op in ("==", "!="):
-            return lambda value: same(measure(value), wanted) == (term.op == "==")
-        return lambda value: _ordered(measure(value), term)
-    assert_never(term)
-
-
-def same(value: Any, wanted: Value) -> bool:
+def same(value: Any, wanted: Any) -> bool:
     """Equality as in JSON.
 
     >>> same(1, 1.0), same(True, 1), same("1", 1), same([1], [1]), same(None, None)
@@ -298,46 +265,6 @@ def kind_of(value: Any) -> str:
     return "object" if isinstance(value, dict) else "list" if isinstance(value, list) else "null"
 
 
-def _ordered(value: Any, term: Compare) -> bool:
-    if value is None:
-        return False
-    if kind_of(value) != kind_of(term.value):
-        raise _incomparable(term, f"a {kind_of(term.value)}", value)
-    return ORDERS[term.op](value, term.value)
-
-
-def _truth(value: Any, term: Truth) -> bool:
-    if value is None or isinstance(value, bool):
-        return value is True
-    raise _incomparable(term, "a boolean", value)
-
-
-def _matches(value: Any, term: Match) -> bool:
-    if value is None:
-        return False
-    wanted: Any = term.value
-    if term.method == "contains":
-        if isinstance(value, list):
-            return any(same(one, wanted) for one in value)
-        if isinstance(value, str) and isinstance(wanted, str):
-            return wanted in value
-        raise _incomparable(term, "a list, or a string with a string in it", value)
-    if not isinstance(value, str):
-        raise _incomparable(term, "a string", value)
-    return value.startswith(wanted) if term.method == "startswith" else value.endswith(wanted)
-
-
-def _length_of(term: Compare | In) -> Callable[[Any], int | None]:
-    def length(value: Any) -> int | None:
-        if value is None:
-            return None
-        if not isinstance(value, str | list):
-            raise _incomparable(term, "a string or a list", value)
-        return len(value)
-
-    return length
-
-
-def _incomparable(term: Compare | In | Match | Truth, expected: str, value: Any) -> Incomparable:
+def _incomparable(term: Term, expected: str, value: Any) -> Incomparable:
     shown = str(term) if len(str(term)) <= 60 else f"{str(term)[:57]}..."
     return Incomparable(f"field {term.left.name!r} in {shown}: expected {expected}, found a {kind_of(value)}")

@@ -27,32 +27,16 @@ side of a value, and parsed to the same condition. Fingerprints use it.
 
 from __future__ import annotations
 
+import ast
+import math
 import re
 import warnings
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import Literal, NoReturn, TypeAlias, cast
 
 from packline.errors import RecipeError, did_you_mean
-from packline.where.conditions import (
-    METHODS,
-    And,
-    Compare,
-    Comparison,
-    Condition,
-    Field,
-    In,
-    Length,
-    Match,
-    Not,
-    Operand,
-    Or,
-    Truth,
-    Value,
-)
-
-if TYPE_CHECKING:
-    import ast
+from packline.where.conditions import METHODS, Condition, Field, Joined, Op, Term, Value, negated
 
 FUNCTIONS = ("len", "field")
 MOST_CHARACTERS = 1 << 20
@@ -111,7 +95,13 @@ _WORDS = re.compile(
     r"""(?P<string>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|(?P<comment>\#)"""
     r"""|(?P<odd>&&?|\|\|?|===|=>|=<|<>|(?<![=!<>])=(?!=)|!(?!=)|\b(?:AND|OR|NOT|IN|IS|LIKE)\b)"""
 )
-FLIPPED: dict[Comparison, Comparison] = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+OPERATORS: dict[type[ast.cmpop], str] = {
+    **{ast.Eq: "==", ast.NotEq: "!=", ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in"},
+    **{ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="},
+}
+OTHER_VALUES = {"true": "True", "false": "False", "null": "None"}
+Side: TypeAlias = Field | Value | tuple[Value, ...]
 FORMS = (
     "a condition is field == value, field in [values], field is None, field.startswith('a'), "
     "field.contains('a') or len(field) > 3, joined by and, or, not"
@@ -125,8 +115,6 @@ class _Parser:
         self._text = text
 
     def parse(self) -> Condition:
-        import ast
-
         text = self._text
         if len(text) > MOST_CHARACTERS:
             raise RecipeError(f"where has {len(text):,} characters: expected at most {MOST_CHARACTERS:,}")
@@ -156,132 +144,120 @@ class _Parser:
             raise RecipeError(f"where {_excerpt(text, 0)}: {error}", hint=FORMS) from None
 
     def _condition(self, node: ast.expr) -> Condition:
-        import ast
-
         if isinstance(node, ast.BoolOp):
-            kind: type[And | Or] = And if isinstance(node.op, ast.And) else Or
+            word: Literal["and", "or"] = "and" if isinstance(node.op, ast.And) else "or"
             terms: list[Condition] = []
             for value in node.values:
                 term = self._condition(value)
-                terms += term.terms if isinstance(term, kind) else (term,)
-            return kind(tuple(terms))
+                alike = isinstance(term, Joined) and term.word == word
+                terms += term.terms if isinstance(term, Joined) and alike else (term,)
+            return Joined(word, tuple(terms))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return _negated(self._condition(node.operand))
+            return negated(self._condition(node.operand))
         if isinstance(node, ast.Compare):
-            return self._comparison(node)
+            sides = [node.left, *node.comparators]
+            found = [self._comparison(*one) for one in zip(sides, node.ops, sides[1:], strict=False)]
+            return found[0] if len(found) == 1 else Joined("and", tuple(found))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             return self._method(node, node.func)
         left = self._side(node)
-        if isinstance(left, Field):
-            return Truth(left)
+        if isinstance(left, Field) and not left.is_length:
+            return Term(left, "truth", True)
         self._refuse_node(node, "a condition")
 
-    def _comparison(self, node: ast.Compare) -> Condition:
-        import ast
-
-        sides = [node.left, *node.comparators]
-        found: list[Condition] = []
-        for left, operator, right in zip(sides, node.ops, sides[1:], strict=False):
-            if isinstance(operator, ast.In | ast.NotIn):
-                term = self._membership(left, right)
-                found.append(term if isinstance(operator, ast.In) else _negated(term))
-            else:
-                found.append(self._ordered(left, _SYMBOLS[type(operator).__name__], right))
-        return found[0] if len(found) == 1 else And(tuple(found))
-
-    def _ordered(self, left: ast.expr, symbol: str, right: ast.expr) -> Compare:
-        one, other = self._side(left), self._side(right)
-        if isinstance(one, Field | Length) and isinstance(other, Field | Length):
+    def _comparison(self, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Condition:
+        op, one, other = OPERATORS[type(operator)], self._side(left), self._side(right)
+        if op in ("in", "not in"):
+            return self._membership(op, (left, one), (right, other))
+        if isinstance(one, Field) and isinstance(other, Field):
             self._refuse_node(right, "a value", also="one side of a comparison is a value")
-        if isinstance(other, Field | Length):
-            one, other = other, one
-            symbol = FLIPPED.get(cast("Comparison", symbol), symbol)
-        if not isinstance(one, Field | Length):
+        if isinstance(other, Field):
+            one, other, op = other, one, FLIPPED.get(op, op)
+        if not isinstance(one, Field):
             self._refuse_node(left, "a field")
-        if isinstance(other, tuple | Field | Length):
-            self._refuse_node(right, f"one value after {symbol}", also="in takes a list")
-        if symbol in ("is", "is not"):
+        if isinstance(other, tuple | Field):
+            self._refuse_node(right, f"one value after {op}", also="in takes a list")
+        if op in ("is", "is not"):
             if other is not None:
-                self._refuse_node(right, f"None after {symbol}", also="== and != take other values")
-            symbol = "==" if symbol == "is" else "!="
-        if symbol not in ("==", "!=") and not isinstance(other, str | int | float):
-            self._refuse_node(right, f"a number or a string after {symbol}")
-        if symbol not in ("==", "!=") and isinstance(other, bool):
-            self._refuse_node(right, f"a number or a string after {symbol}")
-        return Compare(one, cast("Comparison", symbol), other)
+                self._refuse_node(right, f"None after {op}", also="== and != take other values")
+            op = "==" if op == "is" else "!="
+        if op in FLIPPED and (isinstance(other, bool) or not isinstance(other, str | int | float)):
+            self._refuse_node(right, f"a number or a string after {op}")
+        return Term(one, cast("Op", op), other)
 
-    def _membership(self, left: ast.expr, right: ast.expr) -> Condition:
-        one, other = self._side(left), self._side(right)
-        if isinstance(one, Field | Length) and isinstance(other, tuple):
-            return In(one, other)
-        if isinstance(one, Field | Length):
-            self._refuse_node(right, "a list of values after in", also="for example language in ['de', 'en']")
-        if not isinstance(other, Field):
-            self._refuse_node(right, "a field after in" if not isinstance(one, tuple) else "one value")
+    def _membership(self, op: str, left: tuple[ast.expr, Side], right: tuple[ast.expr, Side]) -> Condition:
+        one, other = left[1], right[1]
+        if isinstance(one, Field) and isinstance(other, tuple):
+            return Term(one, cast("Op", op), other)
+        if isinstance(one, Field):
+            self._refuse_node(
+                right[0], "a list of values after in", also="for example language in ['de', 'en']"
+            )
+        if not isinstance(other, Field) or other.is_length:
+            self._refuse_node(right[0], "a field after in" if not isinstance(one, tuple) else "one value")
         if isinstance(one, tuple) or one is None:
-            self._refuse_node(left, "one value before in")
-        return Match(other, "contains", one)
+            self._refuse_node(left[0], "one value before in")
+        term = Term(other, "contains", one)
+        return term if op == "in" else negated(term)
 
     def _method(self, node: ast.Call, function: ast.Attribute) -> Condition:
-        if function.attr not in METHODS:
+        name = function.attr
+        if name not in METHODS:
             self._refuse(
-                self._column(function, ended=True) - len(function.attr),
+                self._column(function, ended=True) - len(name),
                 "a method " + ", ".join(METHODS[:-1]) + f" or {METHODS[-1]}",
-                function.attr,
-                hint=did_you_mean(function.attr, METHODS),
+                name,
+                hint=did_you_mean(name, METHODS),
             )
         field = self._side(function.value)
-        if not isinstance(field, Field):
+        if not isinstance(field, Field) or field.is_length:
             self._refuse_node(function.value, "a field")
         value = self._only_argument(node)
-        kinds = (str, int, float) if function.attr == "contains" else (str,)
+        kinds = (str, int, float) if name == "contains" else (str,)
         if not isinstance(value, kinds):
-            kind = "one value" if function.attr == "contains" else "one string"
-            self._refuse_node(node.args[0], f"{kind} in {function.attr}(...)")
-        return Match(field, function.attr, value)
+            kind = "one value" if name == "contains" else "one string"
+            self._refuse_node(node.args[0], f"{kind} in {name}(...)")
+        return Term(field, cast("Op", name), value)
 
-    def _only_argument(self, node: ast.Call) -> Operand | Value | tuple[Value, ...]:
+    def _only_argument(self, node: ast.Call) -> Side:
         if len(node.args) != 1 or node.keywords:
             self._refuse_node(node, "one argument in parentheses")
         return self._side(node.args[0])
 
-    def _side(self, node: ast.expr) -> Operand | Value | tuple[Value, ...]:
+    def _side(self, node: ast.expr) -> Side:
         """A side of a comparison: a field, a length, a value, or a list of values."""
-        import ast
-
-        if isinstance(node, ast.Name | ast.Attribute):
-            return self._field(node)
-        if isinstance(node, ast.List | ast.Tuple | ast.Set):
-            values = [self._side(one) for one in node.elts]
-            for one, value in zip(node.elts, values, strict=True):
-                if isinstance(value, tuple | Field | Length):
-                    self._refuse_node(one, "a value in the list", also="strings are in quotes")
-            return tuple(cast("list[Value]", values))
-        if isinstance(node, ast.Constant):
-            return self._value(node, node.value)
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-            inner = node.operand
-            number = inner.value if isinstance(inner, ast.Constant) else None
-            if isinstance(number, int | float) and not isinstance(number, bool):
-                return self._value(node, -number if isinstance(node.op, ast.USub) else number)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            return self._function(node, node.func.id)
+        match node:
+            case ast.Name() | ast.Attribute():
+                return self._field(node)
+            case ast.List() | ast.Tuple() | ast.Set():
+                values = [self._side(one) for one in node.elts]
+                for one, value in zip(node.elts, values, strict=True):
+                    if isinstance(value, tuple | Field):
+                        self._refuse_node(one, "a value in the list", also="strings are in quotes")
+                return tuple(cast("list[Value]", values))
+            case ast.Constant():
+                return self._value(node, node.value)
+            case ast.UnaryOp(
+                op=ast.USub() | ast.UAdd(), operand=ast.Constant(value=int() | float() as number)
+            ):
+                if not isinstance(number, bool):
+                    return self._value(node, -number if isinstance(node.op, ast.USub) else number)
+            case ast.Call(func=ast.Name(id=name)):
+                return self._function(node, name)
         self._refuse_node(node, "a field, a value or a comparison")
 
-    def _function(self, node: ast.Call, name: str) -> Operand:
+    def _function(self, node: ast.Call, name: str) -> Field:
         if name not in FUNCTIONS:
             hint = did_you_mean(name, (*FUNCTIONS, *METHODS))
             self._refuse(self._column(node), "len(...) or field(...)", f"{name}(...)", hint=hint)
         inner = self._only_argument(node)
-        if name == "len" and isinstance(inner, Field):
-            return Length(inner)
+        if name == "len" and isinstance(inner, Field) and not inner.is_length:
+            return Field(inner.name, is_length=True)
         if name == "field" and isinstance(inner, str) and all(inner.split(".")):
             return Field(inner)
         self._refuse_node(node.args[0], "a field in len(...)" if name == "len" else "a name in field(...)")
 
     def _field(self, node: ast.Name | ast.Attribute) -> Field:
-        import ast
-
         parts: list[str] = []
         inner: ast.expr = node
         while isinstance(inner, ast.Attribute):
@@ -293,14 +269,13 @@ class _Parser:
         written = self._source(node)
         if "".join(written.split()) != name:  # Python normalizes letters; parentheses
             self._refuse_node(node, f"the name {name}", also=f"field({written!r}) takes any name")
-        values = {"true": "True", "false": "False", "null": "None"}
-        if name in values:
-            self._refuse_node(node, values[name], also=f"a field of that name is field({name!r})")
+        if name in OTHER_VALUES:
+            self._refuse_node(node, OTHER_VALUES[name], also=f"a field of that name is field({name!r})")
         return Field(name)
 
     def _value(self, node: ast.expr, value: object) -> Value:
         if isinstance(value, float):
-            if value - value != 0:
+            if not math.isfinite(value):
                 self._refuse_node(node, "a finite number")
             return int(value) if value.is_integer() and abs(value) < 2**53 else value
         if value is None or isinstance(value, str | bool | int):
@@ -318,8 +293,6 @@ class _Parser:
         return self._shift + len(self._line[:place].decode("utf-8", "surrogatepass"))
 
     def _refuse_node(self, node: ast.expr, expected: str, *, also: str = "") -> NoReturn:
-        import ast
-
         hint = also or FORMS
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr):
             hint = f"did you mean {'and' if isinstance(node.op, ast.BitAnd) else 'or'}?"
@@ -341,26 +314,6 @@ class _Parser:
             f"where, column {place + 1} of {_excerpt(self._text, place)}: expected {expected}, found {found}",
             hint=hint or FORMS,
         )
-
-
-_SYMBOLS = {
-    "Eq": "==",
-    "NotEq": "!=",
-    "Lt": "<",
-    "LtE": "<=",
-    "Gt": ">",
-    "GtE": ">=",
-    "Is": "is",
-    "IsNot": "is not",
-}
-
-
-def _negated(condition: Condition) -> Condition:
-    if isinstance(condition, Not):
-        return condition.term
-    if isinstance(condition, Compare) and condition.op in ("==", "!="):
-        return Compare(condition.left, "!=" if condition.op == "==" else "==", condition.value)
-    return Not(condition)
 
 
 def _shortened(text: str) -> str:
