@@ -19,8 +19,8 @@ from packline.errors import InputChanged, InputError, StoreError
 from packline.facade import Store
 from packline.recipe import load_recipe
 from packline.sources.drafting import PRESETS, draft_preset, find_preset
-from packline.storage.hub_inputs import parse_hub_uri, pin
-from packline.storage.inputs import InputState, open_input, remote_files
+from packline.storage.hub_inputs import address, parse_dataset, pin
+from packline.storage.inputs import InputState, open_input
 from packline.storage.places import open_storage
 
 TEXTS = [f"document {number} with é" for number in range(300)]
@@ -139,10 +139,11 @@ def test_offline_the_cache_is_used_and_a_missing_file_named(
 
 def test_uris_are_written_as_they_are_read(corpus: str) -> None:
     assert pin(f"{BASE}/data") == f"{BASE}@{corpus}/data"
-    place = parse_hub_uri(f"{BASE}@refs/pr/7/a@b/c")
-    assert (place.revision, place.path) == ("refs/pr/7", "a@b/c")
-    assert parse_hub_uri(str(place)) == place
-    assert remote_files(BASE) is not None
+    assert pin(BASE) == f"{BASE}@{corpus}/"
+    place = parse_dataset(f"{BASE}@refs/pr/7/a@b/c")
+    assert (place.revision, place.path_in_repo) == ("refs/pr/7", "a@b/c")
+    assert parse_dataset(address(place)) == place
+    assert parse_dataset(f"{BASE}/part-?=x.jsonl").path_in_repo == "part-?=x.jsonl"
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -15,7 +15,7 @@ from packline.errors import InputError
 from packline.recipe import Recipe, Source
 from packline.sources import listing
 from packline.sources.files import InputFile, list_files
-from packline.storage.object_inputs import ObjectInputs
+from packline.storage.objects import ObjectFolder
 from packline.storage.places import open_storage
 
 FILES = 24
@@ -49,15 +49,15 @@ def test_a_plan_by_examples_is_the_plan_by_looks(
 ) -> None:
     put(place := bucket.place("in"), contents(packed))
     whole = listed(place)
-    looks: list[str] = []
-    read_start = ObjectInputs.read_start
+    looks: set[str] = set()
+    get = ObjectFolder.get
 
-    def counted(self: ObjectInputs, uri: str, size: int) -> Any:
-        looks.append(uri)
-        return read_start(self, uri, size)
+    def counted(self: ObjectFolder, name: str, *given: Any) -> Any:
+        looks.add(name)
+        return get(self, name, *given)
 
     monkeypatch.setattr(listing, "LOOKED", 4)
-    monkeypatch.setattr(ObjectInputs, "read_start", counted)
+    monkeypatch.setattr(ObjectFolder, "get", counted)
     found = listed(place)
     assert len(looks) <= 2 * 4 + 1 < len(found) // 4
     assert sum(file.is_assumed for file in found) == 2 * FILES

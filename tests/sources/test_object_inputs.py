@@ -27,8 +27,9 @@ from packline.jobs.events import Comparing, ReusePlanned
 from packline.jobs.identity import etags_path
 from packline.sources.files import InputFile
 from packline.sources.reader import FILES_AHEAD, Span, open_ahead, read_span
-from packline.storage import object_inputs
+from packline.storage import inputs
 from packline.storage.inputs import open_input
+from packline.storage.objects import ObjectFolder
 from packline.storage.places import open_storage
 from packline.storage.ranged_file import RangedFile
 from packline.store.manifest_check import read_manifest
@@ -81,7 +82,8 @@ def test_files_are_found_as_on_the_disk(corpus: str, tmp_path: Path, given: str)
 
 
 def test_files_are_listed_without_a_request_for_each(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_inputs, "_head", lambda uri: None)
+    monkeypatch.setattr(ObjectFolder, "_head", lambda storage, name: 1 / 0)
+    monkeypatch.setattr(ObjectFolder, "facts", lambda storage, name: None)
     assert len(files_of(source_of(corpus))) == 5
 
 
@@ -202,13 +204,13 @@ def test_small_files_are_requested_before_they_are_read(
     source = source_of(bucket.place("small"))
     files = files_of(source)
     requested: list[str] = []
-    read = object_inputs.ObjectInputs.read
+    get = ObjectFolder.get
 
-    def counted(self: Any, uri: str, *more: Any) -> Any:
-        requested.append(uri)
-        return read(self, uri, *more)
+    def counted(self: ObjectFolder, name: str, *more: Any) -> Any:
+        requested.append(f"{self.place}/{name}")
+        return get(self, name, *more)
 
-    monkeypatch.setattr(object_inputs.ObjectInputs, "read", counted)
+    monkeypatch.setattr(ObjectFolder, "get", counted)
     spans = [Span(file.index, 0, file.size) for file in files]
     texts: list[str] = []
     for span, opened in open_ahead(files, source, spans):
@@ -228,16 +230,17 @@ def test_small_files_are_requested_before_they_are_read(
 def test_a_bit_that_flips_on_the_way_is_no_bad_record(
     corpus: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, read = source_of(f"{corpus}/{name}"), object_inputs.ObjectInputs.read
+    source, get = source_of(f"{corpus}/{name}"), ObjectFolder.get
     (file,) = files_of(source)
     flips = [1]
 
     def flipped(self: Any, *where: Any) -> Any:
-        data = bytearray(read(self, *where))
+        facts, found = get(self, *where)
+        data = bytearray(found)
         data[len(data) // 2] ^= flips.pop() if flips else 0
-        return data
+        return facts, data
 
-    monkeypatch.setattr(object_inputs.ObjectInputs, "read", flipped)
+    monkeypatch.setattr(ObjectFolder, "get", flipped)
     with pytest.raises(InputError, match="damaged on its way"):
         list(read_span(file, source, Span(0, 0, file.size), 1 << 20, Hasher()))
     assert not flips and read_file(source).texts == TEXTS
@@ -249,8 +252,8 @@ def test_plain_http_beyond_this_machine_is_told(
     for address, told in (("http://10.0.0.1:9000", 1), ("http://127.0.0.1:9000", 0), ("https://10.0.0.1", 0)):
         caplog.clear()
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
-        object_inputs._warn_of_plain_http.cache_clear()
-        object_inputs._warn_of_plain_http("s3://bucket")
+        inputs._warn_of_plain_http.cache_clear()
+        inputs._warn_of_plain_http("s3://bucket")
         assert len(caplog.records) == told, address
 
 
@@ -261,7 +264,7 @@ def test_faults_on_the_way_change_nothing(
     seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    object_inputs._store.cache_clear()
+    inputs._storage.cache_clear()
     with fault_proxy(bucket.endpoint, Schedule(seed=seed, rate=0.4)) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         assert len(files_of(source_of(corpus))) == 5

@@ -33,9 +33,8 @@ from packline.errors import ResumeMismatch
 from packline.fingerprint import Hasher, hash_value
 from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
-from packline.storage.inputs import is_compared
+from packline.storage.inputs import is_compared, is_strong
 from packline.storage.local import publish_bytes, user_cache
-from packline.storage.places import is_remote
 from packline.store.manifest import FORMAT_VERSION, Manifest, to_json
 from packline.version import __version__
 
@@ -79,10 +78,6 @@ class BuildIdentity(msgspec.Struct, frozen=True):
 
 def etag_of(file: InputFile) -> str:
     """Strong ETag that an object had when it was planned; empty for a local file, and for one without it."""
-    if not is_remote(file.path):
-        return ""
-    from packline.storage.object_inputs import is_strong
-
     return file.modified if is_compared(file.path) and is_strong(file.modified) else ""
 
 

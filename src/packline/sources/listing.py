@@ -26,8 +26,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from packline.errors import InputError, refuse_name
-from packline.storage.inputs import HUB, MAGIC, ListedFile, expand_remote, refuse_irregular
-from packline.storage.places import is_remote, place_in, refuse_secrets
+from packline.storage.inputs import MAGIC, ListedFile, expand_remote, refuse_irregular
+from packline.storage.places import HUB, is_remote, place_in, refuse_secrets
 from packline.storage.requests import map_in_threads
 
 

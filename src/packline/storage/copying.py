@@ -26,9 +26,9 @@ import msgspec
 from packline.errors import CorruptStore, StoreError
 from packline.fingerprint import Hasher
 from packline.storage.local import Link, LocalFolder, disk_errors, hash_file, share_file, sync_folder
-from packline.storage.objects import PIECE_BYTES, ObjectFolder
+from packline.storage.objects import ObjectFolder
 from packline.storage.places import join
-from packline.storage.protocol import FileFacts, Storage, other_content
+from packline.storage.protocol import PIECE_BYTES, FileFacts, Storage, hash_contents, other_content
 
 FILES_AT_ONCE = 8
 LINKED_AT_ONCE = 256
@@ -57,16 +57,10 @@ class CopyCounts(msgspec.Struct):
 
 
 def checksum_of(storage: Storage, name: str) -> str:
-    """xxh3-128 of a file: of an object by its metadata where it has any, else by reading."""
-    if isinstance(storage, LocalFolder):
-        return hash_file(storage.path / name)
-    if isinstance(storage, ObjectFolder):
-        return storage.checksum(name)
-    hasher = Hasher()
-    facts = storage.facts(name)
-    for start in range(0, facts.size if facts else 0, PIECE_BYTES):
-        hasher.update(storage.read(name, start, start + PIECE_BYTES))
-    return hasher.hexdigest()
+    """xxh3-128 of a file: as the storage has it, else by reading."""
+    if (facts := storage.facts(name)) is None:
+        raise FileNotFoundError(2, "no such file", join(storage.place, name))
+    return facts.checksum or hash_contents(storage, name, facts.size)
 
 
 class Copier:
@@ -142,7 +136,7 @@ class Copier:
             path = waiting[file.name] = self._scratch / str(number)
             way = share_file(source.path / file.name, path, self._link)
             if file.checksum and (way == "copied" or self._verify):
-                self._refuse_other(file, hash_file(path))
+                self._refuse_other(file, file.checksum, hash_file(path))
             self.counts.linked_bytes += file.size * (way != "copied")
         target.put_files(waiting)
         for file in files:
@@ -188,22 +182,18 @@ class Copier:
 
     def _download(self, file: CopiedFile) -> Path:
         """Local copy of a file, of the expected checksum."""
-        expected = file.checksum
-        if not expected and isinstance(self.source, ObjectFolder):
-            expected = self.source.checksum(file.name, read=False)
+        before = None if file.checksum else self.source.facts(file.name)
+        expected = before.checksum if before is not None else file.checksum
         path, hasher = self._scratch / secrets.token_hex(8), Hasher()
         for last in (False, True):  # a damaged piece is requested once more
             hasher.reset()
-            before = None if expected else self.source.facts(file.name)
-            with open(path, "wb", buffering=0) as output:
+            with open(path, "wb") as output:
                 for start in range(0, file.size, PIECE_BYTES):
                     if self._stopped.is_set():
                         return path
                     data = self.source.read(file.name, start, min(start + PIECE_BYTES, file.size))
                     hasher.update(data)
-                    rest = memoryview(data)
-                    while rest:
-                        rest = rest[output.write(rest) :]
+                    output.write(data)
                     if not last:
                         self._hear(len(data))
             if not expected and self.source.facts(file.name) != before:
@@ -213,25 +203,22 @@ class Copier:
                 )
             if not expected or hasher.hexdigest() == expected:
                 return path
-        self._refuse_other(file, hasher.hexdigest())
+        self._refuse_other(file, expected, hasher.hexdigest())
         return path
 
     def _read_back(self, file: CopiedFile) -> None:
         """Compare a file of the target with the source by reading it."""
         expected = file.checksum or checksum_of(self.source, file.name)
-        hasher = Hasher()
-        for start in range(0, file.size, PIECE_BYTES):
-            hasher.update(self.target.read(file.name, start, min(start + PIECE_BYTES, file.size)))
-        if (found := hasher.hexdigest()) != expected:
+        if (found := hash_contents(self.target, file.name, file.size)) != expected:
             raise CorruptStore(
                 f"{join(self.target.place, file.name)} is damaged: expected {expected}, found {found}",
                 hint="delete it and run the same command again",
             )
 
-    def _refuse_other(self, file: CopiedFile, found: str) -> None:
-        if found != file.checksum:
+    def _refuse_other(self, file: CopiedFile, expected: str, found: str) -> None:
+        if found != expected:
             raise CorruptStore(
-                f"{join(self.source.place, file.name)} is damaged: expected {file.checksum}, found {found}",
+                f"{join(self.source.place, file.name)} is damaged: expected {expected}, found {found}",
                 hint="it cannot be copied; build or copy the source again",
             )
 

@@ -17,14 +17,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
-from packline.errors import HubError, InputChanged, InputError, PacklineError, RecipeError, StoreError
-from packline.storage.inputs import InputState, ListedFile, fixed_folder, glob_pattern, is_hidden
+import msgspec
+
+from packline.errors import HubError, InputError, PacklineError, RecipeError, StoreError
+from packline.storage.inputs import MAGIC
 from packline.storage.protocol import FileFacts
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 255
 """Bytes of a file's name on a local disk."""
-_QUERY = re.compile(r"\?[^/]*=|#[^/]*=")
+_QUERY = re.compile("[?#][^/=]+=")
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 _NETWORK = ("httpx2", "httpcore2", "httpx", "httpcore")
 
@@ -185,112 +187,54 @@ def _explain(error: Exception, what: str) -> tuple[str, str, bool]:
 
 
 COMMIT = re.compile("[0-9a-f]{40}")
-ATTEMPTS = 2
+ATTEMPTS = 3
+"""Requests for a range of which only a part arrives."""
 
 
-class HubPath(NamedTuple):
-    """Address of files in a dataset."""
+def parse_dataset(uri: str, kind: type[PacklineError] = InputError) -> HfUri:
+    """Parse the address of files in a dataset; its revision is `main` by default.
 
-    dataset: str
-    revision: str
-    path: str
+    Args:
+        kind: class of the error for anything else.
 
-    def __str__(self) -> str:
-        return f"hf://datasets/{self.dataset}@{quote(self.revision, safe='')}/{self.path}"
-
-
-def parse_hub_uri(uri: str) -> HubPath:
-    """Parts of a URI.
-
-    Raises:
-        InputError: not the URI of a dataset, or one with a query, which may have a token.
-
-    >>> parse_hub_uri("hf://datasets/org/name@refs/convert/parquet/a/*.parquet")
-    HubPath(dataset='org/name', revision='refs/convert/parquet', path='a/*.parquet')
-    >>> parse_hub_uri("hf://datasets/org/name").revision
+    >>> place = parse_dataset("hf://datasets/org/name@refs/convert/parquet/a/*.parquet")
+    >>> place.revision, place.path_in_repo
+    ('refs/convert/parquet', 'a/*.parquet')
+    >>> parse_dataset("hf://datasets/org/name").revision
     'main'
     """
-    place = parse_hub(uri, InputError)
+    place = parse_hub(uri, kind)
     if place.type != "dataset":
-        raise InputError(
+        raise kind(
             f"{uri} is not a dataset of the hub",
             hint="write hf://datasets/ORG/NAME/PATH or hf://datasets/ORG/NAME@REVISION/PATH",
         )
-    slash = "/" if place.path_in_repo and uri.endswith("/") else ""
-    return HubPath(place.id, place.revision or "main", place.path_in_repo + slash)
+    return replace(place, revision=place.revision or "main")
 
 
-def pin(uri: str) -> str:
-    """The same URI with the commit that its revision is now.
+def pin(uri: str, kind: type[PacklineError] = InputError) -> str:
+    """The same address with the commit that its revision is now.
 
-    Raises:
-        InputError: no such dataset or revision, no access, or the hub cannot be reached.
+    Args:
+        kind: class of the errors: no such dataset or revision, no access, or no connection.
+
+    >>> pin(f"hf://datasets/org/name@{'0' * 40}/a/")[-6:]
+    '000/a/'
     """
-    place = parse_hub_uri(uri)
-    if COMMIT.fullmatch(place.revision):
-        return str(place)
-    if is_offline():
-        if (cached := _cached(place)) is None:
-            raise _offline(place)
-        commit = cached.parents[place.path.count("/")].name  # the cache has one folder per commit
-        return str(place._replace(revision=commit))
-
-    from huggingface_hub import HfApi
-
-    with hub_errors(uri, InputError):
-        sha = HfApi().dataset_info(place.dataset, revision=place.revision).sha
-        assert sha is not None
-    return str(place._replace(revision=sha))
-
-
-class HubInputs:
-    """See `RemoteFiles`."""
-
-    def expand(self, uri: str) -> Iterator[ListedFile]:
-        """See `RemoteFiles.expand`; the addresses have the commit."""
-        place = parse_hub_uri(pin(uri))
-        pattern = glob_pattern(place.path)
-        if is_offline():
-            cached = _cached(place) if pattern is None else None
-            if cached is None:
-                raise _offline(place)
-            yield ListedFile(str(place), InputState(cached.stat().st_size, place.revision))
-            return
-        folder = place.path.strip("/") if pattern is None else fixed_folder(place.path)
-        for path, size in _tree(place, folder):
-            if pattern is None or pattern.fullmatch(path):
-                yield ListedFile(str(place._replace(path=path)), InputState(size, place.revision))
-
-    def read_start(self, uri: str, size: int) -> tuple[InputState, bytes]:
-        """See `RemoteFiles.read_start`."""
-        place = parse_hub_uri(uri)
-        data, whole = self._read(uri, place, 0, size)
-        return InputState(whole, place.revision), data
-
-    def read(self, uri: str, start: int, stop: int, state: InputState) -> Any:
-        """See `RemoteFiles.read`."""
-        place = parse_hub_uri(uri)
-        data, whole = self._read(uri, place, start, stop)
-        for _ in range(ATTEMPTS):
-            if len(data) < stop - start and whole == state.size:
-                data, whole = self._read(uri, place, start, stop)
-        if whole != state.size or len(data) != stop - start:
-            raise InputChanged(
-                f"{uri} changed after it was planned: expected {state.size:,} bytes and all of "
-                f"{start:,} to {stop:,}; found {whole:,} bytes and {len(data):,} of them",
-                hint="a commit does not change: check the server or the cache of the hub",
-            )
-        return data
-
-    def _read(self, uri: str, place: HubPath, start: int, stop: int) -> tuple[bytes, int]:
+    place = parse_dataset(uri, kind)
+    path = place.path_in_repo + "/" * (bool(place.path_in_repo) and uri.endswith("/"))
+    commit = place.revision
+    if not COMMIT.fullmatch(commit or ""):
         if not is_offline():
-            with hub_errors(uri, InputError):
-                return _range(place, start, stop)
-        if (path := _cached(place)) is None:
-            raise _offline(place)
-        with open(path, "rb") as file:
-            file.seek(start)
-            return file.read(stop - start), path.stat().st_size
+            from huggingface_hub import HfApi
+
+            with hub_errors(uri, kind):
+                commit = HfApi().dataset_info(place.id, revision=commit).sha
+        elif (cached := _cached(place)) is not None:
+            commit = cached.parents[path.count("/")].name  # the cache has one folder per commit
+        else:
+            raise _offline(place, kind, folder=uri.endswith("/"))
+    return f"{address(replace(place, revision=commit, path_in_repo=''))}/{path}"
 
 
 def is_offline() -> bool:
@@ -300,28 +244,12 @@ def is_offline() -> bool:
     return bool(constants.HF_HUB_OFFLINE)
 
 
-def _tree(place: HubPath, folder: str) -> list[tuple[str, int]]:
-    """Path and size of each file below a folder, or of the file itself."""
-    from huggingface_hub import HfApi, RepoFile
-
-    if folder:
-        with hub_errors(str(place), InputError):
-            found = HfApi().get_paths_info(
-                place.dataset, [folder], revision=place.revision, repo_type="dataset"
-            )
-        for one in found:
-            if isinstance(one, RepoFile):
-                return [(folder, one.size)]
-    files = list_files(parse_hub(str(place._replace(path=folder)).rstrip("/"), InputError), InputError)
-    return sorted((path, one.size) for path, one in files.items() if not is_hidden(path[len(folder) :]))
-
-
-def _range(place: HubPath, start: int, stop: int) -> tuple[bytes, int]:
+def _range(place: HfUri, start: int, stop: int) -> tuple[bytes, int]:
     """Bytes of a range, fewer at the end of the file, and the size of the file."""
     from huggingface_hub import constants, hf_hub_url
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
 
-    url = hf_hub_url(place.dataset, place.path, repo_type="dataset", revision=place.revision)
+    url = hf_hub_url(place.id, place.path_in_repo, repo_type="dataset", revision=place.revision)
     headers = {**build_hf_headers(), "range": f"bytes={start}-{stop - 1}"}
     answer = http_backoff("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
     if answer.status_code == 416 and not start:
@@ -334,60 +262,47 @@ def _range(place: HubPath, start: int, stop: int) -> tuple[bytes, int]:
     return data[start:stop], len(data)  # a small file may come whole
 
 
-def _cached(place: HubPath) -> Path | None:
+def _cached(place: HfUri) -> Path | None:
     """The file in the hub's cache."""
     from huggingface_hub import try_to_load_from_cache
 
-    if not place.path:
+    if not place.path_in_repo:
         return None
     with suppress(ValueError):
         found = try_to_load_from_cache(
-            place.dataset, place.path, revision=place.revision, repo_type="dataset"
+            place.id, place.path_in_repo, revision=place.revision, repo_type="dataset"
         )
         return Path(found) if isinstance(found, str) else None
     return None
 
 
-def _offline(place: HubPath) -> InputError:
-    if not place.path or place.path.endswith("/") or glob_pattern(place.path) is not None:
-        return InputError(
-            f"cannot list {place}: HF_HUB_OFFLINE is set, and the cache may have only a part of it",
-            hint=f"name its files one by one, or beforehand: hf download {place.dataset} --repo-type dataset "
+def _offline(place: HfUri, kind: type[PacklineError], folder: bool = False) -> PacklineError:
+    path = place.path_in_repo
+    if folder or not path or MAGIC.search(path):
+        return kind(
+            f"cannot list {address(place)}: HF_HUB_OFFLINE is set, and the cache may have only a part of it",
+            hint=f"name its files one by one, or beforehand: hf download {place.id} --repo-type dataset "
             "--local-dir DATA, and give DATA",
         )
-    return InputError(
-        f"cannot read {place}: HF_HUB_OFFLINE is set, and the file is not in the cache of the hub",
-        hint=f"beforehand: hf download {place.dataset} {place.path} --repo-type dataset",
+    return kind(
+        f"cannot read {address(place)}: HF_HUB_OFFLINE is set, and the file is not in the cache of the hub",
+        hint=f"beforehand: hf download {place.id} {path} --repo-type dataset",
     )
 
 
 FIRST = "manifest.json"
-"""File by which a revision is looked up in the cache, if the hub may not be used."""
+"""File by which the revision of a store is looked up in the cache, if the hub may not be used."""
 WHOLE = 1 << 50
 _NUMBERED = re.compile(r"\d{4}")
 
 
-def local_name(path: str) -> str:
-    """Name below a store of a path in a repository: without the numbered folder of a large one.
-
-    >>> local_name("receipts/0003/web-015000.json"), local_name("0000/train-a-000000.bin")
-    ('receipts/web-015000.json', 'train-a-000000.bin')
-    """
-    *folders, name = path.split("/")
-    return "/".join([*(folder for folder in folders if not _NUMBERED.fullmatch(folder)), name])
-
-
 def pinned(place: str) -> str:
-    """The address of a repository at the commit that its revision is now.
+    """Address of the repository of a store, at the commit that its revision is now.
 
     Raises:
         StoreError: no such repository or revision, no access, or no connection.
-
-    >>> pinned(f"hf://datasets/org/name@{'0' * 40}/")[-6:]
-    '000000'
     """
-    with _as_store_errors():
-        return pin(f"{place.rstrip('/')}/{FIRST}").removesuffix(f"/{FIRST}")
+    return pin(f"{place.rstrip('/')}/{FIRST}", StoreError).removesuffix(f"/{FIRST}")
 
 
 def read_only(place: str) -> StoreError:
@@ -398,8 +313,8 @@ def read_only(place: str) -> StoreError:
     )
 
 
-class HubFolder:
-    """See the module.
+class HubFiles:
+    """Files of a dataset at one commit, as a `Storage` for reading.
 
     Args:
         place: `hf://datasets/ORG/NAME@REVISION`.
@@ -409,38 +324,34 @@ class HubFolder:
         self.place, self.folder = place.rstrip("/"), None
 
     @cached_property
-    def _repository(self) -> HubPath:
-        return parse_hub_uri(f"{pinned(self.place)}/")
+    def _root(self) -> HfUri:
+        return parse_dataset(pinned(self.place), StoreError)
 
-    @cached_property
-    def _tree(self) -> dict[str, tuple[str, FileFacts]]:
-        """Path in the repository and facts of each file, by its local name."""
-        files = list_files(parse_hub(str(self._repository).rstrip("/"), StoreError), StoreError)
-        names = [(local_name(path), file) for path, file in files.items()]
-        return {
-            name: (file.path, FileFacts(name, file.size, file.blob_id))
-            for name, file in sorted(names, key=itemgetter(0))
-        }
+    def get(self, name: str, start: int = 0, stop: int | None = None) -> tuple[FileFacts, bytes]:
+        """See `ReadableStorage.get`."""
+        place, stop = replace(self._root, path_in_repo=name), WHOLE if stop is None else stop
+        data, size = b"", 0
+        try:
+            with hub_errors(address(place), StoreError):
+                if is_offline():
+                    if (path := _cached(place)) is None:
+                        raise _offline(place, StoreError)
+                    with open(path, "rb") as file:
+                        file.seek(start)
+                        data, size = file.read(stop - start), path.stat().st_size
+                for _ in range(0 if is_offline() else ATTEMPTS):
+                    data, size = _range(place, start, stop)
+                    if len(data) >= min(stop, size) - start:
+                        break
+        except StoreError as error:
+            if type(error.__cause__).__name__.endswith("EntryNotFoundError"):
+                raise FileNotFoundError(2, "no such file", address(place)) from None
+            raise
+        return FileFacts(name, size, str(place.revision)), data
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """See `Storage.read`."""
-        stop = WHOLE if stop is None else stop
-        if stop <= start:
-            return b""
-        known = self.__dict__.get("_tree")
-        if known is None:
-            try:
-                return self._read(name, start, stop)
-            except FileNotFoundError:
-                known = self._tree
-        if name not in known:
-            raise FileNotFoundError(2, "no such file", f"{self.place}/{name}")
-        return self._read(known[name][0], start, stop)
-
-    def _read(self, path: str, start: int, stop: int) -> bytes:
-        place = self._repository._replace(path=path)
-        with _as_store_errors():
-            return HubInputs()._read(str(place), place, start, stop)[0]
+        return b"" if stop is not None and stop <= start else self.get(name, start, stop)[1]
 
     def read_parts(self, name: str, start: int, stop: int) -> Iterator[bytes]:
         """See `Storage.read_parts`."""
@@ -448,13 +359,25 @@ class HubFolder:
 
     def facts(self, name: str) -> FileFacts | None:
         """See `Storage.facts`."""
-        found = self._tree.get(name)
-        return None if found is None else found[1]
+        place = replace(self._root, path_in_repo=name)
+        if is_offline():
+            if (path := _cached(place)) is None:
+                raise _offline(place, StoreError)
+            return FileFacts(name, path.stat().st_size, str(place.revision))
+        from huggingface_hub import HfApi, RepoFile
+
+        with hub_errors(address(place), StoreError):
+            found = HfApi().get_paths_info(place.id, [name], revision=place.revision, repo_type="dataset")
+        sizes = [one.size for one in found if isinstance(one, RepoFile)]
+        return FileFacts(name, sizes[0], str(place.revision)) if sizes else None
 
     def walk(self, folder: str = "") -> Iterator[FileFacts]:
         """See `Storage.walk`."""
-        prefix = f"{folder}/" if folder else ""
-        yield from (facts for name, (_, facts) in self._tree.items() if name.startswith(prefix))
+        place = replace(self._root, path_in_repo=folder)
+        if is_offline():
+            raise _offline(place, StoreError, folder=True)
+        for path, file in sorted(list_files(place, StoreError).items()):
+            yield FileFacts(path, file.size, str(place.revision))
 
     def list(self, folder: str) -> Sequence[str]:
         """See `Storage.list`."""
@@ -475,16 +398,42 @@ class HubFolder:
         raise read_only(self.place)
 
 
-@contextmanager
-def _as_store_errors() -> Iterator[None]:
-    """Turn the errors of reading inputs into those of a storage."""
-    try:
-        yield
-    except InputError as error:
-        if type(error.__cause__).__name__.endswith("EntryNotFoundError"):
-            raise FileNotFoundError(2, "no such file", error.message) from None
-        raise StoreError(error.message, hint=error.hint) from error
-    except OSError as error:
-        raise StoreError(
-            f"cannot read the cache of the hub: {error}", hint="check its folder, HF_HOME"
-        ) from error
+def local_name(path: str) -> str:
+    """Name below a store of a path in a repository: without the numbered folder of a large one.
+
+    >>> local_name("receipts/0003/web-015000.json"), local_name("0000/train-a-000000.bin")
+    ('receipts/web-015000.json', 'train-a-000000.bin')
+    """
+    *folders, name = path.split("/")
+    return "/".join([*(folder for folder in folders if not _NUMBERED.fullmatch(folder)), name])
+
+
+class HubFolder(HubFiles):
+    """A store on the hub, with the names that its files have in a folder (`local_name`)."""
+
+    @cached_property
+    def _files(self) -> dict[str, FileFacts]:
+        """Facts of each file in the repository, by its local name."""
+        files = [(local_name(file.name), file) for file in super().walk()]
+        return dict(sorted(files, key=itemgetter(0)))
+
+    def get(self, name: str, start: int = 0, stop: int | None = None) -> tuple[FileFacts, bytes]:
+        """See `ReadableStorage.get`; the repository is listed if it has no file of this name."""
+        if "_files" not in self.__dict__:
+            with suppress(FileNotFoundError):
+                return super().get(name, start, stop)
+        if name not in self._files:
+            raise FileNotFoundError(2, "no such file", f"{self.place}/{name}")
+        return super().get(self._files[name].name, start, stop)
+
+    def facts(self, name: str) -> FileFacts | None:
+        """See `Storage.facts`."""
+        found = self._files.get(name)
+        return None if found is None else msgspec.structs.replace(found, name=name)
+
+    def walk(self, folder: str = "") -> Iterator[FileFacts]:
+        """See `Storage.walk`."""
+        prefix = f"{folder}/" if folder else ""
+        for name, file in self._files.items():
+            if name.startswith(prefix):
+                yield msgspec.structs.replace(file, name=name)

@@ -1,35 +1,52 @@
 """Reading of input files, local and remote.
 
-    path                                 opened directly: faster, and with clearer errors
-    s3:// gs:// az:// http:// https://   `object_inputs`: ranges, read ahead and compared with the plan
-    hf://datasets/ORG/NAME@REVISION/...  `hub_inputs`: the same, of a revision
-    any other URI                        fsspec
+    path                                       opened directly: faster, and with clearer errors
+    s3://BUCKET/KEY  gs://...  az://...        `objects`: listed 1,000 files a request, with size and ETag
+    https://HOST/PATH                          `objects`: one file; the server must support ranges
+    hf://datasets/ORG/NAME@REVISION/...        `hub_inputs`: files of one commit
+    any other URI                              fsspec
 
-Readers use `open_input` and see a file in each case.
+Readers use `open_input` and see a file in each case. Remote files, but for those of fsspec, are read by
+ranges, ahead (`ranged_file`). Each answer is compared with the state that was planned: the ETag where the
+server has one, else the time of modification, and the size in any case. What fails on the way is repeated,
+only the range concerned. A flipped bit is noticed by TLS; without it, files that are read whole are compared
+with the MD5 in their ETag.
+
+obstore may not be used before a fork (`clients`): the driver may plan with it, and then workers, which are
+forked from a process of their own, read with it.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import stat
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, Protocol, cast
+from functools import lru_cache
+from typing import Any, BinaryIO, cast
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from packline.errors import InputChanged, InputError
+from packline.errors import InputChanged, InputError, StoreError
 from packline.fingerprint import Hasher
-from packline.storage.places import is_remote
+from packline.storage.clients import Clients, is_web
+from packline.storage.places import HUB, SCHEMES, is_remote, join, without_secrets
+from packline.storage.protocol import FileFacts, ReadableStorage
 from packline.storage.ranged_file import RangedFile
+from packline.storage.requests import LOG
 
 READ_BYTES = 4 << 20
-HUB = "hf://"
 TAIL_BYTES = 64 << 10
 """Bytes read after a range, in which its last record probably ends."""
 WITH_MD5 = ("s3://", "gs://")
 """Stores whose ETag is the MD5 of an object that was put in one request, but for some kinds of encryption."""
+BY_RANGES = (*SCHEMES, "http", "https", "hf")
+"""Schemes of the files that are read by ranges."""
+MISSING = "check the URI, and that your credentials may list and read it"
 MAGIC = re.compile("[*?[]")
 """Wildcards of a glob."""
 
@@ -49,26 +66,6 @@ class ListedFile(msgspec.Struct, frozen=True, gc=False):
     """Path or URI."""
     state: InputState | None = None
     """None if a listing does not tell it."""
-
-
-class RemoteFiles(Protocol):
-    """Files of one kind of URI. Every answer with bytes is compared with the state that was planned.
-
-    All methods raise `InputError` with the URI if a server refuses or cannot be reached, after retries.
-    """
-
-    def expand(self, uri: str) -> Iterator[ListedFile]:
-        """Files of a URI: itself, those below a folder, or the matches of a glob; sorted by path."""
-
-    def read_start(self, uri: str, size: int) -> tuple[InputState, bytes]:
-        """State of a file and its first bytes."""
-
-    def read(self, uri: str, start: int, stop: int, state: InputState) -> Any:
-        """Bytes of a range, as a buffer.
-
-        Raises:
-            InputChanged: the file is no longer in this state.
-        """
 
 
 def fixed_folder(glob: str) -> str:
@@ -110,18 +107,133 @@ def glob_pattern(glob: str) -> re.Pattern[str] | None:
         raise InputError(f"cannot use the pattern {glob}: {error}", hint="write a/**/b or a/*b") from error
 
 
-def remote_files(uri: str) -> RemoteFiles | None:
-    """Files of a kind of URI that is read by ranges; None for those that fsspec reads."""
-    scheme = uri.partition("://")[0]
-    if scheme in ("s3", "gs", "az", "http", "https"):
-        from packline.storage.object_inputs import ObjectInputs
+def is_compared(path: str) -> bool:
+    """True if every read of a file is compared with its planned state, so that no further check is needed.
 
-        return ObjectInputs()
-    if scheme == "hf":
-        from packline.storage.hub_inputs import HubInputs
+    >>> is_compared("s3://bucket/a"), is_compared("ftp://host/a"), is_compared("a")
+    (True, False, False)
+    """
+    return is_remote(path) and path.partition("://")[0] in BY_RANGES
 
-        return HubInputs()
-    return None
+
+def split_address(uri: str) -> tuple[str, str]:
+    """Place of a storage that is read by ranges, and the name of a file in it.
+
+    >>> split_address("s3://bucket/a/b.txt"), split_address("https://host/a%20b?x=1")
+    (('s3://bucket', 'a/b.txt'), ('https://host/?x=1', 'a b'))
+    """
+    if is_web(uri):
+        parts = urlsplit(uri)
+        query = f"?{parts.query}" if parts.query else ""
+        return f"{parts.scheme}://{parts.netloc}/{query}", unquote(parts.path.lstrip("/"))
+    if uri.startswith(HUB):
+        from packline.storage.hub_inputs import pin
+
+        *root, name = pin(uri).split("/", 5)
+        return "/".join(root), name
+    scheme, _, rest = uri.partition("://")
+    bucket, _, key = rest.partition("/")
+    return f"{scheme}://{bucket}", key
+
+
+@lru_cache(64)
+def _storage(place: str) -> ReadableStorage:
+    if place.startswith(HUB):
+        from packline.storage.hub_inputs import HubFiles
+
+        return HubFiles(place)
+    from packline.storage.objects import ObjectFolder
+
+    return ObjectFolder(place)
+
+
+@contextmanager
+def _input_errors() -> Iterator[None]:
+    """Turn the errors of a storage into those of inputs."""
+    try:
+        yield
+    except StoreError as error:
+        raise InputError(error.message, hint=error.hint) from None
+
+
+def _read(uri: str, start: int, stop: int, planned: InputState | None = None) -> tuple[InputState, Any]:
+    """State of a remote file, and the bytes of a range as a buffer.
+
+    Raises:
+        InputChanged: the file is not in the planned state.
+        InputError: there is none; or it cannot be read.
+    """
+    place, name = split_address(uri)
+    found, data = None, b""
+    with _input_errors():
+        try:
+            facts, data = _storage(place).get(name, start, stop)
+            found = _state(facts)
+        except FileNotFoundError:
+            pass
+    if planned is not None and found != planned:
+        raise _changed(uri, planned, found)
+    if found is None:
+        raise InputError(f"cannot find {uri}", hint=MISSING)
+    return found, data
+
+
+def _state(facts: FileFacts) -> InputState:
+    return InputState(facts.size, facts.etag)
+
+
+def is_strong(modified: str) -> bool:
+    """True for an ETag that a server compares byte by byte; False for a time, a weak ETag or none."""
+    return bool(modified) and not modified.startswith(("W/", "modified "))
+
+
+def _changed(uri: str, planned: InputState, found: InputState | None) -> InputChanged:
+    kind, hint = "ETag ", "let it come to rest, then build into a new folder"
+    if uri.startswith(HUB):
+        kind, hint = "commit ", "a commit does not change: check the server or the cache of the hub"
+
+    def words(state: InputState) -> str:
+        named = state.modified if state.modified.startswith("modified ") else kind + state.modified
+        return f"{state.size:,} bytes, {named}" if state.modified else f"{state.size:,} bytes"
+
+    return InputChanged(
+        f"{uri} changed after it was planned: expected {words(planned)}; "
+        f"found {'nothing' if found is None else words(found)}",
+        hint=hint,
+    )
+
+
+def without_tls(uri: str) -> str:
+    """Address of the server of a URI if it is read over plain http; else ""."""
+    if uri.startswith(HUB):
+        return ""
+    root = split_address(uri)[0]
+    try:
+        address = root if is_web(root) else Clients(root).endpoint()
+    except StoreError:
+        return ""  # the first request reports it
+    return address if address.startswith("http://") else ""
+
+
+@lru_cache(64)
+def _warn_of_plain_http(place: str) -> None:
+    """Log, once for each storage, that its bytes come over a network without TLS."""
+    if (address := without_tls(place)) and not is_loopback(urlsplit(address).hostname or ""):
+        LOG.warning(
+            "%s is read over plain http: bytes damaged on the way may go unnoticed", without_secrets(place)
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """True for a name or address of this machine.
+
+    >>> is_loopback("127.0.0.2"), is_loopback("10.0.0.1"), is_loopback("minio")
+    (True, False, False)
+    """
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def fsspec_files(path: str) -> tuple[Any, str]:
@@ -161,18 +273,13 @@ def input_state(path: str) -> InputState:
     Raises:
         InputError: the file is missing, or not readable by this user.
     """
-    if not is_remote(path) or remote_files(path) is not None:
+    if not is_remote(path) or is_compared(path):
         return read_start(path, int(is_remote(path)))[0]
     with _plain_errors(path):
         system, inner = fsspec_files(path)
         info = system.info(inner)
         modified = next((info[key] for key in ("ETag", "etag", "mtime", "LastModified") if info.get(key)), "")
         return InputState(int(info["size"] or 0), str(modified))
-
-
-def is_compared(path: str) -> bool:
-    """True if every read of a file is compared with its planned state, so that no further check is needed."""
-    return is_remote(path) and remote_files(path) is not None
 
 
 def refuse_irregular(path: str, mode: int) -> None:
@@ -201,9 +308,10 @@ def read_start(path: str, size: int) -> tuple[InputState, bytes]:
     Raises:
         InputError: the file is missing, not a regular file, or not readable by this user.
     """
+    if is_compared(path):
+        state, data = _read(path, 0, size)
+        return state, bytes(data)
     if is_remote(path):
-        if (files := remote_files(path)) is not None:
-            return files.read_start(path, size)
         state = input_state(path)
         with _plain_errors(path), open_input(path, state) as file:
             return state, read_fully(file, size)
@@ -237,14 +345,12 @@ def open_input(
     with _plain_errors(path):
         if not is_remote(path):
             return cast("BinaryIO", open(path, "rb", buffering=0))
-        if (files := remote_files(path)) is not None:
+        if is_compared(path):
             planned = state or input_state(path)
-            from packline.storage.object_inputs import without_tls
-
             whole = start == 0 and stop == planned.size
             known = whole and path.startswith(WITH_MD5) and re.fullmatch("[0-9a-f]{32}", planned.modified)
             file = RangedFile(
-                lambda begin, end: files.read(path, begin, end, planned),
+                lambda begin, end: _read(path, begin, end, planned)[1],
                 planned.size,
                 path,
                 planned.modified if known and without_tls(path) else "",
@@ -256,32 +362,59 @@ def open_input(
         return cast("BinaryIO", system.open(inner, "rb"))
 
 
-def expand_remote(uri: str) -> Iterator[ListedFile]:
+def expand_remote(uri: str) -> list[ListedFile]:
     """Files of a URI: itself, those below a folder, or the matches of a glob; sorted, without hidden ones.
 
     Raises:
         InputError: nothing found.
     """
-    if (files := remote_files(uri)) is not None:
-        yield from files.expand(uri)
-        return
-    import glob
+    if not is_compared(uri):
+        return _expand_by_fsspec(uri)
+    place, name = split_address(uri)
+    _warn_of_plain_http(place)
+    if is_web(uri):
+        return [ListedFile(uri)]
+    storage, pattern = _storage(place), glob_pattern(name)
+    folder = name.strip("/") if pattern is None else fixed_folder(name)
+    with _input_errors():
+        if pattern is None and folder and not name.endswith("/") and (one := storage.facts(name)) is not None:
+            return [ListedFile(join(place, name), _state(one))]
+        found = {file.name: file for file in storage.walk(folder) if file.name != folder}
+    names = sorted(name for name in found if not is_hidden(name[len(folder) :]))
+    listed = [
+        ListedFile(join(place, name), _state(found[name]))
+        for name in names
+        if found[name].size or not _is_folder(name, names)
+    ]
+    if not listed:
+        raise InputError(f"cannot find {uri}: no such object, and no objects below it", hint=MISSING)
+    return [file for file in listed if pattern is None or pattern.fullmatch(file.path[len(place) + 1 :])]
 
+
+def _is_folder(name: str, names: list[str]) -> bool:
+    """True if some of the sorted names are below a name: some tools mark a folder by an empty object."""
+    at = bisect_left(names, f"{name}/")
+    return at < len(names) and names[at].startswith(f"{name}/")
+
+
+def _expand_by_fsspec(uri: str) -> list[ListedFile]:
     protocol = uri.partition("://")[0]
     with _plain_errors(uri):
         system, inner = fsspec_files(uri)
-        if glob.has_magic(inner):
+        if MAGIC.search(inner):
             found = system.glob(inner, detail=True)
         elif system.isfile(inner):
-            yield ListedFile(uri)
-            return
+            return [ListedFile(uri)]
         elif system.isdir(inner):
             found = system.find(inner, detail=True)
         else:
             raise InputError(f"cannot find {uri}", hint="check the URI and your credentials for it")
-    for name in sorted(name for name, info in found.items() if info["type"] == "file"):
-        if not name.rpartition("/")[2].startswith("."):
-            yield ListedFile(name if "://" in name else f"{protocol}://{name}")
+    names = sorted(name for name, info in found.items() if info["type"] == "file")
+    return [
+        ListedFile(name if "://" in name else f"{protocol}://{name}")
+        for name in names
+        if not name.rpartition("/")[2].startswith(".")
+    ]
 
 
 def _input_error(path: str, error: Exception) -> InputError:

@@ -18,14 +18,15 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from packline.errors import CorruptStore, StoreError
-from packline.fingerprint import Hasher, hash_bytes
+from packline.fingerprint import hash_bytes
 from packline.storage.clients import Clients, obstore
 from packline.storage.places import join, without_secrets
-from packline.storage.protocol import FileFacts, Storage, other_content
+from packline.storage.protocol import FileFacts, Storage, hash_contents, other_content
 from packline.storage.publication import WORK
 from packline.storage.requests import (
     FIRST_SECONDS,
@@ -43,8 +44,6 @@ CHECKSUM = "packlinexxh3"
 """Metadata of an object: checksum of its bytes. A name that every store allows."""
 UPLOADS = 8
 """Uploads at the same time."""
-PIECE_BYTES = 16 << 20
-"""Bytes of one reading request for a comparison."""
 PART_BYTES = 256 << 10
 """Bytes that are handed on at once while a range arrives: of whole ranges, every page would be new memory."""
 LISTED = 1000
@@ -74,13 +73,14 @@ class ObjectFolder:
         self.one_writer = one_writer
         self._reached = False
         self._clients = Clients(place)
+        self._start = f"{self._clients.key}/" if self._clients.key else ""
 
     def client(self) -> Any:
         """Client for reading and listing."""
         return self._clients.reader()
 
     def _key(self, name: str) -> str:
-        return f"{self._clients.key}/{name}" if self._clients.key and name else self._clients.key or name
+        return self._start + name if name else self._clients.key
 
     def request(self, action: str, name: str, request: Callable[[], T]) -> T:
         """Result of a request, which is made again while its failure may pass.
@@ -131,8 +131,9 @@ class ObjectFolder:
         while (item := self.request(action, name, following)) is not None:
             yield item
 
-    def _get(self, name: str, start: int, stop: int | None, **options: Any) -> Any | None:
+    def _get(self, name: str, start: int, stop: int | None) -> Any | None:
         """The client's answer with a range; None if the file ends before it."""
+        options: dict[str, Any] = {}
         if start or stop is not None:
             options["range"] = {"offset": start} if stop is None else (start, stop)
         try:
@@ -142,18 +143,23 @@ class ObjectFolder:
                 return None
             raise
 
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """See `Storage.read`."""
-        if stop is not None and stop <= start:
-            if self.facts(name) is None:
-                raise FileNotFoundError(2, "no such object", join(self.place, name))
-            return b""
+    def get(self, name: str, start: int = 0, stop: int | None = None) -> tuple[FileFacts, Any]:
+        """See `ReadableStorage.get`."""
 
-        def request() -> bytes:
-            found = self._get(name, start, stop)
-            return b"" if found is None else bytes(found.bytes())
+        def request() -> tuple[FileFacts, Any]:
+            answer = None if stop is not None and stop <= start else self._get(name, start, stop)
+            if answer is None:
+                return self._head(name), b""
+            facts, data = _facts(name, answer.meta, answer.attributes), answer.bytes()
+            if len(data) != (facts.size if stop is None else min(stop, facts.size)) - start:
+                raise ValueError(f"Requested {start}..{stop}, got {len(data)}")
+            return facts, data
 
         return self.request("read", name, request)
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """See `Storage.read`."""
+        return bytes(self.get(name, start, stop)[1])
 
     def read_parts(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
         """See `Storage.read_parts`."""
@@ -168,31 +174,18 @@ class ObjectFolder:
 
     def facts(self, name: str) -> FileFacts | None:
         """See `Storage.facts`."""
-        found = self._head(name)
-        return None if found is None else found[0]
-
-    def _head(self, name: str) -> tuple[FileFacts, str] | None:
-        """Facts of an object and the checksum in its metadata, empty if it has none."""
-
-        def request() -> tuple[FileFacts, str]:
-            result = obstore().get(self.client(), self._key(name), options={"head": True})
-            meta = result.meta
-            return FileFacts(name, meta["size"], meta["e_tag"] or ""), result.attributes.get(CHECKSUM, "")
-
         try:
-            return self.request("read", name, request)
+            return self.request("read", name, lambda: self._head(name))
         except FileNotFoundError:
             return None
 
+    def _head(self, name: str) -> FileFacts:
+        found = obstore().get(self.client(), self._key(name), options={"head": True})
+        return _facts(name, found.meta, found.attributes)
+
     def walk(self, folder: str = "") -> Iterator[FileFacts]:
         """See `Storage.walk`."""
-        skip = len(self._clients.key) + 1 if self._clients.key else 0
-        for meta in self.walk_objects(folder):
-            yield FileFacts(meta["path"][skip:], meta["size"], meta["e_tag"] or "")
-
-    def walk_objects(self, folder: str) -> Iterator[Any]:
-        """The client's facts of all objects in a folder, with their keys."""
-        last = ""
+        last, skip = "", len(self._start)
 
         def pages() -> Iterator[Any]:
             key = self._key(folder) or None
@@ -201,17 +194,13 @@ class ObjectFolder:
         for page in self._stream("list", folder, pages):
             for meta in page:
                 last = meta["path"]
-                yield meta
+                yield _facts(last[skip:], meta, {})
 
     def list(self, folder: str) -> list[str]:
         """See `Storage.list`."""
-        skip = len(self._clients.key) + 1 if self._clients.key else 0
-        found = self.request(
-            "list",
-            folder,
-            lambda: obstore().list_with_delimiter(self.client(), self._key(folder) or None),
-        )
-        names = (meta["path"][skip:] for meta in found["objects"])
+        key = self._key(folder) or None
+        found = self.request("list", folder, lambda: obstore().list_with_delimiter(self.client(), key))
+        names = (meta["path"][len(self._start) :] for meta in found["objects"])
         return sorted(name for name in names if not name.rpartition("/")[2].startswith("."))
 
     def put_new(self, name: str, data: bytes) -> bool:
@@ -264,17 +253,6 @@ class ObjectFolder:
                     )
                 return self._create(name, view, found)
 
-    def checksum(self, name: str, *, read: bool = True) -> str:
-        """Checksum of an object by its metadata; where it has none by reading, or empty with `read=False`.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
-        if (found := self._head(name)) is None:
-            raise FileNotFoundError(2, "no such object", join(self.place, name))
-        facts, stored = found
-        return stored or (self._hash(name, facts.size) if read else "")
-
     def _create(self, name: str, data: bytes | memoryview, checksum: str) -> bool:
         """Create an object; False if it existed with the same bytes."""
 
@@ -283,9 +261,16 @@ class ObjectFolder:
                 self._put(name, data, checksum)
                 return True
             except obstore().exceptions.BaseError as error:
-                if not may_pass(error) or (found := self._head(name)) is None:
+                if not may_pass(error) or (found := self.facts(name)) is None:
                     raise
-            self._compare(name, found, len(data), checksum)
+            same = found.size == len(data)
+            stored = found.checksum or (hash_contents(self, name, len(data)) if same else "none")
+            if not same or stored != checksum:
+                raise other_content(
+                    join(self.place, name),
+                    f"{checksum} ({len(data):,} bytes)",
+                    f"{stored} ({found.size:,} bytes)",
+                )
             return False
 
         return self.request("write", name, create)
@@ -297,7 +282,7 @@ class ObjectFolder:
             AlreadyExistsError: the store reports that there is one.
         """
         module = obstore()
-        if self.one_writer and self._head(name) is not None:
+        if self.one_writer and self.facts(name) is not None:
             raise module.exceptions.AlreadyExistsError
         module.put(
             self._clients.writer(len(data)),
@@ -307,30 +292,6 @@ class ObjectFolder:
             attributes={CHECKSUM: checksum},
             use_multipart=False,
         )
-
-    def _compare(self, name: str, found: tuple[FileFacts, str], size: int, checksum: str) -> None:
-        """Refuse an object with other bytes.
-
-        Raises:
-            StoreError: it has another size or checksum.
-        """
-        facts, stored = found
-        if facts.size == size:
-            stored = stored or self._hash(name, size)
-            if stored == checksum:
-                return
-        raise other_content(
-            join(self.place, name),
-            f"{checksum} ({size:,} bytes)",
-            f"{stored or 'none'} ({facts.size:,} bytes)",
-        )
-
-    def _hash(self, name: str, size: int) -> str:
-        """Checksum of an object by reading it."""
-        hasher = Hasher()
-        for start in range(0, size, PIECE_BYTES):
-            hasher.update(self.read(name, start, min(start + PIECE_BYTES, size)))
-        return hasher.hexdigest()
 
     def delete(self, names: Iterable[str]) -> None:
         """See `Storage.delete`."""
@@ -346,6 +307,14 @@ class ObjectFolder:
 
     def _delete(self, keys: Sequence[str]) -> None:
         self.request("delete", "", lambda: obstore().delete(self.client(), keys))
+
+
+def _facts(name: str, meta: Any, attributes: Mapping[str, str]) -> FileFacts:
+    """Facts by the client's; without an ETag, the state of a file is its time of modification."""
+    etag = (meta["e_tag"] or "").replace('"', "")
+    if not etag and meta["last_modified"] > datetime(1970, 1, 2, tzinfo=UTC):
+        etag = f"modified {meta['last_modified'].isoformat()}"
+    return FileFacts(name, meta["size"], etag, attributes.get(CHECKSUM, ""))
 
 
 HINT = (

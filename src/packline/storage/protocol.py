@@ -9,21 +9,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from packline.errors import StoreError
+from packline.fingerprint import Hasher
+
+PIECE_BYTES = 16 << 20
+"""Bytes of one request of a file that is read to be compared or copied."""
 
 
-class FileFacts(msgspec.Struct, frozen=True):
+class FileFacts(msgspec.Struct, frozen=True, gc=False):
     """Name, size and state of a file in a storage."""
 
     name: str
     """Relative to the place, with `/`."""
     size: int
     etag: str
-    """Changes with every change of the file; compared, never published."""
+    """Changes with every change of the file: an ETag, a time or a commit; compared, never published."""
+    checksum: str = ""
+    """xxh3-128 of its bytes, if the storage has it and was asked for this one file."""
+
+
+class ReadableStorage(Protocol):
+    """Files of inputs that are reached by requests; every answer with bytes has the facts of its file."""
+
+    place: str
+    """URI, for messages; never a secret."""
+
+    def get(self, name: str, start: int = 0, stop: int | None = None) -> tuple[FileFacts, Any]:
+        """Bytes of a range, as a buffer, and the facts of the file that they are of; see `Storage.read`."""
+
+    def facts(self, name: str) -> FileFacts | None:
+        """See `Storage.facts`."""
+
+    def walk(self, folder: str = "") -> Iterator[FileFacts]:
+        """See `Storage.walk`."""
 
 
 class Storage(Protocol):
@@ -87,6 +109,14 @@ class Storage(Protocol):
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files, those that exist; durable on return."""
+
+
+def hash_contents(storage: Storage, name: str, size: int) -> str:
+    """Checksum of a file by reading it."""
+    hasher = Hasher()
+    for start in range(0, size, PIECE_BYTES):
+        hasher.update(storage.read(name, start, min(start + PIECE_BYTES, size)))
+    return str(hasher.hexdigest())
 
 
 def other_content(place: str | Path, expected: str, found: str) -> StoreError:
