@@ -24,8 +24,8 @@ import packline
 from packline.errors import InputError, RecipeError
 from packline.recipe import Recipe, Source
 from packline.sources import lines as lines_module
-from packline.sources.batch import Batch, RecordProblem
-from packline.sources.carried import TYPES, Column, Misfit, _array, convert_arrays, fit
+from packline.sources.batch import Batch
+from packline.sources.carried import TYPES, Column, Misfit, fit, fit_all
 from packline.sources.fields import find_files
 from packline.sources.reader import Span, read_span
 
@@ -195,8 +195,8 @@ def test_whole_columns_are_converted_as_value_by_value(type: Any, data: st.DataO
     of_type = {"string": strings, "boolean": st.booleans(), "timestamp": times}.get(type, numbers)
     values = data.draw(st.lists(mostly(of_type), max_size=6))
     column = Column("c", type)
-    problems: dict[int, RecordProblem] = {}
-    found = _array(column, values, problems).to_pylist()
+    columns, problems = fit_all([column], [values], len(values))
+    found = columns["c"].to_pylist()
     for row, value in enumerate(values):
         try:
             expected = fit(value, type)
@@ -257,7 +257,7 @@ def test_numbers_of_parquet_that_are_no_integers_are_bad_rows(
     floats: list[float | None], integers: list[int | None]
 ) -> None:
     for kind, values in ((pa.float64(), floats), (pa.uint64(), integers)):
-        (array,), problems = convert_arrays([Column("c", "integer")], [pa.array(values, kind)], len(values))
+        (array,), problems = fit_all([Column("c", "integer")], [pa.array(values, kind)], len(values))
         for row, value in enumerate(values):
             fits = value is None or (
                 math.isfinite(value) and value == int(value) and -(2**63) <= value < 2**63

@@ -2,8 +2,7 @@
 
     columns = ["url", "score: float", "metadata.language"]
 
-    JSON values ─────> carry_values ──> Batch.columns, an Arrow record batch, and bad records
-    Parquet columns ─> carry_arrays ─┘
+    values of JSON, columns of Parquet ──carry──> Batch.columns, an Arrow record batch, and bad records
 
 A column has one type for the whole source. A value either fits it or makes its record bad (`column_type`):
 
@@ -25,7 +24,7 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -33,7 +32,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packline.recipe import ColumnType
-from packline.sources.batch import Batch, RecordProblem, Reject
+from packline.sources.batch import Batch, Reason, RecordProblem
+from packline.sources.lines import not_utf8
+from packline.where.conditions import field_value
 
 TYPES: dict[ColumnType, pa.DataType] = {
     "string": pa.string(),
@@ -57,17 +58,16 @@ FITTING: dict[ColumnType, set[type]] = {
     "timestamp": {NoneType},
 }
 """Types of Python whose values Arrow converts as they are, if it does."""
-TIME = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d)(?::(\d\d)(?:[.,](\d+))?)?(Z|z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII
-)
+TIME = re.compile(r"\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d(:\d\d([.,]\d+)?)?(Z|z|[+-]\d\d(:?[0-5]\d)?)?)?", re.ASCII)
 PLAIN_TIME = r"^[1-9]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z$"
 """Times that Arrow parses with the same result as `TIME`."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_TIME = -62_135_596_800_000_000
 """Microseconds from 1970 to the first time that Python can represent, of the year 1."""
 LAST_TIME = 253_402_300_799_999_999
-PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 LONGEST_SHOWN = 60
+Values: TypeAlias = list[Any] | pa.Array
+"""Values of a column: as in JSON, or a column of Parquet."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -125,18 +125,11 @@ def fit(value: Any, type: ColumnType) -> Any:
             except OverflowError as error:
                 raise Misfit("a number out of range") from error
         if isinstance(value, float) and not value.is_integer():
-            raise Misfit(f"{value!r}")
+            raise Misfit(repr(value) if math.isfinite(value) else "no finite number")
         if not -(2**63) <= value < 2**63:
             raise Misfit("an integer beyond 64 bits")
         return int(value)
     raise Misfit(_shown(value))
-
-
-def problem_of(column: Column, found: str) -> RecordProblem:
-    """The problem of a record with a value that does not fit."""
-    return RecordProblem(
-        "column_type", f"column {column.name!r}: expected {EXPECTED[column.type]}, found {found}"
-    )
 
 
 def fit_field(record: Any, column: Column) -> Any:
@@ -145,13 +138,15 @@ def fit_field(record: Any, column: Column) -> Any:
     Raises:
         RecordProblem: it does not fit.
     """
-    value = record
-    for name in column.path:
-        value = value.get(name) if isinstance(value, dict) else None
+    return _fit(field_value(record, column.path), column)
+
+
+def _fit(value: Any, column: Column) -> Any:
     try:
         return fit(value, column.type)
     except Misfit as misfit:
-        raise problem_of(column, str(misfit)) from misfit
+        detail = f"column {column.name!r}: expected {EXPECTED[column.type]}, found {misfit}"
+        raise RecordProblem("column_type", detail) from misfit
 
 
 def fitted_batch(columns: Sequence[Column], values: Sequence[list[Any]]) -> pa.RecordBatch:
@@ -166,104 +161,121 @@ def _fitted(column: Column, values: list[Any]) -> pa.Array:
     return pa.array(values, TYPES[column.type])
 
 
-def carry_values(
-    batch: Batch, columns: Sequence[Column], values: Sequence[list[Any]], raw: Callable[[int], bytes]
+def carry(
+    batch: Batch, columns: Sequence[Column], values: Sequence[Values | None], raw: Callable[[int], bytes]
 ) -> Batch:
     """Add carried columns to a batch; documents with a value that does not fit become bad records.
 
     Args:
         batch: documents; its rejects and counts are kept.
-        values: for each column its values as in JSON, one per document.
+        values: for each column its values, one per document: as in JSON, or a column of Parquet.
         raw: returns the bytes of the record of a document, for the bad ones.
     """
     if not columns:
         return batch
-    problems: dict[int, RecordProblem] = {}
-    arrays = [_array(column, found, problems) for column, found in zip(columns, values, strict=True)]
-    return _joined(batch, columns, arrays, problems, raw)
-
-
-def carry_arrays(
-    batch: Batch, columns: Sequence[Column], arrays: Sequence[pa.Array | None], raw: Callable[[int], bytes]
-) -> Batch:
-    """Add carried columns to a batch, as `carry_values` does, from columns of Parquet.
-
-    Args:
-        arrays: for each column its values, one per document; None if the file lacks it.
-    """
-    if not columns:
-        return batch
-    converted, problems = convert_arrays(columns, arrays, len(batch))
-    return _joined(batch, columns, converted, problems, raw)
-
-
-def convert_arrays(
-    columns: Sequence[Column], arrays: Sequence[pa.Array | None], count: int
-) -> tuple[list[pa.Array], dict[int, RecordProblem]]:
-    """Convert columns of Parquet to the types of carried columns; problems by row, null there."""
-    problems: dict[int, RecordProblem] = {}
-    converted = []
-    for column, array in zip(columns, arrays, strict=True):
-        converted.append(
-            pa.nulls(count, TYPES[column.type]) if array is None else _converted(column, array, problems)
-        )
-    return converted, problems
-
-
-def _joined(
-    batch: Batch,
-    columns: Sequence[Column],
-    arrays: list[pa.Array],
-    problems: dict[int, RecordProblem],
-    raw: Callable[[int], bytes],
-) -> Batch:
-    batch.columns = pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
+    batch.columns, problems = fit_all(columns, values, len(batch))
     if not problems:
         return batch
     good = batch.keep(np.setdiff1d(np.arange(len(batch)), list(problems)))
     good.rejects = batch.rejects + [
-        Reject(batch.file, int(batch.positions[row]), problem.reason, problem.detail, raw(row))
+        problem.reject(batch.file, int(batch.positions[row]), raw(row))
         for row, problem in sorted(problems.items())
     ]
     good.consumed_bytes, good.filtered = batch.consumed_bytes, batch.filtered
     return good
 
 
-def _array(column: Column, values: list[Any], problems: dict[int, RecordProblem]) -> pa.Array:
-    """Values of JSON as an array; problems are added by row, null there."""
-    target = TYPES[column.type]
-    kinds = set(map(type, values))
-    if kinds <= FITTING[column.type]:
-        try:
-            return pa.array(values, target)
-        except (ValueError, OverflowError):  # lone surrogates, integers beyond 64 bits: found below
-            pass
-    if (
-        column.type == "timestamp"
-        and kinds <= {str, NoneType}
-        and (times := _plain_times(values)) is not None
-    ):
-        return times
+def fit_all(
+    columns: Sequence[Column], values: Sequence[Values | None], count: int
+) -> tuple[pa.RecordBatch, dict[int, RecordProblem]]:
+    """Convert the values of `count` records to the types of their columns; problems by row, null there.
+
+    Args:
+        values: for each column; None for one that a file of Parquet lacks.
+    """
+    problems: dict[int, RecordProblem] = {}
+    arrays = []
+    for column, found in zip(columns, values, strict=True):
+        if found is None:
+            whole = pa.nulls(count, TYPES[column.type])
+        elif isinstance(found, list):
+            whole = _of_json(found, column.type)
+        else:
+            found = _plain(found)
+            whole = _of_parquet(found, column.type)
+        arrays.append(_one_by_one(column, found, problems) if whole is None else whole)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns)), problems
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """The values of a dictionary; times in UTC without its name, as Python may not know another zone's."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    return array.cast(pa.timestamp(array.type.unit)) if pa.types.is_timestamp(array.type) else array
+
+
+def _of_json(values: list[Any], type: ColumnType) -> pa.Array | None:
+    """Values of JSON as an array, converted at once; None if they have to be looked at one by one."""
+    kinds = {one.__class__ for one in values}
+    try:
+        if kinds <= FITTING[type]:
+            return pa.array(values, TYPES[type])
+        if type == "timestamp" and kinds <= {str, NoneType}:
+            return _plain_times(values)
+    except (ValueError, OverflowError):  # lone surrogates, integers beyond 64 bits
+        pass
+    return None
+
+
+def _of_parquet(array: pa.Array, type: ColumnType) -> pa.Array | None:
+    """A column of Parquet in the type of a carried one, converted at once; None as in `_of_json`."""
+    found = parquet_type(array.type)
+    try:
+        if type == found == "timestamp":
+            return _times(array)
+        if type == found or (type == "float" and converts(array.type, type)):
+            array.validate(full=True)  # UTF-8
+            return array.cast(TYPES[type], safe=type != "float")
+    except pa.ArrowInvalid:  # bytes that are not UTF-8, integers beyond 64 bits
+        pass
+    return None
+
+
+def _one_by_one(column: Column, values: Values, problems: dict[int, RecordProblem]) -> pa.Array:
+    """Values as an array; problems are added by row, null there."""
     fitted: list[Any] = []
-    for row, value in enumerate(values):
+    for row, value in enumerate(values if isinstance(values, list) else column_values(values)):
         try:
-            fitted.append(fit(value, column.type))
-        except Misfit as misfit:
-            problems.setdefault(row, problem_of(column, str(misfit)))
+            fitted.append(_fit(value, column))
+        except RecordProblem as problem:
+            problems.setdefault(row, problem)
             fitted.append(None)
     return _fitted(column, fitted)
 
 
 def _plain_times(values: list[Any]) -> pa.Array | None:
     """Times of the usual form, converted at once; None if any is of another one."""
-    try:
-        texts = pa.array(values, pa.string())
-        if not pc.all(pc.match_substring_regex(texts, PLAIN_TIME), min_count=0).as_py():
-            return None
-        times = pc.utf8_rtrim(texts, "Z").cast(pa.timestamp("us"))
-    except (ValueError, pa.ArrowInvalid):
+    texts = pa.array(values, pa.string())
+    if not pc.all(pc.match_substring_regex(texts, PLAIN_TIME), min_count=0).as_py():
         return None
+    times = pc.utf8_rtrim(texts, "Z").cast(pa.timestamp("us"))
     return times.cast(pa.int64()).cast(TYPES["timestamp"])
+
+
+def _times(array: pa.Array) -> pa.Array | None:
+    """Times of Parquet in microseconds; None if any is outside of the years 1 to 9999."""
+    kind = array.type
+    if pa.types.is_date32(kind):
+        array, factor = array.cast(pa.int32()), 86_400 * 10**6
+    else:
+        factor = {"s": 10**6, "ms": 10**3}.get("ms" if pa.types.is_date64(kind) else kind.unit, 1)
+    numbers = array.cast(pa.int64()).fill_null(0).to_numpy()
+    if getattr(kind, "unit", None) == "ns":
+        numbers = numbers // 1000
+    if ((numbers < FIRST_TIME // factor) | (numbers > LAST_TIME // factor)).any():
+        return None
+    nulls = array.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(numbers * factor, pa.int64(), mask=nulls).cast(TYPES["timestamp"])
 
 
 def _microseconds(text: str) -> int:
@@ -272,20 +284,13 @@ def _microseconds(text: str) -> int:
     Raises:
         Misfit: it is none.
     """
-    match = TIME.fullmatch(text)
-    if match is None:
-        raise Misfit(_shown(text))
-    date, minutes, seconds, fraction, offset = match.groups()
     try:
-        time = datetime.fromisoformat(f"{date}T{minutes or '00:00'}:{seconds or '00'}+00:00")
+        if not TIME.fullmatch(text):
+            raise ValueError
+        time = datetime.fromisoformat(text.upper())
     except ValueError as error:
         raise Misfit(_shown(text)) from error
-    micros = (time - EPOCH) // timedelta(microseconds=1) + int((fraction or "0")[:6].ljust(6, "0"))
-    if offset and offset not in "Zz":
-        hours, rest = int(offset[1:3]), int(offset[3:].removeprefix(":") or 0)
-        if hours > 23 or rest > 59:
-            raise Misfit(_shown(text))
-        micros -= (1 if offset[0] == "+" else -1) * (hours * 60 + rest) * 60_000_000
+    micros = (time.replace(tzinfo=time.tzinfo or UTC) - EPOCH) // timedelta(microseconds=1)
     if not FIRST_TIME <= micros <= LAST_TIME:
         raise Misfit(f"{_shown(text)}, outside of the years 1 to 9999")
     return micros
@@ -297,6 +302,8 @@ def _shown(value: Any) -> str:
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, msgspec.Raw):
         return "a number out of range"
+    if isinstance(value, Odd):
+        return value.detail
     kind = {bool: "a boolean", int: "an integer", float: "a number", str: "a string"}.get(type(value))
     if kind is None:
         return f"a value of type {type(value).__name__}"
@@ -329,109 +336,61 @@ def converts(kind: pa.DataType, type: ColumnType) -> bool:
     return found == type or (type == "timestamp" and found == "string")
 
 
-def _converted(column: Column, array: pa.Array, problems: dict[int, RecordProblem]) -> pa.Array:
-    """A column of Parquet in the type of a carried one; problems are added by row, null there."""
-    target = TYPES[column.type]
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    found = parquet_type(array.type)
-    if pa.types.is_null(array.type):
-        return pa.nulls(len(array), target)
-    if found == "string":
-        array = array.cast(pa.large_string())
-        if (wrong := _not_utf8(array)) is not None:
-            for row in wrong:
-                problems.setdefault(row, problem_of(column, "bytes that are not UTF-8"))
-            array = _without(array, wrong)
-        if column.type == "string":
-            return array.cast(target)
-        if column.type == "timestamp":
-            return _array(column, array.to_pylist(), problems)
-    elif found == column.type == "boolean":
-        return array
-    elif found == column.type == "timestamp":
-        return _times(column, array, problems)
-    elif column.type == "float" and (found in ("integer", "float") or pa.types.is_decimal(array.type)):
-        return array.cast(target, safe=False)
-    elif column.type == "integer" and found == "integer":
-        if pa.types.is_uint64(array.type):
-            wrong = _rows(pc.greater(array, pa.scalar(2**63 - 1, pa.uint64())))
-            _add(problems, wrong, column, lambda row: "an integer beyond 64 bits")
-            array = _without(array, wrong)
-        return array.cast(target)
-    elif column.type == "integer" and found == "float":
-        values = array.cast(pa.float64())
-        numbers = values.to_numpy(zero_copy_only=False)
-        valid = values.is_valid().to_numpy(zero_copy_only=False)
-        fitting = valid & (np.floor(numbers) == numbers) & (numbers >= -(2.0**63)) & (numbers < 2.0**63)
-        _add(
-            problems, np.flatnonzero(valid & ~fitting), column, lambda row: _shown_number(float(numbers[row]))
-        )
-        return pa.array(np.where(fitting, numbers, 0).astype(np.int64), mask=~fitting)
-    wrong = np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
-    _add(problems, wrong, column, lambda row: f"a value of type {array.type}")
-    return pa.nulls(len(array), target)
+FAILURES = (ValueError, ArithmeticError, LookupError, pa.ArrowException)
+"""Exceptions of a conversion, including `UnicodeDecodeError` and `OverflowError`."""
 
 
-def _times(column: Column, array: pa.Array, problems: dict[int, RecordProblem]) -> pa.Array:
-    kind = array.type
-    if pa.types.is_date32(kind):
-        counts, per_second = array.cast(pa.int32()).cast(pa.int64()), None
-    else:
-        counts, per_second = (
-            array.cast(pa.int64()),
-            10**3 if pa.types.is_date64(kind) else PER_SECOND[kind.unit],
-        )
-    numbers = counts.fill_null(0).to_numpy()
-    if per_second is not None and per_second > 10**6:
-        micros, fitting = numbers // (per_second // 10**6), np.ones(len(numbers), bool)
-    else:
-        factor = 86_400 * 10**6 if per_second is None else 10**6 // per_second
-        fitting = (numbers >= -(2**62) // factor) & (numbers <= 2**62 // factor)
-        micros = np.where(fitting, numbers, 0) * factor
-    fitting &= (micros >= FIRST_TIME) & (micros <= LAST_TIME)
-    wrong = np.flatnonzero(~fitting)
-    _add(problems, wrong, column, lambda row: "a time outside of the years 1 to 9999")
-    nulls = counts.is_null().to_numpy(zero_copy_only=False) | ~fitting
-    return pa.array(micros, pa.int64(), mask=nulls).cast(TYPES["timestamp"])
+class Odd(NamedTuple):
+    """Placeholder for a value that Python cannot represent."""
+
+    reason: Reason
+    detail: str
+    text: str | None
+    """The value as formatted by Arrow; None if that fails too."""
 
 
-def _add(
-    problems: dict[int, RecordProblem], rows: np.ndarray, column: Column, found: Callable[[int], str]
-) -> None:
-    for row in rows.tolist():
-        problems.setdefault(row, problem_of(column, found(row)))
+def column_values(column: pa.Array) -> list[Any]:
+    """Convert a column to Python values, `Odd` for those that Python cannot represent.
 
-
-def _rows(mask: pa.Array) -> np.ndarray:
-    """Rows at which a mask is true."""
-    return np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))
-
-
-def _without(array: pa.Array, rows: np.ndarray) -> pa.Array:
-    """The array with null at these rows."""
-    if not len(rows):
-        return array
-    kept = np.ones(len(array), bool)
-    kept[rows] = False
-    return pc.if_else(pa.array(kept), array, pa.scalar(None, array.type))
-
-
-def _shown_number(value: float) -> str:
-    return repr(value) if math.isfinite(value) else "no finite number"
-
-
-def _not_utf8(array: pa.Array) -> np.ndarray | None:
-    """Rows of a string array that are not UTF-8; None if there are none."""
+    >>> column_values(pa.array([0, 10**7], pa.date32()))
+    [datetime.date(1970, 1, 1), Odd(reason='template', detail='date value out of range', text='29349-01-26')]
+    """
     try:
-        array.validate(full=True)
+        return list(column.to_pylist())
+    except FAILURES:
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        return Odd("invalid_utf8", not_utf8(error), None)
+    except FAILURES as error:
+        return Odd("template", str(error).splitlines()[0] if str(error) else repr(error), _text(scalar))
+
+
+def _text(scalar: pa.Scalar) -> str | None:
+    """A time with nanoseconds in the format of pandas, in UTC for an unknown time zone; else as in Arrow."""
+    kind = scalar.type
+    if pa.types.is_timestamp(kind):
+        if kind.unit == "ns":
+            whole, rest = divmod(scalar.value, 1000)
+            try:
+                moment = pa.scalar(whole, pa.timestamp("us", kind.tz)).as_py()
+                text = moment.isoformat(" ", "microseconds")
+                return f"{text[:26]}{rest:03d}{text[26:]}"
+            except FAILURES:
+                pass
+        if kind.tz is not None:
+            text = _cast(pa.scalar(scalar.value, pa.timestamp(kind.unit)))
+            return None if text is None else f"{text}+00:00"
+    return _cast(scalar)
+
+
+def _cast(scalar: pa.Scalar) -> str | None:
+    try:
+        text = scalar.cast(pa.string()).as_py()
+    except FAILURES:
         return None
-    except pa.ArrowInvalid:
-        pass
-    wrong = []
-    for row, value in enumerate(array):
-        try:
-            value.as_py()
-        except UnicodeDecodeError:
-            wrong.append(row)
-    return np.array(wrong, np.int64)
+    return str(scalar.value) if text.startswith("<value out of range") else str(text)

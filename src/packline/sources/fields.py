@@ -88,10 +88,9 @@ def resolve_columns(
 def _look_at_schema(file: InputFile, found: dict[str, ColumnType | None]) -> None:
     import pyarrow as pa
 
-    from packline.sources.parquet import column_type, open_parquet
+    from packline.sources.parquet import column_type, read_schema
 
-    with file.open() as raw:
-        schema = open_parquet(raw, file.path).schema_arrow
+    schema = read_schema(file)
     for name, type in found.items():
         kind = column_type(schema, name)
         if kind is None or pa.types.is_null(kind):
@@ -225,11 +224,9 @@ def refuse_strange(rare: Sequence[str], where: str, looked: Looked, named: Itera
 def first_of(file: InputFile) -> Iterator[dict[str, Any]]:
     """The first records of a file; of a Parquet file one with nulls; of plain text none."""
     if file.format == "parquet":
-        from packline.sources.parquet import open_parquet
+        from packline.sources.parquet import read_schema
 
-        with file.open() as raw:
-            schema = open_parquet(raw, file.path).schema_arrow
-        yield _row_of_nulls(schema)
+        yield _row_of_nulls(read_schema(file))
     elif file.format != "text":
         with file.open() as raw:
             if file.compression:
@@ -388,10 +385,9 @@ def _with_columns(file: InputFile, recipe: Recipe) -> InputFile:
         )
     if file.format != "parquet":
         return file
-    from packline.sources.parquet import open_parquet
+    from packline.sources.parquet import read_schema
 
-    with file.open() as raw:
-        schema = open_parquet(raw, file.path).schema_arrow
+    schema = read_schema(file)
     fields = transform_of(source, file.text, recipe.max_document_bytes).fields
     wanted = tuple(schema.names) if fields is None else (fields or tuple(schema.names[:1]))
     if file.id is not None:

@@ -21,7 +21,8 @@ import msgspec
 import numpy as np
 
 from packline.sources.batch import Batch, Block, RecordProblem, Reject, Texts, reject_block
-from packline.sources.carried import Column, carry_values
+from packline.sources.carried import Column, carry
+from packline.sources.lines import not_utf8
 from packline.sources.typed_records import RecordType, record_type
 
 BOM = b"\xef\xbb\xbf"
@@ -82,7 +83,7 @@ class JsonlDecoder:
         if not self._columns:
             return batch
         values = [one(records) for one in made.values[1 + self._has_id :]]
-        return carry_values(batch, self._columns, values, lambda row: _line(block, row))
+        return carry(batch, self._columns, values, lambda row: _line(block, row))
 
     def _decode_lines(self, data: memoryview) -> tuple[list[Any], RecordType] | None:
         """All records of a block with their type; None if no type has them all."""
@@ -118,7 +119,7 @@ class JsonlDecoder:
         ids = [id_text(one) for one in own] if self._has_id else None
         batch = Batch(file, Texts.of(texts), positions[rows], ids, rejects, len(data))
         batch.lost_ids = [int(positions[row]) for row, one in zip(rows, own, strict=False) if is_lost_id(one)]
-        return carry_values(batch, self._columns, others, lambda place: _line(block, rows[place]))
+        return carry(batch, self._columns, others, lambda place: _line(block, rows[place]))
 
     def _decode_line(self, line: bytes) -> list[Any]:
         """Text, id (if any) and columns of a line.
@@ -169,11 +170,6 @@ def _line(block: Block, row: int) -> bytes:
     """Bytes of one record of a block, without the end of the line."""
     start, end = block.starts[row], (*block.starts[row + 1 : row + 2], len(block.data))[0]
     return bytes(block.data[start:end]).removesuffix(b"\n")
-
-
-def not_utf8(error: UnicodeDecodeError) -> str:
-    """Description of why bytes are not UTF-8."""
-    return f"byte 0x{error.object[error.start]:02x} is not UTF-8: {error.reason}"
 
 
 def fits_a_type(name: str) -> bool:

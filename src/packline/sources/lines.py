@@ -225,6 +225,11 @@ def text_decoder(source: Source) -> Decode:
     return lambda data: data.decode(charset).replace("\r\n", "\n").replace("\r", "\n")
 
 
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """Description of why bytes are not UTF-8."""
+    return f"byte 0x{error.object[error.start]:02x} is not UTF-8: {error.reason}"
+
+
 def likely_charset(head: bytes) -> str:
     """Likely encoding of text that does not begin with UTF-8.
 

@@ -7,11 +7,7 @@ Parquet does not check UTF-8, and checks pages only if they have checksums: a ba
 group that cannot be decoded yields the rows before the damage, and the rest is counted as lost. An id that
 cannot be converted to a string is left out, and the text is kept.
 
-Values that Python cannot represent (times with nanoseconds, the year 12000, an unknown time zone, a string
-that is not UTF-8) become `Odd`, and the caller decides: a whole column is converted at once, and only if that
-fails, value by value. Cost: about 0.8 GB/s of text per core with zstd pages.
-
-Opening of a Parquet file, and the types of its columns.
+Cost: about 0.8 GB/s of text per core with zstd pages.
 """
 
 from __future__ import annotations
@@ -25,11 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packline.errors import InputError
-from packline.sources.batch import CUT_BYTES, Batch, Reason, Reject, Texts, without_documents
-from packline.sources.carried import carry_arrays
+from packline.sources.batch import CUT_BYTES, Batch, Reject, Texts, without_documents
+from packline.sources.carried import FAILURES, Odd, carry, column_values
 from packline.sources.files import InputFile
-from packline.sources.jsonl import not_utf8
-from packline.sources.lines import TOO_LARGE
+from packline.sources.lines import TOO_LARGE, not_utf8
 from packline.storage.ranged_file import RangedFile
 
 if TYPE_CHECKING:
@@ -51,6 +46,22 @@ def open_parquet(file: BinaryIO | str, name: str) -> pq.ParquetFile:
             f"{name} is not a readable Parquet file: {error}",
             hint="its footer is missing or damaged: write the file again, or leave it out",
         ) from error
+
+
+def read_schema(file: InputFile) -> pa.Schema:
+    """Columns of a file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    with file.open() as raw:
+        return open_parquet(raw, file.path).schema_arrow
+
+
+def group_count(file: InputFile) -> int:
+    """Number of row groups of a file."""
+    with file.open() as raw:
+        return int(open_parquet(raw, file.path).metadata.num_row_groups)
 
 
 def column_type(schema: pa.Schema, path: str) -> pa.DataType | None:
@@ -99,24 +110,13 @@ class TextColumns(NamedTuple):
     """Arrays of any type, one for each carried column; None for one that the file lacks."""
 
 
-def read_row_group(parquet: pq.ParquetFile, group: int, file: InputFile) -> Iterator[TextColumns]:
-    """Text, ids and carried columns of one row group, batch by batch."""
-    for batch in read_columns(parquet, group, _text_columns(file, parquet.schema_arrow)):
-        yield TextColumns(
-            _as_large_string(_column(batch, file.text)),
-            None if file.id is None else _column(batch, file.id),
-            carried_arrays(file, batch),
-        )
-
-
-def _text_columns(file: InputFile, schema: pa.Schema) -> list[str]:
-    carried = [column.name for column in file.carried or () if column_type(schema, column.name) is not None]
-    return list(dict.fromkeys([file.text, *([] if file.id is None else [file.id]), *carried]))
-
-
 def wanted_columns(file: InputFile, schema: pa.Schema) -> list[str]:
-    """Columns of a file that are read."""
-    return record_columns(file, schema) if file.columns else _text_columns(file, schema)
+    """Columns of a file that are read: those of its records, or text and id; and those carried along."""
+    carried = [column.name for column in file.carried or () if column_type(schema, column.name) is not None]
+    if file.columns:
+        heads = [name if name in schema.names else name.partition(".")[0] for name in carried]
+        return list(dict.fromkeys([*file.columns, *heads]))
+    return list(dict.fromkeys([file.text, *([] if file.id is None else [file.id]), *carried]))
 
 
 def expect_columns(
@@ -146,30 +146,35 @@ def carried_arrays(file: InputFile, rows: pa.RecordBatch) -> list[pa.Array | Non
     ]
 
 
-def read_columns(parquet: pq.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Some columns of one row group, batch by batch."""
-    yield from parquet.iter_batches(
-        batch_size=rows_a_batch(parquet.metadata, group),
-        row_groups=[group],
-        columns=list(columns),
-        use_threads=False,
-    )
-
-
 def read_row_groups(
-    file: InputFile, parquet: pq.ParquetFile, groups: range, hasher: Any, max_bytes: int
+    file: InputFile,
+    parquet: pq.ParquetFile,
+    groups: range,
+    hasher: Any,
+    max_bytes: int,
+    transform: Transform | None = None,
 ) -> Iterator[Batch]:
-    """Read batches of whole row groups; their columns are added to `hasher`."""
-    row = sum(parquet.metadata.row_group(group).num_rows for group in range(groups.start))
+    """Read batches of whole row groups; what is read is added to `hasher`.
+
+    Args:
+        transform: makes the texts from whole rows; None if a column has them.
+    """
+    from packline.sources.record_text import row_batch
+
+    columns, facts = wanted_columns(file, parquet.schema_arrow), parquet.metadata
+    row = sum(facts.row_group(group).num_rows for group in range(groups.start))
     for group in groups:
-        facts = parquet.metadata.row_group(group)
-        end = row + facts.num_rows
+        size, end = rows_a_batch(facts, group), row + facts.row_group(group).num_rows
         hashed = GroupHash(hasher)
         try:
-            for columns in read_row_group(parquet, group, file):
-                hashed.add(columns)
-                yield arrow_batch(file, columns, row, max_bytes)
-                row += len(columns.texts)
+            for rows in parquet.iter_batches(size, row_groups=[group], columns=columns, use_threads=False):
+                if transform is not None:
+                    yield row_batch(file, rows, row, transform, hasher)
+                else:
+                    found = text_columns(file, rows)
+                    hashed.add(found)
+                    yield arrow_batch(file, found, row, max_bytes)
+                row += len(rows)
         except InputError:  # the file cannot be read, which says nothing of its rows
             raise
         except (pa.ArrowException, OSError) as error:
@@ -178,36 +183,10 @@ def read_row_groups(
         row = end
 
 
-def read_row_batches(
-    file: InputFile,
-    parquet: pq.ParquetFile,
-    groups: range,
-    transform: Transform,
-    hasher: Any,
-) -> Iterator[Batch]:
-    """Batches of whole row groups, hashed, for sources whose text is not a column."""
-    from packline.sources.record_text import row_batch
-
-    columns = record_columns(file, parquet.schema_arrow)
-    row = sum(parquet.metadata.row_group(group).num_rows for group in range(groups.start))
-    for group in groups:
-        end = row + parquet.metadata.row_group(group).num_rows
-        try:
-            for rows in read_columns(parquet, group, columns):
-                yield row_batch(file, rows, row, transform, hasher)
-                row += len(rows)
-        except InputError:  # the file cannot be read, which says nothing of its rows
-            raise
-        except (pa.ArrowException, OSError) as error:
-            yield lost_rows(file.index, group, row, end, error)
-        row = end
-
-
-def record_columns(file: InputFile, schema: pa.Schema) -> list[str]:
-    """Columns of a file that its records are made of, with those that are carried along."""
-    carried = [column.name for column in file.carried or () if column_type(schema, column.name) is not None]
-    heads = [name if name in schema.names else name.partition(".")[0] for name in carried]
-    return list(dict.fromkeys([*(file.columns or ()), *heads]))
+def text_columns(file: InputFile, rows: pa.RecordBatch) -> TextColumns:
+    """Text, ids and carried columns of rows."""
+    ids = None if file.id is None else _column(rows, file.id)
+    return TextColumns(_as_large_string(_column(rows, file.text)), ids, carried_arrays(file, rows))
 
 
 def lost_rows(file: int, group: int, row: int, end: int, error: Exception) -> Batch:
@@ -255,7 +234,7 @@ def arrow_batch(input: InputFile, columns: TextColumns, row: int, max_bytes: int
 
 def _carried(batch: Batch, file: InputFile, arrays: Sequence[pa.Array | None]) -> Batch:
     texts = batch.texts
-    return carry_arrays(batch, file.carried or (), arrays, lambda row: texts[row].encode("utf-8"))
+    return carry(batch, file.carried or (), arrays, lambda row: texts[row].encode("utf-8"))
 
 
 class GroupHash:
@@ -331,31 +310,6 @@ def _as_large_string(column: pa.Array) -> pa.Array:
     return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())
 
 
-FAILURES = (ValueError, ArithmeticError, LookupError, pa.ArrowException)
-"""Exceptions of a conversion, including `UnicodeDecodeError` and `OverflowError`."""
-
-
-class Odd(NamedTuple):
-    """Placeholder for a value that Python cannot represent."""
-
-    reason: Reason
-    detail: str
-    text: str | None
-    """The value as formatted by Arrow; None if that fails too."""
-
-
-def column_values(column: pa.Array) -> list[Any]:
-    """Convert a column to Python values, `Odd` for those that Python cannot represent.
-
-    >>> column_values(pa.array([0, 10**7], pa.date32()))
-    [datetime.date(1970, 1, 1), Odd(reason='template', detail='date value out of range', text='29349-01-26')]
-    """
-    try:
-        return list(column.to_pylist())
-    except FAILURES:
-        return [_value(scalar) for scalar in column]
-
-
 def row_values(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], set[str]]:
     """Rows as dicts, and the names of columns in which some values are `Odd`."""
     try:
@@ -382,38 +336,3 @@ def id_texts(ids: pa.Array) -> list[str | None]:
         value if value is None or type(value) is str else value.text if isinstance(value, Odd) else str(value)
         for value in values
     ]
-
-
-def _value(scalar: pa.Scalar) -> Any:
-    try:
-        return scalar.as_py()
-    except UnicodeDecodeError as error:
-        return Odd("invalid_utf8", not_utf8(error), None)
-    except FAILURES as error:
-        return Odd("template", str(error).splitlines()[0] if str(error) else repr(error), _text(scalar))
-
-
-def _text(scalar: pa.Scalar) -> str | None:
-    """A time with nanoseconds in the format of pandas, in UTC for an unknown time zone; else as in Arrow."""
-    kind = scalar.type
-    if pa.types.is_timestamp(kind):
-        if kind.unit == "ns":
-            whole, rest = divmod(scalar.value, 1000)
-            try:
-                moment = pa.scalar(whole, pa.timestamp("us", kind.tz)).as_py()
-                text = moment.isoformat(" ", "microseconds")
-                return f"{text[:26]}{rest:03d}{text[26:]}"
-            except FAILURES:
-                pass
-        if kind.tz is not None:
-            text = _cast(pa.scalar(scalar.value, pa.timestamp(kind.unit)))
-            return None if text is None else f"{text}+00:00"
-    return _cast(scalar)
-
-
-def _cast(scalar: pa.Scalar) -> str | None:
-    try:
-        text = scalar.cast(pa.string()).as_py()
-    except FAILURES:
-        return None
-    return str(scalar.value) if text.startswith("<value out of range") else str(text)

@@ -16,7 +16,6 @@ from packline.recipe import Source
 from packline.sources.files import InputFile
 from packline.sources.lines import seek_record
 from packline.sources.reader import Span, read_span
-from packline.sources.slices import group_count
 from packline.storage.inputs import READ_BYTES, read_fully
 
 
@@ -47,6 +46,8 @@ def stream_checksum(file: InputFile, source: Source, max_document_bytes: int) ->
     """Checksum of a file that is read slice by slice (`slices.FileEnd`)."""
     if file.format != "parquet":
         return file_checksum(file)
+    from packline.sources.parquet import group_count
+
     return piece_checksum(file, source, Span(file.index, 0, group_count(file)), max_document_bytes)
 
 

@@ -76,7 +76,6 @@ def read_span(
         from packline.sources.parquet import (
             expect_columns,
             open_parquet,
-            read_row_batches,
             read_row_groups,
             wanted_columns,
         )
@@ -85,10 +84,7 @@ def read_span(
             groups = range(span.start, span.stop)
             parquet = open_parquet(raw, file.path)
             expect_columns(raw, parquet, groups, wanted_columns(file, parquet.schema_arrow))
-            if transform is not None:
-                yield from read_row_batches(file, parquet, groups, transform, hasher)
-                return
-            yield from read_row_groups(file, parquet, groups, hasher, max_document_bytes)
+            yield from read_row_groups(file, parquet, groups, hasher, max_document_bytes, transform)
         return
     with opened or open_span(file, source, span) as raw:
         if not span.start:

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from packline.recipe import Source
 from packline.sources.batch import Batch, Block, RecordProblem, Reject, TemplateTimeout, Texts, reject_block
-from packline.sources.carried import Column, convert_arrays, fit_field, fitted_batch, schema_of
+from packline.sources.carried import Column, Odd, fit_all, fit_field, fitted_batch
 from packline.sources.files import InputFile
 from packline.sources.jsonl import (
     ABSENT,
@@ -39,15 +39,14 @@ from packline.sources.jsonl import (
     id_text,
     is_lost_id,
     is_utf8,
-    not_utf8,
     one_object_a_line,
     value_at,
 )
+from packline.sources.lines import not_utf8
 from packline.where.conditions import Incomparable, field_value, fields_of, record_test
 from packline.where.grammar import parse_where
 
 if TYPE_CHECKING:
-    from packline.sources.parquet import Odd
     from packline.sources.template import Template
 
 
@@ -332,7 +331,7 @@ def row_batch(
     if hasher is not None:
         _hash(hasher, records)
     carried = file.carried or ()
-    arrays, misfits = convert_arrays(carried, carried_arrays(file, rows), len(rows))
+    columns, misfits = fit_all(carried, carried_arrays(file, rows), len(rows))
     for number, record in enumerate(records):
         position, odd = row + number, problems.get(number, {})
         if file.id in odd and odd[file.id].text is None:
@@ -342,8 +341,7 @@ def row_batch(
             collected.reject(position, problem, msgspec.json.encode(record))
     batch = collected.batch(rows.nbytes)
     if carried:
-        whole = pa.RecordBatch.from_arrays(arrays, schema=schema_of(carried))
-        batch.columns = whole.take(pa.array(batch.positions - row))
+        batch.columns = columns.take(pa.array(batch.positions - row))
     return batch
 
 
@@ -358,7 +356,7 @@ def _plain_rows(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, d
     A value that Python cannot represent is replaced by its text or null; such values are in the second
     result, by row and column.
     """
-    from packline.sources.parquet import Odd, row_values
+    from packline.sources.parquet import row_values
 
     records, names = row_values(rows)
     problems: dict[int, dict[str, Odd]] = {}

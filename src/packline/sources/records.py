@@ -207,7 +207,7 @@ def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
 
 def _row(file: int, row: int, value: dict[str, Any], odd: set[str]) -> Record | Reject:
     """Record of a row, without values that Python cannot represent; invalid text makes a bad row."""
-    from packline.sources.parquet import Odd
+    from packline.sources.carried import Odd
 
     lost_id = False
     for name in odd:

@@ -60,6 +60,8 @@ def read_slices(
         wanted: called with the number of each slice when it begins.
     """
     if file.format == "parquet":
+        from packline.sources.parquet import group_count
+
         hasher = Hasher()
         whole = Span(file.index, 0, group_count(file))
         rows = _Cutter(read_span(file, source, whole, max_document_bytes, hasher), _rows_size, slice_bytes)
@@ -81,14 +83,6 @@ def read_slices(
         decode = partial(decode_blocks, file, source, max_document_bytes)
         yield from cutter.slices(wanted, lambda blocks: decode(_joined(blocks)))
         yield FileEnd(cutter.count, stream.checksum())
-
-
-def group_count(file: InputFile) -> int:
-    """Number of row groups of a Parquet file."""
-    from packline.sources.parquet import open_parquet
-
-    with file.open() as raw:
-        return int(open_parquet(raw, file.path).metadata.num_row_groups)
 
 
 def _block_size(block: Block) -> tuple[int, bool]:

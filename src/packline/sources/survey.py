@@ -311,11 +311,9 @@ def _first_records(file: InputFile, source: Source) -> tuple[list[dict[str, Any]
 
     taker = _Taker()
     if file.format == "parquet":
-        from packline.sources.parquet import open_parquet
+        from packline.sources.parquet import read_schema
 
-        with file.open() as raw:
-            columns = tuple(open_parquet(raw, file.path).schema_arrow.names)
-        file = msgspec.structs.replace(file, columns=columns)
+        file = msgspec.structs.replace(file, columns=tuple(read_schema(file).names))
     span = Span(file.index, 0, 1 if file.format == "parquet" else file.size)
     batches = read_span(file, source, span, 64 << 20, Hasher(), taker)
     bad = sum(len(batch.rejects) for batch in islice(batches, 1))

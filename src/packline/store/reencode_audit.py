@@ -242,7 +242,9 @@ class _Audit:
                     while data := read_fully(raw, 1 << 20):
                         hasher.update(data)
             else:
-                stop = _row_groups(file) if piece.stop == WHOLE_STREAM else piece.stop
+                from packline.sources.parquet import group_count
+
+                stop = group_count(file) if piece.stop == WHOLE_STREAM else piece.stop
                 for _ in read_span(file, source, Span(file.index, piece.start, stop), limit, hasher):
                     pass
             if hasher.hexdigest() != piece.checksum:
@@ -401,13 +403,6 @@ def _read(
                     yield reject.position, None, None, {}
             if not missing:
                 break
-
-
-def _row_groups(file: InputFile) -> int:
-    from packline.sources.parquet import open_parquet
-
-    with file.open() as raw:
-        return int(open_parquet(raw, file.path).metadata.num_row_groups)
 
 
 def _spans(file: InputFile, source: Source, positions: list[int]) -> Iterator[tuple[Span, list[int]]]:

@@ -301,10 +301,9 @@ class TrainingTexts:
 def _end_of(file: InputFile) -> int:
     if file.format != "parquet":
         return file.size
-    from packline.sources.parquet import open_parquet
+    from packline.sources.parquet import group_count
 
-    with file.open() as raw:
-        return int(open_parquet(raw, file.path).metadata.num_row_groups)
+    return group_count(file)
 
 
 def read_text(path: str) -> str:
