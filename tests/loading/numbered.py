@@ -12,7 +12,7 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.packing.batch import FIELDS, BatchPart, read_batch
-from packline.packing.layout import IGNORED, Layout, Outline
+from packline.packing.layout import Layout, Outline
 from packline.packing.packer import Spans
 
 
@@ -53,10 +53,10 @@ class NumberedRows:
         self.calls += 1
         for row in set(self.damaged) & set(rows.tolist()):
             raise CorruptStore(f"row {row} is damaged")
-        tokens = (self.source * 1000 + rows[:, None]) * 100 + np.arange(self.seq_len)
+        tokens = (self.source * 1000 + rows[:, None]) * 100 + np.arange(self.seq_len + 1)
         lengths = np.full(len(rows), self.seq_len)
         layout = Layout.of(np.arange(len(rows) + 1), lengths, self.seq_len)
-        return tokens, Outline(layout, np.full(len(rows), IGNORED))
+        return tokens, Outline(layout, np.zeros(len(rows), np.bool_))
 
     def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
         return read_batch([BatchPart(self, indices)], fields)

@@ -131,12 +131,16 @@ def batches(draw: st.DrawFn) -> Batch:
                 break
             document = draw(st.sampled_from([(document + 1) % DOCUMENTS, draw(anywhere)]))
         if draw(st.booleans()) and row:
-            # Cut short, as `pad` may cut: only the last span of a row can be.
-            document, start, length = row[-1]
-            row[-1] = (document, start, draw(st.integers(1, length)))
+            # The end of a document, with padding behind it: only a full row leaves a document unfinished.
+            document = row[-1][0]
+            length = draw(st.integers(1, min(row[-1][2], lengths[document])))
+            row[-1] = (document, lengths[document] - length, length)
         rows.append(row)
     following = draw(st.none() | st.lists(st.integers(-1, DOCUMENTS - 1), min_size=4, max_size=4))
-    return seq_len, rows, None if following is None else following[: len(rows)]
+    if following is not None:
+        filled = [sum(length for _, _, length in row) for row in rows]
+        following = [one if size == seq_len else -1 for one, size in zip(following, filled, strict=False)]
+    return seq_len, rows, following
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -53,7 +53,7 @@ def test_parts_of_a_joint_plan_are_the_batches_of_their_rows(
         rows, places = numbers[first:last], None
         if data.draw(st.booleans()):
             places = np.array(data.draw(st.permutations(range(last - first))), np.int64)
-        planned = whole.part(first, last)
+        (planned,) = whole.parts([first, last])
         found = read_batch([BatchPart(remote, rows, places, planned)], ALL_FIELDS)
         expected = local.read(rows, ALL_FIELDS)
         for name, values in found.items():

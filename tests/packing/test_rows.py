@@ -17,7 +17,7 @@ from tests.packing.counting import SHARDS, all_tokens, check_conservation, check
 from packline.errors import RecipeError, StoreError
 from packline.facade import Store
 from packline.packing import cache, offsets
-from packline.packing.batch import ALL_FIELDS, RowSource
+from packline.packing.batch import ALL_FIELDS, CompactBatch, RowSource
 from packline.packing.documents import SampledOffsets, Selection
 from packline.packing.options import PACKINGS, Packing
 from packline.packing.row import RowSpan
@@ -150,13 +150,13 @@ def test_a_row_by_itself_is_that_row_of_a_batch(
 
 def test_a_row_reads_what_it_is_asked_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, asked = store.rows(16), []
-    fill = rows._fill
+    read = CompactBatch.of
 
-    def counted(spans: Any, fields: Any) -> Any:
+    def counted(planned: Any, places: None, fields: Any) -> CompactBatch:
         asked.append(tuple(fields))
-        return fill(spans, fields)
+        return read(planned, places, fields)
 
-    monkeypatch.setattr(rows, "_fill", counted)
+    monkeypatch.setattr(CompactBatch, "of", counted)
     row = rows[3]
     assert asked == [] and len(row) == 16
     assert row.tokens is row.tokens and asked == [("tokens",)]

@@ -93,7 +93,8 @@ class Baked(RowFormat):
             for start in range(part.start, part.stop, block):
                 rows = slice(part.stop - start)
                 outline = view.read_longer(start, longer[rows])
-                outline.fill_loss_mask(trained[rows].reshape(-1))
+                trained[rows] = 1
+                outline.leave_out(trained[rows], 0)
                 loss[rows, 1:] = trained[rows]
                 tokens.write(longer[rows].reshape(-1))
                 losses.write(loss[rows].reshape(-1))

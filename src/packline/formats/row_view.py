@@ -31,7 +31,7 @@ from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
 from packline.loading.schedule import Schedule, ScheduledStage
 from packline.packing.batch import FIELDS, BatchPart, CompactBatch, read_batch
-from packline.packing.layout import IGNORED, Outline
+from packline.packing.layout import Outline
 from packline.packing.options import LoaderOptions, RowOptions, check_options
 from packline.packing.packer import Spans
 from packline.packing.row import untrained_rows
@@ -229,10 +229,9 @@ class RowView(TokenizerProperties):
             CorruptStore: a store is damaged in these rows.
         """
         compact = CompactBatch.read(self._batch_parts(start, start + len(into)), ("tokens", "targets"))
-        layout, after = compact.outline.layout, compact.outline.after
-        assert compact.tokens is not None and after is not None
-        into[:, :-1] = compact.tokens
-        into[:, -1] = np.where((after == IGNORED) | (layout.padding > 0), self.pad_id, after)
+        assert compact.tokens is not None
+        into[:] = compact.tokens
+        into[~compact.outline.last_targets, -1] = self.pad_id
         return compact.outline
 
     def _batch_parts(self, start: int, stop: int) -> list[BatchPart]:

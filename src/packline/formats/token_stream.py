@@ -127,10 +127,10 @@ class TokenStream:
         planned = PlannedRows.of(self.selection.store, spans, stop - start, pad_id=0, boundary_loss=False)
         whole, outline = planned.read(targets=with_loss)
         assert whole is not None
+        if not with_loss:
+            return start, whole[0, :-1], None
         loss = outline.trained
-        if with_loss and loss is None:
-            loss = np.ones(whole.shape, np.uint8)
-        return start, whole[0], None if loss is None else loss[0]
+        return start, whole[0, :-1], np.ones(stop - start, np.uint8) if loss is None else loss[0, :-1]
 
     @cached_property
     def _sums(self) -> DocumentOffsets | SampledOffsets:

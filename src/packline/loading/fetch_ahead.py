@@ -31,6 +31,7 @@ import numpy as np
 
 from packline.errors import PacklineError
 from packline.packing.batch import BatchPart
+from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
     from packline.loading.schedule import ScheduledStage
@@ -208,11 +209,9 @@ class FetchAhead:
                 pieces.append((source.store.mirror, planned.needed()))
             if not isinstance(source, Rows):
                 continue
-            first = 0
-            for step, number, part in parts_of_source:
-                last = first + len(part.rows)
-                plans[step][number] = part._replace(planned=planned.part(first, last))
-                first = last
+            bounds = offsets_of([len(part.rows) for _, _, part in parts_of_source]).tolist()
+            for (step, number, part), one in zip(parts_of_source, planned.parts(bounds), strict=True):
+                plans[step][number] = part._replace(planned=one)
         count = sum(map(_copies, plans.values()))
         if self._copies + count <= KEPT_COPIES:
             self._copies += count
@@ -256,4 +255,4 @@ class FetchAhead:
 
 
 def _copies(parts: Iterable[BatchPart]) -> int:
-    return sum(len(part.planned.copies.shards) for part in parts if part.planned is not None)
+    return sum(len(part.planned.shards) for part in parts if part.planned is not None)

@@ -262,7 +262,8 @@ def _plan(place_of: PlaceOf, steps: range) -> dict[int, list[BatchPart]]:
         planned.append(source.plan(rows))
     joined = planned[0] if len(planned) == 1 else PlannedRows.join(planned, places_of)
     source = stage.mixture.rows[0]  # of rows that are planned, only the number is used
+    bounds = range(0, first + 1, size)
     return {
         step: [BatchPart(source, numbers[begin : begin + size], None, one)]
-        for step, begin, one in zip(steps, range(0, first, size), joined.parts(size), strict=True)
+        for step, begin, one in zip(steps, bounds, joined.parts(bounds), strict=False)
     }

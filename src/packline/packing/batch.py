@@ -23,7 +23,7 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.packing.blocks import take
 from packline.packing.gather import PlannedRows
-from packline.packing.layout import Outline
+from packline.packing.layout import IGNORED, Outline
 from packline.packing.options import Field
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
@@ -113,7 +113,7 @@ class CompactBatch(NamedTuple):
     """A batch in an eighth of the bytes: tokens, and the outline from which its other arrays follow."""
 
     tokens: np.ndarray | None
-    """`[B, L]` in the dtype of the store; None if no field needs them."""
+    """Tokens and the one behind each row, `[B, L+1]` in the dtype of the store; None if not needed."""
     outline: Outline
     fields: tuple[str, ...]
 
@@ -143,7 +143,7 @@ class CompactBatch(NamedTuple):
             outline = Outline.join([one for _, one in read], places)
             found = [one for one, _ in read if one is not None]
             if tokens is not None:
-                tokens = np.empty((len(outline.layout), outline.layout.seq_len), np.result_type(*found))
+                tokens = np.empty((len(outline.layout), outline.layout.seq_len + 1), np.result_type(*found))
                 for one, place in zip(found, places, strict=True):
                     tokens[place] = one
         return cls(tokens, outline, tuple(fields))
@@ -153,17 +153,18 @@ class CompactBatch(NamedTuple):
         outline, tokens = self.outline, self.tokens
         layout, kinds = outline.layout, _kinds(self.fields)
         arrays = _allocate(kinds, (len(layout), layout.seq_len))
-        flat = {name: array.reshape(-1) for name, array in arrays.items()}
         if tokens is not None:
-            arrays["tokens"][:] = tokens
-        if "targets" in flat and tokens is not None:
-            outline.fill_targets(flat["targets"], tokens.reshape(-1))
-        if "loss_mask" in flat:
-            outline.fill_loss_mask(flat["loss_mask"])
-        if "position_ids" in flat:
-            layout.fill_positions(flat["position_ids"])
-        if "segment_ids" in flat:
-            layout.fill_segments(flat["segment_ids"])
+            arrays["tokens"][:] = tokens[:, :-1]
+        if "targets" in kinds and tokens is not None:
+            arrays["targets"][:] = tokens[:, 1:]
+            outline.leave_out(arrays["targets"], IGNORED)
+        if "loss_mask" in kinds:
+            arrays["loss_mask"].fill(1)
+            outline.leave_out(arrays["loss_mask"], 0)
+        if "position_ids" in kinds:
+            layout.fill_positions(arrays["position_ids"].reshape(-1))
+        if "segment_ids" in kinds:
+            layout.fill_segments(arrays["segment_ids"].reshape(-1))
         return {name: arrays[name] for name in self.fields}
 
 

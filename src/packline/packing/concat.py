@@ -115,9 +115,9 @@ class Concat:
         documents, begins, sizes = self.selection.at(np.arange(first, first + pieces))
         lengths = sizes.copy()
         lengths[0] -= start - begin
-        excess = int(lengths.sum()) - (stop - start)
+        excess = int(np.add.reduce(lengths)) - (stop - start)
         lengths[-1] -= excess
-        if excess < 0 or int(lengths.min()) < 1:
+        if excess < 0 or int(np.minimum.reduce(lengths)) < 1:
             raise self._damaged("an index whose lengths agree with its offsets", "one in which they do not")
         starts = np.zeros(pieces, np.int64)
         starts[0] = start - begin

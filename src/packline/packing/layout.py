@@ -7,12 +7,12 @@
     segment_ids        0    0    0                 1    1                         -1
 
     Layout       the places of the batch that its spans fill, and those that are padding
-    Outline      the layout, the token after each row, and which tokens are trained on
+    Outline      the layout, and which tokens are targets
 
 All arrays of a batch follow from its tokens and its outline, which is small: so a process can send both, and
-another one make the rest. Targets are the tokens shifted by one place and corrected at the last token of
-every document and of every row: where a row was cut, the next token of the document is its target, so that no
-target is lost. Positions and segments are repeated from one value per span.
+another one make the rest. Rows are read with the token behind them. So targets are the tokens shifted by one
+place and corrected at the last token of every document: where a row was cut, the next token of the document
+is its target, so that no target is lost. Positions and segments are repeated from one value per span.
 
 Slower alternatives measured: slices of a template or `concatenate` of them for positions and segments (beyond
 a hundred spans), sums over ones.
@@ -48,7 +48,7 @@ IGNORED = -100
 INT16, INT32 = np.dtype(np.int16), np.dtype(np.int32)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Layout:
     """Spans of B rows in their places.
 
@@ -198,102 +198,76 @@ def _too_full(row: int, tokens: int, seq_len: int) -> RecipeError:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Outline:
     """Facts of rows from which, with their tokens, all other arrays follow."""
 
     layout: Layout
-    after: np.ndarray | None = None
-    """int64 `[B]`: target of the last token of each row, -100 for none; None if no targets are made."""
+    last_targets: np.ndarray
+    """bool `[B]`: True for rows whose last token has a target."""
     linked: np.ndarray | None = None
     """bool `[B]`: True for rows in which the end of a document predicts the next one; None for no row."""
     trained: np.ndarray | None = None
-    """uint8 `[B, L]`: 1 where a token is trained on, anything at padding; None if all are."""
+    """uint8 `[B, L+1]`: 1 where a token is trained on, anything at padding; None if all are."""
 
     @classmethod
     def join(cls, outlines: Sequence[Outline], places: Sequence[np.ndarray]) -> Outline:
         """One outline of rows that several outlines have; see `Layout.join`."""
         layout = Layout.join([one.layout for one in outlines], places)
-        count = len(layout)
 
-        def joined(values: Sequence[np.ndarray | None], otherwise: Any, *shape: int) -> np.ndarray | None:
+        def joined(name: str, otherwise: Any, *shape: int) -> np.ndarray | None:
+            values = [getattr(one, name) for one in outlines]
             if all(value is None for value in values):
                 return None
-            kind = next(value.dtype for value in values if value is not None)
-            whole = np.full((count, *shape), otherwise, kind)
+            whole = np.full((len(layout), *shape), otherwise)
             for value, place in zip(values, places, strict=True):
                 if value is not None:
                     whole[place] = value
             return whole
 
-        after = joined([one.after for one in outlines], IGNORED)
-        linked = joined([one.linked for one in outlines], False)
-        trained = joined([one.trained for one in outlines], 1, layout.seq_len)
-        return cls(layout, after, linked, trained)
+        last_targets = joined("last_targets", False)
+        assert last_targets is not None
+        trained = joined("trained", np.uint8(1), layout.seq_len + 1)
+        return cls(layout, last_targets, joined("linked", False), trained)
 
-    def fill_targets(self, targets: np.ndarray, tokens: np.ndarray) -> None:
-        """Fill in the targets of a batch.
-
-        Args:
-            targets: targets to fill, `[B*L]`.
-            tokens: tokens of the batch, `[B*L]`.
-        """
-        targets[:-1] = tokens[1:]
-        self._leave_out(targets, IGNORED, self.after)
-
-    def fill_loss_mask(self, mask: np.ndarray) -> None:
-        """Fill in where targets are not -100, without the targets.
+    def leave_out(self, values: np.ndarray, ignored: int) -> None:
+        """Enter one value wherever the next token is no target.
 
         Args:
-            mask: uint8 to fill, `[B*L]`.
-        """
-        assert self.after is not None
-        mask[:-1] = 1
-        self._leave_out(mask, 0, self.after != IGNORED)
-
-    def _leave_out(self, values: np.ndarray, ignored: int, after: np.ndarray | None) -> None:
-        """Enter one value per token, `[B*L]`, where it does not follow from the next token of the row.
-
-        Args:
+            values: values per token, `[B, L]`, in one block of memory.
             ignored: value where there is no target.
-            after: value of the last token of each row, `[B]`.
         """
-        layout = self.layout
-        assert after is not None
-        # The place before a span is the end of the span before it: before the first, the last place of all.
-        before = layout.begins - 1
-        values[before if self.linked is None else before[~self.linked[layout.rows]]] = ignored
+        layout, flat = self.layout, values.reshape(-1)
+        inside = layout.begins % layout.seq_len != 0  # spans that do not begin a row
+        if self.linked is not None:
+            inside &= ~self.linked[layout.rows]
+        flat[layout.begins[inside] - 1] = ignored
         if self.trained is not None:
-            untrained = self.trained.reshape(-1)[1:] == 0
-            values[:-1][untrained] = ignored
-        if layout.padded:
-            rows = (layout.padding < layout.seq_len).nonzero()[0]
-            values[(rows + 1) * layout.seq_len - layout.padding[rows] - 1] = after[rows]
-        else:
-            values[layout.seq_len - 1 :: layout.seq_len] = after
+            values[self.trained[:, 1:] == 0] = ignored
+        values[~self.last_targets, -1] = ignored
         for begin, end in layout.pads():
-            values[begin:end] = ignored
+            flat[max(begin - 1, end - layout.seq_len) : end] = ignored
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         layout = self.layout
         trained = None if self.trained is None else np.packbits(self.trained.reshape(-1) != 0)
         facts = (layout.offsets, layout.lengths.astype(np.int32), layout.seq_len)
-        return _outline, (*facts, self.after, self.linked, trained)
+        return _outline, (*facts, self.last_targets, self.linked, trained)
 
 
 def _outline(
     offsets: np.ndarray,
     lengths: np.ndarray,
     seq_len: int,
-    after: np.ndarray | None,
+    last_targets: np.ndarray,
     linked: np.ndarray | None,
     trained: np.ndarray | None,
 ) -> Outline:
     """Outline from what is pickled of it."""
-    shape = (len(offsets) - 1, seq_len)
+    shape = (len(offsets) - 1, seq_len + 1)
     if trained is not None:
-        trained = np.unpackbits(trained, count=shape[0] * seq_len).reshape(shape)
-    return Outline(Layout.of(offsets, lengths.astype(np.int64), seq_len), after, linked, trained)
+        trained = np.unpackbits(trained, count=shape[0] * shape[1]).reshape(shape)
+    return Outline(Layout.of(offsets, lengths.astype(np.int64), seq_len), last_targets, linked, trained)
 
 
 MOST_TOKENS = np.iinfo(np.int32).max

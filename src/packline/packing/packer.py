@@ -30,7 +30,7 @@ import numpy as np
 from packline.ragged import offsets_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Spans:
     """Spans of B rows, S in total, in their order within the rows.
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 import numpy as np
 
 from packline.notebook import Notebook
-from packline.packing.batch import FIELDS
+from packline.packing.batch import FIELDS, CompactBatch
+from packline.packing.gather import PlannedRows
 from packline.packing.layout import cu_seqlens
 from packline.packing.packer import Spans
 
@@ -46,10 +47,11 @@ class Row(Notebook):
     Arrays raise `CorruptStore` if a token is outside of the store's vocabulary.
     """
 
-    __slots__ = ("_arrays", "_found", "index", "source")
+    __slots__ = ("_arrays", "_found", "_planned", "index", "source")
 
     def __init__(self, source: Rows, index: int, found: Spans) -> None:
         self.source, self.index, self._found = source, index, found
+        self._planned: PlannedRows | None = None
         self._arrays: dict[str, np.ndarray] = {}
 
     @property
@@ -110,7 +112,10 @@ class Row(Notebook):
 
     def _array(self, field: str) -> np.ndarray:
         if field not in self._arrays:
-            for name, array in self.source._fill(self._found, READ_WITH[field]).items():
+            if self._planned is None:
+                self._planned = self.source._plan(self._found)
+            compact = CompactBatch.of([self._planned], None, READ_WITH[field])
+            for name, array in compact.arrays().items():
                 self._arrays.setdefault(name, array[0])
         return self._arrays[field]
 

@@ -156,9 +156,9 @@ class Rows(Notebook):
             IndexError: no such row.
             CorruptStore: a token is outside of this store's vocabulary.
         """
-        return self._fill(self.spans(indices), fields)
+        return CompactBatch.of([self.plan(indices)], None, fields).arrays()
 
-    def plan(self, rows: np.ndarray) -> PlannedRows:
+    def plan(self, rows: np.ndarray | Sequence[int] | int) -> PlannedRows:
         """Plan what reading these rows copies, int64 `[B]`.
 
         Raises:
@@ -199,10 +199,6 @@ class Rows(Notebook):
 
     def __iter__(self) -> Iterator[Row]:
         return (self[index] for index in range(len(self)))
-
-    def _fill(self, spans: Spans, fields: Sequence[str]) -> dict[str, np.ndarray]:
-        """Arrays of rows with these spans."""
-        return CompactBatch.of([self._plan(spans)], None, fields).arrays()
 
     def _plan(self, spans: Spans) -> PlannedRows:
         pad_id, boundary_loss = self.pad_id, self.boundary_loss
