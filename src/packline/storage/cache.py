@@ -25,7 +25,7 @@ import tempfile
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -201,34 +201,24 @@ class CacheFolder:
 
     def _evict(self, most: int) -> int:
         """Delete pieces until the others have at most these bytes; return their bytes."""
-        now = time.time()
-        past: list[tuple[float, int, str]] = []
-        future: list[tuple[float, int, str]] = []
+        pieces: list[tuple[float, int, str]] = []
         used = 0
         for folder in os.scandir(self._pieces):
-            if len(folder.name) != 2:
-                continue
-            for entry in os.scandir(folder.path):
+            for entry in os.scandir(folder.path) if len(folder.name) == 2 else ():
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
                 if PIECE.fullmatch(entry.name):
-                    kept = past if status.st_mtime <= now else future
-                    kept.append((status.st_mtime, status.st_size, entry.path))
+                    pieces.append((status.st_mtime, status.st_size, entry.path))
+                    used += status.st_size
                 elif (unfinished := UNFINISHED.fullmatch(entry.name)) is None:
                     continue
-                elif status.st_mtime < now - ABANDONED:
+                elif status.st_mtime < time.time() - ABANDONED:
                     _unlink(entry.path)
                 else:
                     used += int(unfinished[1] or 0)
-        used += sum(size for _, size, _ in (*past, *future))
-        for _, size, path in (*sorted(past), *sorted(future, reverse=True)):
-            if used <= most:
-                break
-            _unlink(path)
-            used -= size
-        return used
+        return _evict(pieces, used, most, _unlink)
 
 
 class TemporaryCache(CacheFolder):
@@ -289,17 +279,10 @@ class CacheMemory:
         return found
 
     def _evict(self, kept: str) -> None:
-        """Delete pieces, but for one, until `ROOM` of the limit is in use; the past ones first."""
-        pieces, now = list(self._pieces.items()), time.time()
-        self._used = used = sum(len(data) for _, (_, data) in pieces)
-        past = sorted((when, key) for key, (when, _) in pieces if when <= now)
-        future = sorted(((when, key) for key, (when, _) in pieces if when > now), reverse=True)
-        for _, key in (*past, *future):
-            if used <= self.most * ROOM:
-                break
-            if key != kept and (gone := self._pieces.pop(key, None)) is not None:
-                used -= len(gone[1])
-        self._used = used
+        """Delete pieces, but for one, until `ROOM` of the limit is in use."""
+        pieces = [(when, len(data), key) for key, (when, data) in list(self._pieces.items())]
+        self._used = sum(size for _, size, _ in pieces)
+        _evict([one for one in pieces if one[2] != kept], self._used, int(self.most * ROOM), self.drop)
 
     def expect(self, key: str, due: float) -> bool:
         """See `Cache.expect`."""
@@ -329,6 +312,22 @@ class CacheMemory:
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         for file in self._files:
             close(file)  # at exit the module's names are gone
+
+
+def _evict(
+    pieces: Iterable[tuple[float, int, str]], used: int, most: int, delete: Callable[[str], None]
+) -> int:
+    """Delete pieces, given by time of use and size, until `most` bytes are used; return what is used.
+
+    Those of the past go first, the longest unused one before all others, then the farthest of the future.
+    """
+    now = time.time()
+    for _, size, piece in sorted(pieces, key=lambda one: (one[0] > now, -abs(one[0] - now))):
+        if used <= most:
+            break
+        delete(piece)
+        used -= size
+    return used
 
 
 def write_all(file: int, data: bytes | memoryview, offset: int = 0) -> None:

@@ -12,7 +12,9 @@ stores never are.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,7 +28,6 @@ MANY = 16
 """Largest number of files that are synced one by one."""
 UNFINISHED = ".tmp"
 """Ending of the name of a file that is being written; its name begins with a dot."""
-HASH_BYTES = 4 << 20
 
 
 @contextmanager
@@ -112,12 +113,7 @@ def sync_file_system(folder: Path) -> bool:
 
 def publish_bytes(path: Path, data: bytes) -> None:
     """Write a small file atomically: complete or not at all."""
-    waiting = path.with_name(f".{path.name}.tmp")
-    with disk_errors(path.parent):
-        with open(waiting, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+    with disk_errors(path.parent), _waiting_file(path, data) as waiting:
         os.replace(waiting, path)
         sync_folder(path.parent)
 
@@ -303,11 +299,8 @@ def _refuse_other_content(source: Path, target: Path) -> None:
 
 def hash_file(path: Path) -> str:
     """Checksum of a file."""
-    hasher = Hasher()
     with open(path, "rb", buffering=0) as file:
-        while data := file.read(HASH_BYTES):
-            hasher.update(data)
-    return hasher.hexdigest()
+        return str(hashlib.file_digest(file, Hasher).hexdigest())
 
 
 Link = Literal["auto", "hard", "reflink", "copy"]
@@ -384,17 +377,11 @@ def _reflink(source: Path, target: Path) -> None:
 
 def copy_file(source: Path, target: Path) -> None:
     """Copy inside the kernel, or through this process where the kernel cannot."""
-    with open(source, "rb", buffering=0) as reading, open(target, "xb", buffering=0) as writing:
-        size = os.fstat(reading.fileno()).st_size
+    with open(source, "rb", buffering=0) as reading, open(target, "xb") as writing:
         done = 0
         with suppress(OSError, AttributeError):
-            while done < size:
-                copied = os.copy_file_range(reading.fileno(), writing.fileno(), size - done, done, done)
-                if not copied:
-                    break
+            while copied := os.copy_file_range(reading.fileno(), writing.fileno(), 1 << 30, done, done):
                 done += copied
         reading.seek(done)
         writing.seek(done)
-        while data := reading.read(COPY_BYTES):  # the rest, or an error worth raising
-            while data:
-                data = data[writing.write(data) :]
+        shutil.copyfileobj(reading, writing, COPY_BYTES)  # the rest, or an error worth raising
