@@ -12,7 +12,6 @@ from tests.formats.stores import CASES, Case, make_store, random_documents, rand
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.facade import Store
 from packline.formats.document_view import DocumentView
-from packline.store.paths import local_file
 
 EOD, BOS = 0, 1
 DOCUMENTS = random_documents(60, 1000, longest=12, seed=5)
@@ -152,7 +151,7 @@ def test_nothing_is_copied_where_the_output_is_what_is_stored(case: Case, tmp_pa
             assert any(np.shares_memory(tokens, one) for one in maps)
         for shard in shards:
             found = shard.file(".bin")
-            assert found is not None and local_file(found[0]).stat().st_size == found[1].bytes
+            assert found is not None and shard.files.local(found).stat().st_size == found.bytes
             assert (shard.file(".loss") is not None) == (case.loss is not None)
 
 

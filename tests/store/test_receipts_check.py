@@ -14,6 +14,7 @@ from tests.store.stores import reseal, with_rows
 from packline.facade import Store
 from packline.sources.batch import Reject
 from packline.store import receipts_check
+from packline.store.files import LocalFiles
 from packline.store.manifest import Receipt, to_json
 from packline.store.manifest_check import read_manifest
 from packline.store.receipts_check import ReceiptsCheck, check_rejects
@@ -29,7 +30,7 @@ REJECTS = st.lists(
 
 def checked(folder: Path) -> tuple[ReceiptsCheck, str]:
     findings = Findings()
-    check = ReceiptsCheck(folder, read_manifest(folder), findings)
+    check = ReceiptsCheck(LocalFiles(folder), read_manifest(folder), findings)
     check.read()
     check.check_together()
     return check, "\n".join(map(str, findings.problems))

@@ -91,7 +91,7 @@ def test_each_byte_of_a_whole_file_is_fetched_once(
         assert remote.mirror is not None
         for entry in local.manifest.files():
             before, requests = storage.bytes, storage.requests[entry.name]
-            assert len(remote.mirror.map(entry.name)) == entry.bytes
+            assert len(remote.mirror.map(entry)) == entry.bytes
             most = 1 + entry.bytes // (1 << 20)
             assert storage.requests[entry.name] - requests <= most
             fetched = storage.bytes - before

@@ -15,7 +15,7 @@ from tests.store.stores import relist
 
 from packline.errors import CorruptStore
 from packline.facade import Store
-from packline.store.files import FileEntry
+from packline.store.files import FileEntry, LocalFiles
 from packline.store.manifest import manifest_files
 from packline.store.manifest_check import read_manifest
 from packline.store.tables import (
@@ -92,7 +92,7 @@ def test_rows_come_back(
     ):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / rows.file).write_bytes(rows.data)
-            read = type(rows).read(Path(folder), rows.entry)
+            read = type(rows).read(LocalFiles(Path(folder)), rows.entry)
         assert list(read) == list(expected) and len(read) == len(expected)
         assert [read[place] for place in range(-len(read), len(read))] == [*expected, *expected]
         assert read[1:3] == tuple(expected[1:3])
@@ -169,7 +169,7 @@ def test_a_table_with_other_columns_is_refused(store: Store) -> None:
     data = path.read_bytes()
     said = r"shards\.parquet: column 3: expected split string not null, found documents int64 not null"
     with pytest.raises(CorruptStore, match=said):
-        ShardRows.read(store.path, FileEntry(path.name, len(data), hash_bytes(data)))
+        ShardRows.read(store.files, FileEntry(path.name, len(data), hash_bytes(data)))
 
 
 @pytest.mark.parametrize(

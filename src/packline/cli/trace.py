@@ -17,7 +17,7 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.formats.choice import option_name
 from packline.packing.options import RowOptions
 from packline.packing.rows import Rows
-from packline.store.paths import store_path
+from packline.store.files import store_files
 from packline.store.reader import StoreReader, document_number, find_by_id, find_by_place
 from packline.toml import is_toml
 from packline.viewing.page import TokenStrip
@@ -308,8 +308,8 @@ def find_documents(loader: Loader, wanted: TraceTarget) -> list[tuple[StoreReade
 
     stores = stores_of(loader)
     if wanted.store is not None:
-        folder = store_path(wanted.store).resolve()
-        stores = [store for store in stores if store.place.resolve() == folder]
+        address = store_files(wanted.store).address
+        stores = [store for store in stores if store.files.address == address]
         if not stores:
             known = ", ".join(str(store.place) for store in stores_of(loader))
             raise RecipeError(f"the run does not read {wanted.store}", hint=f"it reads {known}")

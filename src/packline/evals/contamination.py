@@ -44,7 +44,6 @@ from packline.jobs.plan import Unit
 from packline.jobs.resources import usable_cores
 from packline.packing.exclusions import check_list_path, write_list
 from packline.storage.local import disk_errors
-from packline.store.files import read_file
 from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.report import OnProgress
@@ -181,8 +180,8 @@ def _prepare(
     most_texts: int,
 ) -> Questions:
     """Write the data that the processes need: grams of the questions; for words, bytes of the tokens."""
-    read_file(store.place, store.tokenizer_file)  # refuses a damaged one
-    tokenizer = load_kept_tokenizer(store.place, store.manifest.tokenizer_files)
+    store.files.read(store.tokenizer_file)  # refuses a damaged one
+    tokenizer = load_kept_tokenizer(store.files, store.manifest.tokenizer_files)
     if gram_of == "tokens":
         return write_questions(folder, texts, n, most_texts, text_encoder(tokenizer).encode)
     entry = store.manifest.tokenizer

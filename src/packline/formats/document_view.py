@@ -37,9 +37,8 @@ from packline.packing.documents import Selection
 from packline.packing.options import DocumentFilter
 from packline.ragged import offsets_of
 from packline.recipe import SPLITS
-from packline.store.files import FileEntry
+from packline.store.files import FileEntry, StoreFiles
 from packline.store.manifest import TokenizerEntry
-from packline.store.paths import StorePath
 from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader
 from packline.store.tables import ShardEntry
@@ -59,25 +58,17 @@ class SharedShard:
 
     name: str
     entry: ShardEntry
-    folder: StorePath
-    """Folder of the store."""
+    files: StoreFiles
+    """Files of the store."""
     first_document: int
     """Number of its first document in the stream."""
     first_token: int
     documents: int
     tokens: int
 
-    @property
-    def path(self) -> StorePath:
-        """Path of its `.bin`."""
-        return self.folder / f"{self.name}.bin"
-
-    def file(self, ending: str) -> tuple[StorePath, FileEntry] | None:
+    def file(self, ending: str) -> FileEntry | None:
         """`.bin`, `.idx`, `.docs.parquet` or `.loss` with its size and checksum; None if lacking."""
-        for entry in self.entry.files:
-            if entry.name == f"{self.name}{ending}":
-                return self.folder / entry.name, entry
-        return None
+        return next((entry for entry in self.entry.files if entry.name == f"{self.name}{ending}"), None)
 
 
 class DocumentView(TokenizerProperties):
@@ -210,8 +201,8 @@ class DocumentStream:
         shared, document, token = [], 0, 0
         for shard in parts.shards:
             entry = shard.entry
-            place = self._view.store.place
-            shared.append(SharedShard(entry.name, entry, place, document, token, len(shard), entry.tokens))
+            files = self._view.store.files
+            shared.append(SharedShard(entry.name, entry, files, document, token, len(shard), entry.tokens))
             document, token = document + len(shard), token + entry.tokens
         return shared
 

@@ -51,7 +51,6 @@ from packline.jobs.resources import require_disk, usable_cores
 from packline.packing.options import ExportChoice
 from packline.storage.local import Link, disk_errors
 from packline.storage.places import is_remote
-from packline.store.files import read_file
 from packline.store.manifest import MANIFEST
 from packline.toml import is_toml
 
@@ -330,12 +329,13 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
 
     def _how_shared(self) -> str:
         """Share something small to find out which way works; nothing is shared with an object store."""
-        if self.folder.local is None:
+        files = self._view.store.files
+        if self.folder.local is None or not files.is_local:
             return "copied"
         if self.folder.descriptor < 0:  # a dry run, which writes nothing
             return "copied" if self._settings.link == "copy" else "linked"
         target = Target(self.folder.tmp, link=self._settings.link)
-        target.share(self._view.store.place / MANIFEST, "probe")
+        target.share(files.folder / MANIFEST, "probe")
         (target.folder / "probe").unlink()
         return next(iter(target.shared))
 
@@ -415,7 +415,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
     def _write_tokenizer(self, target: Target) -> None:
         """Write the store's tokenizer next to the files, with its end of document for the trainer."""
         entry = self._view.tokenizer
-        text = read_file(self._view.store.place, self._view.store.tokenizer_file)
+        text = self._view.store.files.read(self._view.store.tokenizer_file)
         special = [token.content for token in read_added_tokens(text) if token.special]
         with disk_errors(target.folder):
             with target.create(TOKENIZER_FILE) as file:

@@ -39,9 +39,8 @@ from packline.fingerprint import Hasher, NotWhole, seal, unseal
 from packline.formats.types import NotPreserved
 from packline.storage.local import COPY_BYTES, Link, disk_errors, share_file
 from packline.storage.publication import EXPORT_BEGUN, unfinished_export
-from packline.store.files import FileEntry, reading, stat_file
+from packline.store.files import FileEntry, LocalFiles, StoreFiles, reading, stat_file
 from packline.store.manifest import TokenizerEntry
-from packline.store.paths import StorePath, local_file
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
 from packline.store.writer import HashedFile
@@ -211,7 +210,7 @@ def check_export(folder: Path, record: ExportRecord, findings: Findings) -> bool
         if entry.name in wrong:
             findings.files += 1
         else:
-            check_file(folder, entry, findings)
+            check_file(LocalFiles(folder), entry, findings)
     whole = len(findings.problems) + findings.not_listed == before
     check_strays(folder, record, findings)
     return whole
@@ -271,13 +270,20 @@ class Target:
                 raise
             self.files.append(file.entry(name))
 
-    def share(self, path: StorePath, name: str, entry: FileEntry | None = None) -> None:
-        """Add a file with the bytes of a file of the store.
+    def share_stored(self, files: StoreFiles, entry: FileEntry, name: str) -> None:
+        """Add a file with the bytes of a file of a store; see `share`."""
+        link = self.link if files.is_local else "copy"  # else it would be to a file of the cache
+        self.share(files.local(entry), name, entry, link=link)
+
+    def share(
+        self, path: Path, name: str, entry: FileEntry | None = None, *, link: Link | None = None
+    ) -> None:
+        """Add a file with the bytes of another.
 
         Args:
-            path: the store's file.
             name: name of the new file.
             entry: its size and checksum, if known: a link then costs nothing.
+            link: how it is shared; by default as for all files.
 
         Raises:
             PacklineError: the file cannot be shared in the requested way.
@@ -285,10 +291,7 @@ class Target:
         name = self._prefix + name
         target = self._place(name)
         with disk_errors(self.folder):
-            if isinstance(path, Path):
-                how = share_file(path, target, self.link)
-            else:  # a link would be to a file of the cache
-                how = share_file(local_file(path), target, "copy")
+            how = share_file(path, target, link or self.link)
         known = FileEntry(name, entry.bytes, entry.checksum) if entry else _entry_of(target, name)
         self.shared[how] += known.bytes
         self.files.append(known)

@@ -205,7 +205,7 @@ class Megatron(DocumentFormat):
         if part.shard and (shard := stream.shard(part.shard)) is not None:
             for ending in (".bin", ".idx"):
                 if (file := shard.file(ending)) is not None:
-                    target.share(file[0], f"{part.name}{ending}", file[1])
+                    target.share_stored(shard.files, file, f"{part.name}{ending}")
             target.progress(end - begin)
             return {}
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)

@@ -133,7 +133,7 @@ class Nanogpt(DocumentFormat):
         stream, name = view.stream(part.split), f"{part.split}.bin"
         if part.shard and stream.shards is not None:
             (shard,) = stream.shards
-            target.share(shard.path, name, shard.entry.files[0])
+            target.share_stored(shard.files, shard.entry.files[0], name)
             target.progress(shard.tokens)
         else:
             with target.create(name) as file:

@@ -28,11 +28,10 @@ from packline.jobs.resources import require_disk
 from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors, share_file, sync_file, sync_folder
 from packline.storage.places import refuse_remote
-from packline.store.files import HINT, FileEntry, stat_file
+from packline.store.files import HINT, FileEntry, LocalFiles, StoreFiles, store_files
 from packline.store.manifest import Manifest, manifest_files, refuse_empty, to_json
 from packline.store.manifest_check import read_manifest
 from packline.store.merging import merge_manifests
-from packline.store.paths import StorePath, local_file, store_path
 from packline.store.report import Findings
 from packline.store.shard_check import check_file, check_files_of_shard
 from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, InputRows
@@ -72,19 +71,19 @@ def run_merge(
         ResumeMismatch: `out` holds something else.
         OutOfSpace: the disk is full; the same command resumes.
     """
-    paths = [store_path(store) for store in stores]
-    if len(paths) < 2:
-        raise RecipeError(f"found {len(paths)} store to merge: expected two or more")
+    places = [store_files(store) for store in stores]
+    if len(places) < 2:
+        raise RecipeError(f"found {len(places)} store to merge: expected two or more")
     refuse_remote(out, "a merged store")
-    return _Merge(paths, Path(out), verify, on_event or (lambda event: None)).run()
+    return _Merge(places, Path(out), verify, on_event or (lambda event: None)).run()
 
 
 class _Part:
     """One of the stores, and its files."""
 
-    def __init__(self, path: StorePath) -> None:
-        self.path = path
-        self.manifest = read_manifest(path)
+    def __init__(self, files: StoreFiles) -> None:
+        self.files, self.place = files, files.place
+        self.manifest = read_manifest(files)
 
     def has(self, name: str) -> bool:
         """True if the store lists a file."""
@@ -93,12 +92,12 @@ class _Part:
     def refuse_changed(self) -> None:
         """Refuse a store that is not the one that was read."""
         try:
-            same = read_manifest(self.path).checksum == self.manifest.checksum
+            same = read_manifest(self.files).checksum == self.manifest.checksum
         except StoreError as error:
-            raise StoreError(f"{self.path} changed while it was merged: {error}", hint=HINT) from error
+            raise StoreError(f"{self.place} changed while it was merged: {error}", hint=HINT) from error
         if not same:
             raise StoreError(
-                f"{self.path} changed while it was merged: expected the manifest {self.manifest.checksum}, "
+                f"{self.place} changed while it was merged: expected the manifest {self.manifest.checksum}, "
                 "found another",
                 hint="run the command again once nothing writes into it",
             )
@@ -107,11 +106,13 @@ class _Part:
 class _Merge:
     """State of one merge."""
 
-    def __init__(self, paths: Sequence[StorePath], out: Path, verify: bool, tell: OnEvent) -> None:
+    def __init__(self, places: Sequence[StoreFiles], out: Path, verify: bool, tell: OnEvent) -> None:
         self._started = time.monotonic()
-        self._parts = [_Part(path) for path in paths]
+        self._parts = [_Part(files) for files in places]
         self._verify, self._tell = verify, tell
-        self.manifest = merge_manifests(paths, [part.manifest for part in self._parts])
+        self.manifest = merge_manifests(
+            [part.place for part in self._parts], [part.manifest for part in self._parts]
+        )
         self._folder = StoreFolder(out)
         self._linked = self._copied = self._unsynced_bytes = 0
         self._unsynced: list[Path] = []
@@ -129,8 +130,9 @@ class _Merge:
                     self._clean()
                 return self._result(nothing_to_do=True)
             tokenizer = self._parts[0]
-            text = (tokenizer.path / TOKENIZER / "tokenizer.json").read_bytes().decode("utf-8")
-            folder.begin(self._identity(), text)
+            name = f"{TOKENIZER}/tokenizer.json"
+            file = next(one for one in tokenizer.manifest.tokenizer_files if one.name == name)
+            folder.begin(self._identity(), tokenizer.files.read(file).decode("utf-8"))
             self._tell(Planned(units=len(self.manifest.units), units_done=0, workers=0))
             self._require_disk()
             with disk_errors(folder.path):
@@ -183,13 +185,13 @@ class _Merge:
         copied = sum(
             part.manifest.store_bytes
             for part in self._parts
-            if not isinstance(part.path, Path) or os.stat(part.path).st_dev != place
+            if not isinstance(part.place, Path) or os.stat(part.place).st_dev != place
         )
         require_disk(self._folder.path, copied, "copies of the stores")
 
     def _share(self, part: _Part, entry: FileEntry) -> None:
         """Link or copy a file of a store, and check its size."""
-        source, target = f"{part.path}{os.sep}{entry.name}", f"{self._folder.path}{os.sep}{entry.name}"
+        source, target = part.files.path(entry.name), f"{self._folder.path}{os.sep}{entry.name}"
         try:  # almost all files: two system calls
             os.link(source, target)
             found = os.lstat(target)
@@ -204,16 +206,16 @@ class _Merge:
 
     def _share_slowly(self, part: _Part, entry: FileEntry) -> None:
         """Share a file that is there already, is damaged, is itself a link, or cannot be linked."""
-        source, target = local_file(part.path / entry.name), self._folder.path / entry.name
+        target = self._folder.path / entry.name
         with contextlib.suppress(FileNotFoundError):
             kept = os.lstat(target)  # of a unit that an earlier run committed, or the tokenizer
             if kept.st_size == entry.bytes and stat.S_ISREG(kept.st_mode):
                 return
             target.unlink()
-        remote = not isinstance(part.path, Path)
-        _check_size(source, entry, stat_file(source, None if remote else part.path))
+        source = part.files.local(entry)
+        _check_size(source, entry, os.stat(source))
         try:
-            how = share_file(source, target, "copy" if remote else "auto")
+            how = share_file(source, target, "auto" if part.files.is_local else "copy")
         except FileNotFoundError as error:
             raise CorruptStore(f"{source} disappeared while it was merged", hint=HINT) from error
         _check_size(source, entry, os.lstat(target))  # once more: it may have been replaced
@@ -243,7 +245,7 @@ class _Merge:
 
     def _compare_checksums(self) -> None:
         """Read every file and compare its checksum; damage is located to the MiB."""
-        findings, folder = Findings(), self._folder.path
+        findings, folder = Findings(), LocalFiles(self._folder.path)
 
         def check(unit: StoreUnit, findings: Findings) -> None:
             for shard in unit.shards:
@@ -258,7 +260,7 @@ class _Merge:
             check_file(folder, entry, findings)
         if findings.problems:
             problem = findings.problems[0]
-            names = ", ".join(str(part.path) for part in self._parts if part.has(problem.file))
+            names = ", ".join(str(part.place) for part in self._parts if part.has(problem.file))
             raise CorruptStore(f"{names}: {problem}", hint=HINT)
 
     def _clean(self) -> None:

@@ -49,7 +49,7 @@ from packline.sources.piece_checksum import piece_checksum, stream_checksum
 from packline.sources.reader import Span
 from packline.storage.local import disk_errors, share_file
 from packline.storage.places import is_remote
-from packline.store.files import FileEntry, read_file, reading, stat_file
+from packline.store.files import FileEntry, LocalFiles, reading, stat_file
 from packline.store.ledger import source_names
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest, Receipt, StreamReceipt
 from packline.store.manifest_check import read_manifest
@@ -147,7 +147,7 @@ class EarlierStore:
         for unit in self.manifest.units:
             name, entry = unit.unit, unit.receipt
             try:
-                data = read_file(self.path, entry)
+                data = LocalFiles(self.path).read(entry)
                 with reading(self.path / entry.name):
                     if name.endswith(STREAM):
                         streams[name.removesuffix(STREAM)] = msgspec.json.decode(data, type=StreamReceipt)

@@ -335,18 +335,18 @@ def _stopped(build: GrowingBuild, step: int) -> StoreError:
     """Error for a build that does not go on."""
     if build.begun is None:
         return StoreNotFound(
-            f"{build.path} holds no store, and no build has begun there",
+            f"{build.files.place} holds no store, and no build has begun there",
             hint="begin the build first; grace=None waits for it",
         )
-    found = status(build.path)
+    found = status(build.files.place)
     about = "" if found.total_is_exact else "about "
     units = "units" if found.units_total is None else f"{about}{found.units_total:,} units"
     resume = "run its command again to resume it"
     if found.command:
         resume = f"resume it: {found.command} (in {found.command_folder})"
     return BuildStopped(
-        f"the build of {build.path} has stopped: step {step:,} needs more than the first {build.units:,} of "
-        f"its {units}, and no process is building",
+        f"the build of {build.files.place} has stopped: step {step:,} needs more than the first "
+        f"{build.units:,} of its {units}, and no process is building",
         hint=f"{resume}; then go on from the loader's state. grace=None waits for that",
     )
 

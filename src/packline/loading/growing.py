@@ -16,7 +16,6 @@ Nothing that is committed is withdrawn, also where a limit (`limit_documents`, `
 
 from __future__ import annotations
 
-from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +48,11 @@ from packline.packing.windows import WindowedBestFit, window_of
 from packline.recipe import SPLITS, Recipe
 from packline.storage.places import open_storage
 from packline.storage.publication import WORK
+from packline.store.files import StoreFiles, store_files
 from packline.store.ledger import source_names
 from packline.store.lookup import check_names
 from packline.store.manifest import MANIFEST, Manifest, assemble, with_tables
-from packline.store.paths import RemotePath, StorePath, store_path
+from packline.store.mirror import Mirror
 from packline.store.reader import StoreReader
 from packline.store.tables import ShardRows, Tables, UnitRows
 from packline.where.conditions import fields_of
@@ -67,13 +67,10 @@ class GrowingStore(StoreReader):
 
     mark = UNKNOWN
 
-    def __init__(self, place: StorePath, manifest: Manifest, earlier: GrowingStore | None = None) -> None:
-        if not isinstance(place, Path):  # files are found by the manifest; requests and cache are shared
-            whole: Any = place.mirror
-            mirror = copy(whole)
-            mirror.cache, mirror.fetcher = whole.cache, whole.fetcher
-            mirror.manifest, earlier, place = manifest, None, RemotePath(mirror)
-        self._open(place, manifest)
+    def __init__(self, files: StoreFiles, manifest: Manifest, earlier: GrowingStore | None = None) -> None:
+        if isinstance(files, Mirror):  # files are found by the manifest; requests and cache are shared
+            earlier, files = None, files.of(manifest)
+        self._open(files, manifest)
         self.build = manifest.checksum
         if earlier is not None:  # its shards are the first of these: keep what is opened
             self.shards.take_over(earlier.shards)
@@ -90,7 +87,7 @@ class GrowingBuild:
     """
 
     def __init__(self, place: str) -> None:
-        self.path: Any = store_path(place)
+        self.files = store_files(place)
         self._storage = open_storage(place)
         self.begun: Plan | None = None
         """The build; None until it has begun, and if the store was finished before."""
@@ -116,8 +113,8 @@ class GrowingBuild:
         """True if the store is finished, or a process is building it."""
         if self.store is not None:
             return True
-        local = isinstance(self.path, Path)
-        running = is_running(self.path / WORK) if local else is_run(self._storage)
+        place = self.files.place
+        running = is_running(place / WORK) if isinstance(place, Path) else is_run(self._storage)
         return running or self._storage.facts(MANIFEST) is not None  # finished since the last look
 
     @property
@@ -154,7 +151,7 @@ class GrowingBuild:
 
     def _finished(self) -> StoreReader:
         """The finished store, if it is the one that was followed."""
-        store = StoreReader(self.path)
+        store = StoreReader(self.files)
         if self.begun is None:
             return store
         if build_identity(store.manifest) != self.begun.build:
@@ -168,7 +165,8 @@ class GrowingBuild:
 
     def _other(self, what: str) -> StoreError:
         return StoreError(
-            f"{self.path} {what} while it was read", hint="begin the run again, or put the earlier store back"
+            f"{self.files.place} {what} while it was read",
+            hint="begin the run again, or put the earlier store back",
         )
 
     def rows(self, seq_len: int, options: RowOptions, *, split_to: int | None, window: int) -> Any:
@@ -213,7 +211,7 @@ class GrowingBuild:
         if earlier is not None and len(earlier.manifest.units) == len(units):
             return earlier, complete
         manifest = partial_manifest(self.begun, ShardRows.joined([shards for shards, _ in rows]), units)
-        part = self._parts[sources] = GrowingStore(self.path, manifest, earlier)
+        part = self._parts[sources] = GrowingStore(self.files, manifest, earlier)
         return part, complete
 
     @property

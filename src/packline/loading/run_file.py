@@ -47,7 +47,6 @@ from packline.packing.options import DEFAULTS, DocumentFilter, LoaderOptions, Ro
 from packline.quantities import read_quantities
 from packline.recipe import Natural, Positive, Share, check_weight
 from packline.storage.places import is_remote
-from packline.store.paths import StorePath
 from packline.toml import read_table, read_toml
 
 if TYPE_CHECKING:
@@ -434,7 +433,7 @@ def _train_tokens(store: StoreReader) -> dict[str, int]:
     return sizes
 
 
-def _relative(store: StorePath, folder: Path) -> str:
+def _relative(store: Path | str, folder: Path) -> str:
     if not isinstance(store, Path) or store.is_absolute():
         return str(store)
     return os.path.relpath(store, folder)

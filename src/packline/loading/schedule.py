@@ -22,6 +22,7 @@ import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -328,7 +329,7 @@ def source_name(rows: RowSource) -> str:
         f"{name} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
         for name, value in described.items()
     )
-    name = rows.store.place.name
+    name = Path(rows.store.place).name
     return f"{name} ({words})" if words else name
 
 

@@ -28,7 +28,7 @@ from packline.loading.run_file import load_run, run_schedule
 from packline.loading.run_summary import write_read_documents
 from packline.packing.batch import RowSource
 from packline.ragged import offsets_of
-from packline.store.paths import StorePath, store_path
+from packline.store.files import store_files
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
 
@@ -165,15 +165,15 @@ def trace(
         return trace_step(loader, step, rank=rank, row=row)
     assert document is not None
     if isinstance(store, str | Path):
-        store = _store_at(loader, store_path(store))
+        store = _store_at(loader, store)
     return trace_document(loader, document, store=store)
 
 
-def _store_at(loader: Loader, folder: StorePath) -> StoreReader:
+def _store_at(loader: Loader, folder: str | Path) -> StoreReader:
     """Store of a run, by its folder."""
-    stores = stores_of(loader)
+    stores, wanted = stores_of(loader), store_files(folder).address
     for store in stores:
-        if store.place.resolve() == folder.resolve():
+        if store.files.address == wanted:
             return store
     raise RecipeError(
         f"the run does not read {folder}", hint=f"it reads {', '.join(str(store.place) for store in stores)}"

@@ -23,6 +23,7 @@ Passes over the provenance of many shards: their documents as ranges.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -114,7 +115,7 @@ class Filters:
         if self._lists:
             self.described["exclude"] = [f"{one.name} ({one.checksum[:8]})" for one in self._lists]
         if self._others:
-            stores = [f"{one.place.name} ({one.manifest.checksum[:8]})" for one in self._others]
+            stores = [f"{Path(one.place).name} ({one.manifest.checksum[:8]})" for one in self._others]
             self.described["unique"] = stores
 
     def __bool__(self) -> bool:

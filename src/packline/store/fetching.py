@@ -16,10 +16,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from packline.errors import CorruptStore, PacklineError
+from packline.errors import CorruptStore
 from packline.storage.cache import Sink
 from packline.storage.places import open_storage
 from packline.storage.protocol import Storage
@@ -83,21 +84,32 @@ class Arriving:
             self.taken += len(some)
 
 
-Arrived = Callable[[Arriving | None], None]
+T = TypeVar("T")
 
 
-class Request:
-    """A range of a file that is being fetched."""
+class Request(Generic[T]):
+    """A range of a file that is being fetched.
+
+    Args:
+        take: takes what arrives, in the thread of the request; None: the bytes are the result.
+        ended: called in that thread once it has ended.
+    """
 
     def __init__(
-        self, fetcher: Fetcher, name: str, start: int, stop: int, arrived: Arrived | None = None
+        self,
+        fetcher: Fetcher,
+        name: str,
+        start: int,
+        stop: int,
+        take: Callable[[Arriving], T] | None = None,
+        ended: Callable[[], None] | None = None,
     ) -> None:
         self.name, self.start, self.stop = name, start, stop
-        self._fetcher, self._arrived = fetcher, arrived
+        self._fetcher, self._take, self._call_ended = fetcher, take, ended
         self._done = threading.Event()
         self._turns = threading.Semaphore(1)
         """One for each time that it is to be made."""
-        self._data: bytes | None = None
+        self._result: Any = None
         self._error: Exception | None = None
 
     def claim(self) -> bool:
@@ -108,43 +120,40 @@ class Request:
         """Let it be made once more."""
         self._turns.release()
 
-    def run(self, storage: Storage, traffic: Traffic) -> None:
-        """Fetch; the first result counts."""
-        started = time.monotonic()
+    def run(self) -> None:
+        """Fetch, unless it was made twice and has ended; the first result counts."""
+        if self.done:
+            return
         try:
-            if self._arrived is None:
-                data = storage.read(self.name, self.start, self.stop)
-                traffic.arrived(len(data), time.monotonic() - started)
-            elif not self.done:
-                data, arriving = b"", Arriving(storage.read_parts(self.name, self.start, self.stop))
-                try:
-                    self._arrived(arriving)
-                finally:
-                    if arriving.taken:
-                        traffic.arrived(arriving.taken, time.monotonic() - started)
-            else:
-                return
+            result = self._fetch()
         except Exception as error:
-            self.fail(error)
+            self._error = error
         else:
-            self._data, self._error = data, None
+            self._result, self._error = result, None
+        if self._call_ended is not None:
+            self._call_ended()
         self._done.set()
 
-    def fail(self, error: Exception) -> None:
-        """End with an error, unless it was made twice and has ended well."""
-        if self._arrived is not None and not self.done:
-            self._arrived(None)
-        if self._data is None:
-            self._error = error
-        self._done.set()
+    def _fetch(self) -> Any:
+        storage, traffic, started = self._fetcher.storage, self._fetcher.traffic, time.monotonic()
+        if self._take is None:
+            data = storage.read(self.name, self.start, self.stop)
+            traffic.arrived(len(data), time.monotonic() - started)
+            return data
+        arriving = Arriving(storage.read_parts(self.name, self.start, self.stop))
+        try:
+            return self._take(arriving)
+        finally:
+            if arriving.taken:
+                traffic.arrived(arriving.taken, time.monotonic() - started)
 
     @property
     def done(self) -> bool:
         """True if it has ended."""
         return self._done.is_set()
 
-    def wait(self) -> bytes:
-        """Bytes of the range, fewer if the file is shorter; none where `arrived` took them.
+    def wait(self) -> T:
+        """What `take` returned, or the bytes of the range, fewer if the file is shorter.
 
         Raises:
             CorruptStore: there is no such file.
@@ -155,8 +164,8 @@ class Request:
             if not self._done.wait(HEDGE_SECONDS):
                 self._fetcher.repeat(self)
                 self._done.wait()
-        if self._data is not None:
-            return self._data
+        if self._result is not None:
+            return self._result
         if isinstance(self._error, FileNotFoundError):
             raise missing(f"{self._fetcher.place}/{self.name}") from self._error
         assert self._error is not None
@@ -178,7 +187,7 @@ class Fetcher:
 
     def _make(self) -> None:
         self._storage: Storage | None = None
-        self._queue: queue.PriorityQueue[tuple[float, int, Request]] = queue.PriorityQueue()
+        self._queue: queue.PriorityQueue[tuple[float, int, Request[Any]]] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -204,51 +213,50 @@ class Fetcher:
             return self._storage
 
     def request(
-        self, name: str, start: int, stop: int, due: float = 0.0, arrived: Arrived | None = None
-    ) -> Request:
-        """Fetch bytes `start` to `stop` of a file, without waiting.
+        self,
+        name: str,
+        start: int,
+        stop: int,
+        due: float = 0.0,
+        take: Callable[[Arriving], T] | None = None,
+        ended: Callable[[], None] | None = None,
+    ) -> Request[T]:
+        """Fetch bytes `start` to `stop` of a file, without waiting; see `Request`.
 
         Args:
             due: time at which they will be used; 0: now.
-            arrived: called in the thread of the request to take what arrives, or with None after an error; an
-                error that it raises is that of the request.
         """
         self._own()
-        request = Request(self, name, start, stop, arrived)
+        request = Request(self, name, start, stop, take, ended)
         self._put(due, request)
         return request
 
-    def hurry(self, request: Request) -> None:
+    def hurry(self, request: Request[Any]) -> None:
         """Let a request that is queued for later go first."""
         self._put(0.0, request)
 
-    def repeat(self, request: Request) -> None:
+    def repeat(self, request: Request[Any]) -> None:
         """Make a slow request again."""
         self.traffic.repeated += 1
         request.allow()
         self._put(-1.0, request)
 
-    def _put(self, due: float, request: Request) -> None:
+    def _put(self, due: float, request: Request[Any]) -> None:
         self._queue.put((due, next(self._numbers), request))
         with self._lock:
             if len(self._threads) < THREADS:
                 thread = threading.Thread(
-                    target=_serve, args=(self._queue, self), name="packline-fetch", daemon=True
+                    target=_serve, args=(self._queue,), name="packline-fetch", daemon=True
                 )
                 self._threads.append(thread)
                 thread.start()
 
 
-def _serve(waiting: queue.PriorityQueue[tuple[float, int, Request]], fetcher: Fetcher) -> None:
+def _serve(waiting: queue.PriorityQueue[tuple[float, int, Request[Any]]]) -> None:
     while True:
         _, _, request = waiting.get()
         if request.claim():
-            try:
-                storage = fetcher.storage
-            except PacklineError as error:
-                request.fail(error)
-            else:
-                request.run(storage, fetcher.traffic)
+            request.run()
 
 
 def missing(path: str) -> CorruptStore:

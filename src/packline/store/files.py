@@ -1,9 +1,10 @@
 """Files of a store, opened safely: only regular files inside its folder, and one error type for all damage.
 
+    StoreFiles  the files of a store, wherever it is; `store_files` makes them of what a user gives
+    LocalFiles  those of a local folder; of an object store: `store.mirror`
     stat_file   a regular file inside the store: no pipe, no device, no link that leads out
     map_file    its bytes, mapped; no descriptor stays open
     map_array   the same as an array, if the file has exactly the expected size
-    read_file   a small file, whole, checked against its checksum
     reading     turns any error of a library that reads one into `CorruptStore`, with the file
     opened      an attribute that is opened on first use, and closed when too much is open (`Recent`)
 
@@ -20,20 +21,23 @@ import os
 import stat
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
-from packline.errors import CorruptStore, PacklineError, StoreError
+from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.fingerprint import hash_bytes
-from packline.store.paths import StorePath, local_file
+from packline.storage.places import is_remote
+from packline.store.paths import CacheSettings
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+
+    from packline.store.manifest import Manifest
 
 
 SMALL = 4 << 10
@@ -58,7 +62,7 @@ class FileEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 @contextmanager
-def reading(path: str | StorePath) -> Iterator[None]:
+def reading(path: Path | str) -> Iterator[None]:
     """Turn every error of reading a file into `CorruptStore`.
 
     Args:
@@ -86,7 +90,7 @@ def reading(path: str | StorePath) -> Iterator[None]:
         raise CorruptStore(f"cannot read {path}: {what.splitlines()[0]}", hint=HINT) from error
 
 
-def _limit_reached(path: str | StorePath, error: OSError) -> StoreError | None:
+def _limit_reached(path: Path | str, error: OSError) -> StoreError | None:
     """Error for a limit of the system; None for any other error."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return StoreError(
@@ -101,25 +105,22 @@ def _limit_reached(path: str | StorePath, error: OSError) -> StoreError | None:
     return None
 
 
-def stat_file(path: StorePath, root: StorePath | None = None) -> os.stat_result:
+def stat_file(path: Path, root: Path | None = None) -> os.stat_result:
     """Size and status of a regular file of a store. Opens nothing, so a pipe cannot block it.
 
     Args:
         path: the file.
         root: folder that the path must not lead out of; default the file's folder. The root itself may be a
-            link. Without meaning for a remote store.
+            link.
 
     Raises:
         CorruptStore: the file is missing, not a regular file, or a link that leads out of the store.
     """
-    if not isinstance(path, Path):
-        return os.stat(local_file(path))
     with reading(path):
         found = os.lstat(path)
         linked = stat.S_ISLNK(found.st_mode)
         if not linked and root is None and stat.S_ISREG(found.st_mode):
             return found
-        root = root if isinstance(root, Path) else None
         if root is not None and path.parent != root:
             linked = linked or stat.S_ISLNK(os.lstat(path.parent).st_mode)
         if linked:
@@ -137,7 +138,7 @@ def stat_file(path: StorePath, root: StorePath | None = None) -> os.stat_result:
     return found
 
 
-def map_file(path: StorePath) -> np.ndarray:
+def map_file(path: Path) -> np.ndarray:
     """Map the bytes of a file, uint8 `[N]`, read-only; valid as long as the array or a view of it exists.
 
     Raises:
@@ -152,8 +153,6 @@ def map_file(path: StorePath) -> np.ndarray:
     """
     import numpy as np
 
-    if not isinstance(path, Path):
-        return path.mirror.map(path.inner)
     size = stat_file(path).st_size
     with reading(path):
         if size <= SMALL:
@@ -176,33 +175,7 @@ def _map(path: Path) -> pa.Buffer:
         return file.read_buffer()
 
 
-def list_folder(folder: StorePath, place: str) -> list[str]:
-    """Names of all that is directly in a folder of a store, sorted and relative to the store."""
-    if not isinstance(folder, Path):
-        return list(folder.mirror.names_in(place))
-    inner = folder / place
-    if not inner.is_dir():
-        return []
-    return [f"{place}/{name}" if place else name for name in sorted(os.listdir(inner))]
-
-
-def read_file(folder: StorePath, entry: FileEntry) -> bytes:
-    """Read a small file of the store, whole.
-
-    Raises:
-        CorruptStore: the file cannot be read, or differs from the manifest.
-    """
-    path = folder / entry.name
-    if not isinstance(path, Path):
-        return path.mirror.read(entry.name, entry)
-    stat_file(path, folder)
-    with reading(path):
-        data = path.read_bytes()
-    check_bytes(path, entry, data)
-    return data
-
-
-def check_bytes(path: StorePath | str, entry: FileEntry, data: bytes | memoryview) -> None:
+def check_bytes(path: Path | str, entry: FileEntry, data: bytes | memoryview) -> None:
     """Check the contents of a file against its entry.
 
     Raises:
@@ -218,7 +191,7 @@ def check_bytes(path: StorePath | str, entry: FileEntry, data: bytes | memoryvie
         )
 
 
-def map_array(path: StorePath, dtype: np.dtype, shape: tuple[int, ...], *, holds: str, of: str) -> np.ndarray:
+def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str, of: str) -> np.ndarray:
     """Map a file of numbers, read-only.
 
     Args:
@@ -246,7 +219,7 @@ def map_array(path: StorePath, dtype: np.dtype, shape: tuple[int, ...], *, holds
     return whole.view(dtype).reshape(shape) if len(whole) else np.empty(shape, dtype)
 
 
-def check_size(path: StorePath | str, expected: int, found: int, *, holds: str, of: str) -> None:
+def check_size(path: Path | str, expected: int, found: int, *, holds: str, of: str) -> None:
     """Refuse a file of another size; see `map_array`.
 
     Raises:
@@ -279,15 +252,16 @@ NumberRanges: TypeAlias = "np.ndarray | RemoteNumbers"
 """Numbers of a file that are read in ranges: an array, if they are all here."""
 
 
-class StoreFiles(Protocol):
-    """Files of a finished store by name: of a local folder, or of an object store (`store.mirror`)."""
-
-    place: str
-    """Path or URI, for messages."""
+class StoreFiles(Hashable, Protocol):
+    """Files of a finished store: of a local folder, or of an object store (`store.mirror`)."""
 
     @property
-    def room(self) -> int:
-        """Bytes of a file that may be fetched while ranges of it are read; none if it is here."""
+    def place(self) -> Path | str:
+        """Folder or URI."""
+
+    @property
+    def address(self) -> str:
+        """The same for all ways to name the store: an absolute path without links, or the URI."""
 
     @property
     def folder(self) -> Path:
@@ -297,24 +271,67 @@ class StoreFiles(Protocol):
             StoreError: it is in an object store.
         """
 
-    def map(self, name: str) -> np.ndarray:
+    @property
+    def room(self) -> int:
+        """Bytes of a file that may be fetched while ranges of it are read; none if it is here."""
+
+    @property
+    def is_local(self) -> bool:
+        """True if its files are here: they can be linked, and read by several threads."""
+
+    def path(self, name: str) -> str:
+        """Path or URI of a file, for messages."""
+
+    def learn(self, manifest: Manifest) -> None:
+        """Take note of the manifest, which says what the store consists of."""
+
+    def fresh(self) -> StoreFiles:
+        """The same files as they are there, compared with nothing: for `verify`."""
+
+    def read_unlisted(self, name: str) -> bytes:
+        """Whole content of a small file that no manifest lists.
+
+        Raises:
+            FileNotFoundError: there is none.
+            CorruptStore: it cannot be read.
+        """
+
+    def read(self, file: FileEntry) -> bytes:
+        """Whole content of a small file.
+
+        Raises:
+            CorruptStore: it cannot be read, or differs from its entry.
+        """
+
+    def map(self, file: FileEntry) -> np.ndarray:
         """Bytes of a whole file, uint8 `[N]`, read-only; valid as long as the array exists.
 
         Raises:
-            CorruptStore: it is missing, or cannot be read; of an object store: it differs from the manifest.
+            CorruptStore: it is missing, or cannot be read; of an object store: it differs from its entry.
         """
 
-    def numbers(self, file: FileEntry, dtype: np.dtype, holds: str, *, whole: bool) -> Any:
+    def local(self, file: FileEntry) -> Path:
+        """A local file with its content; a cache may delete it later.
+
+        Raises:
+            CorruptStore: as in `map`.
+        """
+
+    def names_in(self, folder: str) -> list[str]:
+        """Names of all that is directly in a folder of the store, sorted and relative to the store."""
+
+    def numbers(self, file: FileEntry, dtype: np.dtype, count: int, holds: str, *, whole: bool) -> Any:
         """Numbers of a file: an array, or, unless `whole`, what reads ranges of them (`NumberRanges`).
 
         Args:
+            count: how many the file holds, and nothing else.
             holds: the contents that determine its size, for the error.
 
         Raises:
             CorruptStore: it is missing, or has another size.
         """
 
-    def bring(self, names: Sequence[str]) -> None:
+    def bring(self, files: Sequence[FileEntry]) -> None:
         """Bring several files at once that are read soon; nothing where they are here."""
 
     def will_need(self, name: str, start: int, size: int) -> None:
@@ -324,21 +341,71 @@ class StoreFiles(Protocol):
 class LocalFiles:
     """Files of a store in a local folder; see `StoreFiles`."""
 
-    room = 0
+    room, is_local = 0, True
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.place = folder, str(folder)
+        self.folder = self.place = folder
 
-    def map(self, name: str) -> np.ndarray:
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LocalFiles) and self.folder == other.folder
+
+    def __hash__(self) -> int:
+        return hash(self.folder)
+
+    @property
+    def address(self) -> str:
+        """See `StoreFiles.address`."""
+        return str(self.folder.resolve())
+
+    def path(self, name: str) -> str:
+        """See `StoreFiles.path`."""
+        return f"{self.folder}/{name}"
+
+    def learn(self, manifest: Manifest) -> None:
+        """Nothing: files are found by their names."""
+
+    def fresh(self) -> LocalFiles:
+        """See `StoreFiles.fresh`."""
+        return self
+
+    def read_unlisted(self, name: str) -> bytes:
+        """See `StoreFiles.read_unlisted`."""
+        path = self.folder / name
+        if not os.path.lexists(path):
+            raise FileNotFoundError(path)
+        stat_file(path)
+        with reading(path):
+            return path.read_bytes()
+
+    def read(self, file: FileEntry) -> bytes:
+        """See `StoreFiles.read`."""
+        path = self.local(file)
+        with reading(path):
+            data = path.read_bytes()
+        check_bytes(path, file, data)
+        return data
+
+    def map(self, file: FileEntry) -> np.ndarray:
         """See `StoreFiles.map`."""
-        return map_file(self.folder / name)
+        return map_file(self.folder / file.name)
 
-    def numbers(self, file: FileEntry, dtype: np.dtype, holds: str, *, whole: bool) -> np.ndarray:
+    def local(self, file: FileEntry) -> Path:
+        """See `StoreFiles.local`."""
+        path = self.folder / file.name
+        stat_file(path, self.folder)
+        return path
+
+    def names_in(self, folder: str) -> list[str]:
+        """See `StoreFiles.names_in`."""
+        inner = self.folder / folder
+        names = sorted(os.listdir(inner)) if inner.is_dir() else []
+        return [f"{folder}/{name}" if folder else name for name in names]
+
+    def numbers(self, file: FileEntry, dtype: np.dtype, count: int, holds: str, *, whole: bool) -> np.ndarray:
         """See `StoreFiles.numbers`."""
-        shape = (file.bytes // dtype.itemsize,)
-        return map_array(self.folder / file.name, dtype, shape, holds=holds, of="another store")
+        return map_array(self.folder / file.name, dtype, (count,), holds=holds, of="another store")
 
-    def bring(self, names: Sequence[str]) -> None:
+    def bring(self, files: Sequence[FileEntry]) -> None:
         """Nothing: they are here."""
 
     def will_need(self, name: str, start: int, size: int) -> None:
@@ -350,6 +417,27 @@ class LocalFiles:
                     os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_WILLNEED)
                 finally:
                     os.close(descriptor)
+
+
+def store_files(place: str | Path | StoreFiles, cache: CacheSettings | None = None) -> StoreFiles:
+    """Files of a store, local or remote. Nothing is read.
+
+    Args:
+        place: a folder, or the URI of an object store.
+        cache: where to keep pieces of a remote store.
+
+    >>> store_files("data/store").path("manifest.json")
+    'data/store/manifest.json'
+    """
+    if not isinstance(place, str | Path):
+        return place
+    if is_remote(str(place)):
+        from packline.store.mirror import Mirror  # loads clients
+
+        return Mirror(str(place).rstrip("/"), cache or CacheSettings())
+    if cache is not None and cache != CacheSettings():
+        raise RecipeError(f"{place} is a local store: cache and cache_bytes are for remote ones")
+    return LocalFiles(Path(place))
 
 
 class Recent:

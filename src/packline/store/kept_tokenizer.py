@@ -7,19 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packline.store.files import FileEntry, read_file
-from packline.store.paths import StorePath
+from packline.store.files import FileEntry, StoreFiles
 from packline.store.tables import TOKENIZER
 
 if TYPE_CHECKING:
     from packline.encoders.tokenizer import Tokenizer
 
 
-def load_kept_tokenizer(place: StorePath, files: Sequence[FileEntry]) -> Tokenizer:
+def load_kept_tokenizer(store: StoreFiles, files: Sequence[FileEntry]) -> Tokenizer:
     """Load the tokenizer of a store, local or remote.
 
     Args:
-        place: folder of the store.
+        store: files of the store.
         files: `tokenizer_files` of its manifest.
 
     Raises:
@@ -28,11 +27,11 @@ def load_kept_tokenizer(place: StorePath, files: Sequence[FileEntry]) -> Tokeniz
     """
     from packline.encoders.tokenizer import load_tokenizer
 
-    if isinstance(place, Path):
-        return load_tokenizer(str(place / TOKENIZER))
+    if isinstance(store.place, Path):
+        return load_tokenizer(str(store.place / TOKENIZER))
     with tempfile.TemporaryDirectory(prefix="packline-") as folder:
         inner = Path(folder) / TOKENIZER
         inner.mkdir()
         for entry in files:
-            (Path(folder) / entry.name).write_bytes(read_file(place, entry))
+            (Path(folder) / entry.name).write_bytes(store.read(entry))
         return load_tokenizer(str(inner))

@@ -8,7 +8,6 @@ compares the files with the manifest.
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,10 +20,9 @@ from packline.errors import CorruptStore, RecipeError, StoreError, StoreNotFound
 from packline.fingerprint import NotWhole, unseal
 from packline.recipe import SPLITS
 from packline.storage.publication import EXPORT_BEGUN, WORK, unfinished_export
-from packline.store.files import reading, stat_file
+from packline.store.files import StoreFiles, reading, store_files
 from packline.store.ledger import source_names
 from packline.store.manifest import FORMAT_VERSION, MANIFEST, READABLE, Manifest, ManifestFile
-from packline.store.paths import StorePath
 from packline.store.tables import (
     INPUTS,
     SHARD_FILES,
@@ -50,23 +48,23 @@ Wrong = Iterator[tuple[str, str, object]]
 """Problems, as (description, expected, found)."""
 
 
-def check_tables(folder: StorePath, manifest: Manifest) -> None:
+def check_tables(files: StoreFiles, manifest: Manifest) -> None:
     """Check the tables of a manifest, without the files that they list.
 
     Args:
-        folder: folder of the store, for the error.
+        files: files of the store, for the error.
 
     Raises:
         CorruptStore: names the table and the first impossible value.
     """
     rows = manifest.rows
     sources = source_names(manifest.recipe)
-    _refuse(folder / rows.shards.file, _wrong_shards(manifest, sources))
-    _refuse(folder / rows.inputs.file, _wrong_inputs(manifest, sources))
-    _refuse(folder / rows.units.file, _wrong_units(manifest, sources))
+    _refuse(files.path(rows.shards.file), _wrong_shards(manifest, sources))
+    _refuse(files.path(rows.inputs.file), _wrong_inputs(manifest, sources))
+    _refuse(files.path(rows.units.file), _wrong_units(manifest, sources))
 
 
-def _refuse(path: StorePath, problems: Wrong) -> None:
+def _refuse(path: str, problems: Wrong) -> None:
     for what, expected, found in problems:
         raise CorruptStore(
             f"{path}: {what}: expected {expected}, found {found}"[:500],
@@ -188,7 +186,7 @@ def _repeated(names: Sequence[str]) -> str:
     return next(name for name, count in Counter(names).items() if count > 1)
 
 
-def read_manifest(folder: StorePath) -> Manifest:
+def read_manifest(store: Path | StoreFiles) -> Manifest:
     """Read and check the manifest of a finished store and its tables.
 
     Raises:
@@ -196,25 +194,22 @@ def read_manifest(folder: StorePath) -> Manifest:
         CorruptStore: it is damaged, or contains impossible values.
         StoreError: it is of another format.
     """
-    read = read_manifest_file(folder)
+    files = store_files(store)
+    read = read_manifest_file(files)
     fields = {name: getattr(read, name) for name in read.__struct_fields__}
-    manifest = Manifest(**fields, rows=read_tables(folder, read.tables))
-    check_tables(folder, manifest)
-    if not isinstance(folder, Path):
-        folder.mirror.manifest = manifest
+    manifest = Manifest(**fields, rows=read_tables(files, read.tables))
+    check_tables(files, manifest)
+    files.learn(manifest)
     return manifest
 
 
-def read_manifest_file(folder: StorePath) -> ManifestFile:
+def read_manifest_file(store: Path | StoreFiles) -> ManifestFile:
     """Read and check `manifest.json` alone; see `read_manifest`."""
-    path = folder / MANIFEST
-    if isinstance(path, Path):
-        if not os.path.lexists(path):
-            raise _not_found(folder)
-        stat_file(path)
+    files = store_files(store)
+    folder, path = files.place, files.path(MANIFEST)
     with reading(path):
         try:
-            data = path.read_bytes()
+            data = files.read_unlisted(MANIFEST)
         except FileNotFoundError:
             raise _not_found(folder) from None
     try:
@@ -256,7 +251,7 @@ class _Version(msgspec.Struct):
     format_version: int
 
 
-def _check_version(folder: StorePath, data: bytes, version: int | None = None) -> None:
+def _check_version(folder: Path | str, data: bytes, version: int | None = None) -> None:
     """Refuse a manifest of another version, even if its other fields cannot be read."""
     if version is None:
         try:
@@ -271,8 +266,8 @@ def _check_version(folder: StorePath, data: bytes, version: int | None = None) -
         )
 
 
-def _not_found(folder: StorePath) -> StoreNotFound:
-    if not isinstance(folder, Path):
+def _not_found(folder: Path | str) -> StoreNotFound:
+    if isinstance(folder, str):
         return StoreNotFound(
             f"{folder} is not a finished store: it has no {MANIFEST}",
             hint="check the URI; packline status shows a build that has not finished",

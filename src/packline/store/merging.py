@@ -11,6 +11,7 @@ Not decided here: whether their files are whole (`jobs.merging`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +21,6 @@ from packline.recipe import Recipe, recipe_difference
 from packline.store.ledger import source_names, total
 from packline.store.manifest import ImportEntry, Manifest, with_tables
 from packline.store.naming import slug_of
-from packline.store.paths import StorePath
 from packline.store.tables import InputRows, ShardRows, Tables, UnitRows
 from packline.version import __version__
 
@@ -30,11 +30,11 @@ SHARED = ("fingerprint", "kind", "vocab_size", "eod_id", "eod", "bos_id", "bos",
 """Facts of the tokenizer that must be equal; its name, as given by the user, need not be."""
 
 
-def merge_manifests(paths: Sequence[StorePath], manifests: Sequence[Manifest]) -> Manifest:
+def merge_manifests(paths: Sequence[Path | str], manifests: Sequence[Manifest]) -> Manifest:
     """Manifest of several stores merged into one.
 
     Args:
-        paths: folders of the stores, for errors.
+        paths: folders or URIs of the stores, for errors.
         manifests: their manifests.
 
     Raises:
@@ -108,7 +108,7 @@ def _common_settings(recipe: Recipe) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in OWN}
 
 
-def _refuse_whole_settings(path: StorePath, recipe: Recipe) -> None:
+def _refuse_whole_settings(path: Path | str, recipe: Recipe) -> None:
     """Refuse settings that count documents of all sources together."""
     for name in ("limit_documents", "limit_tokens"):
         if (limit := getattr(recipe, name)) is not None:
@@ -125,9 +125,9 @@ def _refuse_whole_settings(path: StorePath, recipe: Recipe) -> None:
         )
 
 
-def _refuse_same_sources(paths: Sequence[StorePath], manifests: Sequence[Manifest]) -> None:
+def _refuse_same_sources(paths: Sequence[Path | str], manifests: Sequence[Manifest]) -> None:
     """Refuse two sources of one name, or with files of one name."""
-    names: dict[str, StorePath] = {}
+    names: dict[str, Path | str] = {}
     slugs: dict[str, str] = {}
     for path, manifest in zip(paths, manifests, strict=True):
         for name in source_names(manifest.recipe):

@@ -15,23 +15,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packline.errors import PacklineError, StoreError
+from packline.errors import CorruptStore, PacklineError, StoreError
 from packline.fingerprint import hash_bytes
 from packline.storage.cache import Cache, CacheMemory, Sink, TemporaryCache
 from packline.storage.places import HUB
 from packline.store.fetching import Fetcher, Request, Traffic, missing
-from packline.store.files import FileEntry
+from packline.store.files import HINT, FileEntry, check_size
 from packline.store.paths import CacheSettings
 from packline.store.pieces import ATTEMPTS, Ranges, RemotePieces
-from packline.store.remote_file import RemoteFile, ShardSums
-from packline.store.sums import BLOCK_BYTES, count_blocks
+from packline.store.remote_file import RemoteFile
+from packline.store.sums import BLOCK_BYTES, BlockChecksums, count_blocks, split_sums
 from packline.store.tables import SHARD_FILES, ShardEntry, ShardRows
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ RANGE_BYTES = 8 << 20
 """Bytes of a request: 8 to 16 MiB have the best ratio of rate and price on S3."""
 FRESH_BYTES = 8 << 30
 """Bytes of files that are brought to be verified, and are deleted afterwards."""
+FACTS = 64
+"""Files whose size is known while they are verified: those of a unit."""
 IN_FLIGHT = 16
 """Requests of one file that are made before the first is waited for."""
 
@@ -59,28 +61,53 @@ def _fixed(place: str) -> str:
 
 
 class Mirror:
-    """A store in an object store.
+    """A store in an object store; see `StoreFiles`.
 
     Args:
         place: its URI.
         settings: where pieces are kept.
-        fresh: bring every file anew, and compare nothing: for `verify`, which compares itself.
+        as_it_is: bring every file anew, and compare nothing: for `verify`, which compares itself.
 
     Raises:
         StoreError: the place is no URI of an object store, or the cache cannot be written to.
     """
 
-    def __init__(self, place: str, settings: CacheSettings, *, fresh: bool = False) -> None:
-        self.place, self.settings, self.fresh = _fixed(place), settings, fresh
-        self.cache: Cache = TemporaryCache(FRESH_BYTES) if fresh else settings.open()
-        self.fetcher = Fetcher(place)
-        self.manifest: Manifest | None = None
-        """Manifest of the store, once it is read."""
-        self._sums: dict[str, ShardSums] = {}
+    is_local = False
+
+    def __init__(self, place: str, settings: CacheSettings, *, as_it_is: bool = False) -> None:
+        self.place = self.address = _fixed(place)
+        self.settings, self._as_it_is = settings, as_it_is
+        self.cache: Cache = TemporaryCache(FRESH_BYTES) if as_it_is else settings.open()
+        self.fetcher = fetcher = Fetcher(place)
+        self._manifest: Manifest | None = None
+        self._sums: dict[str, dict[str, BlockChecksums]] = {}
+        """Checksums of the blocks of each file of a shard, by its name and theirs."""
         self._ranges: dict[str, Ranges] = {}
+        self._facts = lru_cache(FACTS)(lambda name: fetcher.storage.facts(name))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.place, self.settings, self.fresh, self.manifest)
+        return _reopen, (self.place, self.settings, self._as_it_is, self._manifest)
+
+    def learn(self, manifest: Manifest) -> None:
+        """See `StoreFiles.learn`."""
+        self._manifest = manifest
+
+    def of(self, manifest: Manifest) -> Mirror:
+        """The same place with another manifest; requests and cache are shared."""
+        other = Mirror(self.place, self.settings)
+        other.cache, other.fetcher = self.cache, self.fetcher
+        other.learn(manifest)
+        return other
+
+    def fresh(self) -> Mirror:
+        """See `StoreFiles.fresh`."""
+        return Mirror(self.place, self.settings, as_it_is=True)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Manifest of the store, once it is read."""
+        assert self._manifest is not None
+        return self._manifest
 
     @cached_property
     def pieces(self) -> RemotePieces:
@@ -88,7 +115,6 @@ class Mirror:
 
         What a row needs of such a store is fetched for this row alone, and hardly ever used again.
         """
-        assert self.manifest is not None
         most = self.cache.most
         cache, size = self.cache, PIECE_BYTES
         if self.manifest.store_bytes > most and has_small_blocks(self.manifest.shards):
@@ -103,123 +129,117 @@ class Mirror:
     @property
     def room(self) -> int:
         """See `StoreFiles.room`."""
-        return 0 if self.fresh else self.cache.most
-
-    def numbers(self, file: FileEntry, dtype: np.dtype, holds: str, *, whole: bool) -> np.ndarray | Ranges:
-        """See `StoreFiles.numbers`."""
-        if whole:
-            return self.map(file.name).view(dtype)
-        if (found := self._ranges.get(file.name)) is None:
-            found = self._ranges[file.name] = Ranges(self.pieces, self.file(file.name), dtype)
-        return found
-
-    def bring(self, names: Sequence[str]) -> None:
-        """See `StoreFiles.bring`."""
-        self.bring_files([self.file(name) for name in names])
-
-    def will_need(self, name: str, start: int, size: int) -> None:
-        """Nothing: what is due is fetched by the loader (`loading.fetch_ahead`)."""
+        return 0 if self._as_it_is else self.cache.most
 
     @property
     def traffic(self) -> Traffic:
         """Requests and waits of this process."""
         return self.fetcher.traffic
 
-    @cached_property
-    def _entries(self) -> dict[str, FileEntry]:
-        """Entries of all files but those of shards."""
-        assert self.manifest is not None
-        found = {entry.name: entry for entry in (*self.manifest.tokenizer_files, *self.manifest.tables)}
-        for unit in self.manifest.units:
-            found |= {entry.name: entry for entry in (unit.receipt, *unit.rejects)}
+    def path(self, name: str) -> str:
+        """See `StoreFiles.path`."""
+        return f"{self.place}/{name}"
+
+    def numbers(
+        self, file: FileEntry, dtype: np.dtype, count: int, holds: str, *, whole: bool
+    ) -> np.ndarray | Ranges:
+        """See `StoreFiles.numbers`."""
+        expected = count * dtype.itemsize  # what arrives is compared with the entry
+        check_size(self.path(file.name), expected, file.bytes, holds=holds, of="another store")
+        if whole:
+            return self.map(file).view(dtype)
+        if (found := self._ranges.get(file.name)) is None:
+            found = self._ranges[file.name] = Ranges(self.pieces, self.file(file), dtype)
         return found
 
-    @cached_property
-    def _shards(self) -> dict[str, int]:
-        assert self.manifest is not None
-        return {name: number for number, name in enumerate(self.manifest.shards.names("name"))}
+    def bring(self, files: Sequence[FileEntry]) -> None:
+        """See `StoreFiles.bring`."""
+        self.bring_files(list(map(self.file, files)))
 
-    def entry(self, name: str) -> FileEntry | None:
-        """Entry of a file in the manifest; None if it is not listed, or the manifest is not read yet."""
-        if self.manifest is None:
-            return None
-        if (shard := self._entry_of_shard(name)) is not None:
-            return next((one for one in shard.files if one.name == name), None)
-        small = {entry.name: entry for entry in (*self.manifest.tokenizer_files, *self.manifest.tables)}
-        return small.get(name) or self._entries.get(name)
-
-    def _entry_of_shard(self, name: str) -> ShardEntry | None:
-        """Shard that a file belongs to; None for other files."""
-        for ending in SHARD_FILES.values():
-            if name.endswith(ending) and (number := self._shards.get(name.removesuffix(ending))) is not None:
-                return self.manifest.shards[number] if self.manifest is not None else None
-        return None
-
-    def sums_of(self, shard: ShardEntry) -> ShardSums:
-        """Checksums of the MiB of a shard's files; the same object each time."""
-        return self._sums.setdefault(shard.name, ShardSums(self, shard))
-
-    def _sums_of_file(self, name: str) -> ShardSums | None:
-        if self.manifest is None or name.endswith(SHARD_FILES["sums"]):
-            return None
-        shard = self._entry_of_shard(name)
-        return None if shard is None else self.sums_of(shard)
+    def will_need(self, name: str, start: int, size: int) -> None:
+        """Nothing: what is due is fetched by the loader (`loading.fetch_ahead`)."""
 
     def names_in(self, folder: str) -> list[str]:
-        """Names of the files directly in a folder, sorted."""
+        """See `StoreFiles.names_in`."""
         return sorted(self.fetcher.storage.list(folder))
 
-    def read(self, name: str, entry: FileEntry | None = None) -> bytes:
-        """Whole content of a small file, which is kept if it is listed.
+    def read_unlisted(self, name: str) -> bytes:
+        """See `StoreFiles.read_unlisted`."""
+        return self.fetcher.storage.read(name)
 
-        Raises:
-            FileNotFoundError: there is no such file.
-            CorruptStore: it differs from its entry.
-        """
-        entry = entry or self.entry(name)
-        if entry is None and not self.fresh:
-            return self.fetcher.storage.read(name)
-        return self.map(name, entry).tobytes()
+    def read(self, file: FileEntry) -> bytes:
+        """See `StoreFiles.read`."""
+        return self.map(file).tobytes()
 
-    def map(self, name: str, entry: FileEntry | None = None) -> np.ndarray:
-        """Bytes of a file, whole, uint8 `[N]`, read-only; valid as long as the array exists.
+    def map(self, file: FileEntry) -> np.ndarray:
+        """See `StoreFiles.map`."""
+        return self.bring_files([self.file(file)])[0]
 
-        Raises:
-            CorruptStore: it is missing, or differs from its entry.
-        """
-        return self.bring_files([self.file(name, entry)])[0]
-
-    def local(self, name: str) -> Path:
-        """File with the content of one in the store; the cache may delete it later.
-
-        Raises:
-            CorruptStore: it is missing, or differs from its entry.
-        """
-        file = self.file(name)
-        held = self.bring_files([file])
-        found = self.cache.path(file.key)
+    def local(self, file: FileEntry) -> Path:
+        """See `StoreFiles.local`."""
+        remote = self.file(file)
+        held = self.bring_files([remote])
+        found = self.cache.path(remote.key)
         if found is None:
             raise StoreError(
-                f"{self.place}/{name} was evicted while it was used: {len(held[0]):,} bytes",
+                f"{self.path(file.name)} was evicted while it was used: {len(held[0]):,} bytes",
                 hint="give a larger cache_bytes",
             )
         return found
 
-    def file(self, name: str, entry: FileEntry | None = None) -> RemoteFile:
-        """One file of the store; nothing is fetched.
+    def file(self, entry: FileEntry) -> RemoteFile:
+        """One file of the store; nothing of it is fetched.
 
         Raises:
             CorruptStore: there is no such file.
         """
-        entry = entry or self.entry(name)
-        if entry is None or self.fresh:
-            facts = self.fetcher.storage.facts(name)
-            if facts is None:
-                raise missing(f"{self.place}/{name}")
-            # Without an entry nothing is compared; the key is that of this state of the file.
-            key = hash_bytes(f"{self.place}/{name} {facts.etag} {facts.size}".encode())
-            return RemoteFile(self, FileEntry(name, facts.size, ""), key)
-        return RemoteFile(self, entry, entry.checksum, self._sums_of_file(name))
+        if not self._as_it_is:
+            return RemoteFile(self, entry, entry.checksum, self._shard_of(entry.name))
+        if (facts := self._facts(entry.name)) is None:
+            raise missing(self.path(entry.name))
+        key = hash_bytes(f"{self.path(entry.name)} {facts.etag} {facts.size}".encode())
+        return RemoteFile(self, FileEntry(entry.name, facts.size, ""), key)
+
+    @cached_property
+    def _shards(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.manifest.shards.names("name"))}
+
+    def _shard_of(self, name: str) -> ShardEntry | None:
+        """Shard with the checksums of the blocks of a file; None for other files."""
+        for kind, ending in SHARD_FILES.items():
+            if self._manifest is not None and kind != "sums" and name.endswith(ending):
+                number = self._shards.get(name.removesuffix(ending))
+                return None if number is None else self.manifest.shards[number]
+        return None
+
+    def block_sums(self, shard: ShardEntry) -> dict[str, BlockChecksums]:
+        """Checksums of the blocks of a shard's files, by name; brought when they are first needed.
+
+        Raises:
+            CorruptStore: they are damaged, or not as many as the blocks.
+        """
+        if shard.name not in self._sums:
+            self._bring_sums([shard])
+        return self._sums[shard.name]
+
+    def bring_sums(self, files: Iterable[RemoteFile]) -> None:
+        """Bring the checksums of the blocks of these files at once, where they have several pieces.
+
+        A thread that fetches must find them: were all threads to wait for checksums, none would fetch them.
+        """
+        shards = (one.shard for one in files if one.shard and one.entry.bytes > self.pieces.size)
+        if todo := {one.name: one for one in shards if one.name not in self._sums}:
+            self._bring_sums(list(todo.values()))
+
+    def _bring_sums(self, shards: Sequence[ShardEntry]) -> None:
+        for shard, data in zip(
+            shards, self.bring_files([self.file(one.files[-1]) for one in shards]), strict=True
+        ):
+            *others, sums = shard.files
+            if (found := split_sums(data, [one.bytes for one in others])) is None:
+                path = self.path(sums.name)
+                raise CorruptStore(f"{path}: {len(data):,} bytes are not those of its blocks", hint=HINT)
+            self._sums[shard.name] = {one.name: part for one, part in zip(others, found, strict=True)}
 
     def bring_files(self, files: Sequence[RemoteFile]) -> list[np.ndarray]:
         """Bring several files, whole and at once.
@@ -264,17 +284,7 @@ class Mirror:
                 damage = wrong
         return damage
 
-    def bring_sums(self, files: Iterable[RemoteFile]) -> None:
-        """Bring the checksums of the blocks of these files at once.
-
-        A thread that fetches must find them: were all threads to wait for checksums, none would fetch them.
-        """
-        sums = {file.sums.entry.name: file.sums for file in files if file.sums is not None}
-        todo = [one for one in sums.values() if one.are_needed(self.pieces.size)]
-        for one, data in zip(todo, self.bring_files([one.file for one in todo]), strict=True):
-            one.take(data)
-
-    def _requests(self, file: RemoteFile) -> Iterator[Request]:
+    def _requests(self, file: RemoteFile) -> Iterator[Request[bytes]]:
         """Requests for all ranges of a file, each made when it is taken."""
         size = file.entry.bytes
         for start in range(0, size, RANGE_BYTES):
@@ -290,9 +300,9 @@ def has_small_blocks(shards: ShardRows) -> bool:
     return bool(np.array_equal(8 * blocks, shards.numbers("sums_bytes")))
 
 
-def ahead(requests: Iterator[Request], most: int) -> Iterator[Request]:
+def ahead(requests: Iterator[Request[bytes]], most: int) -> Iterator[Request[bytes]]:
     """Requests in order, with up to `most` of them made before the first is waited for."""
-    waiting: deque[Request] = deque()
+    waiting: deque[Request[bytes]] = deque()
     for request in requests:
         waiting.append(request)
         if len(waiting) > most:
@@ -300,13 +310,14 @@ def ahead(requests: Iterator[Request], most: int) -> Iterator[Request]:
     yield from waiting
 
 
-def _reopen(place: str, settings: CacheSettings, fresh: bool, manifest: Manifest | None) -> Mirror:
-    mirror = Mirror(place, settings, fresh=fresh)
-    mirror.manifest = manifest
+def _reopen(place: str, settings: CacheSettings, as_it_is: bool, manifest: Manifest | None) -> Mirror:
+    mirror = Mirror(place, settings, as_it_is=as_it_is)
+    if manifest is not None:
+        mirror.learn(manifest)
     return mirror
 
 
-def _write(requests: Iterable[Request], sink: Sink) -> None:
+def _write(requests: Iterable[Request[bytes]], sink: Sink) -> None:
     """Pass on what requests bring, as it arrives."""
     for request in requests:
         sink(request.wait(), request.start)

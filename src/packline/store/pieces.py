@@ -43,23 +43,6 @@ DUES = 1 << 16
 """Times of use that are remembered before those that have passed are forgotten."""
 
 
-class Coming(NamedTuple):
-    """A request for pieces, and the pieces that it has brought."""
-
-    request: Request
-    kept: Held
-
-
-class FilePieces(NamedTuple):
-    """Pieces of one file."""
-
-    file: RemoteFile
-    dtype: np.dtype
-    """Dtype of the numbers in the file; its size divides a MiB."""
-    first: int
-    """Number of its first piece in the store."""
-
-
 class RemotePieces:
     """Pieces of all files of one store, numbered in the order in which the files are first used.
 
@@ -85,7 +68,7 @@ class RemotePieces:
         """Bytes of a piece, and those that are kept."""
         self._most_needed = most
         self._place, self._cache, self._fetcher, self._bring_sums = place, cache, fetcher, bring_sums
-        self._files: list[FilePieces] = []
+        self._files: list[Ranges] = []
         self._ends: list[int] = []
         """One past the last piece of each file."""
         self._short: dict[int, int] = {}
@@ -100,7 +83,7 @@ class RemotePieces:
         self._make()
 
     def _make(self) -> None:
-        self._coming: dict[int, Coming] = {}
+        self._coming: dict[int, Request[Held]] = {}
         self._lock = threading.Lock()
 
     def _own(self) -> None:
@@ -108,32 +91,33 @@ class RemotePieces:
             self._make()
             self._process = os.getpid()
 
-    def enter(self, file: RemoteFile, dtype: np.dtype) -> int:
+    def enter(self, ranges: Ranges) -> int:
         """Number the pieces of a file; return the number of the first."""
         self._own()
         with self._lock:
             first = self._ends[-1] if self._ends else 0
-            self._files.append(FilePieces(file, dtype, first))
-            self._ends.append(first + count_blocks(file.entry.bytes, self.size))
-            if missing := -file.entry.bytes % self.size:
+            self._files.append(ranges)
+            self._ends.append(first + count_blocks(ranges.file.entry.bytes, self.size))
+            if missing := -ranges.file.entry.bytes % self.size:
                 self._short[self._ends[-1] - 1] = missing
         return first
 
-    def _place_of(self, number: int) -> FilePieces:
-        """File of a piece."""
-        return self._files[bisect_right(self._ends, number)]
+    def _place_of(self, number: int) -> tuple[RemoteFile, int]:
+        """File of a piece, and the number of the piece there."""
+        ranges = self._files[bisect_right(self._ends, number)]
+        return ranges.file, number - ranges.first
 
     def find(self, number: int) -> np.ndarray | None:
         """A piece that is here, valid as long as the array exists; None if it is absent."""
         held = self.held.get(number)
         if held is not None:
             return held
-        file, _, first = self._place_of(number)
-        key = file.piece_key(number - first, self.size)
+        file, place = self._place_of(number)
+        key = file.piece_key(place, self.size)
         found = self._cache.find(key)
         if found is None:
             return None
-        if file.piece_damage(number - first, self.size, found) is not None:
+        if file.piece_damage(place, self.size, found) is not None:
             self._cache.drop(key)  # the machine stopped, or something wrote there
             return None
         return self._hold(number, found)
@@ -163,21 +147,17 @@ class RemotePieces:
 
     def _bring(self, numbers: Collection[int], found: Held) -> Held:
         self._own()
-        files = {number: self._place_of(number) for number in numbers}
-        self._check_room(self.bytes_of(files))
-        self._bring_sums(one.file for number, one in files.items() if number not in found)
+        wanted = set(numbers)
+        self._check_room(self.bytes_of(wanted))
+        self._bring_sums(self._place_of(number)[0] for number in wanted - found.keys())
         damage: PacklineError | None = None
         for _ in range(ATTEMPTS):
-            todo = []
-            for number in files.keys() - found.keys():
-                if (here := self.find(number)) is None:
-                    todo.append(number)
-                else:
-                    found[number] = here
-            if not todo:
-                break
+            here = {number: self.find(number) for number in wanted - found.keys()}
+            found |= {number: piece for number, piece in here.items() if piece is not None}
+            if not (todo := wanted - found.keys()):
+                return found
             damage = self._wait_for(self._request(todo, 0.0, found), found)
-        if files.keys() - found.keys():  # a request may also have brought neighbours
+        if wanted - found.keys():  # a request may also have brought neighbours
             raise damage or StoreError(f"{self._place}: pieces were evicted while they were brought")
         return found
 
@@ -192,8 +172,8 @@ class RemotePieces:
         for number in numbers:
             if known.get(number, 0.0) <= now:  # else it is there, or coming, for an earlier use
                 known[number] = recorded
-                file, _, first = self._place_of(number)
-                if not self._cache.expect(file.piece_key(number - first, self.size), recorded):
+                file, place = self._place_of(number)
+                if not self._cache.expect(file.piece_key(place, self.size), recorded):
                     if (evicted := self.held.pop(number, None)) is not None:
                         self.held[number] = evicted  # the last that is let go, since no file has it
                     todo[number] = file
@@ -209,56 +189,42 @@ class RemotePieces:
         """Number of pieces that are being fetched."""
         return len(self._coming)
 
-    def _request(self, todo: Iterable[int], due: float, found: Held) -> list[Coming]:
+    def _request(self, todo: Iterable[int], due: float, found: Held) -> list[Request[Held]]:
         """Requests for absent pieces, made before or now; those that came meanwhile are added to `found`."""
         with self._lock:
             found |= {number: piece for number in todo if (piece := self.held.get(number)) is not None}
             todo = [number for number in todo if number not in found]
-            made = {id(coming): coming for number in todo if (coming := self._coming.get(number)) is not None}
-            requests = list(made.values())
-            for one, first, count in self._runs(number for number in todo if number not in self._coming):
+            requests = list({self._coming[number]: None for number in todo if number in self._coming})
+            for run in self._runs(number for number in todo if number not in self._coming):
+                file, first = self._place_of(run[0])
                 start = first * self.size
-                stop = min(start + count * self.size, one.file.entry.bytes)
-                kept: Held = {}
-                arrived = partial(self._arrived, one, first, count, due, kept)
-                coming = Coming(self._fetcher.request(one.file.entry.name, start, stop, due, arrived), kept)
-                self._coming |= dict.fromkeys(range(one.first + first, one.first + first + count), coming)
-                requests.append(coming)
+                stop = min(start + len(run) * self.size, file.entry.bytes)
+                keep, ended = partial(self._keep, run, due), partial(self._ended, run)
+                request = self._fetcher.request(file.entry.name, start, stop, due, keep, ended)
+                self._coming |= dict.fromkeys(run, request)
+                requests.append(request)
         return requests
 
-    def _runs(self, numbers: Iterable[int]) -> Iterator[tuple[FilePieces, int, int]]:
-        """Neighbouring pieces together: their file, the first of them in it, and how many."""
+    def _runs(self, numbers: Iterable[int]) -> Iterator[list[int]]:
+        """Neighbouring pieces of a file together."""
         run: list[int] = []
-        one = None
         for number in sorted(numbers):
-            file = self._place_of(number)
-            if one is not None and (
-                file is not one or number != run[-1] + 1 or len(run) * self.size >= RUN_BYTES
+            if run and (
+                number != run[-1] + 1
+                or len(run) * self.size >= RUN_BYTES
+                or self._place_of(number)[1] == 0  # the first of another file
             ):
-                yield one, run[0] - one.first, len(run)
+                yield run
                 run = []
-            one = file
             run.append(number)
-        if one is not None:
-            yield one, run[0] - one.first, len(run)
+        if run:
+            yield run
 
-    def _arrived(
-        self, one: FilePieces, first: int, count: int, due: float, kept: Held, arriving: Arriving | None
-    ) -> None:
-        """Check and keep what a request brings; runs in its thread."""
-        try:
-            if arriving is not None:
-                self._keep(one, first, count, due, arriving, kept)
-        finally:
-            with self._lock:
-                for number in range(one.first + first, one.first + first + count):
-                    self._coming.pop(number, None)
-
-    def _keep(
-        self, one: FilePieces, first: int, count: int, due: float, arriving: Arriving, kept: Held
-    ) -> None:
-        file, damage = one.file, None
-        for place in range(first, first + count):
+    def _keep(self, run: list[int], due: float, arriving: Arriving) -> Held:
+        """Check and keep the pieces that a request brings, in its thread."""
+        damage, kept = None, {}
+        for number in run:
+            file, place = self._place_of(number)
             size, check = file.piece_bytes(place, self.size), partial(file.piece_damage, place, self.size)
             try:
                 found = self._cache.add(
@@ -267,30 +233,35 @@ class RemotePieces:
             except CorruptStore as error:
                 damage = error
             else:
-                kept[one.first + place] = self._hold(one.first + place, found)
+                kept[number] = self._hold(number, found)
         if damage is not None:
             raise damage
+        return kept
 
-    def _wait_for(self, requests: list[Coming], found: Held) -> PacklineError | None:
+    def _ended(self, run: list[int]) -> None:
+        with self._lock:
+            for number in run:
+                self._coming.pop(number, None)
+
+    def _wait_for(self, requests: list[Request[Held]], found: Held) -> PacklineError | None:
         """Wait for requests, and take what they bring; return the damage of one of them."""
         traffic, started = self._fetcher.traffic, time.monotonic()
-        stalled = not all(coming.request.done for coming in requests)
+        stalled = not all(request.done for request in requests)
         damage = None
-        for coming in requests:
+        for request in requests:
             try:
-                coming.request.wait()
-            except CorruptStore as error:
+                found |= request.wait()
+            except CorruptStore as error:  # pieces that arrived with the damaged one are found in the cache
                 if isinstance(error.__cause__, FileNotFoundError):
                     raise
                 damage = error
-            found |= coming.kept
         if stalled:
             traffic.stalls += 1
             traffic.stall_seconds += time.monotonic() - started
         return damage
 
     def _hold(self, number: int, data: np.ndarray) -> np.ndarray:
-        array = data.view(self._place_of(number).dtype)
+        array = data.view(self._files[bisect_right(self._ends, number)].dtype)
         if number in self.held:
             return array
         self.held[number] = array
@@ -339,11 +310,11 @@ class Ranges:
     """
 
     def __init__(self, pieces: RemotePieces, file: RemoteFile, dtype: np.dtype) -> None:
-        self._pieces, self.file, self._dtype = pieces, file, dtype
+        self._pieces, self.file, self.dtype = pieces, file, dtype
         self.piece_bytes = pieces.size
         self.per_piece = pieces.size // dtype.itemsize
         """Numbers in a piece."""
-        self.first = pieces.enter(file, dtype)
+        self.first = pieces.enter(self)
         """Number of its first piece in the store."""
         self._length = file.entry.bytes // dtype.itemsize
 
@@ -354,7 +325,7 @@ class Ranges:
         """Numbers `start` to `stop`, a view where they are in one piece, else a copy."""
         start, stop, _ = where.indices(self._length)
         if stop <= start:
-            return np.empty(0, self._dtype)
+            return np.empty(0, self.dtype)
         first, last = start // self.per_piece, (stop - 1) // self.per_piece
         base = first * self.per_piece
         if first == last:

@@ -28,14 +28,14 @@ from packline.store.files import (
     FileEntry,
     StoreFiles,
     check_size,
-    read_file,
     reading,
     stat_file,
+    store_files,
 )
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest
 from packline.store.manifest_check import read_manifest
-from packline.store.paths import CacheSettings, StorePath, files_of, store_path
+from packline.store.paths import CacheSettings
 from packline.store.provenance import Provenance, to_provenance
 from packline.store.shard import Shard, index_size
 from packline.store.tables import TOKENIZER, ShardEntry, ShardRows
@@ -137,24 +137,23 @@ class StoreReader:
         CorruptStore: it is damaged, or has a newer format.
     """
 
-    def __init__(self, path: str | StorePath, cache: CacheSettings | None = None) -> None:
-        place = store_path(path, cache)
-        self._open(place, read_manifest(place))
-        if isinstance(place, Path):  # of a remote store, sizes are compared with what arrives
-            check_sizes(place, self.manifest.shards, self.dtype)
+    def __init__(self, path: str | Path | StoreFiles, cache: CacheSettings | None = None) -> None:
+        files = store_files(path, cache)
+        self._open(files, read_manifest(files))
+        if isinstance(files.place, Path):  # of a remote store, sizes are compared with what arrives
+            check_sizes(files.place, self.manifest.shards, self.dtype)
 
     @classmethod
-    def just_written(cls, path: str | StorePath, manifest: Manifest) -> Self:
+    def just_written(cls, path: str | Path, manifest: Manifest) -> Self:
         """A store whose manifest this process has just written: nothing is read."""
         store = cls.__new__(cls)
-        store._open(store_path(path), manifest)
+        store._open(store_files(path), manifest)
         return store
 
-    def _open(self, place: StorePath, manifest: Manifest) -> None:
-        self.place: StorePath = place
+    def _open(self, files: StoreFiles, manifest: Manifest) -> None:
+        self.files = files
+        self.place = files.place
         """Folder or URI of the store."""
-        self.files: StoreFiles = files_of(place)
-        """The same, as it is read."""
         self.manifest = manifest
         self.dtype = np.dtype(manifest.dtype).newbyteorder("<")
         shards = manifest.shards
@@ -177,7 +176,9 @@ class StoreReader:
     @property
     def mirror(self) -> Mirror | None:
         """The store as it is read through the cache, if it is remote."""
-        return None if isinstance(self.place, Path) else self.place.mirror
+        from packline.store.mirror import Mirror
+
+        return self.files if isinstance(self.files, Mirror) else None
 
     @property
     def cache(self) -> CacheSettings | None:
@@ -241,8 +242,8 @@ class StoreReader:
         """
         import tokenizers
 
-        data = read_file(self.place, self.tokenizer_file)
-        with reading(self.place / self.tokenizer_file.name):
+        data = self.files.read(self.tokenizer_file)
+        with reading(self.files.path(self.tokenizer_file.name)):
             return tokenizers.Tokenizer.from_str(data.decode("utf-8"))
 
     @property
@@ -278,8 +279,8 @@ class StoreReader:
         """
         return str(self.tokenizer.decode(np.asarray(tokens).tolist(), skip_special_tokens=False))
 
-    def __reduce__(self) -> tuple[type[StoreReader], tuple[StorePath]]:
-        return type(self), (self.place,)
+    def __reduce__(self) -> tuple[type[StoreReader], tuple[StoreFiles]]:
+        return type(self), (self.files,)
 
     def __repr__(self) -> str:
         manifest = self.manifest

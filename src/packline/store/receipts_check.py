@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from packline.recipe import is_limited
+from packline.store.files import StoreFiles
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import (
     MANIFEST,
@@ -33,7 +34,6 @@ from packline.store.manifest import (
     join_checksums,
 )
 from packline.store.naming import STREAM, parse_unit, source_slugs
-from packline.store.paths import StorePath, local_file
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
 from packline.store.tables import RECEIPTS, SHARDS, UNITS
@@ -44,13 +44,13 @@ from packline.store.writer import RejectEntry
 class ReceiptsCheck:
     """Receipts of a store, and the problems found in them."""
 
-    def __init__(self, folder: StorePath, manifest: Manifest, findings: Findings) -> None:
+    def __init__(self, files: StoreFiles, manifest: Manifest, findings: Findings) -> None:
         self.by_unit: dict[str, Receipt] = {}
         """Receipts by name of the unit, in the order of their documents."""
         self.streams: dict[str, StreamReceipt] = {}
         self.complete = True
         """False if one cannot be read: then sums over the others are meaningless."""
-        self._folder, self._manifest, self._findings = folder, manifest, findings
+        self._files, self._manifest, self._findings = files, manifest, findings
         self._names = source_names(manifest.recipe)
         self._slugs = source_slugs(self._names)
         recipe = manifest.recipe
@@ -72,12 +72,12 @@ class ReceiptsCheck:
         for listed in units_of(self._manifest, slice if slice[0] else WHOLE):
             if (entry := listed.receipt) is None:
                 continue
-            if not check_file(self._folder, entry, findings):
+            if not check_file(self._files, entry, findings):
                 self.complete = False
                 continue
             stem = Path(entry.name).stem
             try:
-                data = (self._folder / entry.name).read_bytes()
+                data = self._files.local(entry).read_bytes()
                 if stem.endswith(STREAM):
                     name = stem.removesuffix(STREAM)
                     self.streams[name] = msgspec.json.decode(data, type=StreamReceipt)
@@ -215,7 +215,7 @@ def _compare_ledgers(findings: Findings, name: str, said: Ledger, found: Ledger,
 BLOCK_BYTES = 1 << 20
 
 
-def check_rejects(path: StorePath, name: str, raw_bytes: int, findings: Findings) -> dict[str, int] | None:
+def check_rejects(path: Path, name: str, raw_bytes: int, findings: Findings) -> dict[str, int] | None:
     """Check a unit's entries against the size of its raw file.
 
     Returns:
@@ -225,7 +225,7 @@ def check_rejects(path: StorePath, name: str, raw_bytes: int, findings: Findings
     reasons: Counter[str] = Counter()
     end = 0
     try:
-        with open(local_file(path), "rb") as file:
+        with open(path, "rb") as file:
             while lines := file.readlines(BLOCK_BYTES):
                 entries = decoder.decode_lines(b"".join(lines))
                 count = len(entries)

@@ -39,9 +39,9 @@ from packline.sources.jsonl import BOM
 from packline.sources.reader import Span, read_span
 from packline.storage.inputs import read_fully
 from packline.storage.places import place_in
+from packline.store.files import StoreFiles
 from packline.store.ledger import source_names
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest
-from packline.store.paths import StorePath, files_of
 from packline.store.provenance import Provenance
 from packline.store.report import DeepReport, Findings
 from packline.store.shard import Shard
@@ -75,7 +75,7 @@ class _AuditedDocument:
 
 
 def reencode_audit(
-    folder: StorePath,
+    files: StoreFiles,
     manifest: Manifest,
     tokenizer: Tokenizer,
     readable: set[str],
@@ -99,10 +99,9 @@ def reencode_audit(
     findings.compare(
         "tokenizer/tokenizer.json", "round trip", manifest.tokenizer.round_trip, reference.round_trip
     )
-    beside = str(folder.parent) if isinstance(folder, Path) else None
+    beside = str(files.place.parent) if isinstance(files.place, Path) else None
     reading = _Audit(manifest, reference, pieces, findings, beside)
     dtype = np.dtype(manifest.dtype).newbyteorder("<")
-    files = files_of(folder)
     budget = min(max(TEXT_BYTES // max(len(readable), 1), LEAST_A_SHARD), LONGEST_TEXT * 4)
     for entry in manifest.shards:
         if entry.name in readable:

@@ -1,44 +1,35 @@
-"""One file of a remote store, and the checksums of its blocks.
+"""One file of a remote store, and the damage of what arrives of it.
 
-Whatever arrives is compared with them, or with the checksum of the whole file, before anyone sees it.
+Whatever arrives is compared with the checksums of its blocks, or with that of the whole file, before anyone
+sees it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from packline.errors import CorruptStore
 from packline.fingerprint import hash_bytes
 from packline.store.files import HINT, FileEntry
-from packline.store.sums import BlockChecksums, block_ranges, block_sums, count_blocks, split_sums
-from packline.store.tables import SHARD_FILES, ShardEntry
+from packline.store.sums import block_ranges, block_sums, count_blocks
+from packline.store.tables import ShardEntry
+
+if TYPE_CHECKING:
+    from packline.store.mirror import Mirror
 
 
-class Brings(Protocol):
-    """A store that brings its files."""
+class RemoteFile(NamedTuple):
+    """One file of a remote store."""
 
-    place: str
-
-    def bring_files(self, files: Sequence[RemoteFile]) -> list[np.ndarray]:
-        """Whole files, uint8 `[N]` each."""
-
-
-class RemoteFile:
-    """One file of a remote store.
-
-    Args:
-        store: its store.
-        entry: its name, size and checksum; an empty checksum is not compared.
-        key: key of the whole file in the cache.
-        sums: the checksums of the MiB of its shard; None for a file that has none.
-    """
-
-    def __init__(self, store: Brings, entry: FileEntry, key: str, sums: ShardSums | None = None) -> None:
-        self.store, self.entry, self.key, self.sums = store, entry, key, sums
+    store: Mirror
+    entry: FileEntry
+    """Its name, size and checksum; an empty checksum is not compared."""
+    key: str
+    """Key of the whole file in the cache."""
+    shard: ShardEntry | None = None
+    """Its shard, whose `NAME.sums` has the checksums of its blocks; None for a file that has none."""
 
     def piece_key(self, number: int, size: int) -> str:
         """Key of one of its pieces of this size in the cache; a file of one is the whole file."""
@@ -53,12 +44,12 @@ class RemoteFile:
         if not (problem := self._problem(data)):
             return None
         place = ""
-        if self.sums is not None and len(data) == self.entry.bytes:
-            expected, block = self.sums.by_name[self.entry.name]
+        if self.shard is not None and len(data) == self.entry.bytes:
+            expected, block = self.store.block_sums(self.shard)[self.entry.name]
             wrong = np.flatnonzero(block_sums(data, block) != expected)
             place = f" in byte range {block_ranges(wrong, block)}" if len(wrong) else ""
         return CorruptStore(
-            f"{self.store.place}/{self.entry.name} arrived damaged{place}: {problem}", hint=HINT
+            f"{self.store.path(self.entry.name)} arrived damaged{place}: {problem}", hint=HINT
         )
 
     def _problem(self, data: np.ndarray) -> str:
@@ -80,8 +71,8 @@ class RemoteFile:
         problem = f"expected {stop - start:,} bytes, found {len(data):,}" if len(data) != stop - start else ""
         if not problem and stop - start == self.entry.bytes:
             problem = self._problem(data)  # not located: a thread that fetches cannot wait for checksums
-        elif not problem and self.sums is not None:
-            every, block = self.sums.by_name[self.entry.name]
+        elif not problem and self.shard is not None:
+            every, block = self.store.block_sums(self.shard)[self.entry.name]
             expected = every[start // block : count_blocks(stop, block)]
             found = block_sums(data, block)
             if (wrong := np.flatnonzero(found != expected)).size:
@@ -92,55 +83,6 @@ class RemoteFile:
         if not problem:
             return None
         return CorruptStore(
-            f"{self.store.place}/{self.entry.name}: bytes {start:,} to {stop:,} arrived damaged: {problem}",
+            f"{self.store.path(self.entry.name)}: bytes {start:,} to {stop:,} arrived damaged: {problem}",
             hint=HINT,
         )
-
-
-class ShardSums:
-    """Checksums of the blocks of a shard's files, brought when they are first needed.
-
-    Args:
-        store: its store.
-        entry: the shard.
-    """
-
-    def __init__(self, store: Brings, entry: ShardEntry) -> None:
-        self._store, self.entry = store, entry
-
-    @cached_property
-    def file(self) -> RemoteFile:
-        """The file of the checksums.
-
-        Raises:
-            CorruptStore: the manifest does not list it.
-        """
-        name = f"{self.entry.name}{SHARD_FILES['sums']}"
-        for one in self.entry.files:
-            if one.name == name:
-                return RemoteFile(self._store, one, one.checksum)
-        raise CorruptStore(f"the manifest of {self._store.place} does not list {name}", hint=HINT)
-
-    @cached_property
-    def by_name(self) -> dict[str, BlockChecksums]:
-        """Checksums of the blocks of each of its files, by name.
-
-        Raises:
-            CorruptStore: there are not as many checksums as blocks.
-        """
-        return self._split(*self._store.bring_files([self.file]))
-
-    def take(self, data: np.ndarray) -> None:
-        """Keep the contents of the file, uint8 `[N]`, which were brought with those of others."""
-        self.by_name = self._split(data)
-
-    def _split(self, data: np.ndarray) -> dict[str, BlockChecksums]:
-        others = [one for one in self.entry.files if one.name != self.file.entry.name]
-        if (found := split_sums(data, [one.bytes for one in others])) is None:
-            path = f"{self._store.place}/{self.file.entry.name}"
-            raise CorruptStore(f"{path}: {len(data):,} bytes are not those of its blocks", hint=HINT)
-        return {one.name: sums for one, sums in zip(others, found, strict=True)}
-
-    def are_needed(self, size: int) -> bool:
-        """True if they are not here, and a file has several pieces of this size."""
-        return "by_name" not in self.__dict__ and any(one.bytes > size for one in self.entry.files)

@@ -54,12 +54,11 @@ from packline.store.files import (
     NumberRanges,
     StoreFiles,
     check_bytes,
-    check_size,
     map_file,
     opened,
 )
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
-from packline.store.tables import ShardEntry
+from packline.store.tables import SHARD_FILES, ShardEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -207,7 +206,7 @@ class Shard:
 
     def path(self, ending: str) -> str:
         """Path or URI of one of its files, by the end of its name."""
-        return f"{self.files.place}/{self.entry.name}.{ending}"
+        return self.files.path(f"{self.entry.name}.{ending}")
 
     def document(self, index: int) -> np.ndarray:
         """Tokens of a document, a read-only view.
@@ -296,12 +295,12 @@ class Shard:
     @property
     def has_loss(self) -> bool:
         """True if it has a `NAME.loss`."""
-        return self.file("loss") is not None
+        return len(self.entry.files) == len(SHARD_FILES)
 
-    def file(self, ending: str) -> FileEntry | None:
-        """Entry of one of its files in the manifest; None if it has no such file."""
+    def file(self, ending: str) -> FileEntry:
+        """Entry of one of its files in the manifest: all but `loss` are there."""
         name = f"{self.entry.name}.{ending}"
-        return next((file for file in self.entry.files if file.name == name), None)
+        return next(file for file in self.entry.files if file.name == name)
 
     def open_provenance(self, *, whole: bool = False) -> ProvenanceFile:
         """Open its provenance, to be read one row group at a time.
@@ -312,14 +311,12 @@ class Shard:
         Raises:
             CorruptStore: it is damaged, or belongs to other documents.
         """
-        path, file, files = self.path("docs.parquet"), self.file("docs.parquet"), self.files
-        if file is None:
-            raise CorruptStore(f"the manifest of {files.place} does not list {path}", hint=HINT)
+        file, files = self.file("docs.parquet"), self.files
         if whole or not RANGED_BYTES < file.bytes <= files.room:
-            data: NumberRanges = files.map(file.name)
+            data: NumberRanges = files.map(file)
         else:
-            data = files.numbers(file, np.dtype(np.uint8), "provenance", whole=False)
-        return ProvenanceFile(path, self.entry, file, data)
+            data = files.numbers(file, np.dtype(np.uint8), file.bytes, "provenance", whole=False)
+        return ProvenanceFile(files.path(file.name), self.entry, file, data)
 
     def provenance(self, index: int) -> Provenance:
         """Provenance of a document.
@@ -334,7 +331,7 @@ class Shard:
         return found
 
     def _open_index(self) -> dict[str, Any]:
-        index = Index(self.path("idx"), self.files.map(f"{self.entry.name}.idx"))
+        index = Index(self.path("idx"), self.files.map(self.file("idx")))
         if index.dtype != self._dtype or len(index) != self.entry.documents:
             raise CorruptStore(
                 f"{index.path}: expected {self.entry.documents:,} documents of {self._dtype.name}, "
@@ -342,9 +339,8 @@ class Shard:
                 hint=HINT,
             )
         if not self._checked and len(index.bytes) <= CHECKED_BYTES:
-            if (file := self.file("idx")) is not None:
-                check_bytes(index.path, file, index.bytes.data)
-                self._checked = True
+            check_bytes(index.path, self.file("idx"), index.bytes.data)
+            self._checked = True
             ends = np.append(index.offsets[1:], self.entry.tokens * self.itemsize)
             right = ends - index.offsets == index.lengths * np.int64(self.itemsize)
             self._consistent = bool(right.all() and index.lengths.min(initial=1) > 0)
@@ -364,15 +360,12 @@ class Shard:
 
     def _numbers(self, ending: str, *, whole: bool) -> Any:
         """Numbers of `NAME.bin` or `NAME.loss`, one per token; None where the shard has no such file."""
-        if (file := self.file(ending)) is None:
-            return None
-        dtype, holds = np.dtype(np.uint8), "one per token"
-        if ending == "bin":
-            dtype, holds = self._dtype, f"{self.entry.tokens:,} tokens"
-        found = self.files.numbers(file, dtype, holds, whole=whole)
-        expected, size = self.entry.tokens * dtype.itemsize, len(found) * dtype.itemsize
-        check_size(self.path(ending), expected, size, holds=holds, of="another store")
-        return found
+        dtype, holds = self._dtype, f"{self.entry.tokens:,} tokens"
+        if ending == "loss":
+            if not self.has_loss:
+                return None
+            dtype, holds = np.dtype(np.uint8), "one per token"
+        return self.files.numbers(self.file(ending), dtype, self.entry.tokens, holds, whole=whole)
 
     def _open_documents(self) -> dict[str, Any]:
         return {"_documents": self.open_provenance()}
@@ -411,7 +404,7 @@ def bring_indexes(shards: Iterable[Shard]) -> None:
     """Bring indexes that are not open yet at once; nothing where they are mapped."""
     todo = [shard for shard in shards if "offset_of" not in shard.__dict__ and len(shard)]
     if len(todo) > 1:
-        todo[0].files.bring([f"{shard.entry.name}.idx" for shard in todo])
+        todo[0].files.bring([shard.file("idx") for shard in todo])
 
 
 def contradiction(shard: Shard, document: int | None = None) -> CorruptStore:

@@ -25,8 +25,7 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.fingerprint import Hasher
 from packline.recipe import ColumnType
-from packline.store.files import FileEntry, map_file, reading, stat_file
-from packline.store.paths import StorePath, local_file
+from packline.store.files import FileEntry, StoreFiles, reading
 from packline.store.provenance import carried_columns, documents_schema, open_provenance_table
 from packline.store.report import Findings
 from packline.store.shard import Index
@@ -83,7 +82,7 @@ class ShardCounts:
 
 
 def check_file(
-    folder: StorePath,
+    files: StoreFiles,
     entry: FileEntry,
     findings: Findings,
     look: Callable[[memoryview], None] | None = None,
@@ -97,10 +96,8 @@ def check_file(
     """
     findings.files += 1
     found_sums = BlockSums(sums.block if sums is not None else None)
-    path = folder / entry.name
     try:
-        stat_file(path, folder)
-        with open(local_file(path), "rb", buffering=0) as file:
+        with open(files.local(entry), "rb", buffering=0) as file:
             size = file.seek(0, 2)
             if not findings.compare(entry.name, "size in bytes", entry.bytes, size):
                 return False
@@ -125,7 +122,7 @@ def check_file(
         if isinstance(error.__cause__, FileNotFoundError):
             findings.add(entry.name, "the file is missing", f"{entry.bytes:,} bytes", "nothing")
         else:
-            findings.add(entry.name, _without_path(error, path))
+            findings.add(entry.name, _without_path(error, files.path(entry.name)))
         return False
     except OSError as error:
         findings.add(entry.name, f"the file cannot be read: {error.strerror or error}")
@@ -140,13 +137,13 @@ def check_file(
     return findings.compare(entry.name, f"checksum{place}", entry.checksum, found)
 
 
-def _without_path(error: CorruptStore, path: StorePath) -> str:
+def _without_path(error: CorruptStore, path: str) -> str:
     """Message of an error without the file, which a finding names itself."""
     return str(error).removeprefix(f"cannot read {path}: ").removeprefix(f"{path}: ")
 
 
 def check_shard(
-    folder: StorePath, entry: ShardEntry, rules: TokenRules, origin: ShardOrigin | None, findings: Findings
+    files: StoreFiles, entry: ShardEntry, rules: TokenRules, origin: ShardOrigin | None, findings: Findings
 ) -> ShardCounts:
     """Check a shard and count its contents.
 
@@ -155,23 +152,23 @@ def check_shard(
     """
     counts = ShardCounts()
     tokens_file, index_file, documents_file, *loss_file, sums_file = entry.files
-    token_sums, index_sums, document_sums, *loss_sums = _read_sums(folder, sums_file, entry, findings)
-    whole = check_file(folder, index_file, findings, sums=index_sums)
-    index = _open_index(folder, entry, rules, findings)
+    token_sums, index_sums, document_sums, *loss_sums = _read_sums(files, sums_file, entry, findings)
+    whole = check_file(files, index_file, findings, sums=index_sums)
+    index = _open_index(files, index_file, entry, rules, findings)
     scan = _TokenScan(tokens_file.name, index, rules, findings, counts)
     findings.compare(tokens_file.name, "bytes", entry.tokens * rules.dtype.itemsize, tokens_file.bytes)
-    whole &= check_file(folder, tokens_file, findings, scan.take, token_sums)
-    if check_file(folder, documents_file, findings, sums=document_sums):
+    whole &= check_file(files, tokens_file, findings, scan.take, token_sums)
+    if check_file(files, documents_file, findings, sums=document_sums):
         # Only files with the right checksum are passed to a parser.
         _check_documents(
-            folder, entry, documents_file.name, index, origin, rules.least_text_bytes, findings, counts
+            files, entry, documents_file, index, origin, rules.least_text_bytes, findings, counts
         )
     else:
         whole = False
     for file, file_sums in zip(loss_file, loss_sums, strict=True):
         findings.compare(file.name, "bytes, one a token", entry.tokens, file.bytes)
         loss = _LossScan(file.name, findings)
-        whole &= check_file(folder, file, findings, loss.take, file_sums)
+        whole &= check_file(files, file, findings, loss.take, file_sums)
         counts.trained_tokens = loss.trained
     counts.complete = whole and index is not None
     findings.documents += counts.documents
@@ -179,21 +176,21 @@ def check_shard(
     return counts
 
 
-def check_files_of_shard(folder: StorePath, entry: ShardEntry, findings: Findings) -> None:
+def check_files_of_shard(files: StoreFiles, entry: ShardEntry, findings: Findings) -> None:
     """Check sizes and checksums of a shard's files, not their contents."""
-    *files, sums_file = entry.files
-    for file, sums in zip(files, _read_sums(folder, sums_file, entry, findings), strict=True):
-        check_file(folder, file, findings, sums=sums)
+    *others, sums_file = entry.files
+    for file, sums in zip(others, _read_sums(files, sums_file, entry, findings), strict=True):
+        check_file(files, file, findings, sums=sums)
 
 
 def _read_sums(
-    folder: StorePath, file: FileEntry, entry: ShardEntry, findings: Findings
+    files: StoreFiles, file: FileEntry, entry: ShardEntry, findings: Findings
 ) -> Sequence[BlockChecksums | None]:
     """Checksums of the blocks of each other file of the shard; None for each if they are damaged."""
     sizes = [other.bytes for other in entry.files if other is not file]
-    if not check_file(folder, file, findings):
+    if not check_file(files, file, findings):
         return [None] * len(sizes)
-    found = split_sums(np.fromfile(local_file(folder / file.name), np.uint8), sizes)
+    found = split_sums(np.fromfile(files.local(file), np.uint8), sizes)
     if found is not None:
         return found
     expected = 8 * sum(count_blocks(size, BLOCK) for size in sizes)
@@ -201,17 +198,19 @@ def _read_sums(
     return [None] * len(sizes)
 
 
-def _open_index(folder: StorePath, entry: ShardEntry, rules: TokenRules, findings: Findings) -> Index | None:
+def _open_index(
+    files: StoreFiles, file: FileEntry, entry: ShardEntry, rules: TokenRules, findings: Findings
+) -> Index | None:
     """Index of the shard, if it can be relied on to find documents."""
-    name = f"{entry.name}.idx"
+    name, path = file.name, files.path(file.name)
     try:
-        stat_file(folder / name)
+        data = files.map(file)
     except CorruptStore:
         return None  # reported already
     try:
-        index = Index(str(folder / name), map_file(folder / name))
+        index = Index(path, data)
     except CorruptStore as error:
-        findings.add(name, f"not a whole index: {str(error).removeprefix(f'{folder / name}')}")
+        findings.add(name, f"not a whole index: {str(error).removeprefix(path)}")
         return None
     good = findings.compare(name, "dtype", rules.dtype.name, index.dtype.name)
     good &= findings.compare(name, "documents", entry.documents, len(index))
@@ -377,9 +376,9 @@ class _TokenScan:
 
 
 def _check_documents(
-    folder: StorePath,
+    files: StoreFiles,
     entry: ShardEntry,
-    name: str,
+    file: FileEntry,
     index: Index | None,
     origin: ShardOrigin | None,
     least_text_bytes: int,
@@ -389,9 +388,10 @@ def _check_documents(
     """Check provenance: one row per document, of the right source, with the lengths of the index."""
     import pyarrow.compute as pc
 
+    name, path = file.name, files.path(file.name)
     try:
-        with reading(folder / name):
-            parquet = open_provenance_table(map_file(folder / name))
+        with reading(path):
+            parquet = open_provenance_table(files.map(file))
             carried = carried_columns(parquet.schema_arrow)
             if not parquet.schema_arrow.equals(documents_schema(carried)):
                 findings.add(name, "columns", str(documents_schema()), str(parquet.schema_arrow))
@@ -429,4 +429,4 @@ def _check_documents(
                         findings.add(name, "files", "inputs of the source", min(map(str, strange)))
                 row += len(table)
     except CorruptStore as error:
-        findings.add(name, f"not readable as Parquet: {_without_path(error, folder / name)}")
+        findings.add(name, f"not readable as Parquet: {_without_path(error, path)}")

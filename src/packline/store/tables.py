@@ -24,8 +24,7 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.fingerprint import hash_bytes
 from packline.sources.compression import Compression
-from packline.store.files import HINT, FileEntry, read_file, reading
-from packline.store.paths import StorePath
+from packline.store.files import HINT, FileEntry, StoreFiles, reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -185,7 +184,7 @@ class TableRows(Sequence[E], Generic[E]):
         return FileEntry(self.file, len(self.data), hash_bytes(self.data))
 
     @classmethod
-    def read(cls, folder: StorePath, entry: FileEntry) -> Self:
+    def read(cls, files: StoreFiles, entry: FileEntry) -> Self:
         """Read the table of a store.
 
         Raises:
@@ -194,7 +193,7 @@ class TableRows(Sequence[E], Generic[E]):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        data, path = read_file(folder, entry), folder / entry.name
+        data, path = files.read(entry), files.path(entry.name)
         with reading(path):
             table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
             table.validate(full=True)  # text is UTF-8
@@ -404,16 +403,14 @@ class Tables(msgspec.Struct, frozen=True):
         return self.shards.entry, self.inputs.entry, self.units.entry
 
 
-def read_tables(folder: StorePath, files: Sequence[FileEntry]) -> Tables:
+def read_tables(files: StoreFiles, entries: Sequence[FileEntry]) -> Tables:
     """Read the tables of a store.
 
     Args:
-        files: their entries in the manifest: shards, inputs, units.
+        entries: their entries in the manifest: shards, inputs, units.
 
     Raises:
         CorruptStore: one is damaged.
     """
-    shards, inputs, units = files
-    return Tables(
-        ShardRows.read(folder, shards), InputRows.read(folder, inputs), UnitRows.read(folder, units)
-    )
+    shards, inputs, units = entries
+    return Tables(ShardRows.read(files, shards), InputRows.read(files, inputs), UnitRows.read(files, units))

@@ -29,23 +29,22 @@ from packline.encoders.special_tokens import control_ids, resolve_boundary
 from packline.errors import CorruptStore, PacklineError, RecipeError, refuse_unknown_names
 from packline.ragged import dtype_for
 from packline.recipe import parse_columns
-from packline.store.files import list_folder
+from packline.store.files import StoreFiles, store_files
 from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import MANIFEST, Manifest, Receipt, splits_of
 from packline.store.manifest_check import read_manifest, read_manifest_file
-from packline.store.paths import StorePath, fresh_path, store_path
 from packline.store.receipts_check import ReceiptsCheck, check_rejects
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, check_file, check_shard
-from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER
+from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, UNIT_FILES
 from packline.store.walk import WHOLE, Slice, StoreUnit, check_units, units_of
 
 
-def check_kept_tokenizer(folder: StorePath, manifest: Manifest, findings: Findings) -> tuple[int, ...] | None:
+def check_kept_tokenizer(store: StoreFiles, manifest: Manifest, findings: Findings) -> tuple[int, ...] | None:
     """Check the tokenizer kept with a store; its control ids, or None if it cannot be read."""
     entry = manifest.tokenizer
-    whole = [check_file(folder, file, findings) for file in manifest.tokenizer_files]
+    whole = [check_file(store, file, findings) for file in manifest.tokenizer_files]
     name = f"{TOKENIZER}/tokenizer.json"
     files = {file.name: file for file in manifest.tokenizer_files}
     if name not in files:
@@ -54,7 +53,7 @@ def check_kept_tokenizer(folder: StorePath, manifest: Manifest, findings: Findin
     if not all(whole):
         return None
     try:
-        tokenizer = load_kept_tokenizer(folder, manifest.tokenizer_files)
+        tokenizer = load_kept_tokenizer(store, manifest.tokenizer_files)
         boundary = resolve_boundary(tokenizer, entry.eod, entry.bos)
         fingerprint, control = tokenizer.fingerprint, control_ids(tokenizer)
     except PacklineError as error:
@@ -81,7 +80,7 @@ COUNTED = ("documents", "tokens", "text_bytes", "eod_tokens", "bos_tokens", "tex
 
 @refuse_unknown_names
 def verify(
-    path: str | StorePath,
+    path: str | Path | StoreFiles,
     *,
     deep: bool = False,
     slice: Slice = WHOLE,
@@ -113,29 +112,27 @@ def verify(
     if not 0 <= slice[0] < slice[1]:
         raise RecipeError(f"the slice is {slice}: expected (i, n), with i from 0 to n-1")
     started = time.perf_counter()
-    folder = store_path(path)
-    if not isinstance(folder, Path):  # as it is there, not as it is in the cache
-        folder = fresh_path(folder)
+    files = store_files(path).fresh()  # as it is there, not as it is in the cache
     findings = Findings(slice)
-    manifest = _read_manifest(folder, findings)
+    manifest = _read_manifest(files, findings)
     if manifest is None:
         return findings.report(None, time.perf_counter() - started)
     findings.expect(_bytes_of(manifest, slice), on_progress)
-    control_ids = check_kept_tokenizer(folder, manifest, findings)
-    receipts = ReceiptsCheck(folder, manifest, findings)
+    control_ids = check_kept_tokenizer(files, manifest, findings)
+    receipts = ReceiptsCheck(files, manifest, findings)
     receipts.read(slice)
     if slice[0] == 0:
         receipts.check_together()
-    check = _UnitCheck(folder, manifest, control_ids or (), receipts.by_unit)
-    readable = set(chain.from_iterable(check_units(folder, manifest, check.run, findings, slice)))
+    check = _UnitCheck(files, manifest, control_ids or (), receipts.by_unit)
+    readable = set(chain.from_iterable(check_units(files, manifest, check.run, findings, slice)))
     if slice[0] == 0:
-        check_strays(folder, manifest, findings)
+        check_strays(files, manifest, findings)
     deep_report = None
     if deep and control_ids is not None:
         from packline.store.reencode_audit import reencode_audit
 
-        tokenizer = load_kept_tokenizer(folder, manifest.tokenizer_files)
-        deep_report = reencode_audit(folder, manifest, tokenizer, readable, receipts.pieces(), findings)
+        tokenizer = load_kept_tokenizer(files, manifest.tokenizer_files)
+        deep_report = reencode_audit(files, manifest, tokenizer, readable, receipts.pieces(), findings)
     return findings.report(deep_report, time.perf_counter() - started)
 
 
@@ -143,8 +140,7 @@ def _bytes_of(manifest: Manifest, slice: Slice) -> int:
     """Bytes that the check of a slice reads, but for the manifest."""
     if slice == WHOLE:
         return manifest.store_bytes
-    files = [*manifest.tokenizer_files, *manifest.tables]
-    read = sum(file.bytes for file in files)
+    read = sum(file.bytes for file in (*manifest.tokenizer_files, *manifest.tables))
     for unit in units_of(manifest, slice):
         read += sum(file.bytes for file in unit.files)
         if slice[0] and unit.receipt is not None:
@@ -152,20 +148,20 @@ def _bytes_of(manifest: Manifest, slice: Slice) -> int:
     return read if slice[0] else read + manifest.units.bytes_by_file()["receipt"]
 
 
-def _read_manifest(folder: StorePath, findings: Findings) -> Manifest | None:
+def _read_manifest(files: StoreFiles, findings: Findings) -> Manifest | None:
     """Manifest and tables; None, with the problems, if they cannot be read."""
     try:
-        listed = read_manifest_file(folder)
+        listed = read_manifest_file(files)
     except CorruptStore as error:
         findings.add(MANIFEST, str(error))
         return None
-    whole = [check_file(folder, table, findings) for table in listed.tables]
+    whole = [check_file(files, table, findings) for table in listed.tables]
     if not all(whole):
         return None
     try:
-        return read_manifest(folder)
+        return read_manifest(files)
     except CorruptStore as error:
-        named = (table.name for table in listed.tables if str(folder / table.name) in str(error))
+        named = (table.name for table in listed.tables if files.path(table.name) in str(error))
         findings.add(next(named, MANIFEST), str(error))
         return None
 
@@ -174,9 +170,9 @@ class _UnitCheck:
     """Check of one unit after another: its shards and rejects, and both with the ledger of its receipt."""
 
     def __init__(
-        self, folder: StorePath, manifest: Manifest, control: tuple[int, ...], receipts: dict[str, Receipt]
+        self, files: StoreFiles, manifest: Manifest, control: tuple[int, ...], receipts: dict[str, Receipt]
     ) -> None:
-        self._folder, self._receipts = folder, receipts
+        self._files, self._receipts = files, receipts
         self._imported, self._splits = manifest.imported_sources, splits_of(manifest.recipe)
         entry = manifest.tokenizer
         if manifest.recipe.special_tokens == "parse":
@@ -191,12 +187,12 @@ class _UnitCheck:
         # Imported documents may be in any split, may be empty, and may have control tokens anywhere.
         self._imported_rules = replace(self._rules, control_ids=(), least_text_bytes=0)
         names = source_names(manifest.recipe)
-        files: dict[str, set[str]] = {name: set() for name in names}
+        inputs: dict[str, set[str]] = {name: set() for name in names}
         for source, name in zip(manifest.inputs.names("source"), manifest.inputs.names("name"), strict=True):
-            files[source].add(name)
+            inputs[source].add(name)
         self._origins = {
             name: ShardOrigin(
-                name, source.label, frozenset(files[name]), tuple(parse_columns(source.columns or (), name))
+                name, source.label, frozenset(inputs[name]), tuple(parse_columns(source.columns or (), name))
             )
             for name, source in zip(names, manifest.recipe.sources, strict=True)
         }
@@ -211,7 +207,7 @@ class _UnitCheck:
             if shard.split not in self._splits and not is_imported:
                 expected = " or ".join(self._splits)
                 findings.add(MANIFEST, f"split of shard {shard.name}", expected, shard.split)
-            counted.append(check_shard(self._folder, shard, rules, origin, findings))
+            counted.append(check_shard(self._files, shard, rules, origin, findings))
         rejected = self._count_rejects(unit, findings)
         if receipt is not None:
             name = f"{RECEIPTS}/{unit.name}.json"
@@ -224,22 +220,20 @@ class _UnitCheck:
 
     def _count_rejects(self, unit: StoreUnit, findings: Findings) -> dict[str, int] | None:
         """Bad records by reason; None if the rejects are damaged."""
-        sizes = {
-            entry.name: entry.bytes for entry in unit.rejects if check_file(self._folder, entry, findings)
-        }
+        whole = [check_file(self._files, entry, findings) for entry in unit.rejects]
         if not unit.rejects:
             return {}
-        raw, lines = f"{REJECTS}/{unit.name}.raw", f"{REJECTS}/{unit.name}.jsonl"
-        if raw not in sizes or lines not in sizes:
+        if not all(whole) or len(whole) != len(UNIT_FILES) - 1:
             return None
-        return check_rejects(self._folder / lines, lines, sizes[raw], findings)
+        raw, lines = unit.rejects
+        return check_rejects(self._files.local(lines), lines.name, raw.bytes, findings)
 
 
-def check_strays(folder: StorePath, manifest: Manifest, findings: Findings) -> None:
+def check_strays(files: StoreFiles, manifest: Manifest, findings: Findings) -> None:
     """Report files that are named like the store's but not listed."""
     known = {entry.name for entry in manifest.files()}
     for place in ("", RECEIPTS, REJECTS, TOKENIZER):
-        for name in list_folder(folder, place):
+        for name in files.names_in(place):
             inner = name.rpartition("/")[2]
             if name not in known and (place or SHARD_FILE.fullmatch(inner)):
                 findings.add(name, "a stray file", "nothing", "a file that the manifest does not name")

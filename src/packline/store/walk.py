@@ -11,15 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from packline.storage.requests import in_threads
-from packline.store.files import FileEntry
+from packline.store.files import FileEntry, StoreFiles
 from packline.store.manifest import Manifest
-from packline.store.paths import StorePath
 from packline.store.report import Findings
 from packline.store.tables import ShardEntry, ShardRows
 
@@ -74,7 +72,7 @@ def units_of(manifest: Manifest, slice: Slice = WHOLE) -> Iterator[StoreUnit]:
 
 
 def check_units(
-    folder: StorePath,
+    files: StoreFiles,
     manifest: Manifest,
     check: Callable[[StoreUnit, Findings], T],
     findings: Findings,
@@ -94,7 +92,7 @@ def check_units(
 
     units = units_of(manifest, slice)
     # One file of a remote store is brought at a time, so that few are kept.
-    results = in_threads(check_one, units) if isinstance(folder, Path) else map(check_one, units)
+    results = in_threads(check_one, units) if files.is_local else map(check_one, units)
     for found, own in results:
         findings.include(own)
         yield found

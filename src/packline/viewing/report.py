@@ -324,7 +324,7 @@ def _largest(store: StoreReader) -> dict[str, list[range]]:
 def _sample(store: StoreReader, ranges: list[range]) -> Iterator[list[tuple[str, int]]]:
     """For each document, the texts between its control tokens with their numbers of store tokens."""
     control = np.array(
-        sorted(load_kept_tokenizer(store.place, store.manifest.tokenizer_files).special_tokens.values()),
+        sorted(load_kept_tokenizer(store.files, store.manifest.tokenizer_files).special_tokens.values()),
         np.int64,
     )
     ends = np.cumsum([len(one) for one in ranges])

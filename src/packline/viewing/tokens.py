@@ -36,10 +36,9 @@ from packline.errors import TokenizerError
 from packline.packing.batch import RowSource
 from packline.packing.layout import IGNORED
 from packline.packing.rows import Rows
-from packline.store.files import FileEntry, read_file
+from packline.store.files import FileEntry, StoreFiles
 from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.manifest import TokenizerEntry
-from packline.store.paths import StorePath
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
 from packline.viewing.columns import value_text
@@ -102,7 +101,7 @@ class Vocabulary:
         """
         entry = store.manifest.tokenizer
         files = store.tokenizer_file, store.manifest.tokenizer_files
-        return _of_folder(store.place, *files, msgspec.json.encode(entry))
+        return _of_store(store.files, *files, msgspec.json.encode(entry))
 
     def filled(self) -> np.ndarray:
         """True for each token with bytes, bool `[V]`."""
@@ -140,12 +139,12 @@ class Vocabulary:
 
 
 @lru_cache(maxsize=4)
-def _of_folder(
-    folder: StorePath, file: FileEntry, files: tuple[FileEntry, ...], entry_json: bytes
+def _of_store(
+    store: StoreFiles, file: FileEntry, files: tuple[FileEntry, ...], entry_json: bytes
 ) -> Vocabulary:
     entry = msgspec.json.decode(entry_json, type=TokenizerEntry)
-    read_file(folder, file)  # raises an error if it is damaged
-    tokenizer = load_kept_tokenizer(folder, files)
+    store.read(file)  # raises an error if it is damaged
+    tokenizer = load_kept_tokenizer(store, files)
     kind = "tiktoken" if entry.kind == "tiktoken" else tokenizer.kind
     found = Vocabulary.of_tokenizer(
         msgspec.structs.replace(tokenizer, name=entry.name, kind=kind), eod_id=entry.eod_id

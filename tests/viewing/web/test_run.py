@@ -148,6 +148,6 @@ def test_a_changed_run_shows_what_was_used_before_the_change(folder: Path) -> No
 
 def _rows_named(loader: packline.Loader, name: str, seq_len: int) -> packline.Rows:
     known = loader.schedule.sources.values()
-    found = next(one for one in known if (one.store.place.name, one.seq_len) == (name, seq_len))
+    found = next(one for one in known if (one.store.path.name, one.seq_len) == (name, seq_len))
     assert isinstance(found, packline.Rows)
     return found

@@ -86,7 +86,7 @@ def shared_bytes(view: DocumentView, parts: list[ExportPart], *, with_loss: bool
     for part in parts:
         if shard := shard_of(view.stream(part.split), part):
             files = [shard.file(ending) for ending in endings]
-            total += sum(found[1].bytes for found in files if found)
+            total += sum(found.bytes for found in files if found)
     return total
 
 
@@ -150,8 +150,7 @@ def _share(shard: SharedShard, target: Target, name: str, ending: str) -> bool:
     """Share a file of the shard, if it exists; return True if it does."""
     if (found := shard.file(ending)) is None:
         return False
-    path, entry = found
-    target.share(path, name, entry)
+    target.share_stored(shard.files, found, name)
     return True
 
 

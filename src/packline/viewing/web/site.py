@@ -39,8 +39,8 @@ from packline.packing.exclusions import ExclusionList
 from packline.packing.options import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
+from packline.store.files import StoreFiles, store_files
 from packline.store.kept_tokenizer import load_kept_tokenizer
-from packline.store.paths import StorePath, store_path
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.reader import StoreReader
 from packline.viewing.columns import ColumnBars, ColumnCounts, count_columns, measure_columns
@@ -82,9 +82,9 @@ class ServedRun:
         return cls(Path(path).name, Loader.from_file(path, prefetch=0))
 
     @property
-    def stores(self) -> list[StorePath]:
-        """Places of the stores that it reads."""
-        return [store.place for store in stores_of(self.loader)]
+    def stores(self) -> list[StoreFiles]:
+        """Files of the stores that it reads."""
+        return [store.files for store in stores_of(self.loader)]
 
 
 def address(path: str, **params: str | int | None) -> str:
@@ -93,7 +93,7 @@ def address(path: str, **params: str | int | None) -> str:
     return f"{path}?{urlencode(chosen)}" if chosen else path
 
 
-def uses_of(runs: Sequence[ServedRun], place: StorePath, document: int) -> tuple[tuple[str, Value], ...]:
+def uses_of(runs: Sequence[ServedRun], place: Path | str, document: int) -> tuple[tuple[str, Value], ...]:
     """Facts about the steps of each run that use a document of the store at a place."""
     facts: list[tuple[str, Value]] = []
     for order, run in enumerate(runs):
@@ -179,7 +179,7 @@ class SiteTokenizer:
     @classmethod
     def of_store(cls, store: StoreReader) -> SiteTokenizer:
         """Load the tokenizer kept with a store."""
-        tokenizer = load_kept_tokenizer(store.place, store.manifest.tokenizer_files)
+        tokenizer = load_kept_tokenizer(store.files, store.manifest.tokenizer_files)
         return cls(store.manifest.tokenizer.name, Vocabulary.of_store(store), tokenizer)
 
     @classmethod
@@ -227,13 +227,13 @@ class InvalidForm(RecipeError):
         return cls(Page(title, (form, *notes)), error)
 
 
-def distinct(paths: Sequence[StorePath]) -> list[str]:
+def distinct(paths: Sequence[str | Path]) -> list[str]:
     """Shortest distinct names of folders: the last part, and as many parts before it as necessary.
 
-    >>> distinct([Path("a/store"), Path("b/store"), Path("c")])
+    >>> distinct(["a/store", Path("b/store"), Path("c")])
     ['a/store', 'b/store', 'c']
     """
-    parts = [tuple(str(path.resolve()).split("/")) for path in paths]
+    parts = [tuple(store_files(path).address.split("/")) for path in paths]
 
     def name(own: tuple[str, ...], length: int) -> str:
         same = sum(other[-length:] == own[-length:] for other in parts)
@@ -272,7 +272,7 @@ class ServedStore:
 
     def __init__(self, store: StoreReader, choice: SiteTokenizer) -> None:
         self.store = store
-        self.name = store.place.name or str(store.place)
+        self.name = Path(store.place).name or str(store.place)
         self.provenance = ProvenanceCache(store)
         self.lengths: DocumentLengths | None = None
         """Lengths of documents; None until they are counted."""
@@ -367,15 +367,15 @@ class Site:
     ) -> None:
         self.runs = [ServedRun.open(path) for path in runs]
         """Runs, in the order of the command line."""
-        folders = [store_path(path) for path in stores]
-        folders += [path for run in self.runs for path in run.stores]
-        folders = list({path.resolve(): path for path in folders}.values())
+        places = [store_files(path) for path in stores]
+        places += [files for run in self.runs for files in run.stores]
+        places = list({files.address: files for files in places}.values())
         paths = [ExclusionList(path).path for path in exclusions]  # raises an error if one cannot be read
         self.exclusions = dict(zip(distinct(paths), map(str, paths), strict=True))
         """Paths of lists of documents by the names that addresses may use."""
         found: dict[str, SiteTokenizer] = {}
         self.stores: list[ServedStore] = []
-        for store in map(StoreReader, folders):
+        for store in map(StoreReader, places):
             fingerprint = store.manifest.tokenizer.fingerprint
             if fingerprint not in found:
                 found[fingerprint] = SiteTokenizer.of_store(store)
@@ -389,10 +389,10 @@ class Site:
         for one in self.tokenizers:
             one.encode("")  # so that the first page need not wait
 
-    def place_of(self, folder: str | StorePath) -> int:
+    def place_of(self, folder: str | Path) -> int:
         """Number of the store in a folder."""
-        wanted = store_path(folder).resolve()
-        return next(place for place, one in enumerate(self.stores) if one.store.place.resolve() == wanted)
+        wanted = store_files(folder).address
+        return next(place for place, one in enumerate(self.stores) if one.store.files.address == wanted)
 
     def wait(self, seconds: float) -> None:
         """Wait until lengths are counted, for at most this many seconds."""
