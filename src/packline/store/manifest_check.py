@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,8 @@ from packline.store.ledger import source_names
 from packline.store.manifest import FORMAT_VERSION, MANIFEST, READABLE, Manifest, ManifestFile
 from packline.store.tables import (
     INPUTS,
-    SHARD_FILES,
     SHARDS,
     TOKENIZER,
-    UNIT_FILES,
     UNITS,
     TableRows,
     read_tables,
@@ -57,11 +55,12 @@ def check_tables(files: StoreFiles, manifest: Manifest) -> None:
     Raises:
         CorruptStore: names the table and the first impossible value.
     """
-    rows = manifest.rows
-    sources = source_names(manifest.recipe)
-    _refuse(files.path(rows.shards.file), _wrong_shards(manifest, sources))
-    _refuse(files.path(rows.inputs.file), _wrong_inputs(manifest, sources))
-    _refuse(files.path(rows.units.file), _wrong_units(manifest, sources))
+    for rows, problems in (
+        (manifest.shards, _wrong_shards),
+        (manifest.inputs, _wrong_inputs),
+        (manifest.units, _wrong_units),
+    ):
+        _refuse(files.path(rows.file), problems(manifest))
 
 
 def _refuse(path: str, problems: Wrong) -> None:
@@ -94,92 +93,67 @@ def _wrong_values(manifest: ManifestFile) -> Wrong:
             yield "source of an import", "a source of the recipe", repr(name)
 
 
-def _wrong_shards(manifest: Manifest, sources: Sequence[str]) -> Wrong:
+def _wrong_shards(manifest: Manifest) -> Wrong:
     import pyarrow.compute as pc
 
     rows, totals = manifest.shards, manifest.totals
     table = rows.table
-    yield from _wrong_names("shard", rows, "name")
     yield from _unlisted("split of a shard", table["split"], SPLITS, " or ".join(SPLITS))
-    yield from _unlisted("source of a shard", table["source"], sources, "a source of the recipe")
+    yield from _wrong_rows("a shard", "shards", rows, totals.shards, manifest)
     named = pc.binary_join_element_wise(table["split"], table["unit"], "-")
-    for name, expected in _differing(table["name"], named):
+    if not table["name"].equals(named):
+        differs = pc.not_equal(table["name"], named)
+        name, expected = (column.filter(differs)[0].as_py() for column in (table["name"], named))
         yield "name of a shard", f"its split and its unit, {expected!r}", repr(name)
     for name in ("documents", "tokens"):
-        yield from _wrong_numbers(f"{name} of a shard", rows, name, getattr(totals, name))
-    yield from _wrong_sizes("shard", rows, list(SHARD_FILES))
-    if len(rows) != totals.shards:
-        yield "number of shards", f"{totals.shards:,}", f"{len(rows):,}"
+        if (found := int(rows.numbers(name).sum())) != (total := getattr(totals, name)):
+            yield f"{name} of a shard, in all", f"{total:,}", f"{found:,}"
 
 
-def _wrong_inputs(manifest: Manifest, sources: Sequence[str]) -> Wrong:
-    rows, totals = manifest.inputs, manifest.totals
-    yield from _unlisted("source of an input", rows.table["source"], sources, "a source of the recipe")
-    yield from _wrong_numbers("bytes of an input", rows, "bytes")
-    if len(rows) != totals.inputs:
-        yield "number of inputs", f"{totals.inputs:,}", f"{len(rows):,}"
+def _wrong_inputs(manifest: Manifest) -> Wrong:
+    yield from _wrong_rows("an input", "inputs", manifest.inputs, manifest.totals.inputs, manifest)
 
 
-def _wrong_units(manifest: Manifest, sources: Sequence[str]) -> Wrong:
-    rows, totals = manifest.units, manifest.totals
-    yield from _wrong_names("unit", rows, "unit")
-    yield from _unlisted("source of a unit", rows.table["source"], sources, "a source of the recipe")
-    yield from _wrong_sizes("unit", rows, list(UNIT_FILES))
-    if len(rows) != totals.units:
-        yield "number of units", f"{totals.units:,}", f"{len(rows):,}"
+def _wrong_units(manifest: Manifest) -> Wrong:
+    yield from _wrong_rows("a unit", "units", manifest.units, manifest.totals.units, manifest)
     own = sum(entry.bytes for entry in (*manifest.tokenizer_files, *manifest.tables))
-    if (found := manifest.rows.bytes + own) != totals.bytes:
-        yield "bytes of all files", f"{totals.bytes:,}", f"{found:,}"
+    if (found := manifest.rows.bytes + own) != manifest.totals.bytes:
+        yield "bytes of all files", f"{manifest.totals.bytes:,}", f"{found:,}"
 
 
-def _wrong_names(what: str, rows: TableRows[Any], column: str) -> Wrong:
+def _wrong_rows(one: str, many: str, rows: TableRows[Any], total: int, manifest: Manifest) -> Wrong:
+    """What is wrong in any table: names, sources, numbers, files, and the number of rows."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    names = rows.table[column]
-    plain = pc.match_substring_regex(names, rf"\A{PLAIN.pattern}\z")
-    if not pc.all(plain, min_count=0).as_py():
-        found = names.filter(pc.invert(plain))[0].as_py()
-        yield f"name of a {what}", "one plain component of a path", repr(found)
-    if pc.count_distinct(names).as_py() != len(names):
-        yield f"{what}s", "each once", f"{_repeated(names.to_pylist())!r} twice"
+    if rows.files:
+        names = rows.table[0]
+        plain = pc.match_substring_regex(names, rf"\A{PLAIN.pattern}\z")
+        if not pc.all(plain, min_count=0).as_py():
+            found = names.filter(pc.invert(plain))[0].as_py()
+            yield f"name of {one}", "one plain component of a path", repr(found)
+        if pc.count_distinct(names).as_py() != len(names):
+            yield many, "each once", f"{_repeated(names.to_pylist())!r} twice"
+    known = source_names(manifest.recipe)
+    yield from _unlisted(f"source of {one}", rows.table["source"], known, "a source of the recipe")
+    for field in rows.schema():
+        if field.type == pa.int64() and len(rows):
+            values = rows.numbers(field.name)
+            if int(values.min()) < 0:
+                yield f"{field.name} of {one}", "0 or more", f"{int(values.min()):,}"
+            elif float(values.sum(dtype="f8")) > MOST:
+                yield f"{field.name} of {one}", f"at most {MOST:,} in all", f"{int(values.max()):,}"
+    for kind in rows.files:
+        if not rows.table[f"{kind}_bytes"].is_null().equals(rows.table[f"{kind}_checksum"].is_null()):
+            yield f"{kind} of {one}", "bytes and checksum, or neither", "one of them"
+    if len(rows) != total:
+        yield f"number of {many}", f"{total:,}", f"{len(rows):,}"
 
 
 def _unlisted(what: str, column: pa.ChunkedArray, known: Sequence[str], expected: str) -> Wrong:
     for name in column.unique().to_pylist():
         if name not in known:
             yield what, expected, repr(name)
-
-
-def _differing(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Iterator[tuple[str, str]]:
-    import pyarrow.compute as pc
-
-    differs = pc.not_equal(one, other)
-    if pc.any(differs, min_count=0).as_py():
-        yield one.filter(differs)[0].as_py(), other.filter(differs)[0].as_py()
-
-
-def _wrong_numbers(what: str, rows: TableRows[Any], column: str, total: int | None = None) -> Wrong:
-    values = rows.numbers(column)
-    if not len(values):
-        found = 0
-    elif int(values.min()) < 0:
-        yield what, "0 or more", f"{int(values.min()):,}"
-        return
-    elif float(values.sum(dtype="f8")) > MOST:
-        yield what, f"at most {MOST:,} in all", f"{int(values.max()):,}"
-        return
-    else:
-        found = int(values.sum())
-    if total is not None and found != total:
-        yield f"{what}, in all", f"{total:,}", f"{found:,}"
-
-
-def _wrong_sizes(what: str, rows: TableRows[Any], kinds: Iterable[str]) -> Wrong:
-    for kind in kinds:
-        size, checksum = rows.table[f"{kind}_bytes"], rows.table[f"{kind}_checksum"]
-        yield from _wrong_numbers(f"{kind}_bytes of a {what}", rows, f"{kind}_bytes")
-        if not size.is_null().equals(checksum.is_null()):
-            yield f"{kind} of a {what}", "bytes and checksum, or neither", "one of them"
 
 
 def _repeated(names: Sequence[str]) -> str:

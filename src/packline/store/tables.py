@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from io import BytesIO
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
 import msgspec
@@ -55,6 +55,8 @@ UNIT_FILES = {
     "reject_entries": (f"{REJECTS}/", ".jsonl"),
 }
 """Files of a unit: the name of their columns, and the beginning and end of their names."""
+OPTIONAL = ("loss", "rejects", "reject_entries")
+"""Files that not every shard or unit has."""
 
 
 class ShardEntry(msgspec.Struct, frozen=True, gc=False):
@@ -127,27 +129,48 @@ class TableRows(Sequence[E], Generic[E]):
 
     file: ClassVar[str]
     """Name of the table's file."""
+    columns: ClassVar[dict[str, type]]
+    """Columns but those of files; the first is the name of a row."""
+    files: ClassVar[dict[str, tuple[str, str]]] = {}
+    """Files of a row, in order: two columns each; what is before and behind the name of the row."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table.combine_chunks()
 
     @classmethod
+    @cache
     def schema(cls) -> pa.Schema:
         """Columns of the table."""
-        return _schema(cls.file)
-
-    @classmethod
-    def of(cls, rows: Iterable[tuple[Any, ...]]) -> Self:
-        """Table of rows with values in the order of the columns."""
         import pyarrow as pa
 
-        schema, rows = cls.schema(), iter(rows)
+        types = {str: pa.string(), int: pa.int64()}
+        fields = [pa.field(name, types[kind], nullable=False) for name, kind in cls.columns.items()]
+        for file in cls.files:
+            fields.append(pa.field(f"{file}_bytes", pa.int64(), nullable=file in OPTIONAL))
+            fields.append(pa.field(f"{file}_checksum", pa.string(), nullable=file in OPTIONAL))
+        return pa.schema(fields)
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[tuple[Any, ...], Iterable[FileEntry]]]) -> Self:
+        """Table of rows: values in the order of the columns, and files."""
+        import pyarrow as pa
+
+        schema, listed = cls.schema(), (cls._listed(values, files) for values, files in rows)
         blocks = [schema.empty_table()]
-        while block := list(islice(rows, MADE)):  # few rows are values at the same time
+        while block := list(islice(listed, MADE)):  # few rows are values at the same time
             columns = zip(*block, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             blocks.append(pa.Table.from_arrays(arrays, schema=schema))
         return cls(pa.concat_tables(blocks))
+
+    @classmethod
+    def _listed(cls, values: tuple[Any, ...], files: Iterable[FileEntry]) -> tuple[Any, ...]:
+        """Values of all columns; None for bytes and checksum of a file that the row does not have."""
+        by_name = {file.name: (file.bytes, file.checksum) for file in files}
+        names = (f"{before}{values[0]}{behind}" for before, behind in cls.files.values())
+        found: list[tuple[Any, Any]] = [by_name.pop(name, (None, None)) for name in names]
+        assert not by_name, by_name
+        return (*values, *chain.from_iterable(found))
 
     @classmethod
     def joined(cls, tables: Sequence[Self]) -> Self:
@@ -200,9 +223,22 @@ class TableRows(Sequence[E], Generic[E]):
         check_schema(path, table.schema, cls.schema())
         return cls(table)
 
+    def bytes_by_file(self) -> dict[str, int]:
+        """Total bytes of each kind of file."""
+        return {kind: int(self.numbers(f"{kind}_bytes").sum()) for kind in self.files}
+
     @abstractmethod
-    def _entry(self, row: dict[str, Any]) -> E:
-        """Value of a row."""
+    def _entry(self, row: dict[str, Any], files: tuple[FileEntry, ...]) -> E:
+        """Value of a row, and of its files."""
+
+    def _value(self, row: dict[str, Any]) -> E:
+        name = row[next(iter(self.columns))]
+        files = (
+            FileEntry(f"{before}{name}{behind}", row[f"{kind}_bytes"], row[f"{kind}_checksum"])
+            for kind, (before, behind) in self.files.items()
+            if row[f"{kind}_bytes"] is not None
+        )
+        return self._entry(row, tuple(files))
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -215,7 +251,7 @@ class TableRows(Sequence[E], Generic[E]):
         places = range(len(self))[index]
         if isinstance(places, range):
             return tuple(map(self.__getitem__, places))
-        return self._entry({name: column[places].as_py() for name, column in self._columns.items()})
+        return self._value({name: column[places].as_py() for name, column in self._columns.items()})
 
     @cached_property
     def _columns(self) -> dict[str, pa.Array | pa.ChunkedArray]:
@@ -225,13 +261,10 @@ class TableRows(Sequence[E], Generic[E]):
 
     def __iter__(self) -> Iterator[E]:
         for batch in self.table.to_batches(max_chunksize=BLOCK):
-            yield from map(self._entry, batch.to_pylist())
+            yield from map(self._value, batch.to_pylist())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TableRows) and bool(self.table.equals(other.table))
-
-    def __hash__(self) -> int:
-        return hash(self.data)
 
     def __repr__(self) -> str:
         return f"<{len(self):,} rows of {self.file}>"
@@ -253,46 +286,22 @@ def check_schema(path: object, found: pa.Schema, expected: pa.Schema) -> None:
         raise CorruptStore(f"{path}: column {place}: expected {one}, found {other}", hint=HINT)
 
 
-@cache
-def _schema(kind: str) -> pa.Schema:
-    import pyarrow as pa
-
-    text, number = pa.string(), pa.int64()
-    files = SHARD_FILES if kind == SHARDS else UNIT_FILES if kind == UNITS else {}
-    optional = {"loss", "rejects", "reject_entries"}
-    columns = {
-        SHARDS: {"name": text, "unit": text, "source": text, "split": text, "documents": number}
-        | {"tokens": number},
-        INPUTS: {"source": text, "name": text, "bytes": number, "format": text, "compression": text}
-        | {"text": text, "checksum": text},
-        UNITS: {"unit": text, "source": text},
-    }[kind]
-    fields = [pa.field(name, type, nullable=False) for name, type in columns.items()]
-    for file in files:
-        fields.append(pa.field(f"{file}_bytes", number, nullable=file in optional))
-        fields.append(pa.field(f"{file}_checksum", text, nullable=file in optional))
-    return pa.schema(fields)
-
-
 class ShardRows(TableRows[ShardEntry]):
     """The shards of a store, in the order of its documents."""
 
     file = SHARDS
+    columns: ClassVar = dict.fromkeys(("name", "unit", "source", "split"), str) | {
+        "documents": int,
+        "tokens": int,
+    }
+    files: ClassVar = {kind: ("", ending) for kind, ending in SHARD_FILES.items()}
 
     @classmethod
     def from_entries(cls, shards: Iterable[tuple[str, str, ShardEntry]]) -> Self:
         """Table of shards, each with its unit and the name of its source."""
         return cls.of(
-            (
-                shard.name,
-                unit,
-                source,
-                shard.split,
-                shard.documents,
-                shard.tokens,
-                *_listed(shard.files, [f"{shard.name}{ending}" for ending in SHARD_FILES.values()]),
-            )
-            for unit, source, shard in shards
+            ((one.name, unit, source, one.split, one.documents, one.tokens), one.files)
+            for unit, source, one in shards
         )
 
     def by_split(self, column: str) -> dict[str, int]:
@@ -302,32 +311,22 @@ class ShardRows(TableRows[ShardEntry]):
         names = splits.dictionary.to_pylist()
         return {name: int(numbers[places == place].sum()) for place, name in enumerate(names)}
 
-    def bytes_by_file(self) -> dict[str, int]:
-        """Total bytes of each kind of file, by the end of its name."""
-        sizes = _sizes(self, SHARD_FILES)
-        return {ending: sizes[kind] for kind, ending in SHARD_FILES.items()}
-
-    def _entry(self, row: dict[str, Any]) -> ShardEntry:
-        name = row["name"]
-        files = tuple(
-            FileEntry(f"{name}{ending}", row[f"{kind}_bytes"], row[f"{kind}_checksum"])
-            for kind, ending in SHARD_FILES.items()
-            if row[f"{kind}_bytes"] is not None
-        )
-        return ShardEntry(name, row["split"], row["documents"], row["tokens"], files)
+    def _entry(self, row: dict[str, Any], files: tuple[FileEntry, ...]) -> ShardEntry:
+        return ShardEntry(row["name"], row["split"], row["documents"], row["tokens"], files)
 
 
 class InputRows(TableRows[InputEntry]):
     """The inputs of a store: the sources in the recipe's order, the files of each in order."""
 
     file = INPUTS
+    columns: ClassVar = dict.fromkeys(InputEntry.__struct_fields__, str) | {"bytes": int}
 
     @classmethod
     def from_entries(cls, inputs: Iterable[InputEntry]) -> Self:
         """Table of inputs."""
-        return cls.of(msgspec.structs.astuple(entry) for entry in inputs)
+        return cls.of((msgspec.structs.astuple(entry), ()) for entry in inputs)
 
-    def _entry(self, row: dict[str, Any]) -> InputEntry:
+    def _entry(self, row: dict[str, Any], files: tuple[FileEntry, ...]) -> InputEntry:
         return InputEntry(**row)
 
 
@@ -335,21 +334,13 @@ class UnitRows(TableRows[UnitEntry]):
     """The units of a store, sorted by name."""
 
     file = UNITS
+    columns: ClassVar = {"unit": str, "source": str}
+    files: ClassVar = UNIT_FILES
 
     @classmethod
     def from_entries(cls, units: Iterable[UnitEntry]) -> Self:
         """Table of units, which are sorted here."""
-        rows = cls.of(
-            (
-                entry.unit,
-                entry.source,
-                *_listed(
-                    (entry.receipt, *entry.rejects),
-                    [f"{begin}{entry.unit}{ending}" for begin, ending in UNIT_FILES.values()],
-                ),
-            )
-            for entry in units
-        )
+        rows = cls.of(((one.unit, one.source), (one.receipt, *one.rejects)) for one in units)
         return cls(rows.table.sort_by("unit"))
 
     @classmethod
@@ -357,32 +348,8 @@ class UnitRows(TableRows[UnitEntry]):
         """All rows of several tables, sorted."""
         return cls(super().joined(tables).table.sort_by("unit"))
 
-    def bytes_by_file(self) -> dict[str, int]:
-        """Total bytes of each kind of file: `receipt`, `rejects`, `reject_entries`."""
-        return _sizes(self, UNIT_FILES)
-
-    def _entry(self, row: dict[str, Any]) -> UnitEntry:
-        receipt, *rejects = (
-            FileEntry(f"{begin}{row['unit']}{ending}", row[f"{kind}_bytes"], row[f"{kind}_checksum"])
-            for kind, (begin, ending) in UNIT_FILES.items()
-            if row[f"{kind}_bytes"] is not None
-        )
-        return UnitEntry(row["unit"], row["source"], receipt, tuple(rejects))
-
-
-def _listed(files: Sequence[FileEntry], names: Sequence[str]) -> list[int | str | None]:
-    """Bytes and checksum of these names in turn; None for each that is not among the files."""
-    by_name = {file.name: file for file in files}
-    found: list[int | str | None] = []
-    for name in names:
-        file = by_name.pop(name, None)
-        found += [None, None] if file is None else [file.bytes, file.checksum]
-    assert not by_name, by_name
-    return found
-
-
-def _sizes(rows: TableRows[Any], kinds: Iterable[str]) -> dict[str, int]:
-    return {kind: int(rows.numbers(f"{kind}_bytes").sum()) for kind in kinds}
+    def _entry(self, row: dict[str, Any], files: tuple[FileEntry, ...]) -> UnitEntry:
+        return UnitEntry(row["unit"], row["source"], files[0], files[1:])
 
 
 class Tables(msgspec.Struct, frozen=True):

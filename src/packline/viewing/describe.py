@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packline.store.tables import SHARD_FILES
 from packline.viewing.columns import ColumnCounts, column_table
 from packline.viewing.page import (
     Bar,
@@ -102,7 +103,7 @@ def _disk(store: StoreReader) -> str:
     """Shards and bytes of a store, by kind of file."""
     manifest = store.manifest
     kinds = manifest.shards.bytes_by_file()
-    parts = [f"{kind} {size(count)}" for kind, count in kinds.items() if count]
+    parts = [f"{ending} {size(kinds[kind])}" for kind, ending in SHARD_FILES.items() if kinds[kind]]
     units = manifest.units.bytes_by_file()
     if rejects := units["rejects"] + units["reject_entries"]:
         parts.append(f"rejects {size(rejects)}")
