@@ -83,10 +83,10 @@ def is_web(uri: str) -> bool:
 
 
 class Clients:
-    """Clients of one bucket or container.
+    """Clients of one folder of an object store; names are relative to it.
 
     Args:
-        place: URI of the store; only its scheme and bucket are used here. Of a web server: its address.
+        place: URI of the folder. Of a web server: its address.
     """
 
     def __init__(self, place: str) -> None:
@@ -94,38 +94,32 @@ class Clients:
         self._clients: dict[int, Any] = {}
         self._process = 0
 
-    def reader(self) -> Any:
-        """Client for reading and listing."""
-        return self._client(0)
-
-    def writer(self, size: int) -> Any:
-        """Client for an upload of `size` bytes."""
-        return self._client(upload_seconds(size))
-
-    def _client(self, seconds: int) -> Any:
-        module = obstore()
+    def client(self, size: int | None = None) -> Any:
+        """Client for an upload of `size` bytes, or for reading and listing."""
+        obstore()
+        seconds = READ_SECONDS if size is None else upload_seconds(size)
         if self._process != os.getpid():
             self._clients, self._process = {}, os.getpid()
         if seconds not in self._clients:
-            self._clients[seconds] = self._make(module, seconds)
+            self._clients[seconds] = self._make(seconds)
         return self._clients[seconds]
 
-    def _make(self, module: Any, seconds: int) -> Any:
+    def _make(self, seconds: int) -> Any:
         from obstore import store as stores
 
         plain = is_web(self.bucket) or self.endpoint().startswith("http://")
-        options: dict[str, Any] = {"connect_timeout": timedelta(seconds=10), "allow_http": plain}
-        if seconds:
-            options["timeout"] = timedelta(seconds=seconds)
-        else:
-            options |= {
-                "timeout": timedelta(seconds=READ_SECONDS),
-                "read_timeout": timedelta(seconds=STALL_SECONDS),
-            }
+        options: dict[str, Any] = {
+            "connect_timeout": timedelta(seconds=10),
+            "timeout": timedelta(seconds=seconds),
+            "allow_http": plain,
+        }
+        if seconds == READ_SECONDS:
+            options["read_timeout"] = timedelta(seconds=STALL_SECONDS)
         retry: Any = {"retry_timeout": timedelta(seconds=RETRY_SECONDS)}
         common: dict[str, Any] = {"client_options": options, "retry_config": retry}
         if is_web(self.bucket):
             return stores.HTTPStore.from_url(self.bucket, **common)
+        common["prefix"] = self.key or None
         if self.scheme == "gs":
             return stores.GCSStore(self.bucket, **common)
         if self.scheme == "az":

@@ -16,7 +16,6 @@ from __future__ import annotations
 import mmap
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +32,7 @@ from packline.storage.requests import (
     PATIENCE_SECONDS,
     Pauses,
     is_missing_bucket,
+    map_in_threads,
     may_pass,
     status_of,
     store_error,
@@ -73,16 +73,8 @@ class ObjectFolder:
         self.one_writer = one_writer
         self._reached = False
         self._clients = Clients(place)
-        self._start = f"{self._clients.key}/" if self._clients.key else ""
 
-    def client(self) -> Any:
-        """Client for reading and listing."""
-        return self._clients.reader()
-
-    def _key(self, name: str) -> str:
-        return self._start + name if name else self._clients.key
-
-    def request(self, action: str, name: str, request: Callable[[], T]) -> T:
+    def _request(self, action: str, name: str, request: Callable[[], T]) -> T:
         """Result of a request, which is made again while its failure may pass.
 
         The client itself repeats what it can for a few seconds, in which Python hears no Ctrl-C. So its time
@@ -128,7 +120,7 @@ class ObjectFolder:
                 items = None
                 raise
 
-        while (item := self.request(action, name, following)) is not None:
+        while (item := self._request(action, name, following)) is not None:
             yield item
 
     def _get(self, name: str, start: int, stop: int | None) -> Any | None:
@@ -137,7 +129,7 @@ class ObjectFolder:
         if start or stop is not None:
             options["range"] = {"offset": start} if stop is None else (start, stop)
         try:
-            return obstore().get(self.client(), self._key(name), options=options)
+            return obstore().get(self._clients.client(), name, options=options)
         except Exception as error:
             if status_of(error) == 416:
                 return None
@@ -155,7 +147,7 @@ class ObjectFolder:
                 raise ValueError(f"Requested {start}..{stop}, got {len(data)}")
             return facts, data
 
-        return self.request("read", name, request)
+        return self._request("read", name, request)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """See `Storage.read`."""
@@ -175,32 +167,32 @@ class ObjectFolder:
     def facts(self, name: str) -> FileFacts | None:
         """See `Storage.facts`."""
         try:
-            return self.request("read", name, lambda: self._head(name))
+            return self._request("read", name, lambda: self._head(name))
         except FileNotFoundError:
             return None
 
     def _head(self, name: str) -> FileFacts:
-        found = obstore().get(self.client(), self._key(name), options={"head": True})
+        found = obstore().get(self._clients.client(), name, options={"head": True})
         return _facts(name, found.meta, found.attributes)
 
     def walk(self, folder: str = "") -> Iterator[FileFacts]:
         """See `Storage.walk`."""
-        last, skip = "", len(self._start)
+        last = None
 
         def pages() -> Iterator[Any]:
-            key = self._key(folder) or None
-            return iter(obstore().list(self.client(), key, offset=last or None, chunk_size=LISTED))
+            client = self._clients.client()
+            return iter(obstore().list(client, folder or None, offset=last, chunk_size=LISTED))
 
         for page in self._stream("list", folder, pages):
             for meta in page:
                 last = meta["path"]
-                yield _facts(last[skip:], meta, {})
+                yield _facts(last, meta, {})
 
     def list(self, folder: str) -> list[str]:
         """See `Storage.list`."""
-        key = self._key(folder) or None
-        found = self.request("list", folder, lambda: obstore().list_with_delimiter(self.client(), key))
-        names = (meta["path"][len(self._start) :] for meta in found["objects"])
+        client = self._clients.client()
+        found = self._request("list", folder, lambda: obstore().list_with_delimiter(client, folder or None))
+        names = (meta["path"] for meta in found["objects"])
         return sorted(name for name in names if not name.rpartition("/")[2].startswith("."))
 
     def put_new(self, name: str, data: bytes) -> bool:
@@ -209,16 +201,9 @@ class ObjectFolder:
 
     def put_files(self, files: Mapping[str, Path]) -> None:
         """See `Storage.put_files`; the local files are deleted after the last upload."""
-        if not files:
-            return
-        with ThreadPoolExecutor(min(UPLOADS, len(files))) as threads:
-            uploads = [threads.submit(self.upload, name, path) for name, path in files.items()]
-            try:
-                for upload in uploads:
-                    upload.result()
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                raise
+        threads = min(UPLOADS, len(files))
+        for _ in map_in_threads(lambda one: self.upload(*one), files.items(), threads, "packline-upload"):
+            pass
         for path in files.values():
             path.unlink(missing_ok=True)
 
@@ -273,7 +258,7 @@ class ObjectFolder:
                 )
             return False
 
-        return self.request("write", name, create)
+        return self._request("write", name, create)
 
     def _put(self, name: str, data: bytes | memoryview, checksum: str) -> None:
         """Put an object if there is none.
@@ -285,8 +270,8 @@ class ObjectFolder:
         if self.one_writer and self.facts(name) is not None:
             raise module.exceptions.AlreadyExistsError
         module.put(
-            self._clients.writer(len(data)),
-            self._key(name),
+            self._clients.client(len(data)),
+            name,
             data,
             mode="overwrite" if self.one_writer else "create",
             attributes={CHECKSUM: checksum},
@@ -295,18 +280,18 @@ class ObjectFolder:
 
     def delete(self, names: Iterable[str]) -> None:
         """See `Storage.delete`."""
-        keys = [self._key(name) for name in names]
-        for start in range(0, len(keys), LISTED):
-            part = keys[start : start + LISTED]
+        every = [*names]
+        for start in range(0, len(every), LISTED):
+            part = every[start : start + LISTED]
             try:
                 self._delete(part)
             except FileNotFoundError:  # some stores report it, and may have left the others
-                for key in part:
+                for name in part:
                     with suppress(FileNotFoundError):
-                        self._delete([key])
+                        self._delete([name])
 
-    def _delete(self, keys: Sequence[str]) -> None:
-        self.request("delete", "", lambda: obstore().delete(self.client(), keys))
+    def _delete(self, names: Sequence[str]) -> None:
+        self._request("delete", "", lambda: obstore().delete(self._clients.client(), names))
 
 
 def _facts(name: str, meta: Any, attributes: Mapping[str, str]) -> FileFacts:
