@@ -17,7 +17,7 @@ import msgspec
 from packline.errors import CorruptStore, PacklineError, StoreError, StoreNotFound
 from packline.fingerprint import hash_bytes
 from packline.formats.export_record import RECORD, read_record
-from packline.storage.copying import CopiedFile, Copier, forget_waiting
+from packline.storage.copying import Copier, forget_waiting
 from packline.storage.local import Link, LocalFolder
 from packline.storage.objects import ObjectFolder, probe
 from packline.storage.places import is_remote, join, open_results, open_storage
@@ -174,9 +174,7 @@ class _at_hand:
             error.message = error.message.replace(name, self._storage.place)
 
 
-def _files(
-    reading: Storage, found: list[FileFacts], listed: list[FileEntry], record: str
-) -> list[CopiedFile]:
+def _files(reading: Storage, found: list[FileFacts], listed: list[FileEntry], record: str) -> list[FileFacts]:
     """Files to copy before the record, in order of name.
 
     Raises:
@@ -193,7 +191,7 @@ def _files(
             )
     checksums = {entry.name: entry.checksum for entry in listed}
     return [
-        CopiedFile(facts.name, facts.size, checksums.get(facts.name, ""))
+        msgspec.structs.replace(facts, checksum=checksums.get(facts.name, ""))
         for facts in found
         if facts.name != record
     ]

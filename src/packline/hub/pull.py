@@ -23,7 +23,7 @@ import msgspec
 
 from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_names
 from packline.hub.pushable import CARD, PULLED, RECORDS, Kind, pushable_kind, read_pushable
-from packline.hub.repository import Repository, parse_repository, same_bytes, with_patience
+from packline.hub.repository import DOWNLOADS, Repository, parse_repository, same_bytes, with_patience
 from packline.storage.hub_inputs import address, hub_errors, local_name
 from packline.storage.inputs import is_hidden
 from packline.storage.local import LocalFolder
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from huggingface_hub import HfUri, RepoFile
 
 TABLES = (SHARDS, INPUTS, UNITS)
-THREADS = 8
 PULLING = f"{WORK}/pull"
 """Folder of what is fetched, in OUT."""
 HIDDEN = [CARD, ".*", "*/.*"]
@@ -251,7 +250,7 @@ class _Pull:
                 )
 
     def _damaged(self, paths: list[str]) -> list[str]:
-        with ThreadPoolExecutor(THREADS) as pool:
+        with ThreadPoolExecutor(DOWNLOADS) as pool:
             return [path for path, found in zip(paths, pool.map(self._problem, paths), strict=True) if found]
 
     def _problem(self, path: str) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 BRANCH = "main"
 DOWNLOADS = 8
-"""Files that are fetched at once."""
+"""Files that are fetched, or compared, at once."""
 TIMEOUT_SECONDS = 10.0
 """Time for the first answer of the hub, after which it counts as unreachable."""
 WAITS = (1.0, 2.0, 4.0, 8.0)

@@ -52,7 +52,7 @@ def detect_compression(head: bytes) -> Compression:
 
 
 class DecompressedStream:
-    """Decompressed bytes of a file, which must be at its beginning.
+    """Decompressed bytes of a file, which must be at its beginning; of one without compression, its bytes.
 
     Attributes:
         problem: the error if the stream ended too early; known once `read` has returned b"".
@@ -95,7 +95,7 @@ class DecompressedStream:
         return count
 
     def checksum(self) -> str:
-        """Checksum of the compressed bytes read so far."""
+        """Checksum of the bytes of the file that were read so far."""
         return str(self._hasher.hexdigest())
 
     def _advance(self) -> None:
@@ -108,6 +108,9 @@ class DecompressedStream:
             self._ended = True
             if self._decompressor is not None:
                 self._fail("truncated_stream", f"the {self._compression} stream ends inside a frame")
+            return
+        if not self._compression:
+            self._ready, self._pending = self._pending, memoryview(b"")
             return
         if self._decompressor is None:
             if self._compression == "gzip" and self._pending[0] == 0:  # padding behind a member

@@ -237,7 +237,7 @@ def _is_utf8(head: bytes) -> bool:
 def _long_head(file: InputFile, ended: Callable[[bytes], bool]) -> bytes:
     """The start of a file up to the end of its first record, which is long."""
     with file.open() as raw:
-        stream = DecompressedStream(raw, file.compression) if file.compression else raw
+        stream = DecompressedStream(raw, file.compression)
         parts: list[bytes] = []
         while sum(map(len, parts)) < LONGEST_FIRST_RECORD and (data := stream.read(1 << 20)):
             parts.append(data)

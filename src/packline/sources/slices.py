@@ -15,18 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import BinaryIO, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from packline.fingerprint import Hasher
 from packline.recipe import Source
-from packline.sources.batch import BATCH_BYTES, CUT_BYTES, Batch, Block, Reason
+from packline.sources.batch import BATCH_BYTES, CUT_BYTES, Batch, Block
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile, check_assumed
 from packline.sources.lines import read_lines
 from packline.sources.reader import Span, decode_blocks, delimiter_of, read_span
-from packline.storage.inputs import read_fully
 
 T = TypeVar("T", Batch, Block)
 
@@ -70,9 +69,9 @@ def read_slices(
         return
     with file.open(0, file.size) as raw:
         check_assumed(file, source, raw)
-        stream = _Stream(raw, file)
+        stream = DecompressedStream(raw, file.compression)
         blocks = read_lines(
-            stream.fill,
+            stream.readinto,
             0,
             delimiter=delimiter_of(file, source),
             max_bytes=max_document_bytes,
@@ -167,27 +166,3 @@ class _Cutter(Generic[T]):
                 return
             size += fresh
             yield part
-
-
-class _Stream:
-    """Bytes of a file, decompressed if necessary, with a checksum of the bytes of the file."""
-
-    def __init__(self, raw: BinaryIO, file: InputFile) -> None:
-        self._hasher = Hasher()
-        self._raw = raw
-        self._stream = DecompressedStream(raw, file.compression) if file.compression else None
-
-    def fill(self, view: memoryview) -> int:
-        if self._stream is not None:
-            return self._stream.readinto(view)
-        data = read_fully(self._raw, len(view))
-        self._hasher.update(data)
-        view[: len(data)] = data
-        return len(data)
-
-    def checksum(self) -> str:
-        return self._stream.checksum() if self._stream else str(self._hasher.hexdigest())
-
-    @property
-    def problem(self) -> tuple[Reason, str] | None:
-        return self._stream.problem if self._stream else None

@@ -36,15 +36,6 @@ WAITING = ".copying"
 """Folder of a local target with files that are on their way."""
 
 
-class CopiedFile(msgspec.Struct, frozen=True):
-    """A file to copy."""
-
-    name: str
-    size: int
-    checksum: str = ""
-    """xxh3-128 by which it is known; empty if nothing lists it."""
-
-
 class CopyCounts(msgspec.Struct):
     """Counts of a copy."""
 
@@ -90,8 +81,11 @@ class Copier:
         self._stopped = threading.Event()
         self._scratch = Path()
 
-    def run(self, files: Sequence[CopiedFile]) -> None:
+    def run(self, files: Sequence[FileFacts]) -> None:
         """Copy files; all are durable on return.
+
+        Args:
+            files: with the checksum by which each is known, if anything lists it.
 
         Raises:
             StoreError: the target has one with other bytes, or a storage cannot be reached.
@@ -128,7 +122,7 @@ class Copier:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _link_files(self, source: LocalFolder, target: LocalFolder, files: Sequence[CopiedFile]) -> None:
+    def _link_files(self, source: LocalFolder, target: LocalFolder, files: Sequence[FileFacts]) -> None:
         waiting: dict[str, Path] = {}
         for number, file in enumerate(files):
             if self._found(file):
@@ -142,7 +136,7 @@ class Copier:
         for file in files:
             self._count(file, file.size)
 
-    def _copy(self, file: CopiedFile) -> None:
+    def _copy(self, file: FileFacts) -> None:
         if self._stopped.is_set():
             return
         if self._found(file):
@@ -161,7 +155,7 @@ class Copier:
             self._read_back(file)
         self._count(file, sent)
 
-    def _found(self, file: CopiedFile) -> bool:
+    def _found(self, file: FileFacts) -> bool:
         """True if the target has the file.
 
         Raises:
@@ -180,7 +174,7 @@ class Copier:
             self.counts.found_files += 1
         return True
 
-    def _download(self, file: CopiedFile) -> Path:
+    def _download(self, file: FileFacts) -> Path:
         """Local copy of a file, of the expected checksum."""
         before = None if file.checksum else self.source.facts(file.name)
         expected = before.checksum if before is not None else file.checksum
@@ -206,7 +200,7 @@ class Copier:
         self._refuse_other(file, expected, hasher.hexdigest())
         return path
 
-    def _read_back(self, file: CopiedFile) -> None:
+    def _read_back(self, file: FileFacts) -> None:
         """Compare a file of the target with the source by reading it."""
         expected = file.checksum or checksum_of(self.source, file.name)
         if (found := hash_contents(self.target, file.name, file.size)) != expected:
@@ -215,7 +209,7 @@ class Copier:
                 hint="delete it and run the same command again",
             )
 
-    def _refuse_other(self, file: CopiedFile, expected: str, found: str) -> None:
+    def _refuse_other(self, file: FileFacts, expected: str, found: str) -> None:
         if found != expected:
             raise CorruptStore(
                 f"{join(self.source.place, file.name)} is damaged: expected {expected}, found {found}",
@@ -227,7 +221,7 @@ class Copier:
             with self._lock:
                 self._on_bytes(size)
 
-    def _count(self, file: CopiedFile, unheard: int) -> None:
+    def _count(self, file: FileFacts, unheard: int) -> None:
         with self._lock:
             self.counts.files += 1
             self.counts.bytes += file.size

@@ -27,7 +27,7 @@ import msgspec
 
 from packline.errors import HubError, InputError, PacklineError, RecipeError, StoreError
 from packline.storage.inputs import MAGIC
-from packline.storage.protocol import FileFacts
+from packline.storage.protocol import FileFacts, Storage
 
 if TYPE_CHECKING:
     from huggingface_hub import HfUri, RepoFile
@@ -313,7 +313,7 @@ def read_only(place: str) -> StoreError:
     )
 
 
-class HubFiles:
+class HubFiles(Storage):
     """Files of a dataset at one commit, as a `Storage` for reading.
 
     Args:
@@ -321,7 +321,7 @@ class HubFiles:
     """
 
     def __init__(self, place: str) -> None:
-        self.place, self.folder = place.rstrip("/"), None
+        self.place = place.rstrip("/")
 
     @cached_property
     def _root(self) -> HfUri:
@@ -352,10 +352,6 @@ class HubFiles:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """See `Storage.read`."""
         return b"" if stop is not None and stop <= start else self.get(name, start, stop)[1]
-
-    def read_parts(self, name: str, start: int, stop: int) -> Iterator[bytes]:
-        """See `Storage.read_parts`."""
-        yield self.read(name, start, stop)
 
     def facts(self, name: str) -> FileFacts | None:
         """See `Storage.facts`."""

@@ -22,7 +22,7 @@ from typing import Literal
 
 from packline.errors import OutOfSpace, PacklineError
 from packline.fingerprint import Hasher, hash_bytes
-from packline.storage.protocol import FileFacts, other_content
+from packline.storage.protocol import FileFacts, Storage, other_content
 
 MANY = 16
 """Largest number of files that are synced one by one."""
@@ -132,7 +132,7 @@ def _waiting_file(path: Path, data: bytes) -> Iterator[Path]:
         waiting.unlink(missing_ok=True)
 
 
-class LocalFolder:
+class LocalFolder(Storage):
     """A folder on a local disk, as a `Storage`.
 
     >>> import tempfile
@@ -151,10 +151,6 @@ class LocalFolder:
             if start:
                 file.seek(start)
             return file.read() if stop is None else file.read(max(stop - start, 0))
-
-    def read_parts(self, name: str, start: int, stop: int) -> Iterator[bytes]:
-        """See `Storage.read_parts`."""
-        yield self.read(name, start, stop)
 
     def facts(self, name: str) -> FileFacts | None:
         """See `Storage.facts`."""

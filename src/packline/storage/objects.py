@@ -52,7 +52,7 @@ LARGEST_BYTES = 5 << 30
 """Largest object of a single put."""
 
 
-class ObjectFolder:
+class ObjectFolder(Storage):
     """A folder of an object store.
 
     Nothing is read or written before the first call, and clients are made anew in each process.
@@ -65,8 +65,6 @@ class ObjectFolder:
     Raises:
         StoreError: not the URI of an object store.
     """
-
-    folder: Path | None = None
 
     def __init__(self, place: str, *, one_writer: bool = False) -> None:
         self.place = without_secrets(place).rstrip("/")

@@ -51,15 +51,13 @@ class ReadableStorage(Protocol):
 class Storage(Protocol):
     """Files by name; names are relative paths with `/`.
 
-    To add a storage, implement this protocol, and open it in `storage.places`.
+    To add a storage, inherit from this protocol, and open it in `storage.places`.
     """
 
     place: str
     """Path or URI, for messages; never a secret."""
-
-    @property
-    def folder(self) -> Path | None:
-        """Local folder of the files; None where each is reached by a request."""
+    folder: Path | None = None
+    """Local folder of the files; None where each is reached by a request."""
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes `start` to `stop` of a file; to its end by default, fewer where it ends before.
@@ -70,12 +68,8 @@ class Storage(Protocol):
         """
 
     def read_parts(self, name: str, start: int, stop: int) -> Iterator[bytes | memoryview]:
-        """The same bytes in parts, as they arrive.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            StoreError: the storage cannot be reached or refuses.
-        """
+        """The same bytes in parts, as they arrive."""
+        yield self.read(name, start, stop)
 
     def facts(self, name: str) -> FileFacts | None:
         """Size and state of a file; None if there is none."""

@@ -157,18 +157,10 @@ class RangedFile(io.RawIOBase):
             wanted -= len(parts[-1])
         return b"".join(parts)
 
-    def readall(self) -> bytes:
-        """All bytes from here."""
-        return self.read()
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move; nothing is read."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = max(base + offset, 0)
-        return self._at
-
-    def tell(self) -> int:
-        """Position."""
         return self._at
 
     def readable(self) -> bool:
