@@ -24,8 +24,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("case", choices=CASES)
     arguments = parser.parse_args()
-    from packline.packing.documents import Selection
     from packline.packing.options import DocumentFilter
+    from packline.packing.selection import Selection
     from packline.store.reader import StoreReader
 
     settings: dict[str, Any] = {**CASES[arguments.case]}

@@ -11,8 +11,8 @@ from benchmarks import selecting
 from benchmarks.render import render
 from benchmarks.results import load_results, new_results, save_results
 from benchmarks.selecting import CASES, LISTED, make_large_store, measure_selecting
-from packline.packing.documents import Selection
 from packline.packing.options import DocumentFilter
+from packline.packing.selection import Selection
 
 
 def test_every_case_is_measured_in_a_fresh_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

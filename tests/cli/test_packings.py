@@ -13,9 +13,9 @@ from tests.packing import by_hand
 
 from packline.facade import Store
 from packline.packing import best_fit
-from packline.packing.documents import Selection
 from packline.packing.options import DocumentFilter
 from packline.packing.packer import Counts
+from packline.packing.selection import Selection
 from packline.testing import make_store
 
 WEB, BOOKS, VAL = [5, 9, 3, 3, 8, 30, 1] * 4, [41, 17, 2], [6, 6]

@@ -15,8 +15,8 @@ from tests.store.stores import edit_tokens, relist
 
 from packline.errors import CorruptStore
 from packline.formats.token_stream import TokenStream
-from packline.packing.documents import Selection
 from packline.packing.options import DocumentFilter
+from packline.packing.selection import Selection
 from packline.testing import document_tokens, make_store
 
 

@@ -21,9 +21,9 @@ from packline.formats.export import Exported
 from packline.formats.format import ROW_FORMATS, get_format
 from packline.formats.row_view import RowView
 from packline.packing.batch import FIELDS
-from packline.packing.documents import Selection
 from packline.packing.options import DocumentFilter
 from packline.packing.row import untrained_rows
+from packline.packing.selection import Selection
 from packline.packing.stats import compare_packings
 
 LENGTH = 10

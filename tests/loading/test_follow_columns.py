@@ -23,7 +23,7 @@ from packline.facade import Store
 from packline.loading import follow as module
 from packline.loading.follow import follow
 from packline.loading.loader import Loader
-from packline.packing.filtering import Filters
+from packline.packing.selection import Filters
 from packline.recipe import Recipe, Source
 
 

@@ -21,10 +21,10 @@ from packline.errors import CorruptStore
 from packline.packing import best_fit
 from packline.packing.best_fit import BestFit, best_fit_counts, make_plan, plan_fingerprint
 from packline.packing.cache import PLAN, PlanFile, save_arrays
-from packline.packing.documents import Selection
 from packline.packing.fit import Fit, fit
 from packline.packing.options import DocumentFilter
 from packline.packing.packer import Spans
+from packline.packing.selection import Selection
 from packline.testing import make_store
 
 

@@ -24,10 +24,11 @@ from tests.store.stores import relist
 
 from packline.errors import CorruptStore
 from packline.facade import Store
-from packline.packing import documents, offsets
+from packline.packing import offsets
+from packline.packing import selection as choosing
 from packline.packing.concat import Concat
-from packline.packing.documents import Selection
 from packline.packing.options import DocumentFilter
+from packline.packing.selection import Selection
 from packline.testing import make_store
 
 SETTINGS = st.fixed_dictionaries(
@@ -115,7 +116,7 @@ def test_counts_over_several_blocks_and_both_ways_to_find(
     flat = [length for shard in shards for length in shard]
     lengths = {number: n for number, n in enumerate(flat) if n >= settings.get("min_tokens", 0)}
     monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 0)
-    monkeypatch.setattr("packline.packing.documents.BLOCK", 48)
+    monkeypatch.setattr("packline.packing.selection.BLOCK", 48)
     monkeypatch.setattr(Selection.blocks, "__defaults__", (48,))
     mapped = Concat(Selection(Store(store.path), DocumentFilter(**settings)), 64)  # type: ignore[arg-type]
     assert all_tokens(mapped) == expected
@@ -125,7 +126,7 @@ def test_counts_over_several_blocks_and_both_ways_to_find(
 def test_steps_are_whole_in_every_block() -> None:
     # The pass of `Cumulative` adds up steps within a block: a step across two blocks would be two steps.
     assert Selection.blocks.__defaults__ is not None
-    assert Selection.blocks.__defaults__[0] % documents.STEP == 0
+    assert Selection.blocks.__defaults__[0] % offsets.STEP == 0
 
 
 @pytest.mark.parametrize("mapped", [False, True])
@@ -177,8 +178,8 @@ def test_rows_are_the_same_whatever_is_held_in_memory(
     expected = store.rows(16, **settings)
     everything = np.arange(len(expected))
     tokens = expected.read(everything, ("tokens",))["tokens"]
-    monkeypatch.setattr(documents, "LARGE", bytes_of_sums)
-    monkeypatch.setattr(documents, "SHUFFLED_BYTES", 0)
+    monkeypatch.setattr(offsets, "LARGE", bytes_of_sums)
+    monkeypatch.setattr(choosing, "SHUFFLED_BYTES", 0)
     rows = store.rows(16, **settings)
     assert np.array_equal(rows.read(everything, ("tokens",))["tokens"], tokens)
     for document in range(0, 257, 9):
@@ -186,4 +187,4 @@ def test_rows_are_the_same_whatever_is_held_in_memory(
     assert rows.selection._shuffled is None and expected.selection._shuffled is not None
     packer: Any = rows.packer
     sums = packer._sums
-    assert isinstance(sums, documents.SampledOffsets) and sums._step == step
+    assert isinstance(sums, offsets.SampledOffsets) and sums._step == step

@@ -16,11 +16,11 @@ from tests.packing.columned import SOURCES, WHERES, Document, Shape, shapes
 
 from packline.errors import CorruptStore, InputError, RecipeError, StoreError
 from packline.facade import Store
-from packline.packing import cache, exclusions, filtering
-from packline.packing.documents import Selection
+from packline.packing import cache, exclusions, selection
 from packline.packing.exclusions import SCHEMA, write_list
 from packline.packing.options import OVERFLOWS, PACKINGS, DocumentFilter, RowOptions
 from packline.packing.rows import Rows
+from packline.packing.selection import Selection
 from packline.testing import make_store
 from packline.where.conditions import record_test
 from packline.where.grammar import parse_where
@@ -231,7 +231,7 @@ def test_a_selection_is_kept_as_a_plan_until_something_changes(
         raise AssertionError("made again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(filtering.Filters, "apply", never)
+        patch.setattr(selection.Filters, "apply", never)
         again = Selection(Store(store.path), DocumentFilter(**{**as_dict(choice), "where": "1.0 < score"}))
         assert documents_of(again) == documents_of(first) and again.left_out == first.left_out
         assert again.fingerprint == first.fingerprint

@@ -20,9 +20,9 @@ from tests.packing.counting import (
     tokens_of,
 )
 
-from packline.packing.documents import Selection
 from packline.packing.options import OVERFLOWS, DocumentFilter
 from packline.packing.pad import Pad
+from packline.packing.selection import Selection
 from packline.testing import make_store
 
 

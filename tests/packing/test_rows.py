@@ -18,10 +18,11 @@ from packline.errors import RecipeError, StoreError
 from packline.facade import Store
 from packline.packing import cache, offsets
 from packline.packing.batch import ALL_FIELDS, CompactBatch, RowSource
-from packline.packing.documents import SampledOffsets, Selection
+from packline.packing.offsets import SampledOffsets
 from packline.packing.options import PACKINGS, Packing
 from packline.packing.row import RowSpan
 from packline.packing.rows import Rows
+from packline.packing.selection import Selection
 from packline.testing import EOD_ID, document_tokens, make_store
 
 SETTINGS: list[dict[str, Any]] = [

@@ -12,8 +12,8 @@ from tests.packing import by_hand
 
 from packline.errors import RecipeError
 from packline.facade import Store
-from packline.packing.documents import Selection
 from packline.packing.options import DocumentFilter
+from packline.packing.selection import Selection
 from packline.packing.stats import PackingStats, compare_packings
 from packline.testing import make_store
 

@@ -17,9 +17,9 @@ from packline.facade import Store
 from packline.packing import best_fit, windows
 from packline.packing.best_fit import BestFit
 from packline.packing.cache import CachedArrays, PlanMemory, save_arrays
-from packline.packing.documents import Selection
 from packline.packing.options import DocumentFilter
 from packline.packing.packer import Counts
+from packline.packing.selection import Selection
 from packline.packing.stats import compare_packings
 from packline.packing.windows import WindowedBestFit, window_of, window_parts
 from packline.testing import make_store

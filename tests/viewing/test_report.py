@@ -23,7 +23,7 @@ from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import NoDocuments, RecipeError, StoreError, TokenizerError
 from packline.facade import Store
 from packline.jobs.build_job import run_build
-from packline.packing.documents import Selection
+from packline.packing.selection import Selection
 from packline.packing.stats import compare_packings
 from packline.recipe import Recipe, RunOptions, Source
 from packline.viewing.describe import short_name

@@ -19,8 +19,8 @@ from tests.jobs.builds import build
 from tests.where.cases import COLUMNS, conditions, python_says, rows
 
 from packline.errors import RecipeError
-from packline.packing.documents import Selection
 from packline.packing.options import DocumentFilter
+from packline.packing.selection import Selection
 from packline.where.columns import check_columns, column_mask, known_answer
 from packline.where.conditions import (
     Incomparable,

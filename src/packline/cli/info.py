@@ -16,8 +16,8 @@ from packline.cli.arguments import ROWS, Count, DocumentArguments, Length, optio
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import RecipeError
-from packline.packing.documents import Selection
 from packline.packing.options import PACKINGS, DocumentFilter, Packing
+from packline.packing.selection import Selection
 from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader
 from packline.toml import kind_of

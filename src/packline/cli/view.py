@@ -15,9 +15,9 @@ from packline.cli.output import Line, output
 from packline.cli.trace import open_loader
 from packline.errors import RecipeError
 from packline.formats.choice import option_name
-from packline.packing.documents import Selection
 from packline.packing.options import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
+from packline.packing.selection import Selection
 from packline.store.reader import StoreReader
 from packline.toml import kind_of
 from packline.viewing.batch_files import SUFFIXES, BatchFile, grid_lines, read_batch

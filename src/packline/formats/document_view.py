@@ -33,8 +33,8 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.formats.boundaries import BoundaryPolicy
 from packline.formats.token_stream import TokenStream
 from packline.formats.types import DocumentBlock, Edges, NotPreserved, TokenizerProperties
-from packline.packing.documents import Selection
 from packline.packing.options import DocumentFilter
+from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry, StoreFiles

@@ -47,7 +47,7 @@ from packline.formats.types import (
     WrittenPart,
     fitting_dtype,
 )
-from packline.packing.documents import SampledOffsets
+from packline.packing.offsets import SampledOffsets
 from packline.recipe import SPLITS
 from packline.store.reader import shard_labels
 from packline.store.report import Findings

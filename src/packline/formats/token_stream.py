@@ -19,10 +19,10 @@ from functools import cached_property
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.packing.documents import SampledOffsets, Selection
 from packline.packing.gather import PlannedRows
-from packline.packing.offsets import DocumentOffsets
+from packline.packing.offsets import DocumentOffsets, SampledOffsets
 from packline.packing.packer import Spans
+from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 from packline.store.shard import Shard, wrong_id
 

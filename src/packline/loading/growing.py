@@ -31,8 +31,6 @@ from packline.jobs.work import is_running
 from packline.loading.needed_units import build_identity, selected_names
 from packline.loading.state import UNKNOWN
 from packline.packing.cache import PlanMemory
-from packline.packing.documents import selection_settings
-from packline.packing.filtering import filter_identity
 from packline.packing.gather import PlannedRows
 from packline.packing.options import RowOptions
 from packline.packing.packer import Spans
@@ -44,6 +42,7 @@ from packline.packing.rows import (
     settings_fingerprint,
     split_fingerprint,
 )
+from packline.packing.selection import selection_identity
 from packline.packing.windows import WindowedBestFit, window_of
 from packline.recipe import SPLITS, Recipe
 from packline.storage.places import open_storage
@@ -297,7 +296,7 @@ class GrowingRows:
         self.store, self.options = store, options
         self.seq_len = seq_len if split_to is None else split_to
         self.pad_id = check_pad_id(options.pad_id, store)
-        identity = selection_settings(options) | filter_identity(options.canonical())
+        identity = selection_identity(options)
         self.settings_fingerprint = settings_fingerprint(options, seq_len, self.pad_id, identity)
         self.parent: Rows | None = packed
         if split_to is not None:

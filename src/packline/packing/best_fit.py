@@ -36,9 +36,9 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.fingerprint import hash_value
 from packline.packing.cache import CachedArrays, cached_arrays, plan_folder
-from packline.packing.documents import Selection
 from packline.packing.fit import Fit, fit
 from packline.packing.packer import Counts, Spans
+from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 from packline.store.reader import StoreReader
 

@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -284,16 +284,6 @@ def _refused(folder: Path, what: str) -> CorruptStore:
     return CorruptStore(f"the plan {folder} {what}", hint="delete that folder: the plan is made again")
 
 
-class Filtered(NamedTuple):
-    """Result of filters that decide document by document, for the first shards of a store that grows."""
-
-    shards: int
-    documents: int
-    kept: np.ndarray
-    """Places of the documents that passed, sorted."""
-    facts: dict[str, Any]
-
-
 class PlanMemory:
     """Plans of a store that is still being built: kept in memory, since each is for a moment's state.
 
@@ -301,8 +291,8 @@ class PlanMemory:
     """
 
     def __init__(self) -> None:
-        self.filtered: dict[Hashable, Filtered] = {}
-        """Results of filters, by their settings."""
+        self.filtered: dict[str, tuple[int, int, np.ndarray, dict[str, Any]]] = {}
+        """Results of filters for the first shards, by settings: shards, documents, places left, facts."""
         self._plans: dict[Hashable, CachedArrays] = {}
         self._rows: dict[Hashable, int] = {}
 

@@ -22,9 +22,9 @@ from typing import ClassVar
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.packing.documents import SampledOffsets, Selection
-from packline.packing.offsets import DocumentOffsets
+from packline.packing.offsets import DocumentOffsets, SampledOffsets
 from packline.packing.packer import Counts, Spans
+from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 
 

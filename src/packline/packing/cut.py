@@ -20,8 +20,8 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from packline.packing.documents import Selection
 from packline.packing.packer import Counts, Packer, Spans
+from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 
 BLOCK = 4096

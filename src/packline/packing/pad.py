@@ -20,9 +20,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from packline.packing.documents import SampledOffsets, Selection
+from packline.packing.offsets import SampledOffsets
 from packline.packing.options import Overflow
 from packline.packing.packer import Counts, Spans
+from packline.packing.selection import Selection
 
 
 class Pad:

@@ -33,12 +33,11 @@ from packline.fingerprint import hash_value
 from packline.notebook import Notebook
 from packline.packing.batch import FIELDS, CompactBatch
 from packline.packing.cache import PlanMemory
-from packline.packing.documents import Selection
-from packline.packing.filtering import LeftOut
 from packline.packing.gather import PlannedRows
 from packline.packing.options import DEFAULTS, RowOptions, check_options
 from packline.packing.packer import Counts, Packer, Spans
 from packline.packing.row import Row, RowSlice
+from packline.packing.selection import LeftOut, Selection
 from packline.store.reader import StoreReader
 
 Plans: TypeAlias = str | Path | PlanMemory | None

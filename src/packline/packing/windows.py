@@ -29,8 +29,8 @@ import numpy as np
 from packline.errors import CorruptStore, RecipeError
 from packline.packing.best_fit import SMALL, BestFit, best_fit_counts, make_plan, plan_fingerprint
 from packline.packing.cache import CachedArrays, PlanMemory, cached_arrays, plan_folder
-from packline.packing.documents import Selection
 from packline.packing.packer import Counts, Spans
+from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 from packline.store.reader import StoreReader
 

@@ -3,7 +3,7 @@
     matching(store, "score >= 3 and language == 'de'")  ->  documents of each row group
 
 A column that the source of a shard lacks is null there. Only the columns that a condition names are decoded,
-one row group at a time; selections for training are in `packing.filtering`.
+one row group at a time; selections for training are in `packing.selection`.
 """
 
 from __future__ import annotations

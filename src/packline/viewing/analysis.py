@@ -27,8 +27,8 @@ from packline.formats.export_record import check_export
 from packline.formats.opening import OpenedDataset, find_record, open_dataset, read_document_blocks
 from packline.jobs.machines import On, temporary_folder
 from packline.jobs.resources import usable_cores
-from packline.packing.documents import Selection
 from packline.packing.options import PACKINGS, DocumentFilter, Packing
+from packline.packing.selection import Selection
 from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader, provenance_of
 from packline.store.report import Findings

@@ -35,7 +35,7 @@ from packline.viewing.text import percent, plural, scaled, size
 from packline.viewing.tokens import document_strip
 
 if TYPE_CHECKING:
-    from packline.packing.documents import Selection
+    from packline.packing.selection import Selection
     from packline.packing.stats import PackingStats
     from packline.store.reader import StoreReader
     from packline.viewing.analysis import Analysis, Suspicious, TokenCount

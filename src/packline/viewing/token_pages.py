@@ -44,8 +44,8 @@ from packline.viewing.turns import with_turns
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
     from packline.loading.trace import StepTrace
-    from packline.packing.documents import Selection
     from packline.packing.rows import Rows
+    from packline.packing.selection import Selection
 
 
 NOTEBOOK_TOKENS = 256

@@ -16,9 +16,9 @@ import numpy as np
 from packline.errors import RecipeError, did_you_mean
 from packline.packing.best_fit import plan_fingerprint
 from packline.packing.cache import PlanMemory, plan_folder
-from packline.packing.documents import Selection
 from packline.packing.options import DocumentFilter, RowOptions
 from packline.packing.rows import Rows, check_seq_len
+from packline.packing.selection import Selection
 from packline.store.lookup import column_names
 from packline.store.provenance import documents_schema
 from packline.store.reader import StoreReader

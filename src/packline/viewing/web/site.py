@@ -34,10 +34,10 @@ from packline.errors import CorruptStore, PacklineError, RecipeError
 from packline.loading.loader import Loader
 from packline.loading.trace import stores_of, trace_document
 from packline.packing.cache import PlanMemory
-from packline.packing.documents import Selection
 from packline.packing.exclusions import ExclusionList
 from packline.packing.options import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
+from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 from packline.store.files import StoreFiles, store_files
 from packline.store.kept_tokenizer import load_kept_tokenizer

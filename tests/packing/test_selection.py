@@ -15,8 +15,8 @@ from tests.store.stores import relist
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.facade import Store
 from packline.packing import cache, offsets
-from packline.packing.documents import Selection, ShardRange
 from packline.packing.options import DocumentFilter
+from packline.packing.selection import Selection, ShardRange
 from packline.testing import make_store
 
 LABELS = [None, "web", "code"]

@@ -1,42 +1,99 @@
-"""Documents that rows are made of: which ones, in which order, and which of them holds a token.
+"""Selections: which documents of a store take part, and in which order.
 
     store.documents    0 1 2 3 4 5 6 7 8 9     train train train train | val val val | train train train
     split="train"      0 1 2 3 7 8 9           whole shards: a ShardRange
-    min_tokens=100     0   2   7   9           their lengths, one pass
-    shuffle            9   2   0   7           a permutation, computed: a Selection
+    min_tokens=100     0   2   7   9           the list of those that are kept, made in one pass
+    shuffle            9   2   0   7           a permutation, computed
 
-The position of a document in the last line is its place. Split, labels and sources choose whole shards, since
-a shard holds one source; such a selection, in stored order, is closed form: nothing is read or kept.
-Shuffling keeps nothing either. A filter (`filtering`) takes a pass over the lengths (4 bytes per document, at
-memory speed) or columns of provenance, and keeps the numbers of the remaining documents (4 bytes each; from a
-size on as a plan on disk, mapped). Tokens are never read here.
+The position of a document in the last line is its place; packings and all behind them know places alone.
+Split, labels and sources choose whole shards, since a shard holds one source; such a selection, in stored
+order, is closed form: nothing is read or kept. Shuffling keeps nothing either.
+
+Filters apply one after another, and a document is counted under the first that removes it; of a condition
+`a and b`, under the first term that fails:
+
+    documents      0    1    2    3    4    5
+    min_tokens     .    short                            lengths, mapped
+    where          .         score .    .    .           columns of docs.parquet, shard by shard
+    exclude        .              list  .    .           places that a list names
+    unique         .                    .    same        hash and size of texts, in the order of documents
+    kept           0                    4
+
+The list has 4 bytes per document. That of a large selection is a plan on disk (`cache`), found by the
+checksums of the store, of the lists and of the other stores, and so made again as soon as one of them
+changes. Tokens are never read here.
+
+Cost: a pass over the lengths at memory speed. Only columns that a condition names are decoded, and of a
+carried column only row groups that its least and greatest value do not decide; in as many threads as there
+are cores, which end with the pass, so that nothing runs when a process forks. A file of provenance is
+compared with its checksum first, at memory speed. Memory: one byte per document, one row group per thread,
+and what `exclusions` needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_value
-from packline.packing.cache import LARGE, Filtered, PlanMemory, cached_table
-from packline.packing.filtering import COLUMN_COST, Filters, LeftOut, ShardPlaces
+from packline.packing.cache import PlanMemory, cached_table
 from packline.packing.offsets import DocumentOffsets, document_offsets
 from packline.packing.options import DocumentFilter, check_options
 from packline.permutation import Permutation
 from packline.ragged import offsets_of
 from packline.storage.places import refuse_remote
+from packline.storage.requests import in_threads
+from packline.store.lookup import check_names, read_group, stored_types
+from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader, shard_labels
-from packline.store.shard import Shard
+from packline.store.shard import Shard, bring_indexes
 from packline.store.tables import Picked
+from packline.where.conditions import Condition, Joined, conjunction, fields_of, in_words
+from packline.where.grammar import parse_where
 
+if TYPE_CHECKING:
+    from packline.packing.exclusions import ExclusionList
+
+TRAIN = DocumentFilter()
+"""All documents of the split train, in stored order."""
+SHUFFLE_KEY = 1
+"""Separates the shuffle of documents from other permutations with the same seed."""
+SHUFFLED_BYTES = 32 << 20
+"""Bytes up to which a shuffled order is held (8 million documents); its look-ups take a tenth of the time."""
+BLOCK = 1 << 20
+"""Documents per step of a pass: 8 MB of lengths."""
 AHEAD = 32
 """Indexes of a remote store that are brought at once in a pass over lengths."""
+MOST_TERMS = 100
+"""Terms of a condition that are counted separately."""
+COLUMN_COST = 32
+"""A pass over columns takes as long as one over this many times as many lengths: smaller plans are kept."""
+
+
+class ShardPlaces(NamedTuple):
+    """A shard, and the range of its documents among those of a pass."""
+
+    shard: Shard
+    number: int
+    """Number of the shard in its store."""
+    start: int
+    stop: int
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """Documents that a filter removed."""
+
+    by: str
+    """The filter in words: `where score >= 3`, `exclude leaked.parquet`, `duplicates`."""
+    documents: int
+    tokens: int
 
 
 class ShardRange:
@@ -50,10 +107,7 @@ class ShardRange:
         tokens = store.manifest.shards.numbers("tokens")[chosen]
         self.tokens = int(tokens.sum())
         documents = np.diff(store.firsts)[chosen]
-        self.offsets: DocumentOffsets = document_offsets(
-            self.shards, documents, tokens, remote=store.mirror is not None
-        )
-        self._remote = store.mirror is not None
+        self.offsets: DocumentOffsets = document_offsets(self.shards, documents, tokens)
         self._firsts = store.firsts[chosen]
         """int64 `[P]`: number of the first document of each shard."""
         self._lasts = store.firsts[chosen + 1]
@@ -108,112 +162,12 @@ class ShardRange:
         done = 0
         while done < len(lengths):
             inner = start + done - int(self._places[part])
-            if self._remote and not part % AHEAD:
-                from packline.store.shard import bring_indexes
-
+            if not part % AHEAD:
                 bring_indexes(self.shards[part : part + AHEAD])
             block = self.shards[part].lengths[inner : inner + len(lengths) - done]
             lengths[done : done + len(block)] = block
             done, part = done + len(block), part + 1
         return lengths
-
-
-STEP = 16
-"""Most documents per kept sum; small, since each search of a shuffled order reads as many lengths."""
-SHUFFLED_BYTES = 32 << 20
-"""Bytes up to which a shuffled order is held (8 million documents); its look-ups take a tenth of the time."""
-
-Weigh = Callable[[np.ndarray], np.ndarray]
-"""Lengths to weights, int64 to int64 of the same shape, elementwise."""
-
-
-class SampledOffsets:
-    """Sums of weights over the documents of a selection, in its order, where no closed form exists.
-
-    Each document has a weight (its tokens, its rows), and the sums up to every 16th place are kept, or up to
-    every place, every second and so on where that takes at most 8 MB:
-
-        place      0  1  2 ... 15 | 16 17 ... 31 | 32 ...
-        weight     5  1  9        |  4  4        |  7
-        kept       0              | 61           | 130        int64, half a byte per document
-
-    A search finds the last kept sum that is not above the number, and adds up the weights from there.
-
-    Cost: one pass over the lengths when it is made: at memory speed in stored order, at the speed of random
-    reads of the index for a shuffled one (measured: 100 million documents in 20 s). Kept in memory; above 8
-    MB (16 million documents) as a plan on disk.
-
-    Args:
-        selection: documents and their order.
-        weigh: weight of a document as a function of its length.
-        name: name of the weight, including what it depends on, so that plans of other weights are not
-            confused with it.
-    """
-
-    def __init__(self, selection: Selection, weigh: Weigh, name: str) -> None:
-        self._selection, self._weigh = selection, weigh
-        self._step = next(
-            step for step in (1, 2, 4, 8, STEP) if step == STEP or 8 * (len(selection) // step + 1) <= LARGE
-        )
-        settings = {"cumulative": name, "step": self._step, "selection": selection.identity}
-        size = 8 * (len(selection) // self._step + 1)
-        table, facts = cached_table(selection.store, selection.plans, settings, self._pass, large=size)
-        self._table = table
-        self.total: int = facts["total"]
-
-    def _pass(self) -> tuple[np.ndarray, dict[str, Any]]:
-        sums: list[np.ndarray] = []
-        total = 0
-        for _, lengths in self._selection.blocks():  # whole steps, but for the last
-            weights = self._weigh(lengths)
-            steps = np.add.reduceat(weights, np.arange(0, len(weights), self._step))
-            ends = np.cumsum(steps) + total
-            sums.append(ends - steps)
-            total = int(ends[-1])
-        return np.concatenate(sums).astype("<i8"), {"total": total}
-
-    def find(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Places of these values, and the sums before each place.
-
-        Args:
-            values: int64 `[N]`, each from 0 to the total; the total is past the end: its place is the number
-                of documents.
-
-        Returns:
-            Places and sums, int64 `[N]` each: sum <= value < sum + weight of the place.
-        """
-        step = self._table.searchsorted(values, "right") - 1
-        if self._step == 1:
-            past, before = values >= self.total, self._table[step]
-            before[past] = self.total
-            return step + past, before
-        weights = self._weights(step)
-        ends = np.cumsum(weights, axis=1) + self._table[step][:, None]
-        passed = ends <= values[:, None]
-        places = np.minimum(step * self._step + np.count_nonzero(passed, axis=1), len(self._selection))
-        return places, self._table[step] + (weights * passed).sum(axis=1)
-
-    def before(self, places: np.ndarray) -> np.ndarray:
-        """Sums of the weights before these places, int64 `[N]`."""
-        step = places // self._step
-        earlier = np.arange(self._step) < (places % self._step)[:, None]
-        return self._table[step] + (self._weights(step) * earlier).sum(axis=1)
-
-    def _weights(self, step: np.ndarray) -> np.ndarray:
-        """Weights of the places of these steps, int64 `[N, step]`; 0 beyond the last document."""
-        places = step[:, None] * self._step + np.arange(self._step)
-        inside = places < len(self._selection)
-        lengths = self._selection.lengths_at(np.minimum(places, len(self._selection) - 1).reshape(-1))
-        weights = self._weigh(lengths).reshape(places.shape)
-        return weights if inside.all() else weights * inside
-
-
-TRAIN = DocumentFilter()
-"""All documents of the split train, in stored order."""
-SHUFFLE_KEY = 1
-"""Separates the shuffle of documents from other permutations with the same seed."""
-BLOCK = 1 << 20
-"""Documents per step of a pass: 8 MB of lengths."""
 
 
 class Selection:
@@ -246,10 +200,10 @@ class Selection:
         if isinstance(plans, str | Path):
             refuse_remote(plans, "a plan")
         self.store, self.plans = store, plans
-        self.settings: dict[str, Any] = selection_settings(choice)
+        self.settings: dict[str, Any] = msgspec.structs.asdict(choice)
         """Requested settings in a canonical form: equal settings choose equal documents."""
         self._filters = Filters(store, choice)
-        self.identity: dict[str, Any] = self.settings | self._filters.identity
+        self.identity: dict[str, Any] = self._filters.identity
         """The settings with the contents of files and other stores in place of their paths."""
         self.contents: tuple[str, ...] = tuple(self._filters.described)
         """Settings whose meaning is the content of files or other stores."""
@@ -371,12 +325,11 @@ class Selection:
 
     def _filter(self, losses: dict[str, int]) -> np.ndarray:
         """Places of the documents that pass the filters; counts the others by reason."""
-        size = 4 * len(self._range) * (COLUMN_COST if self._filters.reads_columns else 1)
-        settings = {"kept": self.identity | {"shuffle_documents": None}}
-        parts = self._range.parts()
+        settings, parts = {"kept": self.identity | {"shuffle_documents": None}}, self._range.parts()
         if isinstance(self.plans, PlanMemory):
-            kept, facts = self._filter_new(self.plans, hash_value(settings), parts)
+            kept, facts = _filter_new(self.plans, hash_value(settings), parts, self._filters)
         else:
+            size = 4 * len(self._range) * (COLUMN_COST if self._filters.reads_columns else 1)
             kept, facts = cached_table(
                 self.store, self.plans, settings, lambda: self._filters.apply(parts), large=size
             )
@@ -386,35 +339,23 @@ class Selection:
         self.tokens = facts["tokens"]
         return kept
 
-    def _filter_new(
-        self, memory: PlanMemory, key: str, parts: list[ShardPlaces]
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """The same for a store that grows: only the shards that are new since the last time are filtered."""
-        seen = memory.filtered.get(key)
-        shards, before = (seen.shards, seen.documents) if seen is not None else (0, 0)
-        if seen is None or shards < len(parts):
-            new = [one._replace(start=one.start - before, stop=one.stop - before) for one in parts[shards:]]
-            kept, facts = self._filters.apply(new)
-            if seen is not None:
-                kept = np.concatenate([seen.kept, kept + seen.kept.dtype.type(before)])
-                facts = _added(seen.facts, facts)
-            seen = memory.filtered[key] = Filtered(len(parts), len(self._range), kept, facts)
-        return seen.kept, seen.facts
 
-
-def _added(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Counts of two runs of the same filters together."""
-    pairs = zip(first["left_out"], second["left_out"], strict=True)
-    left_out = [
-        [name, *(sum(two) for two in zip(one, other, strict=True))] for (name, *one), (_, *other) in pairs
-    ]
-    return {**first, "tokens": first["tokens"] + second["tokens"], "left_out": left_out}
-
-
-def selection_settings(choice: DocumentFilter) -> dict[str, Any]:
-    """Settings of a choice by name, in a canonical form: equal settings choose equal documents."""
-    canonical = choice.canonical()
-    return {name: getattr(canonical, name) for name in DocumentFilter.__struct_fields__}
+def _filter_new(
+    memory: PlanMemory, key: str, parts: list[ShardPlaces], filters: Filters
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Filter a store that grows: only the shards that are new since the last time are looked at."""
+    shards, before, kept, facts = memory.filtered.get(key, (0, 0, None, {}))
+    if kept is None or shards < len(parts):
+        new = [one._replace(start=one.start - before, stop=one.stop - before) for one in parts[shards:]]
+        found, more = filters.apply(new)
+        if kept is not None:
+            found = np.concatenate([kept, found + kept.dtype.type(before)])
+            for one, earlier in zip(more["left_out"], facts["left_out"], strict=True):
+                one[1:] = one[1] + earlier[1], one[2] + earlier[2]
+            more["tokens"] += facts["tokens"]
+        kept, facts = found, more
+        memory.filtered[key] = len(parts), parts[-1].stop, kept, facts
+    return kept, facts
 
 
 def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[str, int]) -> list[int]:
@@ -464,3 +405,175 @@ def _check_lengths(store: StoreReader, lengths: np.ndarray) -> None:
             f"{store.place}: expected documents of at least 1 token, found one of {int(lengths.min()):,}",
             hint="an index is damaged; packline verify reports which",
         )
+
+
+def selection_identity(choice: DocumentFilter) -> dict[str, Any]:
+    """Everything that a choice without lists and other stores depends on, apart from the store."""
+    choice = choice.canonical()
+    return msgspec.structs.asdict(choice) | {
+        "min_tokens": choice.min_tokens or 0,
+        "where": [str(term) for term in _terms(choice.where)],
+        "exclude": [],
+        "unique": None,
+    }
+
+
+class Filters:
+    """Filters of a canonical choice, with everything opened that they refer to.
+
+    Raises:
+        RecipeError: an invalid condition, or a column that the store does not have.
+        StoreError: another store, or a list, cannot be read.
+    """
+
+    def __init__(self, store: StoreReader, choice: DocumentFilter) -> None:
+        self._store, self._choice = store, choice
+        self._terms = _terms(choice.where)
+        check_names(store, [name for term in self._terms for name in fields_of(term)])
+        self._lists = _lists(choice.exclude)
+        self._others = [
+            StoreReader(path) for path in (choice.unique if isinstance(choice.unique, tuple) else ())
+        ]
+        self.identity: dict[str, Any] = selection_identity(choice) | {
+            "exclude": sorted({one.checksum for one in self._lists}),
+            "unique": sorted({one.manifest.checksum for one in self._others}) if choice.unique else None,
+        }
+        """Everything that the choice depends on, apart from the store: contents in place of paths."""
+        self.described: dict[str, Any] = {}
+        """Lists and other stores in words: name and the first digits of the checksum."""
+        if self._lists:
+            self.described["exclude"] = [f"{one.name} ({one.checksum[:8]})" for one in self._lists]
+        if self._others:
+            stores = [f"{Path(one.place).name} ({one.manifest.checksum[:8]})" for one in self._others]
+            self.described["unique"] = stores
+
+    def __bool__(self) -> bool:
+        choice = self._choice
+        return choice.min_tokens is not None or choice.max_tokens is not None or self.reads_columns
+
+    @property
+    def reads_columns(self) -> bool:
+        """True if provenance is read, and not lengths alone."""
+        return bool(self._terms or self._lists or self._choice.unique)
+
+    def apply(self, parts: Sequence[ShardPlaces]) -> tuple[np.ndarray, dict[str, Any]]:
+        """Places of the documents that are left, sorted integers; and counts by reason, as JSON values.
+
+        Raises:
+            RecipeError: a comparison that the type of a column does not have; a list that does not fit.
+            CorruptStore: damaged lengths or provenance.
+        """
+        least, most = self._choice.min_tokens or 0, self._choice.max_tokens or 0
+        reasons = np.zeros(parts[-1].stop if parts else 0, np.uint8)
+        names = [f"shorter than min_tokens {least:,}", f"longer than max_tokens {most:,}"]
+        for part in parts:
+            lengths, here = part.shard.lengths, reasons[part.start : part.stop]
+            _check_lengths(self._store, lengths)
+            if least:
+                here[lengths < least] = 1
+            if most:
+                here[lengths > most] = 2
+        names += [f"where {in_words(term)}" for term in self._terms]
+        if self._terms:
+            for _ in in_threads(lambda part: self._by_columns(part, reasons), parts):
+                pass
+        for one in self._lists:
+            names.append(f"exclude {one.name}")
+            self._by_list(parts, reasons, one.documents_in(self._store), len(names))
+        if self._choice.unique:
+            from packline.packing.exclusions import repeated_texts
+
+            others = [
+                ShardPlaces(shard, number, 0, len(shard))
+                for store in self._others
+                for number, shard in enumerate(store.shards)
+            ]
+            repeated = repeated_texts(others, parts, reasons)
+            names.append("duplicates")
+            reasons[repeated.own] = len(names)
+            if self._others:
+                names.append(f"texts of {', '.join(str(one.place) for one in self._others)}")
+                reasons[repeated.foreign] = len(names)
+        return self._kept(parts, reasons, names)
+
+    def _by_columns(self, part: ShardPlaces, reasons: np.ndarray) -> None:
+        from packline.where.columns import check_columns, column_mask
+
+        file = part.shard.open_provenance()
+        types = stored_types(file, [name for term in self._terms for name in fields_of(term)])
+        for term in self._terms:
+            check_columns(term, types, str(file.path))
+        start = part.start
+        for group, rows in enumerate(file.rows):
+            here = reasons[start : start + rows]
+            columns: dict[str, Any] = {}
+            for code, term in enumerate(self._terms, 3):
+                if here.all():
+                    break
+                answer = _answer(file, group, term)
+                if answer is False:
+                    here[here == 0] = code
+                if answer is not None:
+                    continue
+                needed = [name for name in fields_of(term) if name not in columns]
+                columns |= read_group(file, group, {name: types[name] for name in needed})
+                failed = ~column_mask(term, columns)
+                failed &= here == 0
+                here[failed] = code
+            start += rows
+
+    def _by_list(
+        self, parts: Sequence[ShardPlaces], reasons: np.ndarray, documents: np.ndarray, code: int
+    ) -> None:
+        """Mark documents by their numbers in the store."""
+        for part in parts:
+            first = int(self._store.firsts[part.number])
+            inside = documents[slice(*documents.searchsorted([first, first + len(part.shard)]).tolist())]
+            places = inside - first + part.start
+            reasons[places[reasons[places] == 0]] = code
+
+    def _kept(
+        self, parts: Sequence[ShardPlaces], reasons: np.ndarray, names: list[str]
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        documents, tokens = np.zeros((2, len(names) + 1), np.int64)
+        for part in parts:
+            here = reasons[part.start : part.stop]
+            documents += np.bincount(here, minlength=len(documents))
+            tokens += np.bincount(here, part.shard.lengths, len(documents)).astype(np.int64)
+        dtype = np.dtype("<u4" if len(reasons) < 2**32 else "<i8")
+        kept = [
+            (np.flatnonzero(reasons[start : start + BLOCK] == 0) + start).astype(dtype)
+            for start in range(0, len(reasons), BLOCK)
+        ]
+        left_out = [list(one) for one in zip(names, documents[1:].tolist(), tokens[1:].tolist(), strict=True)]
+        notes = [note for one in self._lists if (note := one.note)]
+        facts = {"tokens": int(tokens[0]), "left_out": left_out, "notes": notes}
+        return np.concatenate([np.empty(0, dtype), *kept]), facts
+
+
+def _answer(file: ProvenanceFile, group: int, term: Condition) -> bool | None:
+    """Answer for a whole row group, if the statistics of its column decide it."""
+    from packline.where.columns import known_answer
+
+    names = fields_of(term)
+    if len(names) > 1 or names[0] not in dict(file.carried):
+        return None
+    bounds = file.bounds(group, names[0])
+    return None if bounds is None else known_answer(term, *bounds)
+
+
+def _lists(paths: str | Sequence[str] | None) -> list[ExclusionList]:
+    if not paths:
+        return []
+    from packline.packing.exclusions import ExclusionList  # with Parquet, which most selections do not need
+
+    return [ExclusionList(path) for path in paths]
+
+
+def _terms(where: str | None) -> list[Condition]:
+    if where is None:
+        return []
+    terms = list(conjunction(parse_where(where)))
+    if len(terms) > MOST_TERMS:
+        terms = [*terms[: MOST_TERMS - 1], Joined("and", tuple(terms[MOST_TERMS - 1 :]))]
+    return terms
