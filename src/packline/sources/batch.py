@@ -217,6 +217,11 @@ class Block:
         """Offset of each record in the file, int64 `[D]`."""
         return self.starts + self.position if self.places is None else self.places
 
+    def line(self, row: int) -> bytes:
+        """Bytes of one record, without the end of the line."""
+        end = len(self.data) if row + 1 == len(self.starts) else self.starts[row + 1]
+        return bytes(self.data[self.starts[row] : end]).removesuffix(b"\n")
+
 
 @dataclass(slots=True)
 class Batch:

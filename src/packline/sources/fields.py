@@ -36,10 +36,9 @@ from packline.recipe import ColumnType, Recipe, Source, parse_columns
 from packline.sources.carried import Column, converts, parquet_type
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import HEAD_BYTES, InputFile, first_records, list_files, refuse_twice
-from packline.sources.jsonl import ABSENT, value_at
+from packline.sources.jsonl import ABSENT, refuse_nested, value_at
 from packline.sources.listing import map_files, pin_inputs
 from packline.sources.record_text import transform_of
-from packline.sources.typed_records import record_type
 from packline.storage.inputs import read_fully
 from packline.where.conditions import expected_fields
 from packline.where.grammar import parse_where
@@ -323,7 +322,7 @@ def _with_carried(recipe: Recipe, files: list[InputFile]) -> list[InputFile]:
             for text, id in {
                 (file.text, file.id) for file in own if file.format in ("jsonl", "json") and file.text
             }:
-                record_type(text, [*([] if id is None else [id]), *(one.name for one in found[number])])
+                refuse_nested([text, *([] if id is None else [id]), *(one.name for one in found[number])])
     return [
         msgspec.structs.replace(file, carried=found[file.source]) if file.source in found else file
         for file in files

@@ -27,7 +27,7 @@ from packline.settings import folder_of
 from packline.sources.carried import Column
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
 from packline.sources.json_array import read_array, starts_array
-from packline.sources.jsonl import BOM, JsonlDecoder, decode_json, fits_a_type
+from packline.sources.jsonl import BOM, decode_json, fits_a_type, refuse_nested
 from packline.sources.lines import likely_charset
 from packline.sources.listing import common_folder, describe_alike, describe_inputs
 from packline.storage.inputs import InputState, ListedFile, open_input, read_fully, read_start
@@ -353,7 +353,7 @@ def _json_fields(path: str, records: list[dict[str, object]], source: Source) ->
         if source.id is None and source.text.startswith(f"{DEFAULT_ID}."):
             id = None  # it holds the text, so it is no id
         try:
-            JsonlDecoder(source.text, id)
+            refuse_nested([source.text, *([id] if id else [])])
         except RecipeError as error:
             raise RecipeError(f"{path}: {error}") from error
         return source.text, id

@@ -13,23 +13,90 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from types import NoneType
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from packline.errors import RecipeError
 from packline.sources.batch import Batch, Block, RecordProblem, Reject, Texts, reject_block
 from packline.sources.carried import Column, carry
 from packline.sources.lines import not_utf8
-from packline.sources.typed_records import RecordType, record_type
+from packline.where.conditions import field_value
 
 BOM = b"\xef\xbb\xbf"
 ABSENT: Any = object()
 """Marker for a missing value; null is a value."""
 MOST_DIGITS = 4300
 """Python's default limit for the digits of an integer."""
+FAILURES = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""Exceptions of the fast decoder."""
+
+
+class RecordType:
+    """Decoder of records to the wanted fields alone, the fastest way in Python.
+
+    Args:
+        fields: names, `a.b` for a nested one.
+        types: types of top-level fields: of a required one, or of one that is null or missing.
+        default: value of a missing field.
+        deep: skip the other fields of objects; a record with another value in their place is refused.
+
+    >>> made = RecordType(["text", "meta.lang"], {"text": str}, deep=True)
+    >>> records = made.decoder.decode_lines(b'{"text": "a", "meta": {"lang": "de", "n": 1}}')
+    >>> made.values("text", records), made.values("meta.lang", records)
+    (['a'], ['de'])
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[str],
+        types: Mapping[str, Any] | None = None,
+        default: Any = None,
+        *,
+        deep: bool = False,
+    ) -> None:
+        self._depth = None if deep else 1
+        paths = [field.split(".")[: self._depth] for field in fields]
+        names = dict.fromkeys(name for path in paths for name in path)
+        self.attributes = {name: f"f{number}" for number, name in enumerate(names)}
+        self.decoder: Any = msgspec.json.Decoder(self._struct(paths, types or {}, default))
+
+    def _struct(self, paths: list[list[str]], types: Mapping[str, Any], default: Any) -> Any:
+        inner: dict[str, list[list[str]]] = {}
+        for name, *rest in paths:
+            inner.setdefault(name, []).append(rest)
+        fields: list[tuple[Any, ...]] = []
+        for name, rests in inner.items():
+            kind = types.get(name, Any) if [] in rests else self._struct(rests, {}, None) | None
+            fields.append((self.attributes[name], kind, *([] if kind is str else [default])))
+        rename = {self.attributes[name]: name for name in inner}
+        return msgspec.defstruct("Record", sorted(fields, key=len), rename=rename, gc=False)
+
+    def values(self, field: str, records: Sequence[Any]) -> list[Any]:
+        """Value of a field in each record, None where there is none."""
+        path = field.split(".")
+        first, *inner = [self.attributes[name] for name in path[: self._depth]]
+        values = list(map(attrgetter(first), records))
+        for attribute in inner:
+            values = [getattr(value, attribute, None) for value in values]
+        rest = path[self._depth :] if self._depth else []
+        return [field_value(value, rest) for value in values] if rest else values
+
+
+def refuse_nested(fields: Sequence[str]) -> None:
+    """Refuse wanted fields of which one would have to hold another.
+
+    Raises:
+        RecipeError: with both.
+    """
+    for outer in fields:
+        for inner in fields:
+            if inner.startswith(f"{outer}."):
+                raise RecipeError(f"{outer!r} and {inner!r} are both wanted: one field cannot hold the other")
 
 
 class JsonlDecoder:
@@ -44,82 +111,57 @@ class JsonlDecoder:
         RecipeError: one of the fields would have to contain another.
 
     >>> decoder = JsonlDecoder("text", "id")
-    >>> lines = memoryview(b'{"id": 7, "text": "hey"}\\nnonsense\\n')
+    >>> lines = memoryview(b'{"id": 7, "text": "hey"}\nnonsense\n')
     >>> batch = decoder.decode(0, Block(lines, np.array([0, 25]), 0))
     >>> list(batch.texts), batch.ids, batch.rejects[0].reason, batch.rejects[0].position
     (['hey'], ['7'], 'malformed_json', 25)
     """
 
     def __init__(self, text: str, id: str | None, columns: Sequence[Column] = ()) -> None:
-        self.text = text
-        self._has_id, self._columns = id is not None, tuple(columns)
-        names = [column.name for column in columns]
-        self._fields = fields = [*([] if id is None else [id]), *names]
-        self._types = [record_type(text, fields)]
-        if any("." in field for field in fields):
-            self._types.append(record_type(text, fields, tolerant=True))
-        # Decoding ids takes 10% longer for short documents, so it begins with the first id that occurs.
+        self._id, self._columns = id, tuple(columns)
         self._without_id: RecordType | None = None
-        if id is not None and "." not in id and id != text.partition(".")[0] and id not in names:
-            self._without_id = record_type(text, fields, types=[None])
+        self._fields = fields = [text, *([] if id is None else [id]), *(column.name for column in columns)]
+        refuse_nested(fields)
+        types = {} if "." in text else {text: str}
+        self._types = [RecordType(fields, types, deep=True)]
+        if any("." in field for field in fields):
+            self._types.append(RecordType(fields, types))
+        # Decoding ids takes 10% longer for short documents, so it begins with the first id that occurs.
+        if id is not None and [field.partition(".")[0] for field in fields].count(id) == 1:
+            self._without_id = RecordType(fields, types | {id: None}, deep=True)
+            self._types.insert(0, self._without_id)
 
     def decode(self, file: int, block: Block) -> Batch:
         """Documents and rejects of one block of whole lines."""
         if block.problem:
             return reject_block(file, block)
-        data, starts = block.data, block.starts
-        if block.position == 0 and bytes(data[:3]) == BOM:
-            data = memoryview(b"   " + bytes(data[3:]))  # white space keeps the offsets
-        decoded = self._decode_lines(data)
-        if decoded is None:
-            return self._decode_one_by_one(file, data, block, starts)
-        records, made = decoded
-        if len(records) != len(starts) or not one_object_a_line(data, starts):
-            return self._decode_one_by_one(file, data, block, starts)
+        data, text = without_mark(block), self._fields[0]
+        for made in list(self._types):
+            if (records := decode_all(made.decoder, data, block.starts)) is not None:
+                break
+            if made is self._without_id:
+                del self._types[0]
+        else:
+            return self._decode_one_by_one(file, data, block)
+        texts = made.values(text, records)
+        if "." in text and not all(isinstance(one, str) for one in texts):
+            return self._decode_one_by_one(file, data, block)
         ids = None
-        if self._has_id and made is not self._without_id:
-            ids = _id_texts(made.values[1](records))
-        batch = Batch(file, Texts.of(made.values[0](records)), block.positions, ids, consumed_bytes=len(data))
-        if not self._columns:
-            return batch
-        values = [one(records) for one in made.values[1 + self._has_id :]]
-        return carry(batch, self._columns, values, lambda row: _line(block, row))
+        if self._id is not None and made is not self._without_id:
+            ids = _id_texts(made.values(self._id, records))
+        batch = Batch(file, Texts.of(texts), block.positions, ids, consumed_bytes=len(data))
+        values = [made.values(column.name, records) for column in self._columns]
+        return carry(batch, self._columns, values, block.line)
 
-    def _decode_lines(self, data: memoryview) -> tuple[list[Any], RecordType] | None:
-        """All records of a block with their type; None if no type has them all."""
-        for made in filter(None, [self._without_id, *self._types]):
-            try:
-                return made.decoder.decode_lines(data), made
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                if made is self._without_id:
-                    self._without_id = None
-        return None
-
-    def _decode_one_by_one(self, file: int, data: memoryview, block: Block, starts: np.ndarray) -> Batch:
-        found: list[list[Any]] = []
-        rows: list[int] = []
-        rejects: list[Reject] = []
-        ends = np.append(starts[1:], len(data))
-        positions = block.positions
-        first = np.frombuffer(data, np.uint8)[starts]  # almost all blank lines are known by their first byte
-        full = np.flatnonzero((first != ord("\n")) & ((first != ord("\r")) | (ends - starts != 2)))
-        for row, start, end in zip(*(one.tolist() for one in (full, starts[full], ends[full])), strict=True):
-            line = bytes(data[start:end])
-            if not line.strip():
-                continue
-            try:
-                found.append(self._decode_line(line))
-                rows.append(row)
-            except RecordProblem as problem:
-                rejects.append(problem.reject(file, int(positions[row]), _line(block, row)))
-        texts, *others = (
-            map(list, zip(*found, strict=True)) if found else [[] for _ in range(1 + len(self._fields))]
-        )
-        own = others.pop(0) if self._has_id else []
-        ids = [id_text(one) for one in own] if self._has_id else None
-        batch = Batch(file, Texts.of(texts), positions[rows], ids, rejects, len(data))
-        batch.lost_ids = [int(positions[row]) for row, one in zip(rows, own, strict=False) if is_lost_id(one)]
-        return carry(batch, self._columns, others, lambda place: _line(block, rows[place]))
+    def _decode_one_by_one(self, file: int, data: memoryview, block: Block) -> Batch:
+        found, rows, rejects = decode_each(file, data, block, self._decode_line)
+        texts, *others = map(list, zip(*found, strict=True)) if found else [[] for _ in self._fields]
+        own = others.pop(0) if self._id is not None else []
+        ids = [id_text(one) for one in own] if self._id is not None else None
+        batch = Batch(file, Texts.of(texts), block.positions[rows], ids, rejects, len(data))
+        lost = map(is_lost_id, own)
+        batch.lost_ids = [int(one) for one, gone in zip(batch.positions, lost, strict=False) if gone]
+        return carry(batch, self._columns, others, lambda place: block.line(rows[place]))
 
     def _decode_line(self, line: bytes) -> list[Any]:
         """Text, id (if any) and columns of a line.
@@ -130,46 +172,92 @@ class JsonlDecoder:
         made = self._types[-1]
         try:
             record = [made.decoder.decode(line)]
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except FAILURES as error:
             return self._decode_odd(line, error)
-        return [values(record)[0] for values in made.values]
+        found = [made.values(name, record)[0] for name in self._fields]
+        return found if isinstance(found[0], str) else self._decode_odd(line)
 
-    def _decode_odd(self, line: bytes, error: Exception) -> list[Any]:
-        """Text, id and columns of a line that the fast decoder refused.
+    def _decode_odd(self, line: bytes, error: Exception | None = None) -> list[Any]:
+        """Text, id and columns of a line that the fast decoder refused, or that has no text.
 
         Raises:
             RecordProblem: a bad line.
         """
+        name = self._fields[0]
         if isinstance(error, msgspec.ValidationError) and "out of range" not in str(error):
             missing = "missing required field" in str(error)
-            raise RecordProblem(
-                "missing_field" if missing else "not_a_string", f"field {self.text!r}: {error}"
-            )
+            raise RecordProblem("missing_field" if missing else "not_a_string", f"field {name!r}: {error}")
         try:
             record = decode_odd(line)
         except (ValueError, RecursionError):
             if isinstance(error, UnicodeDecodeError):
                 raise RecordProblem("invalid_utf8", not_utf8(error)) from error
             raise RecordProblem("malformed_json", str(error)) from error
-        text = value_at(record, self.text.split("."))
-        if text is ABSENT:
-            raise RecordProblem("missing_field", f"field {self.text!r}: there is none")
-        if not isinstance(text, str):
-            raise RecordProblem("not_a_string", f"field {self.text!r}: expected a string")
+        text = text_field(record, name)
         if problem := lone_surrogate(text):
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError as wrong:
                 raise RecordProblem("invalid_utf8", not_utf8(wrong)) from wrong
             raise RecordProblem("lone_surrogate", problem)
-        values = [value_at(record, name.split(".")) for name in self._fields]
-        return [text, *(None if value is ABSENT else value for value in values)]
+        return [text, *(field_value(record, name.split(".")) for name in self._fields[1:])]
 
 
-def _line(block: Block, row: int) -> bytes:
-    """Bytes of one record of a block, without the end of the line."""
-    start, end = block.starts[row], (*block.starts[row + 1 : row + 2], len(block.data))[0]
-    return bytes(block.data[start:end]).removesuffix(b"\n")
+def text_field(record: Any, name: str) -> str:
+    """The text of a record.
+
+    Raises:
+        RecordProblem: the field is missing, or not a string.
+    """
+    value, found = record, False
+    for part in name.split("."):
+        if found := isinstance(value, dict):
+            if part not in value:
+                raise RecordProblem("missing_field", f"no field {name!r}")
+            value = value[part]
+    if found and isinstance(value, str):
+        return value
+    shown = "null" if value is None else f"a {type(value).__name__}"
+    raise RecordProblem("not_a_string", f"field {name!r}: expected a string, found {shown}")
+
+
+def without_mark(block: Block) -> memoryview:
+    """Bytes of a block, with white space for a byte order mark, which keeps the offsets."""
+    if block.position == 0 and bytes(block.data[:3]) == BOM:
+        return memoryview(b"   " + bytes(block.data[3:]))
+    return block.data
+
+
+def decode_all(decoder: Any, data: memoryview, starts: np.ndarray) -> list[Any] | None:
+    """Records of all lines, one for each; None if they have to be decoded one by one."""
+    try:
+        records = decoder.decode_lines(data)
+    except FAILURES:
+        return None
+    return records if len(records) == len(starts) and one_object_a_line(data, starts) else None
+
+
+def decode_each(
+    file: int, data: memoryview, block: Block, decode: Callable[[bytes], Any]
+) -> tuple[list[Any], list[int], list[Reject]]:
+    """Decode lines one by one: what was made of the good ones, their rows, and the bad ones."""
+    found: list[Any] = []
+    rows: list[int] = []
+    rejects: list[Reject] = []
+    starts, positions = block.starts, block.positions
+    ends = np.append(starts[1:], len(data))
+    first = np.frombuffer(data, np.uint8)[starts]  # almost all blank lines are known by their first byte
+    full = np.flatnonzero((first != ord("\n")) & ((first != ord("\r")) | (ends - starts != 2)))
+    for row, start, end in zip(*(one.tolist() for one in (full, starts[full], ends[full])), strict=True):
+        line = bytes(data[start:end])
+        if not line.strip():
+            continue
+        try:
+            found.append(decode(line))
+            rows.append(row)
+        except RecordProblem as problem:
+            rejects.append(problem.reject(file, int(positions[row]), block.line(row)))
+    return found, rows, rejects
 
 
 def fits_a_type(name: str) -> bool:

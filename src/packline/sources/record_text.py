@@ -32,18 +32,22 @@ from packline.sources.carried import Column, Odd, fit_all, fit_field, fitted_bat
 from packline.sources.files import InputFile
 from packline.sources.jsonl import (
     ABSENT,
-    BOM,
+    FAILURES,
+    RecordType,
+    decode_all,
+    decode_each,
     decode_odd,
     fits_a_type,
     has_raw,
     id_text,
     is_lost_id,
     is_utf8,
-    one_object_a_line,
+    text_field,
     value_at,
+    without_mark,
 )
 from packline.sources.lines import not_utf8
-from packline.where.conditions import Incomparable, field_value, fields_of, record_test
+from packline.where.conditions import Incomparable, fields_of, record_test
 from packline.where.grammar import parse_where
 
 if TYPE_CHECKING:
@@ -84,9 +88,9 @@ class RecordText:
 
     def __init__(self, source: Source, field: str, max_bytes: int) -> None:
         self._passes, filtered = _filter(source)
-        self._field, self._path, self._max_bytes = field, field.split("."), max_bytes
+        self._field, self._max_bytes = field, max_bytes
         self._template: Template | None = None
-        wanted: list[str] | None = [self._path[0]]
+        wanted: list[str] | None = [field.partition(".")[0]]
         if source.template is not msgspec.UNSET:
             from packline.sources.template import Template
 
@@ -102,7 +106,7 @@ class RecordText:
         """
         if not self._passes(record):
             return None
-        text = self._text_field(record) if self._template is None else self._template.render(record)
+        text = text_field(record, self._field) if self._template is None else self._template.render(record)
         try:
             size = len(text) if text.isascii() else len(text.encode("utf-8"))
         except UnicodeEncodeError as error:
@@ -117,16 +121,6 @@ class RecordText:
             return self._template is not None and bool(self._template.render(record))
         except RecordProblem:
             return False
-
-    def _text_field(self, record: dict[str, Any]) -> str:
-        value = field_value(record, self._path)
-        if isinstance(value, str):
-            return value
-        holder = field_value(record, self._path[:-1])
-        if value is None and not (isinstance(holder, dict) and self._path[-1] in holder):
-            raise RecordProblem("missing_field", f"no field {self._field!r}")
-        found = "null" if value is None else f"a {type(value).__name__}"
-        raise RecordProblem("not_a_string", f"field {self._field!r}: expected a string, found {found}")
 
 
 def _filter(source: Source) -> tuple[Callable[[dict[str, Any]], bool], list[str]]:
@@ -163,7 +157,7 @@ class Collected:
         self._texts: list[str] = []
         self._positions: list[int] = []
         self._ids: list[str | None] = []
-        self._rejects: list[Reject] = []
+        self.rejects: list[Reject] = []
         self._filtered: list[int] = []
         self.lost_ids: list[int] = []
 
@@ -206,7 +200,7 @@ class Collected:
 
     def reject(self, position: int, problem: RecordProblem, raw: bytes) -> None:
         """Keep a bad record."""
-        self._rejects.append(problem.reject(self._file.index, position, raw))
+        self.rejects.append(problem.reject(self._file.index, position, raw))
 
     def batch(self, consumed_bytes: int) -> Batch:
         """Build the batch."""
@@ -214,7 +208,8 @@ class Collected:
         positions = np.array(self._positions, np.int64)
         texts = Texts.of(self._texts)
         columns = fitted_batch(self._columns, self._values) if self._columns else None
-        made = Batch(self._file.index, texts, positions, ids, self._rejects, consumed_bytes)
+        rejects = sorted(self.rejects, key=lambda one: one.position)
+        made = Batch(self._file.index, texts, positions, ids, rejects, consumed_bytes)
         made.filtered, made.columns, made.lost_ids = self._filtered, columns, self.lost_ids
         return made
 
@@ -231,78 +226,60 @@ class JsonlRecords:
     def __init__(self, transform: Transform, id: str | None, columns: Sequence[Column] = ()) -> None:
         self._transform, self._id, self._columns = transform, id, columns
         self._names: tuple[str, ...] | None = None
+        self._decoder: Any = msgspec.json.Decoder(dict[str, Any])
         if transform.fields is not None:
             heads = [] if id is None else [id.partition(".")[0]]
             heads += [column.path[0] for column in columns]
-            self._names = tuple(dict.fromkeys([*transform.fields, *heads]))
-        self._decoder: Any = msgspec.json.Decoder(dict[str, Any])
-        if self._names is not None and not all(map(fits_a_type, self._names)):
-            self._names = None
-        if self._names is not None:
-            places = {f"f{number}": name for number, name in enumerate(self._names)}
-            fields: list[tuple[Any, ...]] = [(place, Any, msgspec.UNSET) for place in places]
-            kind = msgspec.defstruct("Record", fields, rename=places, gc=False)
-            self._decoder = msgspec.json.Decoder(kind)
-            self._places = tuple(places)
+            names = tuple(dict.fromkeys([*transform.fields, *heads]))
+            if all(map(fits_a_type, names)):
+                made = RecordType(names, default=msgspec.UNSET)
+                self._names, self._decoder, self._places = names, made.decoder, made.attributes
 
     def decode(self, file: InputFile, block: Block) -> Batch:
         """Documents and rejects of one block of whole lines."""
         if block.problem:
             return reject_block(file.index, block)
-        data, starts = block.data, block.starts
-        if block.position == 0 and bytes(data[:3]) == BOM:
-            data = memoryview(b"   " + bytes(data[3:]))  # white space keeps the offsets
+        data, positions = without_mark(block), block.positions.tolist()
         collected = Collected(file, self._transform, self._id, self._columns)
-        ends = [*starts[1:].tolist(), len(data)]
-        lines = list(zip(starts.tolist(), ends, strict=True))
-        positions = block.positions.tolist()
-        records = self._records(data, starts, lines)
-        for (start, end), position, record in zip(lines, positions, records, strict=True):
-            if record is None:
-                continue
-            problem = record if isinstance(record, RecordProblem) else collected.take(record, position)
-            if problem is not None:
-                raw = bytes(block.data[start:end]).removesuffix(b"\n")
-                collected.reject(position, problem, raw)
+        values = decode_all(self._decoder, data, block.starts)
+        if values is None:
+            records, rows, collected.rejects = decode_each(file.index, data, block, self._record)
+        else:
+            records, rows = list(map(self._as_dict, values)), list(range(len(values)))
+        for row, record in zip(rows, records, strict=True):
+            if problem := collected.take(record, positions[row]):
+                collected.reject(positions[row], problem, block.line(row))
         return collected.batch(len(data))
 
-    def _records(self, data: memoryview, starts: np.ndarray, lines: list[tuple[int, int]]) -> list[Any]:
-        """For each line its record, a problem, or None if it is empty."""
-        try:
-            values = self._decoder.decode_lines(data)
-            if len(values) == len(starts) and one_object_a_line(data, starts):
-                return [self._as_dict(value) for value in values]
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            pass
-        return [self._record(bytes(data[start:end])) for start, end in lines]
-
-    def _record(self, line: bytes) -> dict[str, Any] | RecordProblem | None:
-        if not line.strip():
-            return None
+    def _record(self, line: bytes) -> dict[str, Any]:
         try:
             return self._as_dict(self._decoder.decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except FAILURES as error:
             return self._odd_record(line, error)
 
-    def _odd_record(self, line: bytes, error: Exception) -> dict[str, Any] | RecordProblem:
-        """Decode a record that the fast decoder refused; a problem if the fault is in a wanted field."""
+    def _odd_record(self, line: bytes, error: Exception) -> dict[str, Any]:
+        """Decode a record that the fast decoder refused.
+
+        Raises:
+            RecordProblem: the fault is in a wanted field.
+        """
         try:
             record = decode_odd(line)
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):
             if isinstance(error, UnicodeDecodeError):
-                return RecordProblem("invalid_utf8", not_utf8(error))
-            return RecordProblem("malformed_json", str(error))
+                raise RecordProblem("invalid_utf8", not_utf8(error)) from error
+            raise RecordProblem("malformed_json", str(error)) from error
         wanted = self._transform.fields
         read = {name: record[name] for name in record if wanted is None or name in wanted}
         if has_raw(read):
-            return RecordProblem("malformed_json", str(error))
+            raise RecordProblem("malformed_json", str(error)) from error
         try:
             line.decode("utf-8")
         except UnicodeDecodeError as wrong:
             if not is_utf8(read):
-                return RecordProblem("invalid_utf8", not_utf8(wrong))
+                raise RecordProblem("invalid_utf8", not_utf8(wrong)) from wrong
         return (
             record if self._names is None else {name: record[name] for name in self._names if name in record}
         )
@@ -310,8 +287,12 @@ class JsonlRecords:
     def _as_dict(self, value: Any) -> dict[str, Any]:
         if self._names is None:
             return value
-        pairs = zip(self._names, [getattr(value, place) for place in self._places], strict=True)
-        return {name: field for name, field in pairs if field is not msgspec.UNSET}
+        fields = [getattr(value, place) for place in self._places.values()]
+        return {
+            name: field
+            for name, field in zip(self._places, fields, strict=True)
+            if field is not msgspec.UNSET
+        }
 
 
 def row_batch(
