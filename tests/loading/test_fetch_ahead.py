@@ -19,7 +19,7 @@ from tests.store.remote import PLACE, Faults, Flip, lengths_of, same_arrays, sta
 from packline import Loader, Mixture
 from packline.errors import CorruptStore, StoreError
 from packline.facade import Store
-from packline.loading import fetch_ahead
+from packline.loading import fetch_ahead, read_ahead
 from packline.loading.fetch_ahead import FetchAhead, window_steps
 from packline.store import fetching
 from packline.store.paths import CacheSettings
@@ -191,7 +191,7 @@ def test_with_a_full_cache_the_reader_makes_its_plans_itself(
         for shard in remote.shards:
             shard.token_ranges[0:]
         monkeypatch.setattr(FetchAhead, "_plan", noted)
-        monkeypatch.setattr(fetch_ahead, "window_steps", lambda *_: 2 * fetch_ahead.CHUNK)
+        monkeypatch.setattr(fetch_ahead, "window_steps", lambda *_: 2 * read_ahead.STEPS)
         loaders = [Loader(store.rows(256), batch_size=4, prefetch=0) for store in (local, remote)]
         for step in range(300):
             assert same_arrays(*(loader.next_batch(step) for loader in loaders))

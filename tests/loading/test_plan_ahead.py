@@ -37,6 +37,7 @@ SOURCES: list[dict[str, Any]] = [
     {"packing": "concat", "shuffle_documents": 4},
     {"packing": "best_fit"},
     {"packing": "pad", "overflow": "split"},
+    {"packing": "pad", "overflow": "split", "pad_id": 3},
 ]
 
 
@@ -79,13 +80,13 @@ def test_steps_are_planned_together_and_only_once(
     stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned: list[int] = []
-    plan = read_ahead._plan
+    plan = read_ahead.plan_steps
 
-    def counted(place_of: Any, steps: range) -> Any:
+    def counted(loader: Loader, steps: range) -> Any:
         planned.extend(steps)
-        return plan(place_of, steps)
+        return plan(loader, steps)
 
-    monkeypatch.setattr(read_ahead, "_plan", counted)
+    monkeypatch.setattr(read_ahead, "plan_steps", counted)
     rows = [(store.rows(30), 1, 9) for store in stores]
     loader = Loader(Mixture(rows), batch_size=4, prefetch=2)
     assert len(list(loader)) == len(loader) > 3 * read_ahead.STEPS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,9 @@ def test_steps_are_planned_once_and_no_byte_is_fetched_twice(
         monkeypatch.setattr(Rows, "spans", counted)
         for step in range(300):
             loader.next_batch(step)
-            if (planning := loader._fetch_ahead._thread) is not None:
-                planning.join()
+            for thread in threading.enumerate():
+                if thread.name == "packline-fetch-ahead":
+                    thread.join()
     assert len(drawn) == len(set(drawn)) >= 300 * 8
     assert sum(fetched) <= sum(shard.entry.tokens for shard in local.shards) * local.dtype.itemsize
 

@@ -28,7 +28,6 @@ import msgspec
 import numpy as np
 
 from packline.errors import RecipeError, refuse_unknown_names, unknown_name
-from packline.loading.fetch_ahead import FetchAhead
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
 from packline.loading.read_ahead import PlanAhead, ReadAhead, make_ahead
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from packline.packing.batch import RowSource
     from packline.settings import LoaderKeywords
     from packline.store.fetching import Traffic
+    from packline.store.mirror import Mirror
 
 
 class SharedFlag:
@@ -161,9 +161,6 @@ class Loader(Notebook):
         self.keys, self.prefetch = options.keys, options.prefetch
         self.begins_at = self._step = self._pass = 0
         self.workers_began = SharedFlag()
-        self._read_ahead = ReadAhead()
-        self._fetch_ahead = FetchAhead()
-        self._plan_ahead = PlanAhead()
 
     def _check_batch_sizes(self) -> None:
         """Refuse batches that the ranks cannot share."""
@@ -284,21 +281,23 @@ class Loader(Notebook):
         return CompactBatch.read(self._next_parts(step), self.fields)
 
     def _next_parts(self, step: int) -> list[BatchPart]:
-        """Rows of a step, after having what the steps after it read fetched or read ahead."""
-        if self._fetch_ahead.announce(self, step):
-            return self._fetch_ahead.take(step) or parts_of(*self.place_of(step))
-        if self.schedule.order.kind == "blocks":
-            self._announce_blocks(*self.place_of(step))
-        return self._plan_ahead.parts(self.place_of, step)
+        return self._ahead.parts(self, operator.index(step))
 
-    def _announce_blocks(self, stage: ScheduledStage, start: int, stop: int) -> None:
-        """Have the system read the blocks of a window ahead of rows `start` to `stop`."""
-        counts = stage.mixture.interleaving
-        for source, (order, before) in enumerate(zip(stage.orders, stage.consumed, strict=True)):
-            draws = (
-                before + counts.count(source, row) for row in (start, stop, stage.steps * stage.batch_size)
-            )
-            self._read_ahead.announce(stage.mixture.rows[source], order, *draws)
+    @cached_property
+    def _ahead(self) -> PlanAhead:
+        """What is prepared for steps that are read in order."""
+        if mirrors := self._mirrors:
+            from packline.loading.fetch_ahead import FetchAhead
+
+            return FetchAhead(mirrors)
+        return ReadAhead() if self.schedule.order.kind == "blocks" else PlanAhead()
+
+    @property
+    def _mirrors(self) -> list[Mirror]:
+        """Remote stores of the run, each once."""
+        rows = [rows for stage in self.schedule.stages for rows in stage.mixture.rows]
+        found = [getattr(one.store, "mirror", None) for one in rows]
+        return list(dict.fromkeys(mirror for mirror in found if mirror is not None))
 
     def place_of(self, step: int) -> tuple[ScheduledStage, int, int]:
         """Stage of a step, and the range of this rank's rows in it."""
@@ -311,7 +310,11 @@ class Loader(Notebook):
     @property
     def traffic(self) -> Traffic | None:
         """Requests, bytes, and waits for bytes of this process, if a store is remote; else None."""
-        return self._fetch_ahead.traffic(self.schedule.stages)
+        if not (mirrors := self._mirrors):
+            return None
+        from packline.loading.fetch_ahead import total_traffic
+
+        return total_traffic(mirrors)
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate from the beginning, or once from a loaded state, to the end of the run."""
@@ -387,6 +390,9 @@ class Loader(Notebook):
         check_past(self.schedule, state)
         check_units(self.schedule, state)
         return step
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_ahead"}
 
     def __repr__(self) -> str:
         left = f", {self.left_over_rows:,} rows left over" if self.left_over_rows else ""

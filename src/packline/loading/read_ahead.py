@@ -10,6 +10,17 @@ is raised in place of that batch. The thread ends with the iterator: when it is
 exhausted, closed, or no longer referenced. A child process that was forked while batches wait has no such
 thread: it makes the rest of its batches itself.
 
+Plans of the coming steps, made for many steps at once.
+
+    step       40            41 ............... 56            57 ......
+    planned    itself        all of them at once              ...
+
+To look up documents and copies costs as much as to copy, and nearly as much for one batch as for sixteen. The
+rows of a step are a formula, so the steps after the current one are planned with it, and those of a mixture
+joined to one plan per step: a batch of ten sources then costs what a batch of one does. A worker process of a
+data loader reads every n-th step, and plans those. Nothing is planned ahead for a single step, nor for rows
+that are not those of a finished store. For remote stores what the plans need is fetched (`fetch_ahead`).
+
 Reading ahead of a block shuffle: the system reads the blocks of the next window while this one is used.
 
     batches    window 0 ........ | window 1 ........ |
@@ -19,17 +30,6 @@ Within a window rows come at random, so their pages would be read one by one, in
 block is announced to the system (`posix_fadvise`, WILLNEED) one window before its rows: it reads the range
 of a block at once, into the page cache. Measured on a disk of 1.2 GB/s: twice the rate. Nothing is announced
 for random access to batches, and on systems without the call.
-
-Plans of the coming steps of local stores, made for many steps at once.
-
-    step       40            41 ............... 56            57 ......
-    planned    itself        all of them at once              ...
-
-To look up documents and copies costs as much as to copy, and nearly as much for one batch as for sixteen. The
-rows of a step are a formula, so the steps after the current one are planned with it, and those of a mixture
-joined to one plan per step: a batch of ten sources then costs what a batch of one does. A worker process of a
-data loader reads every n-th step, and plans those. Nothing is planned ahead for a single step, nor for rows
-that are not those of a finished store; remote stores have plans of their own (`fetch_ahead`).
 """
 
 from __future__ import annotations
@@ -39,18 +39,20 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from packline.errors import PacklineError
-from packline.loading.order import Order
 from packline.loading.schedule import parts_of
-from packline.packing.batch import BatchPart, RowSource
+from packline.packing.batch import BatchPart
 from packline.packing.gather import PlannedRows
 from packline.packing.rows import Rows
+
+if TYPE_CHECKING:
+    from packline.loading.loader import Loader
+    from packline.loading.schedule import ScheduledStage
 
 T = TypeVar("T")
 
@@ -138,48 +140,6 @@ def _make_all(
             return
 
 
-class ReadAhead:
-    """Blocks that are announced, per order of a source."""
-
-    def __init__(self) -> None:
-        self._reached: WeakKeyDictionary[Order, int] = WeakKeyDictionary()
-
-    def announce(self, rows: RowSource, order: Order, start: int, stop: int, end: int) -> None:
-        """Announce the blocks of a window ahead.
-
-        Args:
-            rows: rows of the source.
-            order: their order.
-            start: first draw of a batch.
-            stop: one past its last draw.
-            end: one past the last draw that will come.
-        """
-        will_need = getattr(rows, "will_need", None)
-        if order.order.kind != "blocks" or will_need is None or start >= stop:
-            return
-        window = order.order.window_rows
-        epoch, place = divmod(end - 1, order.rows)
-        last_of_all = epoch * order.rows + min(place // window * window + window, order.rows) - 1
-        last = order.block_number(min(stop - 1 + window, last_of_all))
-        place = start % order.rows
-        first = order.block_number(start - place + place // window * window)
-        reached = self._reached.get(order, -1)
-        # After a jump, begin with the window that the draws are in.
-        begin = reached if first <= reached <= last + 1 else first
-        for number in range(begin, last + 1):
-            will_need(*order.block(number))
-        self._reached[order] = last + 1
-
-    def __reduce__(self) -> tuple[type[ReadAhead], tuple[()]]:
-        return ReadAhead, ()
-
-
-if TYPE_CHECKING:
-    from packline.loading.schedule import ScheduledStage
-    from packline.packing.batch import RowSource
-
-    PlaceOf = Callable[[int], tuple[ScheduledStage, int, int]]
-
 STEPS = 16
 """Most steps that are planned at once."""
 TOKENS = 1 << 21
@@ -189,55 +149,49 @@ JUMP = 64
 
 
 class PlanAhead:
-    """Plans of coming steps."""
+    """Rows of the steps of a loader, planned where the steps before them were read in order."""
 
     def __init__(self) -> None:
         self._last: int | None = None
         self._plans: dict[int, list[BatchPart]] = {}
 
-    def parts(self, place_of: PlaceOf, step: int) -> list[BatchPart]:
-        """Rows of a step, planned where the steps before it were read in order.
-
-        Args:
-            place_of: returns the stage of a step, and the range of its rows in that stage.
+    def parts(self, loader: Loader, step: int) -> list[BatchPart]:
+        """Rows of a step.
 
         Raises:
             CorruptStore: a store is damaged there.
         """
-        found = self._plans.pop(step, None)
-        stride, self._last = step - (step if self._last is None else self._last), step
-        if found is not None:
-            return found
-        self._plans = {}
-        stage, start, stop = place_of(step)
-        count = min(STEPS, TOKENS // ((stop - start) * stage.mixture.seq_len))
-        if 0 < stride <= JUMP and count > 1 and _are_alike(stage.mixture.rows):
+        stride = self._stride_to(step)
+        if stride and step not in self._plans:
+            stage, start, stop = loader.place_of(step)
+            count = min(STEPS, TOKENS // ((stop - start) * stage.mixture.seq_len))
             end = min(stage.first_step + stage.steps, step + count * stride)
             try:
-                plans = _plan(place_of, range(step, end, stride))
+                self._plans = plan_steps(loader, range(step, end, stride))
             except PacklineError:
-                pass  # raised again, with its place, by the step that it belongs to
-            else:
-                found, self._plans = plans.pop(step), plans
-                return found
-        return parts_of(stage, start, stop)
+                self._plans = {}  # raised again, with its place, by the step that it belongs to
+        return self._taken(loader, step)
 
-    def __reduce__(self) -> tuple[type[PlanAhead], tuple[()]]:
-        return PlanAhead, ()
+    def _stride_to(self, step: int) -> int:
+        """Steps since the last one that was read; 0 at the beginning and after a jump."""
+        stride = 0 if self._last is None else step - self._last
+        self._last = step
+        return stride if 0 < stride <= JUMP else 0
 
-
-def _are_alike(sources: Sequence[RowSource]) -> bool:
-    """True for rows of finished stores that one plan may join."""
-    settings = {
-        (rows.pad_id, rows.boundary_loss, rows.store.dtype) if isinstance(rows, Rows) else None
-        for rows in sources
-    }
-    return len(settings) == 1 and None not in settings
+    def _taken(self, loader: Loader, step: int) -> list[BatchPart]:
+        found = self._plans.pop(step, None)
+        return parts_of(*loader.place_of(step)) if found is None else found
 
 
-def _plan(place_of: PlaceOf, steps: range) -> dict[int, list[BatchPart]]:
-    """Plan steps of one stage together."""
-    ranges = [place_of(step) for step in steps]
+def plan_steps(loader: Loader, steps: range) -> dict[int, list[BatchPart]]:
+    """Plan steps of one stage together; none of rows that are not those of a finished store.
+
+    Raises:
+        CorruptStore: a store is damaged there.
+    """
+    ranges = [loader.place_of(step) for step in steps]
+    if not ranges or not all(isinstance(rows, Rows) for rows in ranges[0][0].mixture.rows):
+        return {}
     stage, size = ranges[0][0], ranges[0][2] - ranges[0][1]
     runs: list[list[int]] = []  # ranges that follow one another are looked up at once
     for _, start, stop in ranges:
@@ -246,24 +200,65 @@ def _plan(place_of: PlaceOf, steps: range) -> dict[int, list[BatchPart]]:
         else:
             runs.append([start, stop])
     by_source: dict[int, list[BatchPart]] = {}
-    first = 0
+    count = 0
     for start, stop in runs:
         for part in parts_of(stage, start, stop):
             places = np.arange(stop - start) if part.places is None else part.places
-            by_source.setdefault(id(part.source), []).append(part._replace(places=places + first))
-        first += stop - start
-    numbers, planned, places_of = np.empty(first, np.int64), [], []
+            by_source.setdefault(id(part.source), []).append(part._replace(places=places + count))
+        count += stop - start
+    found = []  # the rows of all steps, by source
     for parts in by_source.values():
-        source = parts[0].source
-        assert isinstance(source, Rows)
-        rows = np.concatenate([part.rows for part in parts])
-        places_of.append(np.concatenate([part.places for part in parts if part.places is not None]))
-        numbers[places_of[-1]] = rows
-        planned.append(source.plan(rows))
-    joined = planned[0] if len(planned) == 1 else PlannedRows.join(planned, places_of)
-    source = stage.mixture.rows[0]  # of rows that are planned, only the number is used
-    bounds = range(0, first + 1, size)
-    return {
-        step: [BatchPart(source, numbers[begin : begin + size], None, one)]
-        for step, begin, one in zip(steps, bounds, joined.parts(bounds), strict=False)
-    }
+        rows, places = (np.concatenate(column) for column in list(zip(*parts, strict=True))[1:3])
+        found.append((parts[0].source, rows, places, parts[0].source.plan(rows)))
+    plans_of_sources = [planned for *_, planned in found]
+    alike = {(one.pad_id, one.boundary_loss, one.store.dtype) for one in plans_of_sources}
+    if len(found) > 1 and len(alike) == 1 and all(one.pieces is None for one in plans_of_sources):
+        numbers = np.empty(count, np.int64)
+        for _, rows, places, _ in found:
+            numbers[places] = rows
+        joined = PlannedRows.join(plans_of_sources, [places for _, _, places, _ in found])
+        found = [(found[0][0], numbers, np.arange(count), joined)]  # of the source, only the number is used
+    plans: dict[int, list[BatchPart]] = {step: [] for step in steps}
+    for source, rows, places, planned in found:
+        bounds = places.searchsorted(np.arange(0, count + 1, size)).tolist()
+        ends = zip(steps, bounds, bounds[1:], planned.parts(bounds), strict=False)
+        for step, first, last, one in ends:
+            if first < last:
+                here = None if last - first == size else places[first:last] % size
+                plans[step].append(BatchPart(source, rows[first:last], here, one))
+    return plans
+
+
+class ReadAhead(PlanAhead):
+    """The same for blocks of rows, which are announced to the system a window ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reached: dict[str, int] = {}
+        """First block of each source that is not announced."""
+
+    def parts(self, loader: Loader, step: int) -> list[BatchPart]:
+        self.announce(*loader.place_of(step))
+        return super().parts(loader, step)
+
+    def announce(self, stage: ScheduledStage, start: int, stop: int) -> None:
+        """Announce the blocks of a window ahead of rows `start` to `stop` of a stage."""
+        counts = stage.mixture.interleaving
+        ends = (start, stop, stage.steps * stage.batch_size)
+        for source, rows in enumerate(stage.mixture.rows):
+            draw, after, end = (stage.consumed[source] + counts.count(source, row) for row in ends)
+            will_need = getattr(rows, "will_need", None)
+            if will_need is None or draw == after:
+                continue
+            order = stage.orders[source]
+            window = order.order.window_rows
+            epoch, place = divmod(end - 1, order.rows)
+            last_of_all = epoch * order.rows + min(place // window * window + window, order.rows) - 1
+            last = order.block_number(min(after - 1 + window, last_of_all))
+            place = draw % order.rows
+            first = order.block_number(draw - place + place // window * window)
+            reached = self._reached.get(rows.fingerprint, -1)
+            # After a jump, begin with the window that the draws are in.
+            for number in range(reached if first <= reached <= last + 1 else first, last + 1):
+                will_need(*order.block(number))
+            self._reached[rows.fingerprint] = last + 1
