@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
@@ -33,7 +34,7 @@ from packline.sources.compression import DecompressedStream, detect_compression
 from packline.sources.fields import LOOKED_FILES, Looked, refuse_strange, resolve_columns
 from packline.sources.files import InputFile, plain_name
 from packline.sources.json_array import first_element, starts_array
-from packline.sources.listing import describe_inputs
+from packline.sources.listing import list_inputs, map_files
 from packline.sources.records import MAX_RECORD_BYTES, Record, read_records
 from packline.storage.inputs import ListedFile, read_fully, read_start
 
@@ -110,13 +111,7 @@ def find_conversation_files(sources: tuple[ConversationSource, ...]) -> list[Inp
     """
     files: list[InputFile] = []
     for number, source in enumerate(sources):
-
-        def describe(
-            name: str, file: ListedFile, number: int = number, source: ConversationSource = source
-        ) -> InputFile:
-            return _describe(number, name, file.path, source)
-
-        found = list(describe_inputs(source.inputs, describe))
+        found = map_files(partial(_describe, number, source), list_inputs(source.inputs))
         files += [msgspec.structs.replace(file, index=index) for index, file in enumerate(found, len(files))]
         own = [file for file in files if file.source == number]
         _check_field(source, own)
@@ -159,7 +154,8 @@ def _check_field(source: ConversationSource, files: list[InputFile]) -> None:
     refuse_strange((), where, _look_at(files), [("the messages", source.field)])
 
 
-def _describe(number: int, name: str, path: str, source: ConversationSource) -> InputFile:
+def _describe(number: int, source: ConversationSource, listed: ListedFile) -> InputFile:
+    path, name = listed.path, listed.name
     state, head = read_start(path, HEAD_BYTES)
     compression = detect_compression(head)
     kind: Literal["jsonl", "parquet", "text"] = "parquet" if head.startswith(b"PAR1") else "jsonl"

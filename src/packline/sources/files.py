@@ -29,7 +29,7 @@ from packline.sources.compression import Compression, DecompressedStream, detect
 from packline.sources.json_array import read_array, starts_array
 from packline.sources.jsonl import BOM, decode_json, fits_a_type, refuse_nested
 from packline.sources.lines import likely_charset
-from packline.sources.listing import common_folder, describe_alike, describe_inputs
+from packline.sources.listing import common_folder, describe_alike, list_inputs
 from packline.storage.inputs import InputState, ListedFile, open_input, read_fully, read_start
 
 if TYPE_CHECKING:
@@ -103,27 +103,19 @@ def list_files(recipe: Recipe, problems: dict[str, PacklineError] | None = None)
         InputError: nothing found, or files that cannot be read; all of them in one message.
     """
     files: list[InputFile] = []
-    refused: list[PacklineError] = []
+    refused: dict[str, PacklineError] = {}
     for number, source in enumerate(recipe.sources):
-
-        def describe(
-            name: str, file: ListedFile, number: int = number, source: Source = source
-        ) -> InputFile | PacklineError:
-            try:
-                return _describe(number, name, file, source)
-            except PacklineError as problem:
-                if problems is not None:
-                    problems[file.path] = problem
-                return problem
-
-        alike = partial(describe_alike, kind_of=file_kind)
-        for found in describe_inputs(source.inputs, describe, alike, folder_of(recipe)):
+        listed = list_inputs(source.inputs, folder_of(recipe))
+        described = describe_alike(listed, partial(_describe, number, source), file_kind)
+        for file, found in zip(listed, described, strict=True):
             if isinstance(found, PacklineError):
-                refused.append(found)
+                refused[file.path] = found
             else:
                 files.append(found)
-    if refused and problems is None:
-        refuse_all(refused)
+    if problems is not None:
+        problems.update(refused)
+    elif refused:
+        refuse_all(list(refused.values()))
     return [msgspec.structs.replace(file, index=index) for index, file in enumerate(files)]
 
 
@@ -179,19 +171,23 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN_NAMES]) + (", ..." if len(names) > SHOWN_NAMES else "")
 
 
-def _describe(number: int, name: str, listed: ListedFile, source: Source) -> InputFile:
+def _describe(number: int, source: Source, listed: ListedFile) -> InputFile | PacklineError:
+    """Description of a file, or the error of one that cannot be used."""
     path = listed.path
     # The rest of a Parquet file is known from its footer.
-    parquet = source.format in ("auto", "parquet") and plain_name(name).endswith(".parquet")
-    state, raw = read_start(path, PARQUET_HEAD_BYTES if parquet else HEAD_BYTES)
-    if listed.state is not None and listed.state != state:
-        raise InputChanged(
-            f"{path} changed while the inputs were listed: expected {listed.state.size:,} bytes, "
-            f"found {state.size:,} bytes, modified since",
-            hint="let it come to rest, then try again",
-        )
-    found = InputFile(0, number, name, path, state.size, state.modified, "text", "")
-    return describe_head(found, raw, lambda: open_input(path, state), source)
+    parquet = source.format in ("auto", "parquet") and plain_name(listed.name).endswith(".parquet")
+    try:
+        state, raw = read_start(path, PARQUET_HEAD_BYTES if parquet else HEAD_BYTES)
+        if listed.state is not None and listed.state != state:
+            raise InputChanged(
+                f"{path} changed while the inputs were listed: expected {listed.state.size:,} bytes, "
+                f"found {state.size:,} bytes, modified since",
+                hint="let it come to rest, then try again",
+            )
+        found = InputFile(0, number, listed.name, path, state.size, state.modified, "text", "")
+        return describe_head(found, raw, lambda: open_input(path, state), source)
+    except PacklineError as problem:
+        return problem
 
 
 def describe_head(file: InputFile, raw: bytes, reopen: Callable[[], BinaryIO], source: Source) -> InputFile:

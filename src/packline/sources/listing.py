@@ -54,18 +54,10 @@ FileId = tuple[int, int]
 """Device and inode: identifies a folder whatever its path."""
 
 
-def describe_inputs(
-    inputs: Sequence[str],
-    describe: Callable[[str, ListedFile], T],
-    describe_all: Callable[..., Iterator[T]] | None = None,
-    folder: str = "",
-) -> Iterator[T]:
-    """Describe each file of a source by its name and its path, in order; remote ones many at a time.
+def list_inputs(inputs: Sequence[str], folder: str = "") -> list[ListedFile]:
+    """Files of a source in order, each with its name.
 
     Args:
-        describe: is called in threads if there are remote files.
-        describe_all: describes all files, given them, a description of one, and the name of a path;
-            by default each is looked at.
         folder: folder that relative inputs are relative to; names are the same in whatever folder it is.
 
     Raises:
@@ -90,16 +82,10 @@ def describe_inputs(
             hint="hidden files and empty folders are passed over; check the path or the glob",
         )
     root = names_folder(inputs, list(written.values()))
-
-    def name_of(path: str) -> str:
-        return written[path][len(root) :].lstrip("/") if root else written[path]
-
-    def describe_one(file: ListedFile) -> T:
-        return describe(name_of(file.path), file)
-
-    if describe_all is not None:
-        return describe_all(list(listed.values()), describe_one, name_of)
-    return map_files(describe_one, list(listed.values()))
+    names = (name[len(root) :].lstrip("/") if root else name for name in written.values())
+    return [
+        ListedFile(file.path, file.state, name) for file, name in zip(listed.values(), names, strict=True)
+    ]
 
 
 def map_files(look: Callable[[F], T], files: Sequence[F]) -> Iterator[T]:
@@ -295,36 +281,25 @@ PACKED = (".gz", ".gzip", ".zst", ".zstd")
 Chosen = TypeVar("Chosen")
 Describe = Callable[[ListedFile], Any]
 """Describes a file by its beginning: an `InputFile`, or the error of one that cannot be used."""
+KindOf = Callable[[Any], object | None]
+"""What files of a kind share, by a description; None for an error."""
 
 
-def describe_alike(
-    listed: Sequence[ListedFile],
-    describe: Describe,
-    name_of: Callable[[str], str],
-    *,
-    kind_of: Callable[[Any], object | None],
-) -> Iterator[Any]:
+def describe_alike(listed: Sequence[ListedFile], describe: Describe, kind_of: KindOf) -> Iterator[Any]:
     """Description of each file, in order; of many remote files of a kind few are looked at.
 
     Args:
         describe: is called in threads.
-        name_of: name of a file by its path.
-        kind_of: what files of a kind share, by a description; None for an error.
     """
-    if not (kinds := _kinds(listed, describe, kind_of)):
-        yield from map_files(describe, listed)
-        return
-    unknown = [file for file in listed if _ending(file) not in kinds]
-    looked = map_files(describe, unknown)
+    kinds = _kinds(listed, describe, kind_of)
+    looked = map_files(describe, [file for file in listed if _ending(file) not in kinds])
     for file in listed:
         like = kinds.get(_ending(file))
         if like is None or file.state is None:
             yield next(looked)
         else:
             size, modified = file.state.size, file.state.modified
-            yield msgspec.structs.replace(
-                like, name=name_of(file.path), path=file.path, size=size, modified=modified
-            )
+            yield msgspec.structs.replace(like, name=file.name, path=file.path, size=size, modified=modified)
 
 
 def spread(files: Sequence[Chosen], most: int) -> list[Chosen]:
@@ -337,9 +312,7 @@ def spread(files: Sequence[Chosen], most: int) -> list[Chosen]:
     return [files[number * width + number * STEP % width] for number in range(min(most, len(files)))]
 
 
-def _kinds(
-    listed: Sequence[ListedFile], describe: Describe, kind_of: Callable[[Any], object | None]
-) -> dict[str, Any]:
+def _kinds(listed: Sequence[ListedFile], describe: Describe, kind_of: KindOf) -> dict[str, Any]:
     """A file of each ending whose files agree, as far as they were looked at."""
     groups: dict[str, list[ListedFile]] = {}
     for file in listed:

@@ -66,6 +66,8 @@ class ListedFile(msgspec.Struct, frozen=True, gc=False):
     """Path or URI."""
     state: InputState | None = None
     """None if a listing does not tell it."""
+    name: str = ""
+    """Name among the files of its source (`sources.listing`)."""
 
 
 def fixed_folder(glob: str) -> str:
