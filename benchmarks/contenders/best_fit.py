@@ -16,7 +16,6 @@ import json
 import os
 import resource
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -52,27 +51,14 @@ def main() -> None:
     print(json.dumps(report))
 
 
-class Lengths:
-    """Lengths in blocks, as a selection of documents gives them."""
-
-    def __init__(self, lengths: np.ndarray) -> None:
-        self._lengths = lengths
-
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The place of a block's first document, and the block, int64."""
-        for start in range(0, len(self), BLOCK):
-            yield start, self._lengths[start : start + BLOCK].astype(np.int64)
-
-
 def pack(lengths: np.ndarray, seq_len: int, out: Path) -> int:
     """packline's: rows of a plan that was written to `out`."""
     from packline.packing.best_fit import make_plan
     from packline.packing.cache import save_arrays
 
-    plan = make_plan(Lengths(lengths), seq_len)
+    starts = range(0, len(lengths), BLOCK)
+    blocks = (lengths[start : start + BLOCK].astype(np.int64) for start in starts)
+    plan = make_plan(blocks, len(lengths), seq_len)
     saved = save_arrays(out, "0" * 32, plan.arrays, plan.facts)
     return int(saved.arrays["long_rows"][-1]) + int(saved.arrays["firsts"][-1])
 

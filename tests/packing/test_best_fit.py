@@ -6,7 +6,6 @@ import bisect
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -51,18 +50,9 @@ def rows_of_fit(fitted: Fit) -> list[list[tuple[int, int]]]:
     return rows
 
 
-class Documents:
-    """Lengths without a store, handed out in blocks of some size."""
-
-    def __init__(self, lengths: list[int] | np.ndarray, block: int = 1 << 20) -> None:
-        self._lengths, self._block = np.asarray(lengths, np.int64), block
-
-    def __len__(self) -> int:
-        return len(self._lengths)
-
-    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
-        for start in range(0, len(self), self._block):
-            yield start, self._lengths[start : start + self._block]
+def blocks_of(lengths: list[int] | np.ndarray, size: int) -> list[np.ndarray]:
+    """Lengths in blocks."""
+    return [np.array(lengths[start : start + size], np.int64) for start in range(0, len(lengths), size)]
 
 
 @st.composite
@@ -110,7 +100,7 @@ def test_the_order_is_all_pieces_longest_first_whatever_the_blocks(
     lengths, seq_len = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(best_fit, "SORT_BLOCK", sort)
-        plan = make_plan(Documents(lengths, read), seq_len)
+        plan = make_plan(blocks_of(lengths, read), len(lengths), seq_len)
     rests = [length % seq_len for length in lengths]
     expected = sorted((place for place, rest in enumerate(rests) if rest), key=lambda place: -rests[place])
     assert plan.arrays["order"].tolist() == expected
@@ -123,7 +113,7 @@ def test_rows_of_more_than_65536_tokens_are_sorted_as_well() -> None:
     seq_len = 70_000
     lengths = np.random.default_rng(1).integers(1, 3 * seq_len, 5_000)
     lengths[:200] = [65_535, 65_536, 65_537, 1] * 50
-    plan = make_plan(Documents(lengths), seq_len)
+    plan = make_plan([lengths], len(lengths), seq_len)
     rests = lengths % seq_len
     expected = np.lexsort((np.arange(len(rests)), -rests))
     assert plan.arrays["order"].tolist() == expected[rests[expected] > 0].tolist()
@@ -167,7 +157,7 @@ def check_packing(packer: BestFit, lengths: dict[int, int]) -> None:
         assert packer.rows_of(document).tolist() == numbers
     counts = packer.counts
     assert counts.imbalance(seq_len) == 0
-    assert counts == best_fit_counts(packer.selection, seq_len)
+    assert counts == best_fit_counts(packer.selection.blocks(), len(packer.selection), seq_len)
     assert (counts.rows, counts.documents, counts.tokens) == (len(rows), len(lengths), sum(lengths.values()))
     assert counts.padding_tokens == sum(seq_len - sum(span[2] for span in row) for row in rows)
     assert counts.split_documents == sum(len(set(numbers)) > 1 for numbers in where.values())

@@ -117,7 +117,6 @@ def test_counts_over_several_blocks_and_both_ways_to_find(
     lengths = {number: n for number, n in enumerate(flat) if n >= settings.get("min_tokens", 0)}
     monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 0)
     monkeypatch.setattr("packline.packing.selection.BLOCK", 48)
-    monkeypatch.setattr(Selection.blocks, "__defaults__", (48,))
     mapped = Concat(Selection(Store(store.path), DocumentFilter(**settings)), 64)  # type: ignore[arg-type]
     assert all_tokens(mapped) == expected
     assert mapped.counts == held.counts == counted(held, 64, lengths)
@@ -125,8 +124,7 @@ def test_counts_over_several_blocks_and_both_ways_to_find(
 
 def test_steps_are_whole_in_every_block() -> None:
     # The pass of `Cumulative` adds up steps within a block: a step across two blocks would be two steps.
-    assert Selection.blocks.__defaults__ is not None
-    assert Selection.blocks.__defaults__[0] % offsets.STEP == 0
+    assert choosing.BLOCK % offsets.STEP == 0
 
 
 @pytest.mark.parametrize("mapped", [False, True])

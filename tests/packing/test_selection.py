@@ -15,6 +15,7 @@ from tests.store.stores import relist
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.facade import Store
 from packline.packing import cache, offsets
+from packline.packing import selection as choosing
 from packline.packing.options import DocumentFilter
 from packline.packing.selection import Selection, ShardRange
 from packline.testing import make_store
@@ -74,8 +75,12 @@ def check_lengths(selection: Selection, order: list[int], flat: list[int]) -> No
     assert begins.tolist() == [starts[document] for document in order[::-1]]
     assert selection.lengths(0, count + 5).tolist() == expected
     assert selection.lengths(count // 3, count // 2).tolist() == expected[count // 3 : count // 2]
-    assert [length for _, block in selection.blocks(7) for length in block.tolist()] == expected
-    assert [start for start, _ in selection.blocks(7)] == list(range(0, count, 7))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choosing, "BLOCK", 7)
+        assert [len(block) for block in selection.blocks()] == [min(7, count - n) for n in range(0, count, 7)]
+        assert np.concatenate(list(selection.blocks())).tolist() == expected
+        part = [length for block in selection.blocks(count // 3, count - 1) for length in block.tolist()]
+        assert part == expected[count // 3 : count - 1]
 
 
 def test_a_shuffle_depends_on_its_seed_alone(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from packline.packing.options import DocumentFilter
 from packline.packing.packer import Counts
 from packline.packing.selection import Selection
 from packline.packing.stats import compare_packings
-from packline.packing.windows import WindowedBestFit, window_of, window_parts
+from packline.packing.windows import WindowedBestFit, window_edges, window_of
 from packline.testing import make_store
 
 SHARDS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=9), min_size=1, max_size=7)
@@ -115,10 +115,8 @@ def test_windows_follow_the_numbers_of_units_and_slices() -> None:
 def test_a_unit_without_selected_documents_counts(tmp_path: Path) -> None:
     splits = ["train", "val", "val", "train", "train"]
     store = make(tmp_path, [[3], [4], [5], [6], [7]], splits=splits)
-    found = [(part.start, part.stop) for part in window_parts(Selection(store), 2)]
-    assert found == [(0, 1), (1, 2), (2, 3)]  # units 0; 3; 4
-    everything = window_parts(Selection(store, DocumentFilter(split="all")), 2)
-    assert [(part.start, part.stop) for part in everything] == [(0, 2), (2, 4), (4, 5)]
+    assert window_edges(Selection(store), 2) == [0, 1, 2, 3]  # units 0; 3; 4
+    assert window_edges(Selection(store, DocumentFilter(split="all")), 2) == [0, 2, 4, 5]
 
 
 def test_a_large_selection_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -338,7 +338,7 @@ def write_plan(selection: Selection, seq_len: int, pack_window: int | None) -> d
 
     def make() -> CachedArrays:
         if pack_window is None:
-            return make_plan(selection, seq_len)
+            return make_plan(selection.blocks(), len(selection), seq_len)
         return make_windows(selection, seq_len, pack_window)
 
     cached_arrays(folder, fingerprint, make, check=True)

@@ -25,10 +25,10 @@ Limits: packing looks at lengths alone; it does not keep neighboring documents t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,7 +40,6 @@ from packline.packing.fit import Fit, fit
 from packline.packing.packer import Counts, Spans
 from packline.packing.selection import Selection
 from packline.ragged import offsets_of
-from packline.store.reader import StoreReader
 
 VERSION = 1
 """Version of the contents of a plan; another version makes plans anew."""
@@ -50,40 +49,13 @@ SORT_BLOCK = 1 << 20
 """Pieces sorted at a time: the arrays of a step nearly fit into a processor's cache."""
 
 
-class LengthBlocks(Protocol):
-    """The part of a selection that packing needs."""
-
-    def __len__(self) -> int:
-        """Documents, D."""
-
-    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """All lengths in order: the place of a block's first document, and the block, int64."""
-
-
-class Packed(LengthBlocks, Protocol):
-    """The part of a selection that packed rows need."""
-
-    @property
-    def store(self) -> StoreReader:
-        """Store of the documents."""
-
-    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Numbers, begins and sizes of the documents at these places; see `Selection.at`."""
-
-    def lengths(self, start: int, stop: int) -> np.ndarray:
-        """Tokens of the documents at places start to stop, int64."""
-
-    def places(self, documents: np.ndarray) -> np.ndarray:
-        """Places of these documents, int64 `[N]`; -1 for a document that is not selected."""
-
-
 class Pieces(NamedTuple):
     """Results of one pass over the lengths."""
 
     counts: np.ndarray
     """int64 `[L]`: pieces of each length; `counts[0]` documents that fill rows exactly."""
-    remainders: np.ndarray | None
-    """uint16 or uint32 `[D]`: the length of each document's piece, 0 for none; None if not requested."""
+    remainders: np.ndarray
+    """uint16 or uint32 `[D]`: the length of each document's piece, 0 for none; empty if not requested."""
     long_places: np.ndarray
     """uint32 or int64 `[K]`: places of the documents of L tokens or more, ascending."""
     long_rows: np.ndarray
@@ -100,12 +72,23 @@ class BestFit:
         selection: documents to pack.
         seq_len: tokens per row, L.
         plan: plan of these documents; `of_store` finds or makes it.
+        start: place of the first document.
+        stop: one past the last place; None: all.
     """
 
     name: ClassVar[str] = "best_fit"
 
-    def __init__(self, selection: Packed, seq_len: int, plan: CachedArrays) -> None:
+    def __init__(
+        self,
+        selection: Selection,
+        seq_len: int,
+        plan: CachedArrays,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
         self.selection, self.seq_len, self.plan = selection, seq_len, plan
+        self._start = start
+        self._count = (len(selection) if stop is None else stop) - start
         arrays = plan.arrays
         self._fit = Fit(*(np.asarray(arrays[name], np.int64) for name in Fit._fields))
         self._order = arrays["order"]
@@ -131,7 +114,7 @@ class BestFit:
         plan = cached_arrays(
             plan_folder(selection.store, fingerprint, plans),
             fingerprint,
-            lambda: make_plan(selection, seq_len),
+            lambda: make_plan(selection.blocks(), len(selection), seq_len),
             save=plans is not None or len(selection) >= SMALL,
         )
         return cls(selection, seq_len, plan)
@@ -211,20 +194,21 @@ class BestFit:
     def _documents(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers, first tokens and lengths of the documents at these places; see `Selection.at`."""
         places = np.asarray(places, np.int64)
-        if len(places) and int(places.max()) >= len(self.selection):
-            raise self._damaged(f"a document at place {int(places.max()):,} of {len(self.selection):,}")
-        return self.selection.at(places)
+        if int(np.maximum.reduce(places, initial=0)) >= self._count:
+            raise self._damaged(f"a document at place {int(places.max()):,} of {self._count:,}")
+        return self.selection.at(places + self._start)
 
     def last_place(self, rows: int) -> int:
         """Place of the last document that the first `rows` rows depend on: packing looks at all."""
-        return len(self.selection) - 1
+        return self._start + self._count - 1
 
     def rows_of(self, document: int) -> np.ndarray:
         """All rows with tokens of this document, sorted int64; empty if it is not selected."""
-        place = int(self.selection.places(np.array([document], np.int64))[0])
-        if place < 0:
+        found = int(self.selection.places(np.array([document], np.int64))[0])
+        place = found - self._start
+        if found < 0 or not 0 <= place < self._count:
             return np.empty(0, np.int64)
-        length = int(self.selection.lengths(place, place + 1)[0])
+        length = int(self.selection.lengths(found, found + 1)[0])
         full, rest = divmod(length, self.seq_len)
         number = int(self._long_places.searchsorted(place)) if full else 0
         rows = int(self._long_rows[number]) + np.arange(full)
@@ -264,17 +248,17 @@ def plan_fingerprint(selection: Selection, seq_len: int, pack_window: int | None
     return hash_value({**settings, "selection": selection.fingerprint})
 
 
-def best_fit_counts(selection: LengthBlocks, seq_len: int) -> Counts:
+def best_fit_counts(lengths: Iterable[np.ndarray], documents: int, seq_len: int) -> Counts:
     """Costs of best_fit, from a pass over the lengths; nothing is sorted or written."""
-    pieces = _survey(selection, seq_len, keep=False)
-    return _counts(selection, pieces, fit(_without_zero(pieces.counts), seq_len), seq_len)
+    pieces = _survey(lengths, documents, seq_len, keep=False)
+    return _counts(documents, pieces, fit(pieces.counts, seq_len), seq_len)
 
 
-def make_plan(selection: LengthBlocks, seq_len: int) -> CachedArrays:
-    """Make the plan of a selection, in memory; see the module for its cost."""
-    pieces = _survey(selection, seq_len, keep=True)
-    fitted = fit(_without_zero(pieces.counts), seq_len)
-    counts = _counts(selection, pieces, fitted, seq_len)
+def make_plan(lengths: Iterable[np.ndarray], documents: int, seq_len: int) -> CachedArrays:
+    """Make the plan of documents in memory, from blocks of their lengths; see the module for its cost."""
+    pieces = _survey(lengths, documents, seq_len, keep=True)
+    fitted = fit(pieces.counts, seq_len)
+    counts = _counts(documents, pieces, fitted, seq_len)
     arrays = {
         "order": _sort(pieces, seq_len),
         "long_places": pieces.long_places,
@@ -289,36 +273,28 @@ def _place_type(documents: int) -> np.dtype:
     return np.dtype("<u4" if documents < 2**32 else "<i8")
 
 
-def _without_zero(counts: np.ndarray) -> np.ndarray:
-    pieces = counts.copy()
-    pieces[0] = 0
-    return pieces
-
-
-def _survey(selection: LengthBlocks, seq_len: int, *, keep: bool) -> Pieces:
+def _survey(blocks: Iterable[np.ndarray], documents: int, seq_len: int, *, keep: bool) -> Pieces:
     """Run the pass over the lengths."""
-    place_type = _place_type(len(selection))
-    remainders = np.empty(len(selection), "<u2" if seq_len <= 1 << 16 else "<u4") if keep else None
+    place_type = _place_type(documents)
+    remainders = np.empty(documents if keep else 0, "<u2" if seq_len <= 1 << 16 else "<u4")
     counts = np.zeros(seq_len, np.int64)
     long_places, long_full = [np.empty(0, place_type)], [np.empty(0, np.uint32)]
-    tokens = split = full_rows = 0
-    for start, lengths in selection.blocks():
+    start = tokens = split = full_rows = 0
+    for lengths in blocks:
         full = lengths // seq_len
         rest = lengths - full * seq_len
         counts += np.bincount(rest, minlength=seq_len)
         tokens += int(lengths.sum())
         split += int(np.count_nonzero(lengths > seq_len))
-        if remainders is not None:
-            remainders[start : start + len(rest)] = rest
+        full_rows += int(full.sum())
+        if keep:
             long = np.flatnonzero(full)
+            remainders[start : start + len(rest)] = rest
             long_places.append((long + start).astype(place_type))
             long_full.append(full[long].astype(np.uint32))
-        else:
-            full_rows += int(full.sum())
-    if remainders is None:
-        return Pieces(counts, None, long_places[0], np.array([full_rows], np.int64), tokens, split)
-    places, full = np.concatenate(long_places), np.concatenate(long_full)
-    return Pieces(counts, remainders, places, offsets_of(full), tokens, split)
+        start += len(rest)
+    long_rows = offsets_of(np.concatenate(long_full) if keep else [full_rows])
+    return Pieces(counts, remainders, np.concatenate(long_places), long_rows, tokens, split)
 
 
 def _sort(pieces: Pieces, seq_len: int) -> np.ndarray:
@@ -326,9 +302,8 @@ def _sort(pieces: Pieces, seq_len: int) -> np.ndarray:
 
     Each block is sorted separately, and each of its runs of one length goes after those of earlier blocks.
     """
-    remainders = pieces.remainders
-    assert remainders is not None
-    counts = _without_zero(pieces.counts)
+    remainders, counts = pieces.remainders, pieces.counts.copy()
+    counts[0] = 0
     order = np.empty(int(counts.sum()), _place_type(len(remainders)))
     # Position of the next piece of each length.
     following = np.cumsum(counts[::-1])[::-1] - counts
@@ -354,13 +329,13 @@ def _stable_order(keys: np.ndarray) -> np.ndarray:
     return order[np.argsort((keys >> 16).astype(np.uint16)[order], kind="stable")]
 
 
-def _counts(selection: LengthBlocks, pieces: Pieces, fitted: Fit, seq_len: int) -> Counts:
+def _counts(documents: int, pieces: Pieces, fitted: Fit, seq_len: int) -> Counts:
     packed = int(fitted.firsts[-1])
     rows = packed + int(pieces.long_rows[-1])
     in_row = np.add.reduceat(fitted.each, fitted.runs[:-1]) if packed else np.empty(0, np.int64)
     return Counts(
         rows=rows,
-        documents=len(selection),
+        documents=documents,
         tokens=pieces.tokens,
         padding_tokens=rows * seq_len - pieces.tokens,
         split_documents=pieces.split,

@@ -150,7 +150,7 @@ class Concat:
         """Costs of the packing; takes a pass over the lengths the first time."""
         length, edge, shared = self.seq_len, 0, 0
         split, last_shared = 0, -1
-        for _, lengths in self.selection.blocks():
+        for lengths in self.selection.blocks():
             ends = np.cumsum(lengths) + edge
             starts = ends - lengths
             edge = int(ends[-1])

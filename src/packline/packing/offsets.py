@@ -236,7 +236,7 @@ class SampledOffsets:
     def _pass(self) -> tuple[np.ndarray, dict[str, Any]]:
         sums: list[np.ndarray] = []
         total = 0
-        for _, lengths in self._selection.blocks():  # whole steps, but for the last
+        for lengths in self._selection.blocks():  # whole steps, but for the last
             weights = self._weigh(lengths)
             steps = np.add.reduceat(weights, np.arange(0, len(weights), self._step))
             ends = np.cumsum(steps) + total

@@ -88,7 +88,7 @@ class Pad:
     def counts(self) -> Counts:
         """Costs of the packing; takes a pass over the lengths the first time."""
         held = over = split = 0
-        for _, lengths in self.selection.blocks():
+        for lengths in self.selection.blocks():
             long = lengths > self.seq_len
             held += int(lengths[~long].sum())
             over += int(lengths[long].sum())

@@ -274,24 +274,17 @@ class Selection:
             return self._range.lengths(start, min(stop, self._count))
         return self.lengths_at(np.arange(start, min(stop, self._count)))
 
-    def blocks(
-        self, size: int = BLOCK, *, start: int = 0, stop: int | None = None
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        """All lengths in order: the place of the first document of a block, and the block, int64.
-
-        Args:
-            size: documents of a block.
-            start: place of the first document.
-            stop: one past the last place; None: all.
+    def blocks(self, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray]:
+        """Lengths of the documents at places `start` to `stop` in order, in blocks, int64.
 
         Raises:
             CorruptStore: a document without tokens, which no store has.
         """
         end = self._count if stop is None else stop
-        for first in range(start, end, size):
-            lengths = self.lengths(first, min(first + size, end))
+        for first in range(start, end, BLOCK):
+            lengths = self.lengths(first, min(first + BLOCK, end))
             _check_lengths(self.store, lengths)
-            yield first, lengths
+            yield lengths
 
     def units(self) -> Iterator[tuple[str, int]]:
         """Name of the unit of each selected shard, and the number of documents selected before it.

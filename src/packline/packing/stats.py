@@ -103,7 +103,7 @@ def compare_packings(
     seq_len = check_seq_len(seq_len, selection.store)
     counts: dict[str, list[tuple[Overflow | None, Callable[[], Counts]]]] = {
         "concat": [(None, lambda: Concat(selection, seq_len, min_tail_fraction=min_tail_fraction).counts)],
-        "best_fit": [(None, lambda: best_fit_counts(selection, seq_len))],
+        "best_fit": [(None, lambda: best_fit_counts(selection.blocks(), len(selection), seq_len))],
         "pad": [
             (overflow, lambda overflow=overflow: Pad(selection, seq_len, overflow=overflow).counts)  # type: ignore[misc]
             for overflow in OVERFLOWS

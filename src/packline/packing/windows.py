@@ -18,7 +18,8 @@ the plan. Within a window rows are those of `best_fit`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -32,7 +33,6 @@ from packline.packing.cache import CachedArrays, PlanMemory, cached_arrays, plan
 from packline.packing.packer import Counts, Spans
 from packline.packing.selection import Selection
 from packline.ragged import offsets_of
-from packline.store.reader import StoreReader
 
 ARRAYS = ("order", "long_places", "long_rows", "firsts", "runs", "bases", "each", "lengths")
 """Arrays of the plan of one window, as in `best_fit`."""
@@ -48,39 +48,6 @@ def window_of(unit: str, units: int) -> tuple[str, int]:
     if not number.isdigit():
         return unit, -1
     return series, int(number) // units
-
-
-class WindowPart:
-    """A range of places of a selection, as a selection of its own."""
-
-    def __init__(self, selection: Selection, start: int, stop: int) -> None:
-        self._whole, self.start, self.stop = selection, start, stop
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def store(self) -> StoreReader:
-        """Store of the documents."""
-        return self._whole.store
-
-    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
-        """All lengths in order: the place of a block's first document, and the block, int64."""
-        for start, lengths in self._whole.blocks(start=self.start, stop=self.stop):
-            yield start - self.start, lengths
-
-    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Numbers, begins and sizes of the documents at these places; see `Selection.at`."""
-        return self._whole.at(places + self.start)
-
-    def lengths(self, start: int, stop: int) -> np.ndarray:
-        """Tokens of the documents at places start to stop, int64."""
-        return self._whole.lengths(start + self.start, min(stop, len(self)) + self.start)
-
-    def places(self, documents: np.ndarray) -> np.ndarray:
-        """Places of these documents, int64 `[N]`; -1 for a document of another window."""
-        places = self._whole.places(documents)
-        return np.where((places >= self.start) & (places < self.stop), places - self.start, -1)
 
 
 class WindowedBestFit:
@@ -104,13 +71,15 @@ class WindowedBestFit:
         self, selection: Selection, seq_len: int, units: int, *, plans: str | Path | PlanMemory | None = None
     ) -> None:
         self.selection, self.seq_len, self.units = selection, seq_len, units
-        self._parts = window_parts(selection, units)
-        self._begins = np.array([part.start for part in self._parts], np.int64)
+        self._edges = window_edges(selection, units)
         self._memory = plans if isinstance(plans, PlanMemory) else None
         self._packers: dict[int, BestFit] = {}
         self._plan = CachedArrays({}, {})
         if isinstance(plans, PlanMemory):
-            rows = [plans.rows(self._key(part), self._maker(part), rows_of_plan) for part in self._parts]
+            rows = [
+                plans.rows(self._key(*window), self._maker(*window), rows_of_plan)
+                for window in itertools.pairwise(self._edges)
+            ]
         else:
             fingerprint = plan_fingerprint(selection, seq_len, units)
             save = plans is not None or len(selection) >= SMALL
@@ -120,10 +89,10 @@ class WindowedBestFit:
             )
             self._sizes = offsets_of_columns(self._plan.arrays["sizes"].reshape(-1, len(ARRAYS)))
             rows = self._plan.arrays["rows"].tolist()
-            if len(rows) != len(self._parts):
+            if len(rows) != len(self._edges) - 1:
                 where = self._plan.folder or selection.store.place
                 raise CorruptStore(
-                    f"the plan of {where} has {len(rows):,} windows: expected {len(self._parts):,}",
+                    f"the plan of {where} has {len(rows):,} windows: expected {len(self._edges) - 1:,}",
                     hint="delete that folder: the plan is made again",
                 )
         self._rows = offsets_of(rows)
@@ -172,21 +141,21 @@ class WindowedBestFit:
 
     def last_place(self, rows: int) -> int:
         """Place of the last document that the first `rows` rows depend on: the last of their last window."""
-        return self._parts[int(self._rows.searchsorted(rows, "left")) - 1].stop - 1
+        return self._edges[int(self._rows.searchsorted(rows, "left"))] - 1
 
     def rows_of(self, document: int) -> np.ndarray:
         """All rows with tokens of this document, sorted int64; empty if it is not selected."""
         place = int(self.selection.places(np.array([document], np.int64))[0])
         if place < 0:
             return np.empty(0, np.int64)
-        number = int(self._begins.searchsorted(place, "right")) - 1
+        number = bisect_right(self._edges, place) - 1
         return self._packer(number).rows_of(document) + self._rows[number]
 
     def _packer(self, number: int) -> BestFit:
-        part = self._parts[number]
+        window = self._edges[number], self._edges[number + 1]
         if self._memory is not None:
-            plan = self._memory.plan(self._key(part), self._maker(part))
-            return BestFit(part, self.seq_len, plan)
+            plan = self._memory.plan(self._key(*window), self._maker(*window))
+            return BestFit(self.selection, self.seq_len, plan, *window)
         if number not in self._packers:
             starts, stops = self._sizes[number].tolist(), self._sizes[number + 1].tolist()
             arrays = {
@@ -194,19 +163,20 @@ class WindowedBestFit:
                 for name, start, stop in zip(ARRAYS, starts, stops, strict=True)
             }
             plan = CachedArrays(arrays, {}, self._plan.folder)
-            self._packers[number] = BestFit(part, self.seq_len, plan)
+            self._packers[number] = BestFit(self.selection, self.seq_len, plan, *window)
         return self._packers[number]
 
-    def _key(self, part: WindowPart) -> tuple[object, ...]:
-        return (msgspec.json.encode(self.selection.identity), self.seq_len, part.start, part.stop)
+    def _key(self, start: int, stop: int) -> tuple[object, ...]:
+        return msgspec.json.encode(self.selection.identity), self.seq_len, start, stop
 
-    def _maker(self, part: WindowPart) -> Callable[[], CachedArrays]:
-        return lambda: make_plan(part, self.seq_len)
+    def _maker(self, start: int, stop: int) -> Callable[[], CachedArrays]:
+        return lambda: make_plan(self.selection.blocks(start, stop), stop - start, self.seq_len)
 
 
 def make_windows(selection: Selection, seq_len: int, units: int) -> CachedArrays:
     """Plans of all windows, one behind the other, in memory."""
-    made = [make_plan(part, seq_len) for part in window_parts(selection, units)]
+    windows = itertools.pairwise(window_edges(selection, units))
+    made = [make_plan(selection.blocks(start, stop), stop - start, seq_len) for start, stop in windows]
     arrays = {name: np.concatenate([plan.arrays[name] for plan in made]) for name in ARRAYS}
     sizes = [[len(plan.arrays[name]) for name in ARRAYS] for plan in made]
     arrays["sizes"] = np.array(sizes, np.int64).reshape(-1)
@@ -216,8 +186,8 @@ def make_windows(selection: Selection, seq_len: int, units: int) -> CachedArrays
     return CachedArrays(arrays, {**facts, "counts": msgspec.to_builtins(counts)})
 
 
-def window_parts(selection: Selection, units: int) -> list[WindowPart]:
-    """Windows of a selection; those without documents are left out.
+def window_edges(selection: Selection, units: int) -> list[int]:
+    """First place of each window with documents, and one past the last place.
 
     Raises:
         RecipeError: shuffled documents.
@@ -234,12 +204,15 @@ def window_parts(selection: Selection, units: int) -> list[WindowPart]:
         if window != before and begins[-1] < first < len(selection):
             begins.append(first)
         before = window
-    return [WindowPart(selection, *pair) for pair in itertools.pairwise([*begins, len(selection)])]
+    return [*begins, len(selection)]
 
 
 def windowed_counts(selection: Selection, seq_len: int, units: int) -> Counts:
     """Costs of best_fit in windows, from a pass over the lengths; nothing is sorted or written."""
-    return _summed([best_fit_counts(part, seq_len) for part in window_parts(selection, units)])
+    windows = itertools.pairwise(window_edges(selection, units))
+    return _summed(
+        [best_fit_counts(selection.blocks(start, stop), stop - start, seq_len) for start, stop in windows]
+    )
 
 
 def rows_of_plan(plan: CachedArrays) -> int:
