@@ -15,8 +15,9 @@ from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.store import shard_check
 from packline.store.files import FileEntry, LocalFiles
+from packline.store.ledger import Ledger
 from packline.store.report import Findings
-from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, check_file, check_shard
+from packline.store.shard_check import ShardOrigin, TokenRules, check_file, check_shard
 from packline.testing import EOD_ID, StoreShape, store_shapes
 
 BLOCKS = st.sampled_from([4, 8, 12, 64, 1 << 20])
@@ -29,7 +30,7 @@ def rules_of(store: Store, bos_id: int | None = None, control_ids: tuple[int, ..
 
 def check(
     store: Store, number: int, block: int, control_ids: tuple[int, ...] = (EOD_ID,)
-) -> tuple[ShardCounts, list[str]]:
+) -> tuple[Ledger | None, list[str]]:
     findings, entry = Findings(), store.manifest.shards[number]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_check, "BLOCK_BYTES", block)
@@ -86,7 +87,7 @@ def test_a_changed_token_is_found_as_by_a_plain_loop(shape: StoreShape, data: st
         tokens.tofile(path)
         counts, said = check(relist(store.path), number, 1 << 20, control)
         assert said == by_hand(tokens.tolist(), lengths, vocab_size, control)
-        assert (counts.documents, counts.tokens) == (len(lengths), sum(lengths))
+        assert counts is not None and (counts.documents, counts.tokens) == (len(lengths), sum(lengths))
         ends = tokens[np.cumsum(lengths) - 1]
         assert counts.eod_tokens == int((ends == EOD_ID).sum())
         # In small blocks the same tokens are counted, and each place is named by its own block.
@@ -104,7 +105,8 @@ def test_a_clean_shard_is_counted_whatever_the_blocks(shape: StoreShape, block: 
                 store.provenance(int(store.firsts[number]) + place).text_bytes
                 for place in range(len(lengths))
             )
-            expected = ShardCounts(len(lengths), sum(lengths), text, len(lengths))
+            expected = Ledger()
+            expected.add_documents(len(lengths), text, sum(lengths), with_bos=False)
             assert (counts, said) == (expected, [])
 
 
@@ -113,7 +115,7 @@ def test_a_wrong_begin_and_a_wrong_origin_are_found(tmp_path: Path) -> None:
     entry = store.manifest.shards[0]
     found = Findings()
     counts = check_shard(LocalFiles(store.path), entry, rules_of(store, bos_id=999), None, found)
-    assert counts.bos_tokens == 0
+    assert counts is not None and counts.bos_tokens == 0
     assert [one.what for one in found.problems] == [
         "2 documents without BOS at their start, the first at token 0 (document 0)"
     ]
@@ -137,7 +139,11 @@ def test_a_loss_mask_holds_zeros_and_ones(mask: list[int], block: int) -> None:
         wrong = [place for place, value in enumerate(mask) if value > 1]
         in_blocks = {place // block: place for place in reversed(wrong)}
         assert said == [f"byte {place}" for place in sorted(in_blocks.values())], "the first of each block"
-        assert counts.trained_tokens == sum(value > 0 for value in mask)
+        assert (
+            counts is not None
+            and counts.mask
+            and counts.mask.trained_tokens == sum(value > 0 for value in mask)
+        )
 
 
 @given(st.binary(max_size=50), st.integers(1, 60))

@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 
 from packline.recipe import Recipe
-from packline.store.ledger import source_names
+from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import Manifest
 from packline.store.reader import StoreReader
 from packline.store.shard import Shard
@@ -326,8 +326,6 @@ def compare_stores(one: str | Path, other: str | Path) -> StoreDifference:
     """
     stores = StoreReader(one), StoreReader(other)
     mine, theirs = (store.manifest for store in stores)
-    if mine.checksum == theirs.checksum:
-        return _difference(stores, [], [], [], [], list(mine.sources), [], [])
     recipe = _changes(_recipe_facts(mine), _recipe_facts(theirs))
     tokenizer = _changes(_tokenizer_facts(mine), _tokenizer_facts(theirs))
     tokens = [_tokens_by_split(manifest) for manifest in (mine, theirs)]
@@ -345,10 +343,8 @@ def compare_stores(one: str | Path, other: str | Path) -> StoreDifference:
         if there and counts.equal and by_split[0] == by_split[1]:
             equal.append(name)
             continue
-        documents = [
-            manifest.sources[name].documents if name in manifest.sources else 0 for manifest in (mine, theirs)
-        ]
-        sources.append(SourceDifference(name, by_split, (documents[0], documents[1]), counts))
+        before, after = (one.sources.get(name, Ledger()).documents for one in (mine, theirs))
+        sources.append(SourceDifference(name, by_split, (before, after), counts))
         listed += found
         unchecked += counts.unchecked
     inputs = _input_changes(mine.inputs, theirs.inputs, equal)
@@ -360,33 +356,19 @@ def compare_stores(one: str | Path, other: str | Path) -> StoreDifference:
         )
     if mine.tokenizer.fingerprint != theirs.tokenizer.fingerprint:
         notes.append("documents were compared by their texts, since the tokenizers differ")
-    return _difference(stores, recipe, tokenizer, inputs, sources, equal, listed, notes)
-
-
-def _difference(
-    stores: tuple[StoreReader, StoreReader],
-    recipe: list[Change],
-    tokenizer: list[Change],
-    inputs: list[InputChange],
-    sources: list[SourceDifference],
-    equal_sources: list[str],
-    listed: list[DocumentChange],
-    notes: list[str],
-) -> StoreDifference:
-    one, other = stores
     return StoreDifference(
-        str(one.place),
-        str(other.place),
-        not (recipe or tokenizer or inputs or sources or notes),
-        recipe,
-        tokenizer,
-        inputs,
-        sources,
-        equal_sources,
-        listed,
-        notes,
-        (one.manifest.documents, other.manifest.documents),
-        (one.manifest.tokens, other.manifest.tokens),
+        one=str(stores[0].place),
+        other=str(stores[1].place),
+        equal=not (recipe or tokenizer or inputs or sources or notes),
+        recipe=recipe,
+        tokenizer=tokenizer,
+        inputs=inputs,
+        sources=sources,
+        equal_sources=equal,
+        listed=listed,
+        notes=notes,
+        documents=(mine.documents, theirs.documents),
+        tokens=(mine.tokens, theirs.tokens),
     )
 
 
@@ -408,8 +390,7 @@ def _recipe_facts(manifest: Manifest) -> dict[str, Any]:
 
 
 def _tokenizer_facts(manifest: Manifest) -> dict[str, Any]:
-    facts: dict[str, Any] = msgspec.to_builtins(manifest.tokenizer)
-    return {**facts, "dtype": manifest.dtype}
+    return {**msgspec.to_builtins(manifest.tokenizer), "dtype": manifest.dtype}
 
 
 def _changes(one: dict[str, Any], other: dict[str, Any]) -> list[Change]:

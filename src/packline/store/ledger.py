@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import takewhile
+from typing import Any
 
 import msgspec
 
@@ -29,13 +30,6 @@ class MaskCounts(msgspec.Struct, kw_only=True):
     """Documents that were cut to a number of tokens."""
     truncated_tokens: int = 0
     """Tokens cut off them."""
-
-    def __add__(self, other: MaskCounts) -> MaskCounts:
-        return MaskCounts(
-            trained_tokens=self.trained_tokens + other.trained_tokens,
-            truncated=self.truncated + other.truncated,
-            truncated_tokens=self.truncated_tokens + other.truncated_tokens,
-        )
 
 
 class Ledger(msgspec.Struct, kw_only=True):
@@ -102,17 +96,9 @@ class Ledger(msgspec.Struct, kw_only=True):
         self.rejected[reason] = self.rejected.get(reason, 0) + records
 
     def __add__(self, other: Ledger) -> Ledger:
-        total = Ledger(rejected=dict(self.rejected))
-        if self.mask or other.mask:
-            total.mask = (self.mask or MaskCounts()) + (other.mask or MaskCounts())
-        for name in self.__struct_fields__:
-            counts = [getattr(self, name), getattr(other, name)]
-            if name not in ("rejected", "mask") and counts != [msgspec.UNSET, msgspec.UNSET]:
-                setattr(total, name, sum(count or 0 for count in counts))
-        for reason, count in sorted(other.rejected.items()):
-            total.rejected[reason] = total.rejected.get(reason, 0) + count
-        total.rejected = dict(sorted(total.rejected.items()))
-        return total
+        sums = _added(msgspec.to_builtins(self), msgspec.to_builtins(other))
+        sums["rejected"] = dict(sorted(sums["rejected"].items()))
+        return msgspec.convert(sums, Ledger)
 
     @property
     def left_out(self) -> int:
@@ -147,6 +133,16 @@ class Ledger(msgspec.Struct, kw_only=True):
                 cut = f"{mask.truncated:,} cut, {mask.truncated_tokens:,} tokens cut off"
                 problems.append(f"truncation: {self.documents:,} documents, {cut}")
         return problems
+
+
+def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Sums of the counts that either has, by name."""
+    return {
+        name: _added(one.get(name, {}), other.get(name, {}))
+        if isinstance(count, dict)
+        else one.get(name, 0) + other.get(name, 0)
+        for name, count in (one | other).items()
+    }
 
 
 LEFT_OUT = {

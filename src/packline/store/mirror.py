@@ -252,9 +252,8 @@ class Mirror:
         todo = {file.key: file for file in files if found[file.key] is None}
         damage: PacklineError = StoreError(f"{self.place}: nothing was fetched")
         for _ in range(ATTEMPTS):
-            if not todo:
-                break
-            damage = self._bring_once(todo, found)
+            if todo:
+                damage = self._bring_once(todo, found) or damage
         if todo:
             raise damage
         return [array for file in files if (array := found[file.key]) is not None]
@@ -267,21 +266,21 @@ class Mirror:
             return None
         return found
 
-    def _bring_once(self, todo: dict[str, RemoteFile], found: dict[str, np.ndarray | None]) -> PacklineError:
+    def _bring_once(
+        self, todo: dict[str, RemoteFile], found: dict[str, np.ndarray | None]
+    ) -> CorruptStore | None:
         """Fetch files once; those that arrive undamaged are moved from `todo` to `found`."""
         # The beginning of all files is requested first, then the rest of each one while it is written.
         ranges = {key: self._requests(file) for key, file in todo.items()}
         begun = {key: list(islice(requests, 1)) for key, requests in ranges.items()}
-        damage: PacklineError = StoreError("nothing to fetch")
+        damage = None
         for key, file in list(todo.items()):
-            requests = ahead(chain(begun[key], ranges[key]), IN_FLIGHT)
-            array = self.cache.add(key, file.entry.bytes, partial(_write, requests))
-            if (wrong := file.damage(array)) is None:
-                found[key] = array
+            write = partial(_write, ahead(chain(begun[key], ranges[key]), IN_FLIGHT))
+            try:
+                found[key] = self.cache.add(key, file.entry.bytes, write, check=file.damage)
                 del todo[key]
-            else:
-                self.cache.drop(key)
-                damage = wrong
+            except CorruptStore as error:
+                damage = error
         return damage
 
     def _requests(self, file: RemoteFile) -> Iterator[Request[bytes]]:

@@ -26,6 +26,7 @@ from packline.errors import CorruptStore
 from packline.fingerprint import Hasher
 from packline.recipe import ColumnType
 from packline.store.files import FileEntry, StoreFiles, reading
+from packline.store.ledger import Ledger, MaskCounts
 from packline.store.provenance import carried_columns, documents_schema, open_provenance_table
 from packline.store.report import Findings
 from packline.store.shard import Index
@@ -65,20 +66,6 @@ class ShardOrigin:
     files: frozenset[str]
     columns: tuple[tuple[str, ColumnType | None], ...] = ()
     """Name of each carried column, and its type if the recipe declares it."""
-
-
-@dataclass(slots=True)
-class ShardCounts:
-    """Counts from a shard's files."""
-
-    documents: int = 0
-    tokens: int = 0
-    text_bytes: int = 0
-    eod_tokens: int = 0
-    bos_tokens: int = 0
-    trained_tokens: int = 0
-    complete: bool = True
-    """False if a file is missing or damaged, so that the counts are meaningless."""
 
 
 def check_file(
@@ -144,13 +131,13 @@ def _without_path(error: CorruptStore, path: str) -> str:
 
 def check_shard(
     files: StoreFiles, entry: ShardEntry, rules: TokenRules, origin: ShardOrigin | None, findings: Findings
-) -> ShardCounts:
-    """Check a shard and count its contents.
+) -> Ledger | None:
+    """Check a shard and count its contents; None if a file is missing or damaged.
 
     Args:
         origin: expected provenance; None if it is not known.
     """
-    counts = ShardCounts()
+    counts = Ledger()
     tokens_file, index_file, documents_file, *loss_file, sums_file = entry.files
     token_sums, index_sums, document_sums, *loss_sums = _read_sums(files, sums_file, entry, findings)
     whole = check_file(files, index_file, findings, sums=index_sums)
@@ -169,11 +156,11 @@ def check_shard(
         findings.compare(file.name, "bytes, one a token", entry.tokens, file.bytes)
         loss = _LossScan(file.name, findings)
         whole &= check_file(files, file, findings, loss.take, file_sums)
-        counts.trained_tokens = loss.trained
-    counts.complete = whole and index is not None
+        counts.mask = MaskCounts(trained_tokens=loss.trained)
+    counts.text_tokens = counts.tokens - counts.eod_tokens - counts.bos_tokens
     findings.documents += counts.documents
     findings.tokens += counts.tokens
-    return counts
+    return counts if whole and index is not None else None
 
 
 def check_files_of_shard(files: StoreFiles, entry: ShardEntry, findings: Findings) -> None:
@@ -217,28 +204,25 @@ def _open_index(
     if not good:
         return None
     position = 0
-    for start in range(0, len(index), BLOCK_DOCUMENTS):
+    for start in range(0, len(index) + 1, BLOCK_DOCUMENTS):
         stop = min(start + BLOCK_DOCUMENTS, len(index))
         lengths = index.lengths[start:stop].astype(np.int64)
-        if int(lengths.min()) < rules.edges:
+        if int(lengths.min(initial=rules.edges)) < rules.edges:
             at = start + int(lengths.argmin())
             findings.add(name, f"length of document {at}", f"at least {rules.edges}", int(lengths.min()))
             return None
         ends = np.cumsum(lengths * rules.dtype.itemsize) + position
         starts = ends - lengths * rules.dtype.itemsize
-        if len(wrong := np.flatnonzero(starts != index.offsets[start:stop])):
-            at = int(wrong[0])
-            findings.add(
-                name, f"offset of document {start + at}", int(starts[at]), int(index.offsets[start + at])
-            )
-            return None
-        position = int(ends[-1])
-    for start in range(0, len(index) + 1, BLOCK_DOCUMENTS):
-        found = index.document_indices[start : start + BLOCK_DOCUMENTS]
-        if len(wrong := np.flatnonzero(found != np.arange(start, start + len(found)))):
-            at = int(wrong[0])
-            findings.add(name, f"document_indices[{start + at}]", start + at, int(found[at]))
-            return None
+        numbers = index.document_indices[start : start + BLOCK_DOCUMENTS]
+        for what, expected, found in (
+            ("offset of document {}", starts, index.offsets[start:stop]),
+            ("document_indices[{}]", np.arange(start, start + len(numbers)), numbers),
+        ):
+            if len(wrong := np.flatnonzero(expected != found)):
+                at = int(wrong[0])
+                findings.add(name, what.format(start + at), int(expected[at]), int(found[at]))
+                return None
+        position = int(ends[-1]) if len(ends) else position
     if not findings.compare(name, "tokens", entry.tokens, position // rules.dtype.itemsize):
         return None
     return index
@@ -272,7 +256,7 @@ class _TokenScan:
     """Index; None if documents cannot be found: then only ids are checked."""
     rules: TokenRules
     findings: Findings
-    counts: ShardCounts
+    counts: Ledger
     _start: int = 0
     """Tokens before this block."""
     _started: int = 0
@@ -383,7 +367,7 @@ def _check_documents(
     origin: ShardOrigin | None,
     least_text_bytes: int,
     findings: Findings,
-    counts: ShardCounts,
+    counts: Ledger,
 ) -> None:
     """Check provenance: one row per document, of the right source, with the lengths of the index."""
     import pyarrow.compute as pc

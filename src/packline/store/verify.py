@@ -31,12 +31,12 @@ from packline.ragged import dtype_for
 from packline.recipe import parse_columns
 from packline.store.files import StoreFiles, store_files
 from packline.store.kept_tokenizer import load_kept_tokenizer
-from packline.store.ledger import Ledger, source_names
+from packline.store.ledger import Ledger, source_names, total
 from packline.store.manifest import MANIFEST, Manifest, Receipt, splits_of
 from packline.store.manifest_check import read_manifest, read_manifest_file
 from packline.store.receipts_check import ReceiptsCheck, check_rejects
 from packline.store.report import Findings, OnProgress, Report
-from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, check_file, check_shard
+from packline.store.shard_check import ShardOrigin, TokenRules, check_file, check_shard
 from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, UNIT_FILES
 from packline.store.walk import WHOLE, Slice, StoreUnit, check_units, units_of
 
@@ -208,15 +208,16 @@ class _UnitCheck:
                 expected = " or ".join(self._splits)
                 findings.add(MANIFEST, f"split of shard {shard.name}", expected, shard.split)
             counted.append(check_shard(self._files, shard, rules, origin, findings))
+        whole = [one for one in counted if one is not None]
         rejected = self._count_rejects(unit, findings)
         if receipt is not None:
             name = f"{RECEIPTS}/{unit.name}.json"
-            if len(counted) == len(receipt.shards) and all(shard.complete for shard in counted):
-                _compare_counts(findings, name, receipt.ledger, counted)
+            if len(whole) == len(counted) == len(receipt.shards):
+                _compare_counts(findings, name, receipt.ledger, total(whole))
             if rejected is not None:
                 what = "rejected, as counted in rejects/"
                 findings.compare(name, what, rejected, receipt.ledger.rejected)
-        return [shard.name for shard, found in zip(unit.shards, counted, strict=True) if found.complete]
+        return [shard.name for shard, found in zip(unit.shards, counted, strict=True) if found is not None]
 
     def _count_rejects(self, unit: StoreUnit, findings: Findings) -> dict[str, int] | None:
         """Bad records by reason; None if the rejects are damaged."""
@@ -239,13 +240,12 @@ def check_strays(files: StoreFiles, manifest: Manifest, findings: Findings) -> N
                 findings.add(name, "a stray file", "nothing", "a file that the manifest does not name")
 
 
-def _compare_counts(findings: Findings, name: str, ledger: Ledger, shards: list[ShardCounts]) -> None:
+def _compare_counts(findings: Findings, name: str, ledger: Ledger, counted: Ledger) -> None:
     """Compare a unit's ledger with the counts from its shards."""
-    counted = {field: sum(getattr(shard, field) for shard in shards) for field in COUNTED[:-1]}
-    counted["text_tokens"] = counted["tokens"] - counted["eod_tokens"] - counted["bos_tokens"]
     for field in COUNTED:
-        findings.compare(name, f"{field}, as counted in its shards", counted[field], getattr(ledger, field))
+        expected, found = getattr(counted, field), getattr(ledger, field)
+        findings.compare(name, f"{field}, as counted in its shards", expected, found)
     if ledger.mask:
-        trained = sum(shard.trained_tokens for shard in shards)
+        trained = counted.mask.trained_tokens if counted.mask else 0
         what = "trained tokens, as counted in its shards"
         findings.compare(name, what, trained, ledger.mask.trained_tokens)
