@@ -142,14 +142,13 @@ class RemotePieces:
         try:
             return {number: held[number] for number in numbers}
         except KeyError:
-            found = {number: piece for number in numbers if (piece := held.get(number)) is not None}
-            return self._bring(numbers, found)
+            return self._bring(set(numbers))
 
-    def _bring(self, numbers: Collection[int], found: Held) -> Held:
+    def _bring(self, wanted: set[int]) -> Held:
         self._own()
-        wanted = set(numbers)
         self._check_room(self.bytes_of(wanted))
-        self._bring_sums(self._place_of(number)[0] for number in wanted - found.keys())
+        self._bring_sums(self._place_of(number)[0] for number in wanted - self.held.keys())
+        found: Held = {}
         damage: PacklineError | None = None
         for _ in range(ATTEMPTS):
             here = {number: self.find(number) for number in wanted - found.keys()}

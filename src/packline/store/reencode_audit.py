@@ -18,9 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -58,12 +57,11 @@ LARGEST_RECORD = 4 * LARGEST
 MOST_A_SHARD = 64
 
 
-@dataclass(slots=True)
-class _AuditedDocument:
+class _AuditedDocument(NamedTuple):
     """One document to compare."""
 
     shard: str
-    index: int
+    number: int
     ids: np.ndarray
     """Ids without boundary tokens."""
     provenance: Provenance
@@ -71,7 +69,7 @@ class _AuditedDocument:
     @property
     def place(self) -> str:
         """Place of the document, for messages."""
-        return f"document {self.index:,} ({self.provenance.file} at {self.provenance.position:,})"
+        return f"document {self.number:,} ({self.provenance.file} at {self.provenance.position:,})"
 
 
 def reencode_audit(
@@ -90,48 +88,25 @@ def reencode_audit(
         pieces: pieces of each input file that units read, by its source and name; a stream as one up to
             `WHOLE_STREAM`.
     """
-    parse = manifest.recipe.special_tokens == "parse"
+    parse, name = manifest.recipe.special_tokens == "parse", "tokenizer/tokenizer.json"
     try:
         reference = Reference(tokenizer.json if parse else without_special_tokens(tokenizer))
     except TokenizerError as error:
-        findings.add("tokenizer/tokenizer.json", str(error))
+        findings.add(name, str(error))
         return DeepReport(0, 0, 0, 0, ["no document was compared: the tokenizer is not one to compare with"])
-    findings.compare(
-        "tokenizer/tokenizer.json", "round trip", manifest.tokenizer.round_trip, reference.round_trip
-    )
-    beside = str(files.place.parent) if isinstance(files.place, Path) else None
-    reading = _Audit(manifest, reference, pieces, findings, beside)
+    findings.compare(name, "round trip", manifest.tokenizer.round_trip, reference.round_trip)
+    audit = _Audit(manifest, reference, pieces, findings)
     dtype = np.dtype(manifest.dtype).newbyteorder("<")
     budget = min(max(TEXT_BYTES // max(len(readable), 1), LEAST_A_SHARD), LONGEST_TEXT * 4)
     for entry in manifest.shards:
         if entry.name in readable:
             shard = Shard(files, entry, dtype, manifest.tokenizer.vocab_size)
-            reading.pick(shard, budget, 0 if manifest.tokenizer.bos_id is None else 1)
+            audit.pick(shard, budget, 0 if manifest.tokenizer.bos_id is None else 1)
     if manifest.imported:
-        reading.count_bytes(TextBytes(msgspec.structs.replace(tokenizer, kind=manifest.tokenizer.kind)))
+        audit.count_bytes(TextBytes(msgspec.structs.replace(tokenizer, kind=manifest.tokenizer.kind)))
     if manifest.imported_sources != set(manifest.sources):
-        reading.compare(min(budget, LONGEST_TEXT))
-    if reading.undecoded:
-        reading.notes.append(
-            f"{reading.undecoded:,} documents do not decode exactly to their text, with ids equal to the"
-            " reference's: the tokenizer does not keep every character"
-        )
-    if reading.unsure:
-        reading.notes.append(
-            f"{reading.unsure:,} documents decode to other text than was encoded, or have other ids than the"
-            " reference gives what they decode to: without the text it is unknown whether the tokenizer"
-            " does not keep every character, or their ids are wrong"
-        )
-    reading.note_large()
-    return DeepReport(
-        reading.documents, reading.text_bytes, reading.decoded, len(reading.shards), reading.notes
-    )
-
-
-def _imported(manifest: Manifest) -> str:
-    if manifest.imported_sources == set(manifest.sources):
-        return "the store was imported"
-    return f"sources that were imported ({', '.join(sorted(manifest.imported_sources))})"
+        audit.compare(files.place, min(budget, LONGEST_TEXT))
+    return audit.report()
 
 
 class _Audit:
@@ -143,19 +118,37 @@ class _Audit:
         reference: Reference,
         pieces: dict[tuple[str, str], list[InputPiece]],
         findings: Findings,
-        beside: str | None,
     ) -> None:
-        self._beside = beside
-        self.documents = self.text_bytes = self.decoded = 0
-        self.undecoded = self.unsure = 0
-        self.shards: set[str] = set()
-        self.notes: list[str] = []
         self._manifest, self._reference, self._findings = manifest, reference, findings
         self._names = source_names(manifest.recipe)
         self._pieces = pieces
         self._picked: dict[tuple[str, str], list[_AuditedDocument]] = {}
         self._keeps = reference.keeps()
-        self._large = 0
+        self._documents = self._text_bytes = self._decoded = 0
+        self._undecoded = self._unsure = self._large = 0
+        self._shards: set[str] = set()
+        self._notes: list[str] = []
+
+    def report(self) -> DeepReport:
+        """Make the report."""
+        if self._undecoded:
+            self._notes.append(
+                f"{self._undecoded:,} documents do not decode exactly to their text, with ids equal to the"
+                " reference's: the tokenizer does not keep every character"
+            )
+        if self._unsure:
+            self._notes.append(
+                f"{self._unsure:,} documents decode to other text than was encoded, or have other ids than"
+                " the reference gives what they decode to: without the text it is unknown whether the tokenizer"
+                " does not keep every character, or their ids are wrong"
+            )
+        if self._large:
+            documents = "1 document was" if self._large == 1 else f"{self._large:,} documents were"
+            self._notes.append(
+                f"{documents} not compared: expected at most {LARGEST / 1e6:,.1f} MB of text, to bound memory"
+            )
+        counts = self._documents, self._text_bytes, self._decoded, len(self._shards)
+        return DeepReport(*counts, self._notes)
 
     def pick(self, shard: Shard, budget: int, bos: int) -> None:
         """Choose documents of a shard, spread evenly, up to about `budget` bytes of text."""
@@ -178,31 +171,29 @@ class _Audit:
             )
             taken += min(provenance.text_bytes, LONGEST_TEXT, budget)
 
-    def note_large(self) -> None:
-        """Record the number of documents that were too large to compare."""
-        if self._large:
-            documents = "1 document was" if self._large == 1 else f"{self._large:,} documents were"
-            self.notes.append(
-                f"{documents} not compared: expected at most {LARGEST / 1e6:,.1f} MB of text, to bound memory"
-            )
-
     def count_bytes(self, text_bytes: TextBytes) -> None:
         """Compare the bytes of each picked text with its tokens, the only record that an import has."""
         count = 0
-        imported = [key for key in self._picked if key[0] in self._manifest.imported_sources]
-        for one in (one for key in imported for one in self._picked.pop(key)):
+        keys = [key for key in self._picked if key[0] in self._manifest.imported_sources]
+        for one in (one for key in keys for one in self._picked.pop(key)):
             count += 1
             found = int(text_bytes.of(one.ids, np.array([0, len(one.ids)]))[0])
             provenance = f"{one.shard}.docs.parquet"
             self._findings.compare(provenance, f"text_bytes of {one.place}", found, one.provenance.text_bytes)
-        self.notes.append(
-            f"{_imported(self._manifest)}: there is no text to encode again; "
-            f"the bytes of {count:,} texts were counted from their tokens"
+        imported = self._manifest.imported_sources
+        what = f"sources that were imported ({', '.join(sorted(imported))})"
+        self._notes.append(
+            f"{'the store was imported' if imported == set(self._manifest.sources) else what}: there is no "
+            f"text to encode again; the bytes of {count:,} texts were counted from their tokens"
         )
 
-    def compare(self, longest: int) -> None:
-        """Find each picked document's text and compare."""
-        files = self._inputs()
+    def compare(self, place: Path | str, longest: int) -> None:
+        """Find each picked document's text and compare.
+
+        Args:
+            place: folder or URI of the store.
+        """
+        files = self._inputs(place)
         for (source, name), picked in sorted(self._picked.items()):
             file = files.get((source, name))
             if file is None:
@@ -221,10 +212,10 @@ class _Audit:
                 for one in waiting.values():
                     self._findings.add(f"{one.shard}.docs.parquet", one.place, "a document there", "none")
             except (PacklineError, OSError, EOFError) as error:
-                self.notes.append(f"input {file.path} cannot be read again: {error}")
+                self._notes.append(f"input {file.path} cannot be read again: {error}")
             found, self._findings = self._findings, findings
             if found.problems and not self._is_unchanged(file):
-                self.notes.append(
+                self._notes.append(
                     f"input {file.path} has changed: its bytes are others, its size is the same"
                 )
                 continue
@@ -250,24 +241,24 @@ class _Audit:
                 return False
         return True
 
-    def _find_files(self) -> list[InputFile] | None:
+    def _find_files(self, place: Path | str) -> list[InputFile] | None:
         """Files of the recipe: relative to the working directory, else beside the store; None if neither."""
         recipe = self._manifest.recipe
         is_relative = any(place_in("/", one) != one for source in recipe.sources for one in source.inputs)
         try:
             return find_files(recipe)
         except PacklineError as error:
-            if is_relative and self._beside is not None:
+            if is_relative and isinstance(place, Path):
                 with suppress(PacklineError):
-                    return find_files(placed(recipe, self._beside))
+                    return find_files(placed(recipe, str(place.parent)))
             where = ", in the working directory and beside the store" if is_relative else ""
-            self.notes.append(f"inputs were not compared: {error}{where}")
+            self._notes.append(f"inputs were not compared: {error}{where}")
             return None
 
-    def _inputs(self) -> dict[tuple[str, str], InputFile]:
+    def _inputs(self, place: Path | str) -> dict[tuple[str, str], InputFile]:
         """Inputs that still exist, by source and name; notes on the others."""
         names = self._names
-        found = self._find_files()
+        found = self._find_files(place)
         if found is None:
             return {}
         files = {(names[file.source], file.name): file for file in found}
@@ -278,18 +269,18 @@ class _Audit:
             known.add(key)
             file = files.get(key)
             if file is None:
-                self.notes.append(f"input {entry.name} of source {key[0]} is gone: not compared")
+                self._notes.append(f"input {entry.name} of source {key[0]} is gone: not compared")
             elif file.size != entry.bytes:
-                self.notes.append(
+                self._notes.append(
                     f"input {file.path} has changed: expected {entry.bytes:,} bytes, "
                     f"found {file.size:,}: not compared"
                 )
             elif (file.format, file.compression, file.text) != (entry.format, entry.compression, entry.text):
-                self.notes.append(f"input {file.path} has changed its format or fields: not compared")
+                self._notes.append(f"input {file.path} has changed its format or fields: not compared")
             else:
                 same[key] = file
         if new := [file.path for key, file in files.items() if key not in known]:
-            self.notes.append(f"{len(new)} inputs are new since the build, the first {new[0]}")
+            self._notes.append(f"{len(new)} inputs are new since the build, the first {new[0]}")
         return same
 
     def _compare_with_text(
@@ -304,9 +295,7 @@ class _Audit:
         findings.compare(provenance, f"id of {one.place}", id, where.id)
         for name, value in columns.items():
             findings.compare(provenance, f"column {name!r} of {one.place}", value, where.columns.get(name))
-        given = next(
-            recipe.sources[number].split for number, name in enumerate(self._names) if name == where.source
-        )
+        given = recipe.sources[self._names.index(where.source)].split
         val_share = self._manifest.val_share or recipe.val_fraction
         test_fraction = recipe.test_fraction or 0.0
         split = given or split_of(encoded, recipe.seed, val_share, test_fraction)
@@ -320,9 +309,9 @@ class _Audit:
         self._count(one, len(part.encode("utf-8")))
         self._compare_ids(one, expected)
         if part == text:
-            self.decoded += self._reference.round_trip != "lossy"
+            self._decoded += self._reference.round_trip != "lossy"
             if found == expected and not self._reference.gives_back(text, found):
-                self.undecoded += 1
+                self._undecoded += 1
 
     def _compare_with_itself(self, one: _AuditedDocument) -> None:
         """Check without the text: ids decode to the right size, and to the same ids again.
@@ -335,10 +324,10 @@ class _Audit:
         encoded = text.encode("utf-8")
         size = len(encoded)
         self._count(one, size)
-        self.decoded += 1
+        self._decoded += 1
         if not self._keeps:
             same = size == one.provenance.text_bytes
-            self.unsure += not (same and self._reference.encode(text) == one.ids.tolist())
+            self._unsure += not (same and self._reference.encode(text) == one.ids.tolist())
             return
         what = f"{one.place} decodes to another number of bytes"
         if self._findings.compare(f"{one.shard}.bin", what, one.provenance.text_bytes, size):
@@ -357,9 +346,9 @@ class _Audit:
             self._findings.add(f"{one.shard}.bin", what, expected[at : at + 5], found[at : at + 5])
 
     def _count(self, one: _AuditedDocument, size: int) -> None:
-        self.documents += 1
-        self.text_bytes += size
-        self.shards.add(one.shard)
+        self._documents += 1
+        self._text_bytes += size
+        self._shards.add(one.shard)
 
 
 def spread_indices(count: int) -> list[int]:

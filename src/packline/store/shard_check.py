@@ -84,7 +84,7 @@ def check_file(
     findings.files += 1
     found_sums = BlockSums(sums.block if sums is not None else None)
     try:
-        with open(files.local(entry), "rb", buffering=0) as file:
+        with open(files.local(entry), "rb") as file:
             size = file.seek(0, 2)
             if not findings.compare(entry.name, "size in bytes", entry.bytes, size):
                 return False
@@ -92,10 +92,7 @@ def check_file(
             hasher, block = Hasher(), memoryview(bytearray(min(BLOCK_BYTES, max(size, 1))))
             done = 0
             while done < size:
-                held = 0
-                while held < len(block) and (taken := file.readinto(block[held:])):
-                    held += taken
-                if not held:
+                if not (held := file.readinto(block)):
                     findings.add(entry.name, "it shrank while it was read", entry.bytes, done)
                     return False
                 hasher.update(block[:held])
@@ -115,8 +112,9 @@ def check_file(
         findings.add(entry.name, f"the file cannot be read: {error.strerror or error}")
         return False
     found = str(hasher.hexdigest())
-    wrong: np.ndarray | list[int] = [] if sums is None else np.flatnonzero(found_sums.finish() != sums.values)
-    where = block_ranges(wrong, sums.block) if sums is not None and len(wrong) else ""
+    where = ""
+    if sums is not None and len(wrong := np.flatnonzero(found_sums.finish() != sums.values)):
+        where = block_ranges(wrong, sums.block)
     if found == entry.checksum and where:
         what = f"checksums in its .sums, byte range {where}"
         findings.add(entry.name, what, "those of the file", "others")
@@ -154,9 +152,8 @@ def check_shard(
         whole = False
     for file, file_sums in zip(loss_file, loss_sums, strict=True):
         findings.compare(file.name, "bytes, one a token", entry.tokens, file.bytes)
-        loss = _LossScan(file.name, findings)
-        whole &= check_file(files, file, findings, loss.take, file_sums)
-        counts.mask = MaskCounts(trained_tokens=loss.trained)
+        counts.mask = MaskCounts()
+        whole &= _check_loss(files, file, file_sums, counts.mask, findings)
     counts.text_tokens = counts.tokens - counts.eod_tokens - counts.bos_tokens
     findings.documents += counts.documents
     findings.tokens += counts.tokens
@@ -228,23 +225,22 @@ def _open_index(
     return index
 
 
-@dataclass(slots=True)
-class _LossScan:
-    """Check the blocks of a `.loss` in order: every byte is 0 or 1."""
+def _check_loss(
+    files: StoreFiles, file: FileEntry, sums: BlockChecksums | None, counts: MaskCounts, findings: Findings
+) -> bool:
+    """Check that every byte of a `.loss` is 0 or 1, and count the others."""
+    start = 0
 
-    name: str
-    findings: Findings
-    trained: int = 0
-    """Bytes so far that are not 0."""
-    _start: int = 0
-
-    def take(self, block: memoryview) -> None:
+    def look(block: memoryview) -> None:
+        nonlocal start
         values = np.frombuffer(block, np.uint8)
-        self.trained += int(np.count_nonzero(values))
+        counts.trained_tokens += int(np.count_nonzero(values))
         if int(values.max(initial=0)) > 1:
             at = int(np.argmax(values > 1))
-            self.findings.add(self.name, f"byte {self._start + at}", "0 or 1", int(values[at]))
-        self._start += len(values)
+            findings.add(file.name, f"byte {start + at}", "0 or 1", int(values[at]))
+        start += len(values)
+
+    return check_file(files, file, findings, look, sums)
 
 
 @dataclass(slots=True)
