@@ -141,7 +141,7 @@ def _unit(out: Path, number: int, count: int, small: Store) -> Receipt:
     with (out / f"{name}.bin").open("wb") as file:
         file.truncate(tokens * small.dtype.itemsize)
     index = HashedFile(out / f"{name}.idx")
-    write_index(index, lengths, small.dtype)  # type: ignore[arg-type]
+    write_index(index, lengths, small.dtype)
     docs = HashedFile(out / f"{name}.docs.parquet")
     sink = pa.PythonFile(docs, "w")
     writer = _ProvenanceWriter(sink, "web", None, CARRIED)

@@ -101,7 +101,7 @@ class Baked(RowFormat):
                 target.progress(len(longer[rows]) * view.seq_len)
         with target.create(f"{part.name}.idx") as index:
             lengths = np.full(count, width, np.int32)
-            write_index(index, lengths, view.store.dtype)  # type: ignore[arg-type]
+            write_index(index, lengths, view.store.dtype)
         _write_spans(view, part, target, block)
         return {"rows": count}
 

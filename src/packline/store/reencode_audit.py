@@ -139,8 +139,8 @@ class _Audit:
         if self._unsure:
             self._notes.append(
                 f"{self._unsure:,} documents decode to other text than was encoded, or have other ids than"
-                " the reference gives what they decode to: without the text it is unknown whether the tokenizer"
-                " does not keep every character, or their ids are wrong"
+                " the reference gives what they decode to: without the text it is unknown whether the"
+                " tokenizer does not keep every character, or their ids are wrong"
             )
         if self._large:
             documents = "1 document was" if self._large == 1 else f"{self._large:,} documents were"

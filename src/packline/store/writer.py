@@ -9,6 +9,7 @@ on how the documents were batched.
 from __future__ import annotations
 
 import contextlib
+import io
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ DICTIONARY_BYTES = 64 << 10
 """Bytes of different values up to which a column of a row group is a dictionary: labels and languages
 stay one; of values that differ, as addresses, ids and times do, a larger one costs a fifth more space."""
 SMALL_PIECE = 64 << 10
-"""Bytes below which pieces of a file are written together."""
+"""Bytes below which pieces of a file are written together: Parquet's writer gives many."""
 LONGEST = 2**31 - 1
 """Largest number of tokens of one document, from the index's int32."""
 
@@ -43,7 +44,7 @@ REPEATED = ("source", "label")
 """Columns of provenance with one value for a whole shard."""
 
 
-class HashedFile:
+class HashedFile(io.BufferedWriter):
     """A file that tracks the size and checksum of what was written to it.
 
     Args:
@@ -51,66 +52,46 @@ class HashedFile:
     """
 
     def __init__(self, path: Path, sums: BlockSums | None = None) -> None:
-        self.path = path
-        self.sums = sums
-        self.size = 0
-        self._file = open(path, "wb", buffering=0)
-        self._hasher = Hasher()
-        self._held = bytearray()
-        """Small pieces, as Parquet's writer gives them."""
+        self.path, self.size = path, 0
+        self._hashed = _HashedRaw(path, sums)
+        super().__init__(self._hashed, SMALL_PIECE)
 
     def write(self, data: Any) -> int:
         """Append bytes, or an array as its bytes."""
-        view = memoryview(data).cast("B") if len(data) else memoryview(b"")
-        self.size += len(view)
-        if len(view) < SMALL_PIECE:
-            self._held += view
-        if len(self._held) >= SMALL_PIECE or len(view) >= SMALL_PIECE:
-            self._write_held()
-        if len(view) >= SMALL_PIECE:
-            self._write(view)
-        return len(view)
-
-    def _write_held(self) -> None:
-        held, self._held = self._held, bytearray()
-        self._write(memoryview(held))
-
-    def _write(self, data: memoryview) -> None:
-        self._hasher.update(data)
-        if self.sums is not None:
-            self.sums.update(data)
-        while len(data):
-            data = data[self._file.write(data) :]
+        size = super().write(data)
+        self.size += size
+        return size
 
     def finish_sums(self) -> np.ndarray:
-        """Checksums of all blocks, uint64 `[N]`; nothing can be written afterwards."""
-        assert self.sums is not None
-        self._write_held()
-        return self.sums.finish()
+        """Close the file; return the checksums of all blocks, uint64 `[N]`."""
+        self.close()
+        assert self._hashed.sums is not None
+        return self._hashed.sums.finish()
 
     def entry(self, name: str) -> FileEntry:
         """Close the file and return its entry."""
-        self._write_held()
-        self._file.close()
-        return FileEntry(name, self.size, str(self._hasher.hexdigest()))
+        self.close()
+        return FileEntry(name, self.size, str(self._hashed.hasher.hexdigest()))
 
     def abandon(self) -> None:
         """Close the file and ignore its contents."""
-        self._file.close()
+        self.raw.close()
 
-    def flush(self) -> None:
-        """Do nothing; Arrow calls it."""
 
-    def close(self) -> None:
-        """Do nothing; `entry` closes the file."""
+class _HashedRaw(io.FileIO):
+    """A file that hashes what reaches it."""
 
-    @property
-    def closed(self) -> bool:
-        return self._file.closed
+    def __init__(self, path: Path, sums: BlockSums | None) -> None:
+        super().__init__(path, "wb")
+        self.hasher, self.sums = Hasher(), sums
 
-    def tell(self) -> int:
-        """Position of the next byte; Arrow calls it."""
-        return self.size
+    def write(self, data: Any) -> int:
+        size = super().write(data)
+        written = memoryview(data)[:size]
+        self.hasher.update(written)
+        if self.sums is not None:
+            self.sums.update(written)
+        return size
 
 
 class ShardWriter:
@@ -136,10 +117,10 @@ class ShardWriter:
         self.documents = 0
         self.tokens = 0
         self._folder, self._split, self._dtype = folder, split, dtype
-        self._bin = _summed(folder / f"{name}.bin")
-        self._loss = _summed(folder / f"{name}.loss") if with_loss else None
+        self._bin = HashedFile(folder / f"{name}.bin", BlockSums())
+        self._loss = HashedFile(folder / f"{name}.loss", BlockSums()) if with_loss else None
         self._lengths: list[np.ndarray] = []
-        self._docs = _summed(folder / f"{name}.docs.parquet")
+        self._docs = HashedFile(folder / f"{name}.docs.parquet", BlockSums())
         self._docs_sink = pa.PythonFile(self._docs, "w")
         self._provenance = _ProvenanceWriter(self._docs_sink, source, label, carried)
 
@@ -202,30 +183,23 @@ class ShardWriter:
 
     def abandon(self) -> None:
         """Close the open files of a unit that failed."""
-        self._bin.abandon()
-        if self._loss is not None:
-            self._loss.abandon()
+        for file in filter(None, (self._bin, self._docs, self._loss)):
+            file.abandon()
         self._provenance.abandon()
-        self._docs_sink.close()
-        self._docs.abandon()
 
     def close(self) -> ShardEntry:
         """Write the remaining data and return the entry of the shard."""
         self._provenance.close()
         self._docs_sink.close()
-        index = _summed(self._folder / f"{self.name}.idx")
+        index = HashedFile(self._folder / f"{self.name}.idx", BlockSums())
         lengths = np.concatenate([np.empty(0, np.int32), *self._lengths])
-        write_index(index, lengths, self._dtype)  # type: ignore[arg-type]
+        write_index(index, lengths, self._dtype)
         written = [self._bin, index, self._docs, *([] if self._loss is None else [self._loss])]
         sums = HashedFile(self._folder / f"{self.name}.sums")
         for file in written:
             sums.write(file.finish_sums())
         files = tuple(file.entry(file.path.name) for file in (*written, sums))
         return ShardEntry(self.name, self._split, self.documents, self.tokens, files)
-
-
-def _summed(path: Path) -> HashedFile:
-    return HashedFile(path, BlockSums())
 
 
 class _ProvenanceWriter:
