@@ -25,7 +25,8 @@ import packline
 from packline.errors import PacklineError
 from packline.facade import Store
 from packline.packing.batch import ALL_FIELDS
-from packline.store.reader import find_by_id, provenance_of, shard_labels
+from packline.store.lookup import find_by_id
+from packline.store.reader import provenance_of, shard_labels
 from packline.store.verify import verify
 
 UNSEEN = (".bin", ".loss")

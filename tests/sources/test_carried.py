@@ -19,7 +19,7 @@ from tests.store.test_verify import edit_provenance
 
 import packline
 from packline.recipe import Recipe, Source
-from packline.store.reader import find_by_id
+from packline.store.lookup import find_by_id
 
 
 def some_records(count: int) -> list[dict[str, Any]]:

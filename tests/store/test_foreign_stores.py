@@ -17,9 +17,10 @@ import packline
 from packline.errors import CorruptStore, PacklineError
 from packline.facade import Store
 from packline.store import shard
+from packline.store.lookup import find_by_id
 from packline.store.manifest import Manifest, with_tables
 from packline.store.manifest_check import read_manifest
-from packline.store.reader import find_by_id, provenance_of
+from packline.store.reader import provenance_of
 from packline.store.tables import ShardRows, UnitEntry
 from packline.store.verify import verify
 from packline.testing import make_store, write_manifest

@@ -11,7 +11,8 @@ from tests.store.stores import build_store
 
 from packline.errors import CorruptStore, StoreError
 from packline.facade import Store
-from packline.store.reader import document_number, find_by_id, find_by_place, provenance_of
+from packline.store.lookup import find_by_id, find_by_place
+from packline.store.reader import document_number, provenance_of
 
 
 def test_every_document_is_found_by_its_id_and_by_its_place(built: Store) -> None:

@@ -19,7 +19,7 @@ from packline.cli.main import main
 from packline.errors import CorruptStore, InputError, RecipeError, StoreError, StoreNotFound
 from packline.formats.check import check_dataset
 from packline.packing.exclusions import write_duplicates
-from packline.store.reader import find_by_id, find_by_place
+from packline.store.lookup import find_by_id, find_by_place
 from packline.testing import make_store
 from packline.viewing.analysis import analyze
 

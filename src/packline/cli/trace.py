@@ -18,7 +18,8 @@ from packline.formats.choice import option_name
 from packline.packing.options import RowOptions
 from packline.packing.rows import Rows
 from packline.store.files import store_files
-from packline.store.reader import StoreReader, document_number, find_by_id, find_by_place
+from packline.store.lookup import find_by_id, find_by_place
+from packline.store.reader import StoreReader, document_number
 from packline.toml import is_toml
 from packline.viewing.page import TokenStrip
 from packline.viewing.terminal import GUTTER, strip_lines

@@ -1,6 +1,7 @@
 """Documents of a store by their columns: the fixed ones of provenance and those that sources carry along.
 
     matching(store, "score >= 3 and language == 'de'")  ->  documents of each row group
+    find_by_id, find_by_place                            ->  numbers of documents, or the error that helps
 
 A column that the source of a shard lacks is null there. Only the columns that a condition names are decoded,
 one row group at a time; selections for training are in `packing.selection`.
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packline.errors import StoreError
 from packline.recipe import parse_columns
 from packline.store.provenance import ProvenanceFile, documents_schema
 from packline.store.reader import StoreReader, shard_labels
@@ -104,3 +106,98 @@ def read_group(file: ProvenanceFile, group: int, types: dict[str, pa.DataType]) 
         table = file.read_values(group, there)
         columns |= {name: table[name] for name in there}
     return columns
+
+
+NEAR = 3
+"""Largest number of near matches that an error names."""
+
+
+def find_by_id(store: StoreReader, id: str) -> list[int]:
+    """Numbers of all documents with an id; ids come from the data and need not be unique.
+
+    Raises:
+        StoreError: no document has it; lists similar ids.
+    """
+    if not (found := _numbers(store, f"id == {id!r}")):
+        raise StoreError(f"{store.place}: no document has the id {id!r}", hint=_near_ids(store, id))
+    return found
+
+
+def find_by_place(store: StoreReader, file: str, position: int) -> list[int]:
+    """Numbers of the documents that start at a position of a file.
+
+    Args:
+        file: path as in provenance, below the source's common folder; or that after the name of the source,
+            as pages show it.
+        position: byte offset in the decompressed file, or row number in a Parquet file.
+
+    Returns:
+        One number for each source that has such a document: one, unless file names repeat.
+
+    Raises:
+        StoreError: no such file, or no document starts there; lists the closest matches.
+    """
+    where = f"file == {file!r}"
+    for name in store.manifest.sources:
+        if file.startswith(f"{name}/"):
+            where += f" or source == {name!r} and file == {file.removeprefix(f'{name}/')!r}"
+    if found := _numbers(store, f"position == {position} and ({where})"):
+        return found
+    near: list[tuple[int, int]] = []
+    for (first, matches), positions in zip(matching(store, where), _groups(store, "position"), strict=True):
+        places = positions.to_numpy()
+        for side, nearest in ((places < position, np.argmax), (places > position, np.argmin)):
+            if len(chosen := np.flatnonzero(matches & side)):
+                at = int(chosen[nearest(places[chosen])])
+                near.append((int(places[at]), first + at))
+    if not near:
+        raise StoreError(f"{store.place} has no document of a file {file!r}", hint=_near_files(store, file))
+    ends = [max([one for one in near if one[0] < position], default=None)]
+    ends += [min([one for one in near if one[0] > position], default=None)]
+    shown = " and ".join(f"{one[0]:,} (document {one[1]:,})" for one in ends if one is not None)
+    raise StoreError(
+        f"{store.place}: no document of {file} begins at {position:,}",
+        hint=f"the nearest begin at {shown}; a position is a byte offset, or a row number in a Parquet file",
+    )
+
+
+def _numbers(store: StoreReader, where: str) -> list[int]:
+    return [
+        first + place for first, found in matching(store, where) for place in np.flatnonzero(found).tolist()
+    ]
+
+
+def _groups(store: StoreReader, column: str) -> Iterator[pa.ChunkedArray]:
+    """A column of provenance, one row group at a time."""
+    for shard in store.shards:
+        for _, table in shard.open_provenance().groups([column]):
+            yield table[column]
+
+
+def _near_ids(store: StoreReader, id: str) -> str:
+    import pyarrow.compute as pc
+
+    alike: list[str] = []
+    some: list[str] = []
+    for column in _groups(store, "id"):
+        ids = pc.drop_null(column)
+        some += ids.slice(0, NEAR - len(some)).to_pylist()
+        if id:
+            mask = pc.match_substring(ids, id, ignore_case=True)
+            alike += ids.filter(mask).slice(0, NEAR - len(alike)).to_pylist()
+        if len(alike) == NEAR:
+            break
+    if alike:
+        return f"ids that contain it: {', '.join(map(repr, alike))}"
+    if some:
+        return f"ids of this store look like {', '.join(map(repr, some))}"
+    return "the documents of this store have no ids; name a file and a position"
+
+
+def _near_files(store: StoreReader, file: str) -> str:
+    import difflib
+
+    names: list[Any] = sorted(set(store.manifest.inputs.names("name")))
+    ends = [name for name in names if name.rpartition("/")[2] == file.rpartition("/")[2]]
+    near = ends[:NEAR] or difflib.get_close_matches(file, names[: 1 << 14], NEAR) or names[:NEAR]
+    return f"files of this store: {', '.join(map(repr, near))}" + (", ..." if len(names) > len(near) else "")

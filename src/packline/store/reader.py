@@ -41,8 +41,6 @@ from packline.store.shard import Shard, index_size
 from packline.store.tables import TOKENIZER, ShardEntry, ShardRows
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from packline.store.mirror import Mirror
 
 
@@ -337,75 +335,6 @@ def shard_labels(store: StoreReader) -> list[ShardLabel]:
     return [known[name] for name in store.manifest.shards.names("source")]
 
 
-NEAR = 3
-"""Largest number of near matches that an error names."""
-
-
-def find_by_id(store: StoreReader, id: str) -> list[int]:
-    """Numbers of all documents with an id; ids come from the data and need not be unique.
-
-    Raises:
-        StoreError: no document has it; lists similar ids.
-    """
-    import pyarrow.compute as pc
-
-    found: list[int] = []
-    for first, table in _row_groups(store, ["id"]):
-        found += (first + np.flatnonzero(pc.fill_null(pc.equal(table["id"], id), False).to_numpy())).tolist()
-    if not found:
-        raise StoreError(f"{store.place}: no document has the id {id!r}", hint=_near_ids(store, id))
-    return found
-
-
-def find_by_place(store: StoreReader, file: str, position: int) -> list[int]:
-    """Numbers of the documents that start at a position of a file.
-
-    Args:
-        file: path as in provenance, below the source's common folder; or that after the name of the source,
-            as pages show it.
-        position: byte offset in the decompressed file, or row number in a Parquet file.
-
-    Returns:
-        One number for each source that has such a document: one, unless file names repeat.
-
-    Raises:
-        StoreError: no such file, or no document starts there; lists the closest matches.
-    """
-    found: list[int] = []
-    below: tuple[int, int] | None = None
-    above: tuple[int, int] | None = None
-    sources = [name for name in store.manifest.sources if file.startswith(f"{name}/")]
-    for first, table in _row_groups(store, ["source", "file", "position"]):
-        matches = _equal(table["file"], file)
-        for name in sources:
-            below_it = file.removeprefix(f"{name}/")
-            matches |= _equal(table["source"], name) & _equal(table["file"], below_it)
-        chosen = np.flatnonzero(matches)
-        if not len(chosen):
-            continue
-        positions = table["position"].to_numpy()[chosen]
-        found += (first + chosen[positions == position]).tolist()
-        # The nearest one on either side, as (position, document).
-        if len(lower := np.flatnonzero(positions < position)):
-            place = lower[np.argmax(positions[lower])]
-            below = max(below or (-1, -1), (int(positions[place]), first + int(chosen[place])))
-        if len(upper := np.flatnonzero(positions > position)):
-            place = upper[np.argmin(positions[upper])]
-            candidate = (int(positions[place]), first + int(chosen[place]))
-            above = candidate if above is None else min(above, candidate)
-    if found:
-        return found
-    if below is None and above is None:
-        raise StoreError(f"{store.place} has no document of a file {file!r}", hint=_near_files(store, file))
-    near = " and ".join(
-        f"{place:,} (document {document:,})" for place, document in filter(None, (below, above))
-    )
-    raise StoreError(
-        f"{store.place}: no document of {file} begins at {position:,}",
-        hint=f"the nearest begin at {near}; a position is a byte offset, or a row number in a Parquet file",
-    )
-
-
 def provenance_of(store: StoreReader, documents: np.ndarray) -> list[Provenance]:
     """Provenance of several documents, in their order.
 
@@ -446,52 +375,3 @@ def document_number(store: StoreReader, document: int) -> int:
     if not -count <= document < count:
         raise StoreError(f"{store.place} has no document {document:,}: expected 0 to {count - 1:,}")
     return document % count
-
-
-def _row_groups(store: StoreReader, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-    """Columns of provenance in blocks, each with the number of its first document."""
-    for number, shard in enumerate(store.shards):
-        for first, table in shard.open_provenance().groups(columns):
-            yield int(store.firsts[number]) + first, table
-
-
-def _equal(column: pa.ChunkedArray, value: str) -> np.ndarray:
-    """True for each equal value, compared through the few of the dictionary instead of a string per row."""
-    import pyarrow.compute as pc
-
-    return np.concatenate(
-        [
-            pc.equal(piece.dictionary, value).to_numpy(zero_copy_only=False)[piece.indices.to_numpy()]
-            for piece in column.chunks
-        ]
-        or [np.empty(0, bool)]
-    )
-
-
-def _near_ids(store: StoreReader, id: str) -> str:
-    import pyarrow.compute as pc
-
-    alike: list[str] = []
-    some: list[str] = []
-    for _, table in _row_groups(store, ["id"]):
-        ids = pc.drop_null(table["id"])
-        some += ids.slice(0, NEAR - len(some)).to_pylist()
-        if id:
-            mask = pc.match_substring(ids, id, ignore_case=True)
-            alike += ids.filter(mask).slice(0, NEAR - len(alike)).to_pylist()
-        if len(alike) == NEAR:
-            break
-    if alike:
-        return f"ids that contain it: {', '.join(map(repr, alike))}"
-    if some:
-        return f"ids of this store look like {', '.join(map(repr, some))}"
-    return "the documents of this store have no ids; name a file and a position"
-
-
-def _near_files(store: StoreReader, file: str) -> str:
-    import difflib
-
-    names: list[Any] = sorted(set(store.manifest.inputs.names("name")))
-    ends = [name for name in names if name.rpartition("/")[2] == file.rpartition("/")[2]]
-    near = ends[:NEAR] or difflib.get_close_matches(file, names[: 1 << 14], NEAR) or names[:NEAR]
-    return f"files of this store: {', '.join(map(repr, near))}" + (", ..." if len(names) > len(near) else "")
