@@ -54,6 +54,9 @@ def detect_compression(head: bytes) -> Compression:
 class DecompressedStream:
     """Decompressed bytes of a file, which must be at its beginning; of one without compression, its bytes.
 
+    Args:
+        hasher: updated with the bytes of the file.
+
     Attributes:
         problem: the error if the stream ended too early; known once `read` has returned b"".
         raw_bytes: compressed bytes read so far.
@@ -63,12 +66,12 @@ class DecompressedStream:
     b'onetwo'
     """
 
-    def __init__(self, file: BinaryIO, compression: Compression) -> None:
+    def __init__(self, file: BinaryIO, compression: Compression, hasher: Any = None) -> None:
         self.problem: tuple[Reason, str] | None = None
         self.raw_bytes = 0
         self._file = file
         self._compression = compression
-        self._hasher = Hasher()
+        self._hasher = hasher or Hasher()
         self._decompressor: Any = None
         self._pending = memoryview(b"")
         self._ready = memoryview(b"")
@@ -79,20 +82,23 @@ class DecompressedStream:
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes, fewer only at the end."""
-        data = bytearray(size)
-        filled = 0
-        while filled < size and (fresh := self.readinto(memoryview(data)[filled:])):
-            filled += fresh
-        return bytes(data[:filled])
+        parts = []
+        while size and len(data := self._next(size)):
+            parts.append(data)
+            size -= len(data)
+        return b"".join(parts)
 
     def readinto(self, view: memoryview) -> int:
         """Read the next bytes into a view; return their number, 0 only at the end."""
+        data = self._next(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def _next(self, size: int) -> memoryview:
         while not len(self._ready) and not self._ended:
             self._advance()
-        count = min(len(view), len(self._ready))
-        view[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
+        data, self._ready = self._ready[:size], self._ready[size:]
+        return data
 
     def checksum(self) -> str:
         """Checksum of the bytes of the file that were read so far."""

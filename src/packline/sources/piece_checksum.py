@@ -15,7 +15,7 @@ from packline.fingerprint import Hasher
 from packline.recipe import Source
 from packline.sources.files import InputFile
 from packline.sources.lines import seek_record
-from packline.sources.reader import Span, read_span
+from packline.sources.reader import Span, can_be_cut, read_span
 from packline.storage.inputs import READ_BYTES, read_fully
 
 
@@ -34,7 +34,7 @@ def piece_checksum(file: InputFile, source: Source, span: Span, max_document_byt
         hasher.update(file_checksum(file).encode())
         return str(hasher.hexdigest())
     start, stop = span.start, span.stop
-    if file.format == "jsonl" or (file.format == "text" and source.documents == "line"):
+    if can_be_cut(file, source):
         with file.open() as raw:
             start = seek_record(raw, span.start)
             stop = seek_record(raw, span.stop) if span.start < span.stop else start

@@ -32,14 +32,12 @@ from packline.sources.batch import (
     reject_block,
     without_documents,
 )
-from packline.sources.carried import Column
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile, check_assumed
 from packline.sources.json_array import read_blocks
 from packline.sources.jsonl import BOM, JsonlDecoder
 from packline.sources.lines import NEWLINE, Decode, read_lines, reader_of, seek_record, text_decoder
 from packline.sources.record_text import JsonlRecords, Transform, transform_of
-from packline.storage.inputs import read_fully
 from packline.storage.places import is_remote
 
 FILES_AHEAD = 32
@@ -89,23 +87,26 @@ def read_span(
     with opened or open_span(file, source, span) as raw:
         if not span.start:
             check_assumed(file, source, raw)
+        if can_be_cut(file, source):
+            start = seek_record(raw, span.start)
+            if start < span.stop:
+                blocks = read_lines(reader_of(raw), start, stop=span.stop, max_bytes=max_document_bytes)
+                yield from decode_blocks(file, source, _hashed(blocks, hasher), transform)
+            return
+        stream = DecompressedStream(raw, file.compression, None if file.compression else hasher)
+        if file.format == "text" and source.documents == "file":
+            yield from _read_document(file, source, stream, max_document_bytes)
+        else:
+            blocks = read_stream(file, source, stream, max_document_bytes)
+            yield from decode_blocks(file, source, blocks, transform)
         if file.compression:
-            stream = DecompressedStream(raw, file.compression)
-            yield from _read_stream(file, source, stream, max_document_bytes, transform)
             hasher.update(stream.checksum().encode())
-            return
-        if file.format == "text" and source.documents != "line":
-            yield from _read_plain(file, source, raw, max_document_bytes, hasher)
-            return
-        if file.format == "json":
-            blocks = read_blocks(_hashed(raw, hasher), max_document_bytes)
-            yield from _decode(file, source, blocks, transform)
-            return
-        start = seek_record(raw, span.start)
-        if start >= span.stop:
-            return
-        blocks = read_lines(reader_of(raw), start, stop=span.stop, max_bytes=max_document_bytes)
-        yield from _decode(file, source, _hash_blocks(blocks, hasher), transform)
+
+
+def can_be_cut(file: InputFile, source: Source) -> bool:
+    """True if records of a file can be found from any byte of it; Parquet is cut between row groups."""
+    is_lines = file.format == "jsonl" or (file.format == "text" and source.documents == "line")
+    return is_lines and not file.compression
 
 
 def open_span(file: InputFile, source: Source, span: Span) -> BinaryIO:
@@ -116,8 +117,7 @@ def open_span(file: InputFile, source: Source, span: Span) -> BinaryIO:
     """
     if file.format == "parquet":
         return file.open()
-    whole = file.compression or (file.format == "text" and source.documents != "line")
-    return file.open(*((0, file.size) if whole else (span.start, span.stop)))
+    return file.open(*((span.start, span.stop) if can_be_cut(file, source) else (0, file.size)))
 
 
 def open_ahead(
@@ -150,100 +150,70 @@ def delimiter_of(file: InputFile, source: Source) -> bytes:
     return NEWLINE
 
 
-def decode_blocks(
-    file: InputFile, source: Source, max_document_bytes: int, blocks: Iterator[Block]
-) -> Iterator[Batch]:
-    """Decode blocks of whole records, one batch per block."""
-    transform = transform_of(source, file.text, max_document_bytes) if source.uses_records else None
-    return _decode(file, source, blocks, transform)
-
-
-def _read_plain(
-    file: InputFile, source: Source, raw: BinaryIO, max_document_bytes: int, hasher: Any
-) -> Iterator[Batch]:
-    """Read a text file that is one document, or is cut at separators."""
-    if source.documents == "file":
-        yield from read_whole_file(file.index, _hashed(raw, hasher), max_document_bytes, text_decoder(source))
-        return
-    delimiter = delimiter_of(file, source)
-    blocks = read_lines(reader_of(raw), 0, delimiter=delimiter, max_bytes=max_document_bytes)
-    yield from _decode(file, source, _hash_blocks(blocks, hasher))
-
-
-def _read_stream(
+def read_stream(
     file: InputFile,
     source: Source,
     stream: DecompressedStream,
     max_document_bytes: int,
-    transform: Transform | None,
+    block_bytes: int = BATCH_BYTES,
+) -> Iterator[Block]:
+    """Read blocks of the records of a file that is read from its start."""
+    if file.format == "json":
+        return read_blocks(stream.read, max_document_bytes, lambda: stream.problem)
+    return read_lines(
+        stream.readinto,
+        0,
+        delimiter=delimiter_of(file, source),
+        max_bytes=max_document_bytes,
+        block_bytes=block_bytes,
+        problem=lambda: stream.problem,
+    )
+
+
+def _read_document(
+    file: InputFile, source: Source, stream: DecompressedStream, max_document_bytes: int
 ) -> Iterator[Batch]:
-    """Read a whole compressed file."""
-    if file.format == "text" and source.documents == "file":
-        whole = read_whole_file(file.index, stream.read, max_document_bytes, text_decoder(source))
-        batches = list(whole)
-        if stream.problem:
-            raw = b"".join(batch.texts.data.tobytes() for batch in batches)
-            raw += b"".join(reject.raw for batch in batches for reject in batch.rejects)
-            reason, detail = stream.problem
-            block = Block(memoryview(raw), np.zeros(1, np.int64), 0, reason, detail)
-            batches = [reject_block(file.index, block)]
+    """Read a file that is one document."""
+    batches = read_whole_file(file.index, stream.read, max_document_bytes, text_decoder(source))
+    if not file.compression:
         yield from batches
         return
-    if file.format == "json":
-        blocks = read_blocks(stream.read, max_document_bytes, lambda: stream.problem)
-        yield from _decode(file, source, blocks, transform)
-        return
-    delimiter = delimiter_of(file, source)
-    blocks = read_lines(
-        stream.readinto, 0, delimiter=delimiter, max_bytes=max_document_bytes, problem=lambda: stream.problem
-    )
-    yield from _decode(file, source, blocks, transform)
+    whole = list(batches)
+    if stream.problem:
+        raw = b"".join(batch.texts.data.tobytes() for batch in whole)
+        raw += b"".join(reject.raw for batch in whole for reject in batch.rejects)
+        block = Block(memoryview(raw), np.zeros(1, np.int64), 0, *stream.problem)
+        whole = [reject_block(file.index, block)]
+    yield from whole
 
 
-def _decode(
+def decode_blocks(
     file: InputFile, source: Source, blocks: Iterator[Block], transform: Transform | None = None
 ) -> Iterator[Batch]:
-    """Decode blocks, one batch per block."""
-    if file.format != "text":
-        if transform is not None:
-            records = _records(transform, file.id, file.carried or ())
-            yield from (records.decode(file, block) for block in blocks)
-            return
+    """Decode blocks of whole records, one batch per block."""
+    if file.format == "text":
+        delimiter, decode = delimiter_of(file, source), text_decoder(source)
+        for block in blocks:
+            yield decode_records(file.index, block, delimiter, decode)
+    elif transform is not None:
+        records = _records_decoder(transform, file.id, file.carried or ())
+        for block in blocks:
+            yield records.decode(file, block)
+    else:
         decoder = _decoder(file.text, file.id, file.carried or ())
         for block in blocks:
             yield decoder.decode(file.index, block)
-        return
-    delimiter, decode = delimiter_of(file, source), text_decoder(source)
-    for block in blocks:
-        yield decode_records(file.index, block, delimiter, decode)
 
 
-@cache
-def _decoder(text: str, id: str | None, columns: tuple[Column, ...]) -> JsonlDecoder:
-    """Cached decoder: a unit may have a thousand small files."""
-    return JsonlDecoder(text, id, columns)
+# Cached, as a unit may have a thousand small files.
+_decoder = cache(JsonlDecoder)
+_records_decoder = cache(JsonlRecords)
 
 
-@cache
-def _records(transform: Transform, id: str | None, columns: tuple[Column, ...]) -> JsonlRecords:
-    return JsonlRecords(transform, id, columns)
-
-
-def _hash_blocks(blocks: Iterator[Block], hasher: Any) -> Iterator[Block]:
+def _hashed(blocks: Iterator[Block], hasher: Any) -> Iterator[Block]:
     for block in blocks:
         hasher.update(block.data)
         yield block
-
-
-def _hashed(raw: BinaryIO, hasher: Any) -> Callable[[int], bytes]:
-    """Read the next bytes of a file, and add them to a hasher."""
-
-    def read(size: int) -> bytes:
-        data = read_fully(raw, size)
-        hasher.update(data)
-        return data
-
-    return read
 
 
 def decode_records(file: int, block: Block, delimiter: bytes, decode: Decode = bytes.decode) -> Batch:

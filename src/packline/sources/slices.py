@@ -14,8 +14,9 @@ Rows of Parquet are decoded in any case, since the checksum is theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from packline.recipe import Source
 from packline.sources.batch import BATCH_BYTES, CUT_BYTES, Batch, Block
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile, check_assumed
-from packline.sources.lines import read_lines
-from packline.sources.reader import Span, decode_blocks, delimiter_of, read_span
+from packline.sources.reader import Span, decode_blocks, read_span, read_stream
+from packline.sources.record_text import transform_of
 
 T = TypeVar("T", Batch, Block)
 
@@ -63,25 +64,54 @@ def read_slices(
 
         hasher = Hasher()
         whole = Span(file.index, 0, group_count(file))
-        rows = _Cutter(read_span(file, source, whole, max_document_bytes, hasher), _rows_size, slice_bytes)
-        yield from rows.slices(wanted, lambda batches: batches)
-        yield FileEnd(rows.count, str(hasher.hexdigest()))
+        batches = read_span(file, source, whole, max_document_bytes, hasher)
+        count = yield from _slices(batches, _rows_size, slice_bytes, wanted, lambda batches: batches)
+        yield FileEnd(count, str(hasher.hexdigest()))
         return
+    transform = transform_of(source, file.text, max_document_bytes) if source.uses_records else None
     with file.open(0, file.size) as raw:
         check_assumed(file, source, raw)
         stream = DecompressedStream(raw, file.compression)
-        blocks = read_lines(
-            stream.readinto,
-            0,
-            delimiter=delimiter_of(file, source),
-            max_bytes=max_document_bytes,
-            block_bytes=CUT_BYTES,
-            problem=lambda: stream.problem,
-        )
-        cutter = _Cutter(blocks, _block_size, slice_bytes)
-        decode = partial(decode_blocks, file, source, max_document_bytes)
-        yield from cutter.slices(wanted, lambda blocks: decode(_joined(blocks)))
-        yield FileEnd(cutter.count, stream.checksum())
+        blocks = read_stream(file, source, stream, max_document_bytes, CUT_BYTES)
+
+        def decode(blocks: Iterator[Block]) -> Iterator[Batch]:
+            return decode_blocks(file, source, _joined(blocks), transform)
+
+        count = yield from _slices(blocks, _block_size, slice_bytes, wanted, decode)
+        yield FileEnd(count, stream.checksum())
+
+
+def _slices(
+    parts: Iterator[T],
+    size_of: Callable[[T], tuple[int, bool]],
+    slice_bytes: int,
+    wanted: Callable[[int], bool],
+    decode: Callable[[Iterator[T]], Iterator[Batch]],
+) -> Generator[FileSlice | FileEnd, None, int]:
+    """The wanted slices of a file, of at least `slice_bytes`; return the number of all: there is always one.
+
+    Args:
+        parts: of the file, in order.
+        size_of: bytes of a part, and whether a slice may begin with it.
+        decode: not called for slices that are not wanted.
+    """
+    count, size = -1, 0
+
+    def numbered() -> Iterator[tuple[int, T]]:
+        nonlocal count, size
+        for part in parts:
+            fresh, may_begin = size_of(part)
+            if count < 0 or (size >= slice_bytes and may_begin):
+                count, size = count + 1, 0
+            size += fresh
+            yield count, part
+
+    for number, group in groupby(numbered(), itemgetter(0)):
+        if wanted(number):
+            yield FileSlice(number, decode(part for _, part in group))
+    if count < 0 and wanted(0):
+        yield FileSlice(0, decode(iter(())))
+    return max(count, 0) + 1
 
 
 def _block_size(block: Block) -> tuple[int, bool]:
@@ -120,49 +150,3 @@ def _rows_size(batch: Batch) -> tuple[int, bool]:
     """Bytes of some rows, and whether a slice may begin with them: never with those that were lost."""
     lost = not len(batch) and any(reject.reason == "corrupt_parquet" for reject in batch.rejects)
     return batch.consumed_bytes, not lost
-
-
-class _Cutter(Generic[T]):
-    """Parts of a file in order, cut into slices of at least `slice_bytes`; there is always a first slice.
-
-    Args:
-        size_of: bytes of a part, and whether a slice may begin with it.
-    """
-
-    def __init__(
-        self, parts: Iterator[T], size_of: Callable[[T], tuple[int, bool]], slice_bytes: int
-    ) -> None:
-        self._parts: Iterator[T] = parts
-        self._size_of: Callable[[T], tuple[int, bool]] = size_of
-        self._slice_bytes = slice_bytes
-        self._first: T | None = None
-        self._ended = False
-        self.count = 0
-        """Slices so far."""
-
-    def slices(
-        self, wanted: Callable[[int], bool], decode: Callable[[Iterator[T]], Iterator[Batch]]
-    ) -> Iterator[FileSlice]:
-        """The wanted slices; of the others nothing is decoded."""
-        while not self._ended:
-            number, parts = self.count, self._slice()
-            self.count += 1
-            if wanted(number):
-                yield FileSlice(number, decode(parts))
-            for _ in parts:
-                pass
-
-    def _slice(self) -> Iterator[T]:
-        """Parts of the next slice."""
-        size = 0
-        while True:
-            part, self._first = self._first, None
-            if part is None and (part := next(self._parts, None)) is None:
-                self._ended = True
-                return
-            fresh, may_begin = self._size_of(part)
-            if size >= self._slice_bytes and may_begin:
-                self._first = part
-                return
-            size += fresh
-            yield part
