@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -54,46 +53,10 @@ Sink = Callable[[bytes | memoryview, int], None]
 """Takes bytes, and their place in the piece."""
 
 
-def undamaged(data: np.ndarray) -> None:
-    """No damage: for bytes that nothing is known of."""
-
-
-class Cache(Protocol):
-    """Pieces by key: `CHECKSUM` for a whole file, `CHECKSUM-NUMBER-KIB` for a piece of it."""
-
-    most: int
-    """Bytes of all pieces, at most."""
-
-    def find(self, key: str) -> np.ndarray | None:
-        """A piece, uint8 `[N]`, valid as long as the array exists; None if it is absent."""
-
-    def add(
-        self, key: str, size: int, write: Callable[[Sink], None], due: float = 0.0, check: Check = undamaged
-    ) -> np.ndarray:
-        """Keep a piece.
-
-        Args:
-            size: its bytes.
-            write: passes them on, from any number of places.
-            due: time at which it will be used, in seconds since the epoch; 0: now.
-            check: finds the damage of what was written, before anyone else can find it.
-
-        Raises:
-            PacklineError: the damage; nothing is kept.
-        """
-
-    def expect(self, key: str, due: float) -> bool:
-        """Record when a piece will be used; False if it is absent."""
-
-    def drop(self, key: str) -> None:
-        """Delete a piece, if it is there."""
-
-    def path(self, key: str) -> Path | None:
-        """File of a piece, for readers that need one; None if it is absent."""
-
-
 class CacheFolder:
     """A cache in a folder.
+
+    Keys are `CHECKSUM` for a whole file, `CHECKSUM-NUMBER-KIB` for a piece of it.
 
     Args:
         folder: any folder; it may hold other files, and several processes may use it at once.
@@ -125,7 +88,7 @@ class CacheFolder:
         return self._pieces / key[:2] / key
 
     def find(self, key: str) -> np.ndarray | None:
-        """See `Cache.find`."""
+        """A piece, uint8 `[N]`, valid as long as the array exists; None if it is absent."""
         path = self._path(key)
         try:
             found = _map(path)
@@ -135,12 +98,18 @@ class CacheFolder:
         return found
 
     def add(
-        self, key: str, size: int, write: Callable[[Sink], None], due: float = 0.0, check: Check = undamaged
+        self, key: str, size: int, write: Callable[[Sink], None], due: float = 0.0, check: Check | None = None
     ) -> np.ndarray:
-        """See `Cache.add`.
+        """Keep a piece.
+
+        Args:
+            size: its bytes.
+            write: passes them on, from any number of places.
+            due: time at which it will be used, in seconds since the epoch; 0: now.
+            check: finds the damage of what was written, before anyone else can find it.
 
         Raises:
-            OutOfSpace: the disk is full.
+            PacklineError: the damage, or a full disk; nothing is kept.
         """
         path = self._path(key)
         waiting = path.with_name(f".{secrets.token_hex(8)}-{size}.tmp")
@@ -153,7 +122,7 @@ class CacheFolder:
                 finally:
                     os.close(descriptor)
                 found = _map(waiting)
-                if (damage := check(found)) is not None:
+                if check is not None and (damage := check(found)) is not None:
                     raise damage
                 if due > time.time():
                     os.utime(waiting, (due, due))
@@ -165,7 +134,7 @@ class CacheFolder:
         return found
 
     def expect(self, key: str, due: float) -> bool:
-        """See `Cache.expect`."""
+        """Record when a piece will be used; False if it is absent."""
         try:
             os.utime(self._path(key), (due, due))
         except FileNotFoundError:
@@ -173,11 +142,14 @@ class CacheFolder:
         return True
 
     def drop(self, key: str) -> None:
-        """See `Cache.drop`."""
+        """Delete a piece, if it is there."""
         self._path(key).unlink(missing_ok=True)
 
     def path(self, key: str) -> Path | None:
-        """See `Cache.path`. Another process may delete the file at any time."""
+        """File of a piece, for readers that need one; None if it is absent.
+
+        Another process may delete it at any time.
+        """
         path = self._path(key)
         return path if path.exists() else None
 
@@ -249,7 +221,7 @@ class CacheMemory:
         """Descriptors of unnamed files that were made for `path`."""
 
     def find(self, key: str) -> np.ndarray | None:
-        """See `Cache.find`."""
+        """See `CacheFolder.find`."""
         found = self._pieces.get(key)
         if found is None:
             return None
@@ -257,9 +229,9 @@ class CacheMemory:
         return found[1]
 
     def add(
-        self, key: str, size: int, write: Callable[[Sink], None], due: float = 0.0, check: Check = undamaged
+        self, key: str, size: int, write: Callable[[Sink], None], due: float = 0.0, check: Check | None = None
     ) -> np.ndarray:
-        """See `Cache.add`."""
+        """See `CacheFolder.add`."""
         data, ends = np.empty(size, np.uint8), [0]
 
         def take(part: bytes | memoryview, place: int) -> None:
@@ -269,7 +241,7 @@ class CacheMemory:
         write(take)
         found = data[: max(ends)]
         found.flags.writeable = False
-        if (damage := check(found)) is not None:
+        if check is not None and (damage := check(found)) is not None:
             raise damage
         self.drop(key)
         self._pieces[key] = (max(due, time.time()), found)
@@ -285,20 +257,20 @@ class CacheMemory:
         _evict([one for one in pieces if one[2] != kept], self._used, int(self.most * ROOM), self.drop)
 
     def expect(self, key: str, due: float) -> bool:
-        """See `Cache.expect`."""
+        """See `CacheFolder.expect`."""
         found = self._pieces.get(key)
         if found is not None:
             self._pieces[key] = (due, found[1])
         return found is not None
 
     def drop(self, key: str) -> None:
-        """See `Cache.drop`."""
+        """See `CacheFolder.drop`."""
         found = self._pieces.pop(key, None)
         if found is not None:
             self._used -= len(found[1])
 
     def path(self, key: str) -> Path | None:
-        """See `Cache.path`: an unnamed file in memory, until a few others were requested."""
+        """See `CacheFolder.path`: an unnamed file in memory, until a few others were requested."""
         found = self._pieces.get(key)
         if found is None:
             return None
@@ -312,6 +284,9 @@ class CacheMemory:
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         for file in self._files:
             close(file)  # at exit the module's names are gone
+
+
+Cache = CacheFolder | CacheMemory
 
 
 def _evict(

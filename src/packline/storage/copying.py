@@ -16,9 +16,8 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -91,7 +90,8 @@ class Copier:
             StoreError: the target has one with other bytes, or a storage cannot be reached.
             CorruptStore: a file of the source has another size or checksum than listed.
         """
-        with self._waiting_folder() as self._scratch, disk_errors(self._scratch):
+        with self._waiting_folder() as scratch, disk_errors(Path(scratch)):
+            self._scratch = Path(scratch)
             if isinstance(self.source, LocalFolder) and isinstance(self.target, LocalFolder):
                 for start in range(0, len(files), LINKED_AT_ONCE):
                     self._link_files(self.source, self.target, files[start : start + LINKED_AT_ONCE])
@@ -106,21 +106,13 @@ class Copier:
                     threads.shutdown(wait=False, cancel_futures=True)
                     raise
 
-    @contextmanager
-    def _waiting_folder(self) -> Iterator[Path]:
-        """Folder for files on their way, on the disk of a local target."""
-        if not isinstance(self.target, LocalFolder):
-            with tempfile.TemporaryDirectory(
-                prefix="packline-", dir=os.environ.get("PACKLINE_SCRATCH")
-            ) as name:
-                yield Path(name)
-            return
-        folder = self.target.path / WAITING / secrets.token_hex(4)  # another copy may run at the same time
-        folder.mkdir(parents=True)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    def _waiting_folder(self) -> tempfile.TemporaryDirectory[str]:
+        """New folder for files on their way, on the disk of a local target."""
+        parent = os.environ.get("PACKLINE_SCRATCH")
+        if isinstance(self.target, LocalFolder):
+            parent = str(self.target.path / WAITING)
+            Path(parent).mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(prefix="packline-", dir=parent, ignore_cleanup_errors=True)
 
     def _link_files(self, source: LocalFolder, target: LocalFolder, files: Sequence[FileFacts]) -> None:
         waiting: dict[str, Path] = {}

@@ -15,13 +15,13 @@ cache; folders and globs are refused, since the cache may have only a part of th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -328,7 +328,7 @@ class HubFiles(Storage):
         return parse_dataset(pinned(self.place), StoreError)
 
     def get(self, name: str, start: int = 0, stop: int | None = None) -> tuple[FileFacts, bytes]:
-        """See `ReadableStorage.get`."""
+        """See `ObjectFolder.get`."""
         place, stop = replace(self._root, path_in_repo=name), WHOLE if stop is None else stop
         data, size = b"", 0
         try:
@@ -381,17 +381,11 @@ class HubFiles(Storage):
         names = (facts.name for facts in self.walk(folder))
         return [name for name in names if "/" not in name[start:] and not name[start:].startswith(".")]
 
-    def put_new(self, name: str, data: bytes) -> bool:
+    def put_new(self, *_: Any, **__: Any) -> NoReturn:
         """Refused: a repository is changed by commits, not file by file."""
         raise read_only(self.place)
 
-    def put_files(self, files: Mapping[str, Path]) -> None:
-        """Refused, as `put_new`."""
-        raise read_only(self.place)
-
-    def delete(self, names: Iterable[str]) -> None:
-        """Refused, as `put_new`."""
-        raise read_only(self.place)
+    put_files = delete = put_new
 
 
 def local_name(path: str) -> str:
@@ -414,7 +408,7 @@ class HubFolder(HubFiles):
         return dict(sorted(files, key=itemgetter(0)))
 
     def get(self, name: str, start: int = 0, stop: int | None = None) -> tuple[FileFacts, bytes]:
-        """See `ReadableStorage.get`; the repository is listed if it has no file of this name."""
+        """See `ObjectFolder.get`; the repository is listed if it has no file of this name."""
         if "_files" not in self.__dict__:
             with suppress(FileNotFoundError):
                 return super().get(name, start, stop)

@@ -26,7 +26,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -35,9 +35,13 @@ from packline.errors import InputChanged, InputError, StoreError
 from packline.fingerprint import Hasher
 from packline.storage.clients import Clients, is_web
 from packline.storage.places import HUB, SCHEMES, is_remote, join, without_secrets
-from packline.storage.protocol import FileFacts, ReadableStorage
+from packline.storage.protocol import FileFacts
 from packline.storage.ranged_file import RangedFile
 from packline.storage.requests import LOG
+
+if TYPE_CHECKING:
+    from packline.storage.hub_inputs import HubFiles
+    from packline.storage.objects import ObjectFolder
 
 READ_BYTES = 4 << 20
 TAIL_BYTES = 64 << 10
@@ -139,7 +143,7 @@ def split_address(uri: str) -> tuple[str, str]:
 
 
 @lru_cache(64)
-def _storage(place: str) -> ReadableStorage:
+def _storage(place: str) -> ObjectFolder | HubFiles:
     if place.startswith(HUB):
         from packline.storage.hub_inputs import HubFiles
 

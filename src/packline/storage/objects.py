@@ -134,7 +134,7 @@ class ObjectFolder(Storage):
             raise
 
     def get(self, name: str, start: int = 0, stop: int | None = None) -> tuple[FileFacts, Any]:
-        """See `ReadableStorage.get`."""
+        """Bytes of a range, as a buffer, and the facts of the file that they are of; see `Storage.read`."""
 
         def request() -> tuple[FileFacts, Any]:
             answer = None if stop is not None and stop <= start else self._get(name, start, stop)

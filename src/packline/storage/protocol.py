@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -30,22 +30,6 @@ class FileFacts(msgspec.Struct, frozen=True, gc=False):
     """Changes with every change of the file: an ETag, a time or a commit; compared, never published."""
     checksum: str = ""
     """xxh3-128 of its bytes, if the storage has it and was asked for this one file."""
-
-
-class ReadableStorage(Protocol):
-    """Files of inputs that are reached by requests; every answer with bytes has the facts of its file."""
-
-    place: str
-    """URI, for messages; never a secret."""
-
-    def get(self, name: str, start: int = 0, stop: int | None = None) -> tuple[FileFacts, Any]:
-        """Bytes of a range, as a buffer, and the facts of the file that they are of; see `Storage.read`."""
-
-    def facts(self, name: str) -> FileFacts | None:
-        """See `Storage.facts`."""
-
-    def walk(self, folder: str = "") -> Iterator[FileFacts]:
-        """See `Storage.walk`."""
 
 
 class Storage(Protocol):
