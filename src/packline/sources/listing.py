@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from packline.errors import InputError, refuse_name
-from packline.storage.inputs import MAGIC, ListedFile, expand_remote, refuse_irregular
+from packline.storage.inputs import MAGIC, ListedFile, expand_remote, pin_input, refuse_irregular
 from packline.storage.places import HUB, is_remote, place_in, refuse_secrets
 from packline.storage.requests import map_in_threads
 
@@ -110,11 +110,9 @@ def pin_inputs(inputs: Sequence[str]) -> tuple[str, ...]:
     Raises:
         InputError: an input has credentials, no such dataset or revision, or the hub cannot be reached.
     """
-    from packline.storage.hub_inputs import pin
-
     for given in inputs:
         refuse_secrets(given)
-    return tuple(pin(given) if given.startswith(HUB) else given for given in inputs)
+    return tuple(pin_input(given) if given.startswith(HUB) else given for given in inputs)
 
 
 def expand(given: str, folder: str = "") -> Iterator[ListedFile]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from packline.errors import HubError, InputError, PacklineError, RecipeError, StoreError
+from packline.errors import HubError, PacklineError, RecipeError, StoreError
 from packline.storage.inputs import MAGIC
 from packline.storage.protocol import FileFacts, Storage
 
@@ -191,11 +191,11 @@ ATTEMPTS = 3
 """Requests for a range of which only a part arrives."""
 
 
-def parse_dataset(uri: str, kind: type[PacklineError] = InputError) -> HfUri:
+def parse_dataset(uri: str) -> HfUri:
     """Parse the address of files in a dataset; its revision is `main` by default.
 
-    Args:
-        kind: class of the error for anything else.
+    Raises:
+        StoreError: not the address of a dataset, or one with a query, which may have a token.
 
     >>> place = parse_dataset("hf://datasets/org/name@refs/convert/parquet/a/*.parquet")
     >>> place.revision, place.path_in_repo
@@ -203,37 +203,37 @@ def parse_dataset(uri: str, kind: type[PacklineError] = InputError) -> HfUri:
     >>> parse_dataset("hf://datasets/org/name").revision
     'main'
     """
-    place = parse_hub(uri, kind)
+    place = parse_hub(uri, StoreError)
     if place.type != "dataset":
-        raise kind(
+        raise StoreError(
             f"{uri} is not a dataset of the hub",
             hint="write hf://datasets/ORG/NAME/PATH or hf://datasets/ORG/NAME@REVISION/PATH",
         )
     return replace(place, revision=place.revision or "main")
 
 
-def pin(uri: str, kind: type[PacklineError] = InputError) -> str:
+def pin(uri: str) -> str:
     """The same address with the commit that its revision is now.
 
-    Args:
-        kind: class of the errors: no such dataset or revision, no access, or no connection.
+    Raises:
+        StoreError: no such dataset or revision, no access, or no connection.
 
     >>> pin(f"hf://datasets/org/name@{'0' * 40}/a/")[-6:]
     '000/a/'
     """
-    place = parse_dataset(uri, kind)
+    place = parse_dataset(uri)
     path = place.path_in_repo + "/" * (bool(place.path_in_repo) and uri.endswith("/"))
     commit = place.revision
     if not COMMIT.fullmatch(commit or ""):
         if not is_offline():
             from huggingface_hub import HfApi
 
-            with hub_errors(uri, kind):
+            with hub_errors(uri, StoreError):
                 commit = HfApi().dataset_info(place.id, revision=commit).sha
         elif (cached := _cached(place)) is not None:
             commit = cached.parents[path.count("/")].name  # the cache has one folder per commit
         else:
-            raise _offline(place, kind, folder=uri.endswith("/"))
+            raise _offline(place, folder=uri.endswith("/"))
     return f"{address(replace(place, revision=commit, path_in_repo=''))}/{path}"
 
 
@@ -276,15 +276,15 @@ def _cached(place: HfUri) -> Path | None:
     return None
 
 
-def _offline(place: HfUri, kind: type[PacklineError], folder: bool = False) -> PacklineError:
+def _offline(place: HfUri, folder: bool = False) -> StoreError:
     path = place.path_in_repo
     if folder or not path or MAGIC.search(path):
-        return kind(
+        return StoreError(
             f"cannot list {address(place)}: HF_HUB_OFFLINE is set, and the cache may have only a part of it",
             hint=f"name its files one by one, or beforehand: hf download {place.id} --repo-type dataset "
             "--local-dir DATA, and give DATA",
         )
-    return kind(
+    return StoreError(
         f"cannot read {address(place)}: HF_HUB_OFFLINE is set, and the file is not in the cache of the hub",
         hint=f"beforehand: hf download {place.id} {path} --repo-type dataset",
     )
@@ -302,7 +302,7 @@ def pinned(place: str) -> str:
     Raises:
         StoreError: no such repository or revision, no access, or no connection.
     """
-    return pin(f"{place.rstrip('/')}/{FIRST}", StoreError).removesuffix(f"/{FIRST}")
+    return pin(f"{place.rstrip('/')}/{FIRST}").removesuffix(f"/{FIRST}")
 
 
 def read_only(place: str) -> StoreError:
@@ -325,7 +325,7 @@ class HubFiles(Storage):
 
     @cached_property
     def _root(self) -> HfUri:
-        return parse_dataset(pinned(self.place), StoreError)
+        return parse_dataset(pinned(self.place))
 
     def get(self, name: str, start: int = 0, stop: int | None = None) -> tuple[FileFacts, bytes]:
         """See `ObjectFolder.get`."""
@@ -335,7 +335,7 @@ class HubFiles(Storage):
             with hub_errors(address(place), StoreError):
                 if is_offline():
                     if (path := _cached(place)) is None:
-                        raise _offline(place, StoreError)
+                        raise _offline(place)
                     with open(path, "rb") as file:
                         file.seek(start)
                         data, size = file.read(stop - start), path.stat().st_size
@@ -358,7 +358,7 @@ class HubFiles(Storage):
         place = replace(self._root, path_in_repo=name)
         if is_offline():
             if (path := _cached(place)) is None:
-                raise _offline(place, StoreError)
+                raise _offline(place)
             return FileFacts(name, path.stat().st_size, str(place.revision))
         from huggingface_hub import HfApi, RepoFile
 
@@ -371,7 +371,7 @@ class HubFiles(Storage):
         """See `Storage.walk`."""
         place = replace(self._root, path_in_repo=folder)
         if is_offline():
-            raise _offline(place, StoreError, folder=True)
+            raise _offline(place, folder=True)
         for path, file in sorted(list_files(place, StoreError).items()):
             yield FileFacts(path, file.size, str(place.revision))
 

@@ -133,13 +133,23 @@ def split_address(uri: str) -> tuple[str, str]:
         query = f"?{parts.query}" if parts.query else ""
         return f"{parts.scheme}://{parts.netloc}/{query}", unquote(parts.path.lstrip("/"))
     if uri.startswith(HUB):
-        from packline.storage.hub_inputs import pin
-
-        *root, name = pin(uri).split("/", 5)
+        *root, name = pin_input(uri).split("/", 5)
         return "/".join(root), name
     scheme, _, rest = uri.partition("://")
     bucket, _, key = rest.partition("/")
     return f"{scheme}://{bucket}", key
+
+
+def pin_input(uri: str) -> str:
+    """Address on the hub with the commit that its revision is now.
+
+    Raises:
+        InputError: no such dataset or revision, no access, or no connection.
+    """
+    from packline.storage.hub_inputs import pin
+
+    with _input_errors():
+        return pin(uri)
 
 
 @lru_cache(64)
