@@ -107,7 +107,7 @@ def main() -> None:
         before, started = resident_memory(), time.perf_counter()
         job = BuildJob(recipe, str(out), RunOptions(workers=0), time.monotonic())
         planned, units = time.perf_counter(), len(job.units)
-        finished = run_job(job, executor=executor)
+        finished = run_job(job, cluster=executor)
         ended = time.perf_counter()
         assert finished.units == units, finished
     report = {

@@ -14,15 +14,12 @@ from packline.jobs import executors
 from packline.jobs.events import Failed, Progress
 from packline.jobs.executors import (
     REPLIES,
-    REQUESTS,
     Committed,
     Committer,
     Done,
     Opened,
     Reporter,
-    Run,
     Serial,
-    Start,
     encode,
 )
 from packline.jobs.job import Job, Opening, ReportProgress, Runner
@@ -131,9 +128,11 @@ def test_a_unit_is_done_after_its_last_commit_or_never(counts: list[int], fails:
     def done(name: str, error: BaseException | None) -> None:
         heard.append(f"done {name}" if error is None else f"failed {name}")
 
-    committer = Committer(
-        runner, lambda event: None, lambda name, result: heard.append(result), done, at_once=True
-    )
+    def commit(unit: Unit, result: str) -> None:
+        runner.commit(unit, result)
+        heard.append(result)
+
+    committer = Committer(runner, commit, lambda event: None, on_done=done)
     for unit in units_of(counts):
         committer.run(unit)
     committer.close()
@@ -174,8 +173,6 @@ def test_progress_adds_up_whatever_the_clock(steps: list[tuple[int, int, int, fl
 
 def test_each_message_is_told_from_the_others() -> None:
     raw = encode({"a": [1, "é"]})
-    for message in (Start("m", "n", raw, 2, "d"), Run([raw, raw])):
-        assert REQUESTS.decode(encode(message)) == message
     replies = (Opened(raw), Progress("web", 1, 2, 3), Committed("u", raw), Done("u"))
     for reply in (*replies, Failed("StoreError", "m", "h")):
         assert REPLIES.decode(encode(reply)) == reply

@@ -57,7 +57,7 @@ def listed(folder: StoreFolder) -> set[str]:
 
 STEPS: dict[str, Callable[[StoreFolder], None]] = {
     "commit": lambda folder: folder.commit(receipt_of(folder, "made-000001")),
-    "withdraw": lambda folder: folder.withdraw(folder.receipt("made-000000")),
+    "withdraw": lambda folder: folder.withdraw([folder.read_receipts().receipts["made-000000"]]),
     "release": lambda folder: folder.release(),
 }
 

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.jobs.builds import SRC
 
+from packline.jobs import limits
 from packline.jobs.document_order import DocumentOrder
 from packline.jobs.job import Session
 from packline.jobs.limits import LimitedRun
@@ -99,6 +101,7 @@ class Folder:
     """A store that knows what is committed, in which order."""
 
     place = "store"
+    tmp: Path
 
     def __init__(self) -> None:
         self.receipts: dict[str, Receipt] = {}
@@ -174,23 +177,20 @@ def test_what_is_committed_is_what_one_document_after_another_gives(
         if unit.slice_bytes and any(name.startswith(following.name) for name in folder.receipts):
             end = StreamReceipt("a", "a.zst", shapes[unit.number], "")
             folder.streams[unit.name] = end
-    taken: list[str] = []
 
-    def lanes(unit: Unit) -> list[Unit]:
-        count = max(workers, 1)
+    session.width = workers
+
+    def lanes(unit: Unit, files: Any, width: int, text_bytes: int) -> list[Unit]:
+        count = max(width, 1)
         return [msgspec.structs.replace(unit, lane=lane, lanes=count) for lane in range(count)]
 
-    with tempfile.TemporaryDirectory() as scratch:
-        run = LimitedRun(
-            recipe,
-            units,
-            folder,  # type: ignore[arg-type]
-            folder,  # type: ignore[arg-type]
-            Path(scratch),
-            lambda name, result: taken.append(name),
-            lambda event: None,
-        )
-        run.run(session, lanes, workers, lambda unit, limit: False)
+    with tempfile.TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "lanes_of", lanes)
+        folder.tmp = Path(scratch)
+        job: Any = SimpleNamespace(recipe=recipe, units=units, files=[], committed=folder, folder=folder)
+        job.take, job.on_progress = lambda name, result: None, lambda event: None
+        job.take_over = lambda unit, limit: False
+        LimitedRun(job, session).run()
         assert not list(Path(scratch).iterdir())
     found = [(name, one.ledger.documents, one.ledger.tokens) for name, one in folder.receipts.items()]
     assert found == limited

@@ -10,7 +10,7 @@ from tests.jobs.builds import build, digests
 
 from packline.jobs import text_build
 from packline.jobs.events import BuildPlanned
-from packline.jobs.executors import HostProcess
+from packline.jobs.executors import LocalProcesses
 from packline.recipe import Engine, Recipe, RunOptions, Source
 
 TEXTS = [f"document {number}, of a few words" for number in range(100)]
@@ -36,7 +36,7 @@ def test_little_text_starts_no_processes_and_comes_to_the_same_bytes(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(HostProcess, "__init__", refuse)
+    monkeypatch.setattr(LocalProcesses, "open", refuse)
     assert planned_workers(tmp_path / "here", corpus, tokenizer_json, workers=None) == 0
     assert digests(tmp_path / "here") == digests(tmp_path / "two")
 

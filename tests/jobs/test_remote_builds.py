@@ -154,7 +154,7 @@ def test_a_resumed_build_reads_joined_receipts(
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr("packline.jobs.store_job.publish_store", stop)
+        patch.setattr("packline.jobs.store_job.StoreJob.publish", stop)
         with pytest.raises(Crash):
             built(place, tmp_path / "in", tokenizer_json)
     names = storage.list(receipts.JOINED)

@@ -122,7 +122,7 @@ def test_joining_publishes_once_all_is_committed_and_may_be_repeated(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("packline.jobs.store_job.make_manifest", killed)
+        patch.setattr("packline.jobs.store_job.StoreJob.make_manifest", killed)
         with pytest.raises(KeyboardInterrupt):
             build(tmp_path / "store", corpus, tokenizer_json, on=Slice(0, 1))
     for _ in range(2):

@@ -64,7 +64,7 @@ def test_a_document_is_kept_or_left_out_for_the_first_reason(
 ) -> None:
     source = Source(inputs=("a",), min_chars=shortest, max_chars=longest)
     recipe = Recipe(sources=(source,), tokenizer="t", special_tokens="reject" if reject else "text")
-    facts = judge(Texts.of(texts), source, recipe, SpecialTokenCounter({"<s>": 300}))
+    verdicts, specials = judge(Texts.of(texts), source, recipe, SpecialTokenCounter({"<s>": 300}))
 
     def verdict(text: str) -> int:
         if not text:
@@ -75,8 +75,8 @@ def test_a_document_is_kept_or_left_out_for_the_first_reason(
             return TOO_LONG
         return SPECIAL if reject and "<s>" in text else KEEP
 
-    assert facts.verdicts.tolist() == list(map(verdict, texts))
-    assert facts.specials.tolist() == [text.count("<s>") for text in texts]
+    assert verdicts.tolist() == list(map(verdict, texts))
+    assert specials.tolist() == [text.count("<s>") for text in texts]
 
 
 @given(TEXTS, st.permutations(range(5)), st.integers(0, 3))

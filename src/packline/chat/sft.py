@@ -44,7 +44,7 @@ from packline.jobs.engine import plan_job, run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.machines import On
 from packline.jobs.store_job import Imported, NumberedStoreJob
-from packline.jobs.val_documents import VAL_NOTE, settle_share
+from packline.jobs.val_documents import settle_share
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import Reason
 from packline.sources.listing import pin_inputs
@@ -83,7 +83,7 @@ class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_sft(request: SftRequest, on_event: OnEvent | None = None, on: On = "local") -> Imported:
     """Run the build; return its result."""
-    return run_job(_ChatBuild(request, on), on_event, on=on)
+    return run_job(_ChatBuild(request), on_event, on=on)
 
 
 def plan_sft(request: SftRequest, on_event: OnEvent) -> None:
@@ -103,8 +103,8 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
 
     result = Receipt
 
-    def __init__(self, request: SftRequest, on: On = "local") -> None:
-        self._started, self._on = time.monotonic(), on
+    def __init__(self, request: SftRequest) -> None:
+        self._started = time.monotonic()
         _check_request(request)
         self._request = request = _pinned(request)
         tokenizer = load_tokenizer(request.tokenizer)
@@ -189,18 +189,8 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
         if (summary := super().begin()) is not None:
             return summary
         if (count := self._request.val_documents) is not None:
-            self.tell(Note(VAL_NOTE))
             scan = SftScan(self.opening(), count)
-            self.val_share = settle_share(
-                self.folder,
-                self.files,
-                bool(self.receipts),
-                scan,
-                self.units,
-                count,
-                self.workers(self.planned),
-                self._on,
-            )
+            self.val_share = settle_share(self, scan, self.units, count)
         return None
 
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> Imported:

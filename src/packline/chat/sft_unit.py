@@ -30,7 +30,7 @@ from packline.jobs.folder import StoreFolder, StoreOpening
 from packline.jobs.job import Opening, ReportProgress, Runner
 from packline.jobs.plan import Unit
 from packline.jobs.text_unit import check_unchanged
-from packline.jobs.val_documents import Shares, Smallest
+from packline.jobs.val_documents import smallest
 from packline.ragged import Ragged, offsets_of
 from packline.sources.batch import RecordProblem, Reject, TemplateTimeout, Texts
 from packline.sources.carried import fit_field, fitted_batch, pairs_of
@@ -352,34 +352,34 @@ class SftScan(Opening, msgspec.Struct, frozen=True):
         return ConversationScanner(self)
 
 
-class ConversationScanner(Runner[Unit, Shares]):
+class ConversationScanner(Runner[Unit, list[float]]):
     """Finds the smallest shares among the documents that a build of conversations keeps."""
 
     def __init__(self, scan: SftScan) -> None:
         self._runner, self._count = ConversationRunner(scan.settings), scan.count
 
-    def run(self, unit: Unit, report: ReportProgress) -> Iterator[Shares]:
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[list[float]]:
         """Render all conversations of a unit; write nothing."""
-        yield Shares(_Scan(self._runner, unit, report, self._count).scan())
+        yield smallest([_Scan(self._runner, unit, report).scan()], self._count)
 
 
 class _Scan(_Unit):
-    """A unit that writes nothing, and collects the smallest shares of its documents' texts."""
+    """A unit that writes nothing, and collects the shares of its documents' texts."""
 
-    def __init__(self, runner: ConversationRunner, unit: Unit, report: ReportProgress, count: int) -> None:
+    def __init__(self, runner: ConversationRunner, unit: Unit, report: ReportProgress) -> None:
         super().__init__(runner, unit, report)
-        self._smallest = Smallest(count)
+        self._shares = list[float]()
 
     def scan(self) -> list[float]:
-        """Smallest shares; see `Smallest`."""
+        """The shares."""
         if self._source.split is None:
             for batch in self._batches():
                 self._take(batch)
             check_unchanged(self._file)
-        return self._smallest.shares
+        return self._shares
 
     def _split(self, text: bytes) -> str:
-        self._smallest.add([share_of(text, self._job.seed)])
+        self._shares.append(share_of(text, self._job.seed))
         return "train"
 
     def _write(self, split: str, documents: list[_Document]) -> None:

@@ -332,6 +332,7 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
             tokenizer=data.tokenizer,
             boundary=data.boundary,
             files=files,
+            input_format=data.format.name,
             title=data.format.name,
             edges=reader.edges,
             units=number_units(recipe, [0] * len(self._parts)),
@@ -340,7 +341,6 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
             documents=reader.documents,
             tokens=reader.tokens,
         )
-        self.input_format = data.format.name
         _ = data.policy  # raises for edges that the boundary tokens cannot make
         self._unfinished = 0
 

@@ -12,6 +12,7 @@ folder.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,9 +34,8 @@ from packline.jobs.events import (
     UnitDone,
     UnitsKnown,
 )
-from packline.jobs.identity import BuildIdentity, digest_inputs
 from packline.jobs.job import Session
-from packline.jobs.lanes import lanes_of, with_lanes
+from packline.jobs.lanes import with_lanes
 from packline.jobs.limits import Limit, LimitedRun
 from packline.jobs.machines import On
 from packline.jobs.plan import Unit, UnitCount
@@ -46,7 +46,7 @@ from packline.jobs.resources import (
 from packline.jobs.store_job import Part, StoreJob
 from packline.jobs.text_build import TextBuild, prepare
 from packline.jobs.text_unit import BuildInfo, BuildResult, Built
-from packline.jobs.val_documents import VAL_NOTE, settle_text_share
+from packline.jobs.val_documents import TextScan, settle_share
 from packline.recipe import Recipe, RunOptions, is_limited
 from packline.sources.files import not_text_notes
 from packline.sources.piece_checksum import piece_checksum, stream_checksum
@@ -134,12 +134,15 @@ class BuildJob(StoreJob[BuildResult, Finished]):
     ) -> None:
         if on != "local":
             refuse_limits(recipe)
-        self._on = on
         self.work = work = prepare(recipe, options, here=on == "local")
         super().__init__(
-            out=out, recipe=work.recipe, tokenizer=work.tokenizer, boundary=work.boundary, files=work.files
+            out=out,
+            recipe=work.recipe,
+            tokenizer=work.tokenizer,
+            boundary=work.boundary,
+            files=work.files,
+            units=work.units,
         )
-        self.planned = len(work.units)
         self.given_workers, self.given_memory = options.workers, options.memory_bytes
         self._started = started
         self._info: BuildInfo | None = None
@@ -148,31 +151,14 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         self._engine_bytes: dict[float, dict[str, int]] = {}
         self._undecoded: dict[float, int] = {}
 
-    @property
-    def units(self) -> list[Unit]:
-        """Planned units, in document order."""
-        return self.work.units
-
-    def identity(self) -> BuildIdentity:
-        """Values that must be equal to resume."""
-        boundary: dict[str, Any] = msgspec.to_builtins(self.boundary)
-        inputs = digest_inputs(self.files)
-        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs)
-
     def begin(self) -> Finished | None:
-        """Start or resume; under `val_documents`, find the share of the split first."""
         if (summary := super().begin()) is not None:
             return summary
-        todo = self.todo()
-        if self.recipe.val_documents:
-            self.tell(Note(VAL_NOTE))
-            self.val_share = share = settle_text_share(
-                self.work,
-                self.folder,
-                begun=bool(self.receipts),
-                workers=self.workers(len(todo)),
-                on=self._on,
-            )
+        if isinstance(count := self.recipe.val_documents, int):
+            sources = self.recipe.sources
+            units = [unit for unit in self.units if not sources[unit.source].split]
+            scan = TextScan(msgspec.structs.replace(self.work, units=[]), count)
+            self.val_share = share = settle_share(self, scan, units, count)
             # For the manifest, the number that was given; for workers, the fraction that it amounts to.
             fraction: dict[str, Any] = {"val_fraction": share, "val_documents": msgspec.UNSET}
             self.work.recipe = msgspec.structs.replace(self.work.recipe, **fraction)
@@ -283,27 +269,14 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         if self._info is None:
             self._info = found = msgspec.convert(session.info(), BuildInfo)
             self.tell(EnginesTried(found.reports, list(found.names), found.reason))
-        if not is_limited(self.recipe):
-            if any(unit.slice_bytes for unit in units):
-                units = with_lanes(units, self.files, session.width)
-            session.run(units, self._progress, self.take)
+        if is_limited(self.recipe):
+            LimitedRun(self, session).run()
             return
+        if any(unit.slice_bytes for unit in units):
+            units = with_lanes(units, self.files, session.width)
+        session.run(units, self.on_progress, self.take)
 
-        def lanes(unit: Unit) -> Sequence[Unit]:
-            return list(lanes_of(unit, self.files, session.width, unit.text_bytes))
-
-        limited = LimitedRun(
-            self.recipe,
-            self.units,
-            self.committed,
-            self.folder,
-            self.folder.tmp,
-            self.take,
-            self._progress,
-        )
-        limited.run(session, lanes, session.width, self.take_over)
-
-    def _progress(self, event: Event) -> None:
+    def on_progress(self, event: Event) -> None:
         """Pass on an event, and add up the text of this run."""
         if isinstance(event, Progress):
             self._first_progress = self._first_progress or time.monotonic()
@@ -316,18 +289,14 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             receipt = result.receipt
             self.committed.add(receipt.unit, receipt)
             self._measure(result)
-            self._recount(partial(self._count.add, receipt.unit))
+            if self._count.add(receipt.unit):
+                self.tell(UnitsKnown(self._count.total, self._count.is_exact))
             self.tell(UnitDone(receipt.unit, receipt.ledger.documents, receipt.ledger.tokens, result.rates))
         elif name not in self.streams:  # else another lane has recorded it
             self.committed.add(name, result.receipt)
-            self._recount(partial(self._count.end, name, result.receipt.units))
+            self._count.end(name, result.receipt.units)
+            self.tell(UnitsKnown(self._count.total, self._count.is_exact))
         self.publisher.publish_when_due()
-
-    def _recount(self, change: Callable[[], None]) -> None:
-        before = (self._count.total, self._count.is_exact)
-        change()
-        if (now := (self._count.total, self._count.is_exact)) != before:
-            self.tell(UnitsKnown(*now))
 
     def _measure(self, result: Built) -> None:
         first = result.first_encode
@@ -345,10 +314,9 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         """Summary of the build."""
         if undecoded := sum(self._undecoded.values()):
             self.tell(Note(UNDECODED.format(undecoded)))
-        engine_bytes: dict[str, int] = {}
+        engine_bytes = Counter[str]()
         for counts in self._engine_bytes.values():
-            for name, size in counts.items():
-                engine_bytes[name] = engine_bytes.get(name, 0) + size
+            engine_bytes.update(counts)
         # Clocks of other machines are not comparable with this one's.
         first = self._first_progress if self.is_shared else self._first_encode
         finished = Finished(
@@ -363,7 +331,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             0.0 if self._info is None else self._info.load_seconds,
             self._run_bytes,
             self._peak,
-            engine_bytes,
+            dict(engine_bytes),
             nothing_to_do,
             split_warnings(manifest),
             self.units_reused,

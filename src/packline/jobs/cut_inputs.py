@@ -60,6 +60,12 @@ def target_bytes(before: int) -> int:
     return LARGEST_UNIT
 
 
+def expected_text(file: InputFile) -> int:
+    """Bytes of text of a file, as far as known by its size."""
+    packed = bool(file.compression) or file.format == "parquet"
+    return file.size * COMPRESSION_GUESS if packed else file.size
+
+
 def plan_units(recipe: Recipe, files: Sequence[InputFile]) -> list[Unit]:
     """Plan all work, in the order of the documents: sources as in the recipe, files as listed."""
     slugs = source_slugs(source_names(recipe))
@@ -217,7 +223,7 @@ class _FileSize:
     def __init__(self, file: InputFile) -> None:
         self.groups: Sequence[int] = ()
         self.end = file.size
-        self.text = file.size * (COMPRESSION_GUESS if file.compression else 1)
+        self.text = expected_text(file)
         if file.format == "parquet":
             self.groups = _row_groups(file)
             self.end = len(self.groups)

@@ -35,7 +35,7 @@ from packline.encoders import EngineReport
 from packline.encoders.encoder import SCRIPTS, Encoder, script_of
 from packline.errors import EncoderMismatch, PacklineError
 from packline.fingerprint import Hasher
-from packline.jobs.cut_inputs import COMPRESSION_GUESS
+from packline.jobs.cut_inputs import expected_text
 from packline.jobs.plan import Unit
 from packline.jobs.resources import count_workers, free_disk, resident_memory
 from packline.jobs.text_build import TextBuild, load_encoder, prepare, room_of, sample_texts
@@ -505,11 +505,6 @@ def _fields(work: TextBuild) -> list[FieldChoice]:
     return [FieldChoice(*kind, count) for kind, count in kinds.items()]
 
 
-def _text_bytes(file: InputFile) -> int:
-    """Upper estimate of the text in a file."""
-    return file.size * (COMPRESSION_GUESS if file.compression or file.format == "parquet" else 1)
-
-
 def _warnings(work: TextBuild, samples: list[Sample], found: Estimate) -> list[str]:
     """Warnings to show before starting."""
     lines = not_text_notes(work.files, work.names)
@@ -536,7 +531,7 @@ def _warnings(work: TextBuild, samples: list[Sample], found: Estimate) -> list[s
             more = f": more than the {work.options.max_bad_fraction:.1%} that are allowed" if above else ""
             lines.append(f"source {name}: {share:.2%} bad records in the sample ({reasons}){more}")
     if found.largest_document < work.recipe.max_document_bytes:
-        large = sum(_text_bytes(file) > found.largest_document for file in work.files)
+        large = sum(expected_text(file) > found.largest_document for file in work.files)
         if large:
             lines.append(
                 f"a document of more than {found.largest_document / 1e6:,.1f} MB would stop the build, and "

@@ -34,7 +34,7 @@ import numpy as np
 
 from packline.errors import RecipeError, UnitsLeft
 from packline.jobs.events import Event, Progress
-from packline.jobs.executors import Executor, LocalProcesses, LocalThreads, Serial
+from packline.jobs.executors import Cluster, LocalProcesses, LocalThreads, Serial
 from packline.jobs.job import Job, Opening, Session
 from packline.jobs.machines import On, Slice, check_on, cluster_executor
 from packline.jobs.plan import Unit
@@ -126,14 +126,14 @@ S = TypeVar("S")
 def run_job(
     job: Job[Any, Any, S],
     on_event: Callable[[Event], None] | None = None,
-    executor: Executor | None = None,
+    cluster: Cluster | None = None,
     on: On = "local",
 ) -> S:
     """Run a job, or resume it.
 
     Args:
         on_event: called with every event, in this thread.
-        executor: runs the units, unless `on` names one.
+        cluster: runs the units, unless `on` names one.
         on: where the units run; by default in as many processes of this machine as the job wants.
 
     Raises:
@@ -146,8 +146,8 @@ def run_job(
         job.tell = on_event
     if on != "local":
         on = check_on(on)
-        executor = cluster_executor(on) or executor
-    job.is_shared = on != "local"
+        cluster = cluster_executor(on) or cluster
+    job.on, job.is_shared = on, on != "local"
     if isinstance(on, Slice) and job.folder is None:
         raise RecipeError(
             "this job keeps no receipts, so slices of it cannot meet", hint="run it on one machine, or on Ray"
@@ -156,8 +156,8 @@ def run_job(
         job.folder.shared = job.is_shared
         job.folder.drives = not isinstance(on, Slice)
     with ExitStack() as stack:
-        if executor is not None:
-            stack.callback(executor.close)
+        if cluster is not None:
+            stack.callback(cluster.close)
         if job.folder is not None:
             stack.enter_context(job.folder)
         if (summary := job.begin()) is not None:
@@ -165,9 +165,11 @@ def run_job(
         todo = job.todo()
         if job.is_shared and job.folder is not None:
             job.folder.share_lock()
-        executor = executor or _local_executor(job, len(todo))
-        workers = executor.count(job, len(todo))
+        workers = job.workers(len(todo)) if cluster is None else cluster.count(job, len(todo))
         job.announce(todo, workers)
+        executor = cluster or (
+            Serial() if not workers else LocalThreads() if job.in_threads else LocalProcesses()
+        )
         stack.callback(executor.close)  # before the lock is released
         session = executor.open(job, workers)
         if isinstance(on, Slice):
@@ -184,13 +186,6 @@ def plan_job(job: Job[Any, Any, Any], on_event: Callable[[Event], None]) -> None
     """Report the plan of a job that has not begun, and check its room; nothing is written."""
     job.tell = on_event
     job.announce(range(job.planned), job.workers(job.planned))
-
-
-def _local_executor(job: Job[Any, Any, Any], units: int) -> Executor:
-    """Executor for this number of units on this machine."""
-    if not job.workers(units):
-        return Serial()
-    return LocalThreads() if job.in_threads else LocalProcesses()
 
 
 def run_units(

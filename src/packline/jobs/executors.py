@@ -7,10 +7,10 @@
     Ray               slices of the units as tasks of a cluster (`ray_tasks`)
 
 An executor knows nothing of tokens, folders or formats: it opens a runner (`Opening`), hands out units, and
-returns results that are committed already. To add one, implement `Executor`, and choose it in `engine`. All
+returns results that are committed already. To add one, implement `Cluster`, and choose it in `machines`. All
 processes end with the driver, for whatever reason.
 
-    driver ──Start, Run──> host
+    driver ──Start, units, units, ...──> host
            <──Opened, Progress, Committed, Done, Failed──
 
 Messages between a driver and a host are msgpack.
@@ -19,32 +19,35 @@ Messages between a driver and a host are msgpack.
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import msgspec
 
 from packline.errors import WorkerDied
 from packline.jobs.events import Event, Failed, Progress, revive
-from packline.jobs.job import Job, Runner, Session
+from packline.jobs.job import Job, Opening, Runner, Session
 from packline.jobs.plan import Unit
 
 END_SECONDS = 10
 
 
-class Start(msgspec.Struct, frozen=True, tag=True):
-    """To the host: the job. Must be first."""
+class Start(msgspec.Struct, frozen=True):
+    """To the host: the job. All that follows are lists of units."""
 
     module: str
     name: str
@@ -52,14 +55,20 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     opening: msgspec.Raw
     workers: int
     if_died: str
+    """Hint for a process that ended unexpectedly."""
     is_shared: bool = False
     """True if other processes run units of the same job."""
 
+    @classmethod
+    def of(cls, job: Job[Any, Any, Any], opening: Opening, workers: int) -> Start:
+        """First message for a job."""
+        kind = type(opening)
+        return cls(kind.__module__, kind.__qualname__, encode(opening), workers, job.if_died, job.is_shared)
 
-class Run(msgspec.Struct, frozen=True, tag=True):
-    """To the host: more units."""
-
-    units: list[msgspec.Raw]
+    def settings(self) -> Opening:
+        """Settings of the job."""
+        opening: Opening = msgspec.msgpack.decode(self.opening, type=class_of(self.module, self.name))
+        return opening
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
@@ -82,9 +91,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     name: str
 
 
-Request = Start | Run
 Reply = Opened | Progress | Committed | Done | Failed
-REQUESTS = msgspec.msgpack.Decoder(Request)
 REPLIES = msgspec.msgpack.Decoder(Reply)
 
 
@@ -93,97 +100,9 @@ def encode(value: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(value))
 
 
-def start_message(opening: Any, workers: int, if_died: str, *, shared: bool = False) -> Start:
-    """First message to a host.
-
-    Args:
-        opening: settings of the job, an `Opening`.
-        workers: maximum number of worker processes.
-        if_died: hint for a process that ended unexpectedly.
-        shared: True if other processes run units of the same job.
-    """
-    kind = type(opening)
-    return Start(kind.__module__, kind.__qualname__, encode(opening), workers, if_died, shared)
-
-
-class HostProcess:
-    """A host and the connection to it.
-
-    Args:
-        module: module of the job, which the host imports while the job is prepared here.
-    """
-
-    def __init__(self, module: str) -> None:
-        self._if_died = ""
-        self._socket, theirs = map(_above_standard, socket.socketpair())
-        self._pipe = Connection(os.dup(self._socket.fileno()))
-        with theirs:
-            words = [str(theirs.fileno()), str(os.getpid()), module]
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "packline.jobs.host", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL if sys.__stderr__ is None else None,
-                env=_environment(),
-                pass_fds=[theirs.fileno()],
-            )
-
-    def open(self, start: Start, locks: Sequence[int] = ()) -> None:
-        """Send the job; the next reply is `Opened` or `Failed`.
-
-        Args:
-            locks: descriptor of a lock, which is held until the last process that may write has ended.
-        """
-        self._if_died = start.if_died
-        try:
-            socket.send_fds(self._socket, [b"+"], list(locks))
-        except OSError:
-            raise self._ended() from None
-        self.send(start)
-
-    def send(self, message: Request) -> None:
-        """Send a message; one that cannot be sent is lost, and `receive` gives the reason."""
-        self.send_bytes(msgspec.msgpack.encode(message))
-
-    def send_bytes(self, message: bytes) -> None:
-        """Send an encoded message."""
-        try:
-            self._pipe.send_bytes(message)
-        except OSError:
-            return
-
-    def poll(self, seconds: float) -> bool:
-        """True if a reply has arrived within this time, or the host has ended."""
-        return self._pipe.poll(seconds)
-
-    def receive(self) -> bytes:
-        """Next reply, encoded.
-
-        Raises:
-            WorkerDied: the host has ended.
-        """
-        try:
-            return self._pipe.recv_bytes()
-        except (EOFError, OSError):
-            raise self._ended() from None
-
-    def _ended(self) -> WorkerDied:
-        return WorkerDied(
-            f"the process that starts the workers ended unexpectedly (exit code {self._process.wait()})",
-            hint=self._if_died,
-        )
-
-    def close(self, *, kill: bool) -> None:
-        """End the host and its workers; wait for those that are about to finish unless `kill` is set."""
-        self._pipe.close()
-        self._socket.close()
-        if kill:
-            self._process.kill()  # its workers end with it
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+def class_of(module: str, name: str) -> Any:
+    """Class that another process has named."""
+    return getattr(importlib.import_module(module), name)
 
 
 def _above_standard(one: socket.socket) -> socket.socket:
@@ -220,14 +139,18 @@ WINDOW = 4096
 class Executor(Protocol):
     """A place to run units."""
 
-    def count(self, job: Job[Any, Any, Any], units: int) -> int:
-        """Number of workers for this number of units; 0: the driver's own process."""
-
     def open(self, job: Job[Any, Any, Any], workers: int) -> Session:
         """Open the runner of a job, for at most this number of workers; closed by `close`."""
 
     def close(self) -> None:
         """End all processes; nothing is written after this."""
+
+
+class Cluster(Executor, Protocol):
+    """A place that knows how many workers it has."""
+
+    def count(self, job: Job[Any, Any, Any], units: int) -> int:
+        """Number of workers for this number of units."""
 
 
 class Reporter:
@@ -254,8 +177,9 @@ class Committer:
     """Runs units in this process, and commits each result while the next one is made.
 
     Args:
+        commit: called in the committing thread with a unit and a result; makes it durable.
         on_progress: called in this thread.
-        on_result: called after a commit: in the committing thread if `at_once`, else in this one.
+        on_result: called in this thread after a commit.
         on_done: called in the committing thread with the name of a unit once its last result is committed, or
             with the error of that commit.
     """
@@ -263,14 +187,12 @@ class Committer:
     def __init__(
         self,
         runner: Runner[Any, Any],
+        commit: Callable[[Unit, Any], None],
         on_progress: Callable[[Progress], None],
-        on_result: Callable[[str, Any], None],
+        on_result: Callable[[str, Any], None] = lambda name, result: None,
         on_done: Callable[[str, BaseException | None], None] = lambda name, error: None,
-        *,
-        at_once: bool,
     ) -> None:
-        self._runner, self._on_result, self._on_done = runner, on_result, on_done
-        self._at_once = at_once
+        self._runner, self._commit, self._on_result, self._on_done = runner, commit, on_result, on_done
         self._report = Reporter(on_progress)
         self._threads = ThreadPoolExecutor(1)
         self._pending: tuple[Future[None], str, Any] | None = None
@@ -284,11 +206,6 @@ class Committer:
             self._pending = (self._threads.submit(self._commit, unit, result), unit.name, result)
         self._threads.submit(self._end, self._pending, unit.name)
 
-    def _commit(self, unit: Unit, result: Any) -> None:
-        self._runner.commit(unit, result)
-        if self._at_once:
-            self._on_result(unit.name, result)
-
     def _end(self, pending: tuple[Future[None], str, Any] | None, name: str) -> None:
         self._on_done(name, None if pending is None else pending[0].exception())
 
@@ -297,8 +214,7 @@ class Committer:
         if self._pending is not None:
             (future, name, result), self._pending = self._pending, None
             future.result()
-            if not self._at_once:
-                self._on_result(name, result)
+            self._on_result(name, result)
 
     def close(self) -> None:
         """Wait for a running commit, whatever its outcome; nothing is written after this."""
@@ -314,13 +230,9 @@ class Serial:
         self._job: Job[Any, Any, Any] | None = None
         self._runner: Runner[Any, Any] | None = None
 
-    def count(self, job: Job[Any, Any, Any], units: int) -> int:
-        """See `Executor.count`."""
-        return 0
-
-    def open(self, job: Job[Any, Any, Any], workers: int = 0) -> Serial:
+    def open(self, job: Job[Any, Any, Any], workers: int = 0) -> Self:
         """Session for a job; its runner is opened when it is first needed."""
-        self._job, self._runner = job, None
+        self._job, self._runner, self.width = job, None, workers
         return self
 
     def _opened(self) -> Runner[Any, Any]:
@@ -331,25 +243,24 @@ class Serial:
         return self._runner
 
     def info(self) -> Any:
-        """Facts found while opening."""
         return msgspec.to_builtins(self._opened().info())
 
     def run(
         self,
-        units: Sequence[Unit],
+        units: Iterable[Unit],
         on_event: Callable[[Event], None],
         on_result: Callable[[str, Any], None],
     ) -> None:
-        """See `Session.run`."""
         if not units:
             return
-        committer = Committer(self._opened(), on_event, on_result, at_once=False)
+        runner = self._opened()
+        committer = Committer(runner, runner.commit, on_event, on_result)
         try:
             for unit in units:
                 committer.run(unit)
-            committer.wait()
         finally:
             committer.close()
+            committer.wait()  # what is committed is reported, also before an error of the next unit
 
     def close(self) -> None:
         """Forget the runner."""
@@ -361,77 +272,60 @@ class _Stopped(Exception):
 
 
 class LocalThreads(Serial):
-    """Runs units in threads of this process, each with its own runner; for units with one result each.
+    """Runs units in threads of this process, each with its own runner.
 
     A process needs a third of a second for its imports and a thread none, so threads are faster where nearly
     all of the time is spent in NumPy, Arrow and the kernel.
     """
 
-    def count(self, job: Job[Any, Any, Any], units: int) -> int:
-        """See `Executor.count`."""
-        return job.workers(units)
-
-    def open(self, job: Job[Any, Any, Any], workers: int = 0) -> LocalThreads:
-        """Session for a job; the first thread has the runner that is opened in this one."""
-        super().open(job)
-        self.width = workers
-        return self
-
     def run(
         self,
-        units: Sequence[Unit],
+        units: Iterable[Unit],
         on_event: Callable[[Event], None],
         on_result: Callable[[str, Any], None],
     ) -> None:
-        """See `Session.run`."""
+        """See `Session.run`; the first thread has the runner that is opened in this one."""
         assert self._job is not None
-        job, waiting, one_at_a_time = self._job, iter(units), threading.Lock()
-        events: SimpleQueue[Progress | tuple[str, Any] | Future[None]] = SimpleQueue()
+        job, waiting = self._job, deque(units)
+        events: SimpleQueue[Event | tuple[str, Any] | Future[None]] = SimpleQueue()
         stopped = threading.Event()
 
-        def report(progress: Progress) -> None:
+        def following() -> Iterator[Unit]:
+            while waiting and not stopped.is_set():
+                with suppress(IndexError):  # another thread was first
+                    yield waiting.popleft()
+
+        def report(event: Event) -> None:
             if stopped.is_set():
                 raise _Stopped
-            events.put(progress)
+            events.put(event)
 
-        def work(runner: Runner[Any, Any] | None) -> None:
-            runner = runner or job.opening().open()
-            runner.is_shared = job.is_shared
-            committer = Committer(
-                runner, report, lambda name, result: events.put((name, result)), at_once=True
-            )
+        def work(session: Serial) -> None:
             try:
-                while not stopped.is_set():
-                    with one_at_a_time:
-                        unit = next(waiting, None)
-                    if unit is None:
-                        break
-                    committer.run(unit)
-                committer.wait()
+                Serial.run(session, following(), report, lambda name, result: events.put((name, result)))
             except _Stopped:
                 return
             except BaseException:
                 stopped.set()
                 raise
-            finally:
-                committer.close()
 
-        count = min(self.width, len(units))
+        count = min(self.width, len(waiting))
         failed: BaseException | None = None
         with ThreadPoolExecutor(max(count, 1)) as threads:
             try:
-                for number in range(count):
-                    started = threads.submit(work, None if number else self._opened())
-                    started.add_done_callback(events.put)
+                if count:
+                    self._opened()
+                for session in [self, *(Serial().open(job) for _ in range(1, count))][:count]:
+                    threads.submit(work, session).add_done_callback(events.put)
                 while count:
                     event = events.get()
                     if isinstance(event, Future):
                         count -= 1
                         failed = failed or event.exception()
-                    elif isinstance(event, Progress):
-                        on_event(event)
-                    else:
+                    elif isinstance(event, tuple):
                         on_result(*event)
+                    else:
+                        on_event(event)
             finally:
                 stopped.set()
         if failed is not None:
@@ -439,31 +333,44 @@ class LocalThreads(Serial):
 
 
 class LocalProcesses:
-    """Runs units in processes of this machine."""
+    """Runs units in processes of this machine, which are forked from a host."""
 
     def __init__(self) -> None:
-        self._host: HostProcess | None = None
-        self._job: Job[Any, Any, Any] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
+        self._job: Job[Any, Any, Any]
         self._info: Any = None
         self.width = 0
 
-    def count(self, job: Job[Any, Any, Any], units: int) -> int:
-        """See `Executor.count`."""
-        return job.workers(units)
-
     def open(self, job: Job[Any, Any, Any], workers: int) -> LocalProcesses:
         """Session for a job, once its runner is open in the host."""
-        self._job, self._host = job, HostProcess(type(job).__module__)
-        self.width = workers
-        locks = [] if job.folder is None else [job.folder.descriptor]
-        self._host.open(start_message(job.opening(), workers, job.if_died, shared=job.is_shared), locks)
+        self._job, self.width = job, workers
+        ours, theirs = map(_above_standard, socket.socketpair())
+        with ours, theirs:
+            # The host imports the module of the job while the job is prepared here.
+            words = [str(theirs.fileno()), str(os.getpid()), type(job).__module__]
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "packline.jobs.host", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL if sys.__stderr__ is None else None,
+                env=_environment(),
+                pass_fds=[theirs.fileno()],
+            )
+            theirs.close()
+            opening = job.opening()
+            # A lock is held until the last process that may write has ended.
+            locks = [] if job.folder is None else [job.folder.descriptor]
+            with suppress(OSError):  # `_receive` gives the reason
+                socket.send_fds(ours, [b"+"], locks)
+            self._pipe = Connection(ours.detach())
+        self._send(Start.of(job, opening, workers))
         reply = self._receive()
         assert isinstance(reply, Opened)
         self._info = msgspec.msgpack.decode(reply.info)
         return self
 
     def info(self) -> Any:
-        """Facts found while opening."""
         return self._info
 
     def run(
@@ -472,15 +379,13 @@ class LocalProcesses:
         on_event: Callable[[Event], None],
         on_result: Callable[[str, Any], None],
     ) -> None:
-        """See `Session.run`."""
-        assert self._job is not None and self._host is not None
         waiting, left, sent = iter(units), len(units), 0
         # Units are sent by a thread, since the host may be sending a large result at the same time.
         with ThreadPoolExecutor(1) as sender:
             while left:
                 if sent <= WINDOW // 2 and (more := list(islice(waiting, WINDOW - sent))):
                     sent += len(more)
-                    sender.submit(self._host.send, Run([encode(unit) for unit in more]))
+                    sender.submit(self._send, more)
                 reply = self._receive()
                 if isinstance(reply, Progress):
                     on_event(reply)
@@ -489,15 +394,37 @@ class LocalProcesses:
                 elif isinstance(reply, Done):
                     sent, left = sent - 1, left - 1
 
+    def _send(self, message: Start | list[Unit]) -> None:
+        """Send a message; one that cannot be sent is lost, and `_receive` gives the reason."""
+        assert self._pipe is not None
+        with suppress(OSError):
+            self._pipe.send_bytes(encode(message))
+
     def _receive(self) -> Opened | Progress | Committed | Done:
-        assert self._host is not None
-        reply = REPLIES.decode(self._host.receive())
+        assert self._pipe is not None and self._process is not None
+        try:
+            reply = REPLIES.decode(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            code = self._process.wait()
+            raise WorkerDied(
+                f"the process that starts the workers ended unexpectedly (exit code {code})",
+                hint=self._job.if_died,
+            ) from None
         if isinstance(reply, Failed):
             raise revive(reply)
         return reply
 
     def close(self) -> None:
-        """End all processes."""
-        if self._host is not None:
-            self._host.close(kill=sys.exc_info()[0] is not None)
-            self._host = None
+        """End the host and its workers: at once after an error, else those that finish may do so."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        if self._pipe is not None:
+            self._pipe.close()
+        if sys.exc_info()[0] is not None:
+            process.kill()  # its workers end with it
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

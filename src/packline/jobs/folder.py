@@ -121,7 +121,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             if self.alone():
                 self.clear_unfinished()
                 if self.local is not None:
-                    self.drop_uncommitted()
+                    self._drop_uncommitted()
                 self.admit_others()
         return earlier
 
@@ -144,11 +144,9 @@ class StoreFolder(WorkFolder[BuildIdentity]):
                 hint="install the earlier versions to resume it, or choose another --out",
             )
 
-    def drop_uncommitted(self) -> None:
+    def _drop_uncommitted(self) -> None:
         """Delete files of units without a receipt from a local folder; no other process may run the job."""
-        receipts = self.read_receipts().receipts
-        shards = {shard.name for receipt in receipts.values() for shard in receipt.shards}
-        self._delete_unlisted(shards, receipts)
+        self._delete_others(set(self.receipt_names()))
         self.storage.delete([SHARDS, INPUTS, UNITS])
         for path in (self.path / RECEIPTS).glob(".*.tmp"):
             path.unlink()
@@ -163,10 +161,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         committed = CommittedReceipts(self.storage)
         committed.refresh()
         return committed
-
-    def receipt(self, unit: str) -> Receipt:
-        """Receipt of a committed unit."""
-        return msgspec.json.decode(self.storage.read(f"{RECEIPTS}/{unit}.json"), type=Receipt)
 
     def has_receipt(self, unit: str) -> bool:
         """True if a unit is committed."""
@@ -222,14 +216,14 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         """Record that a stream was read to its end."""
         self.commit_record(f"{name}{STREAM}", receipt)
 
-    def withdraw(self, receipt: Receipt) -> None:
-        """Withdraw a unit: delete what is published, its receipt, then its files.
+    def withdraw(self, receipts: Sequence[Receipt]) -> None:
+        """Withdraw units: delete what is published, their receipts, then their files.
 
         No other process may run the job.
         """
         self.storage.delete(self.storage.list(PARTIAL))
-        self.storage.delete([f"{RECEIPTS}/{receipt.unit}.json"])
-        self.storage.delete(names_of(receipt))
+        self.storage.delete([f"{RECEIPTS}/{receipt.unit}.json" for receipt in receipts])
+        self.storage.delete([name for receipt in receipts for name in names_of(receipt)])
 
     def release(self) -> None:
         """Discard the committed units, so that another build may start here; rejects are kept until then.
@@ -238,27 +232,21 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         takes them over.
         """
         self.storage.delete([f"{RECEIPTS}/{name}.json" for name in self.receipt_names()])
-        self.storage.delete(self.storage.list(TOKENIZER))
-        hints = [*self.storage.list(JOINED), *self.storage.list(PARTIAL)]
-        self.storage.delete([*hints, f"{WORK}/{PLAN}"])
+        for folder in (TOKENIZER, JOINED, PARTIAL):
+            self.storage.delete(self.storage.list(folder))
+        self.storage.delete([f"{WORK}/{PLAN}"])
         self.storage.delete([self._begun])
 
     def drop_unlisted(self, manifest: Manifest) -> None:
         """Delete files of units that a published store does not list, such as those of withdrawn units."""
         if self.local is None or self.shared:
-            shards, units = set(manifest.shards.names("name")), set(manifest.units.names("unit"))
-            self._delete_unlisted(shards, units)
+            self._delete_others(set(manifest.units.names("unit")))
 
-    def _delete_unlisted(self, shards: Container[str], units: Container[str]) -> None:
-        """Delete files of shards and units that are not among these."""
+    def _delete_others(self, units: Container[str]) -> None:
+        """Delete files of units that are not among these."""
         names = [*self.storage.list(""), *self.storage.list(REJECTS), *self.storage.list(RECEIPTS)]
-        self.storage.delete(
-            [
-                name
-                for name in names
-                if not name.endswith(f"{STREAM}.json") and not _is_listed(name, shards, units)
-            ]
-        )
+        found = ((name, _unit_of(name)) for name in names)
+        self.storage.delete([name for name, unit in found if unit is not None and unit not in units])
 
     def discard(self, manifest: Manifest) -> None:
         """Delete the contents of a finished store, so that another can be built in its folder.
@@ -281,18 +269,17 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         return FileEntry(name, len(data), hash_bytes(data))
 
 
-def _is_listed(name: str, shards: Container[str], units: Container[str]) -> bool:
-    """False for a file of a shard or unit that is not among these; True for all others."""
-    if name.endswith(f"{STREAM}.json"):
-        return True
+def _unit_of(name: str) -> str | None:
+    """Unit or slice that a file belongs to; None for any other file, also for the end of a stream."""
     for begin, ending in UNIT_FILES.values():
         if name.startswith(begin) and name.endswith(ending):
-            return name.removeprefix(begin).removesuffix(ending) in units
+            unit = name.removeprefix(begin).removesuffix(ending)
+            return None if unit.endswith(STREAM) else unit
     for ending in SHARD_FILES.values():
         if name.endswith(ending):
-            shard = name.removesuffix(ending)
-            return shard in shards or parse_unit(shard.partition("-")[2]) is None
-    return True
+            unit = name.removesuffix(ending).partition("-")[2]
+            return unit if parse_unit(unit) is not None else None
+    return None
 
 
 def read_published(place: str) -> Manifest | None:
@@ -308,7 +295,11 @@ def read_published(place: str) -> Manifest | None:
         return read_manifest(Path(copy))
 
 
+def files_of(receipt: Receipt) -> list[FileEntry]:
+    """Files of a unit."""
+    return [*(entry for shard in receipt.shards for entry in shard.files), *receipt.rejects]
+
+
 def names_of(receipt: Receipt) -> list[str]:
     """Names of the files of a unit."""
-    entries = [entry for shard in receipt.shards for entry in shard.files]
-    return [entry.name for entry in (*entries, *receipt.rejects)]
+    return [entry.name for entry in files_of(receipt)]

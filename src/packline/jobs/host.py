@@ -32,7 +32,7 @@ import msgspec
 
 from packline.errors import WorkerDied
 from packline.jobs.events import Failed, Progress, as_failed
-from packline.jobs.executors import REQUESTS, Committed, Committer, Done, Opened, Run, Start, encode
+from packline.jobs.executors import Committed, Committer, Done, Opened, Start, encode
 from packline.jobs.job import NeedsFreshProcess, Runner
 from packline.jobs.plan import Unit
 from packline.jobs.resources import die_with_parent, keep_freed_memory, resident_memory
@@ -61,7 +61,7 @@ class Host:
     def __init__(self, driver: Connection, start: Start, runner: Runner[Any, Any]) -> None:
         self._driver, self._runner = driver, runner
         self._count, self._if_died = start.workers, start.if_died
-        self._decoder = msgspec.msgpack.Decoder(runner.unit)
+        self._decoder = msgspec.msgpack.Decoder(list[runner.unit])  # type: ignore[name-defined]
         self._todo: deque[Unit] = deque()
         self._workers: list[_Worker] = []
 
@@ -84,15 +84,12 @@ class Host:
     def _start_workers(self) -> None:
         units = len(self._todo) + sum(len(worker.units) for worker in self._workers)
         while len(self._workers) < min(self._count, units):
-            self._workers.append(_Worker(*self._fork()))
-
-    def _fork(self) -> tuple[BaseProcess, Connection]:
-        ours, theirs = FORK.Pipe()
-        others = [self._driver, ours, *(worker.pipe for worker in self._workers)]
-        process = FORK.Process(target=_in_child, args=(others, theirs, self._runner), daemon=True)
-        process.start()
-        theirs.close()
-        return process, ours
+            ours, theirs = FORK.Pipe()
+            others = [self._driver, ours, *(worker.pipe for worker in self._workers)]
+            process = FORK.Process(target=_in_child, args=(others, theirs, self._runner), daemon=True)
+            process.start()
+            theirs.close()
+            self._workers.append(_Worker(process, ours))
 
     def _hand_out(self) -> None:
         """Assign units to workers; a second one only while there are plenty, so that no worker waits."""
@@ -109,7 +106,7 @@ class Host:
         unit = self._todo.popleft()
         worker.units.append(unit)
         with contextlib.suppress(OSError):  # it has just retired, as its pipe will report
-            worker.pipe.send_bytes(msgspec.msgpack.encode(unit))
+            worker.pipe.send_bytes(encode(unit))
 
     def _listen(self) -> bool:
         """Wait for messages and handle all that have arrived; False if the driver has closed."""
@@ -123,9 +120,7 @@ class Host:
                 self._refuse_end(pipes[pipe])  # type: ignore[index]
                 continue
             if pipe is self._driver:
-                request = REQUESTS.decode(data)
-                assert isinstance(request, Run)
-                self._todo += (self._decoder.decode(unit) for unit in request.units)
+                self._todo += self._decoder.decode(data)
                 return True
             self._hear(pipes[pipe], EVENTS.decode(data))  # type: ignore[index]
         return True
@@ -139,7 +134,7 @@ class Host:
             return
         if isinstance(event, Done):
             worker.units.pop(0)
-        self._send(event)
+        self._driver.send_bytes(encode(event))
         if isinstance(event, Failed):
             raise Reported
 
@@ -149,9 +144,6 @@ class Host:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         what = f"unit {worker.units[0].name}" if worker.units else "its work"
         raise WorkerDied(f"a worker process ended unexpectedly ({how}) during {what}", hint=self._if_died)
-
-    def _send(self, reply: Progress | Committed | Done | Failed) -> None:
-        self._driver.send_bytes(msgspec.msgpack.encode(reply))
 
     def _let_go(self) -> None:
         """Abandon all units; a worker ends when it notices, at the next report of progress at the latest."""
@@ -192,15 +184,16 @@ def _work(pipe: Connection, runner: Runner[Any, Any]) -> None:
 
     def send(event: Progress | Committed | Done | Retired | Failed) -> None:
         with one_at_a_time:
-            pipe.send_bytes(msgspec.msgpack.encode(event))
+            pipe.send_bytes(encode(event))
 
-    def committed(name: str, result: Any) -> None:
-        send(Committed(name, encode(result)))
+    def commit(unit: Unit, result: Any) -> None:
+        runner.commit(unit, result)
+        send(Committed(unit.name, encode(result)))
 
     def done(name: str, error: BaseException | None) -> None:
         send(Done(name) if error is None else as_failed(error))
 
-    committer = Committer(runner, send, committed, done, at_once=True)
+    committer = Committer(runner, commit, send, on_done=done)
     try:
         while True:
             try:
@@ -236,9 +229,8 @@ def _trace() -> None:
 
 def open_runner(start: Start) -> Runner[Any, Any]:
     """Open the job's runner, and prepare this process for forking."""
-    kind = getattr(importlib.import_module(start.module), start.name)
     gc.disable()  # it would scan the tokenizer's 300,000 strings again and again, and find nothing
-    runner: Runner[Any, Any] = msgspec.msgpack.decode(start.opening, type=kind).open()
+    runner = start.settings().open()
     runner.is_shared = start.is_shared
     gc.collect()
     gc.freeze()  # else each worker's garbage collector would touch, and so copy, shared pages
@@ -261,10 +253,9 @@ def run_host(descriptor: int, parent: int, module: str) -> int:
             got, *_ = socket.recv_fds(channel, 1, 1)  # a lock, held by every process forked from here
         if not got:
             return 0
-        start = REQUESTS.decode(driver.recv_bytes())
-        assert isinstance(start, Start)
+        start = msgspec.msgpack.decode(driver.recv_bytes(), type=Start)
         runner = open_runner(start)
-        driver.send_bytes(msgspec.msgpack.encode(Opened(encode(runner.info()))))
+        driver.send_bytes(encode(Opened(encode(runner.info()))))
         Host(driver, start, runner).serve()
     except (EOFError, ConnectionError):
         return 0  # the driver has closed, or is gone
@@ -273,7 +264,7 @@ def run_host(descriptor: int, parent: int, module: str) -> int:
     except BaseException as error:
         _trace()
         with contextlib.suppress(OSError):
-            driver.send_bytes(msgspec.msgpack.encode(as_failed(error)))
+            driver.send_bytes(encode(as_failed(error)))
         return 1
     return 0
 

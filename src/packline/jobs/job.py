@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from packline.jobs.events import Event, OnEvent
+from packline.jobs.machines import On
 from packline.jobs.plan import Unit
 from packline.jobs.work import WorkFolder
 
@@ -126,6 +127,8 @@ class Job(ABC, Generic[U, R, S]):
     folder: WorkFolder[Any] | None = None
     tell: OnEvent = staticmethod(lambda event: None)
     """Set by `run_job`: called with the job's own events."""
+    on: On = "local"
+    """Set by `run_job`: where the units run."""
     is_shared = False
     """Set by `run_job`: other processes may run units of the same job at the same time."""
     in_threads = False

@@ -11,24 +11,28 @@ own, in which all workers take turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from packline.errors import PacklineError
 from packline.jobs.document_order import DocumentOrder
-from packline.jobs.events import Event
-from packline.jobs.folder import StoreFolder, names_of
+from packline.jobs.folder import names_of
 from packline.jobs.job import Session
+from packline.jobs.lanes import lanes_of
 from packline.jobs.plan import Unit
-from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.text_unit import ENOUGH, BuildResult, Built, FileRead
 from packline.recipe import Recipe
 from packline.store.ledger import total
 from packline.store.manifest import Receipt, StreamReceipt
 from packline.store.naming import parse_unit, planned_name
+
+if TYPE_CHECKING:
+    from packline.jobs.build_job import BuildJob
 
 
 class Limit:
@@ -65,57 +69,36 @@ def limit_reached(recipe: Recipe, receipts: Iterable[Receipt]) -> bool:
 
 
 class LimitedRun:
-    """Runs units up to the limits, and commits them in document order.
+    """Runs the units of a build up to its limits, and commits them in document order.
 
-    Args:
-        units: all planned units.
-        committed: what earlier runs have committed: the first units of the plan, without a gap.
-        scratch: folder in which workers leave finished units.
-        take: called with the name and result of each unit that is committed.
-        on_event: called with progress.
+    What earlier runs have committed are the first units of the plan, without a gap.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        units: Sequence[Unit],
-        committed: CommittedReceipts,
-        folder: StoreFolder,
-        scratch: Path,
-        take: Callable[[str, BuildResult], None],
-        on_event: Callable[[Event], None],
-    ) -> None:
-        self._limit, self._units = Limit(recipe), units
-        self._committed, self._folder, self._scratch = committed, folder, scratch
-        self._take, self._on_event = take, on_event
+    def __init__(self, job: BuildJob, session: Session) -> None:
+        self._job, self._session = job, session
+        self._limit, self._committed, self._scratch = Limit(job.recipe), job.committed, job.folder.tmp
         self._held: dict[str, Built] = {}
         """Finished units and slices that are not committed, by name."""
-        self._there = set(committed.receipts)
-        self._ends: dict[str, StreamReceipt] = dict(committed.streams)
-        self._order = DocumentOrder(units, self._there, self._ends)
+        self._there = set(job.committed.receipts)
+        self._ends: dict[str, StreamReceipt] = dict(job.committed.streams)
+        self._order = DocumentOrder(job.units, self._there, self._ends)
         self._crossing = ""
         """Name of the unit or slice that holds more than what is left."""
 
-    def run(
-        self,
-        session: Session,
-        lanes: Callable[[Unit], Sequence[Unit]],
-        workers: int,
-        take_over: Callable[[Unit, Limit], bool],
-    ) -> None:
-        """Run rounds of units until a limit is reached.
-
-        Args:
-            lanes: lanes of a file that is committed slice by slice.
-            take_over: commits a unit without running it, if that is possible and it does not cross a limit.
-        """
+    def run(self) -> None:
+        """Run rounds of units until a limit is reached."""
+        job, width = self._job, self._session.width
         self._advance()
         while not self._limit.reached and (unit := self._order.unit) is not None:
             before = self._order.next_name
-            if not take_over(unit, self._limit):
-                self._run(session, lanes(unit) if unit.slice_bytes else self._round(unit, workers))
+            if not job.take_over(unit, self._limit):
+                if unit.slice_bytes:
+                    self._run(lanes_of(unit, job.files, width, unit.text_bytes), self._hold)
+                else:  # the next units, one for each worker
+                    following = job.units[unit.number : unit.number + max(width, 1)]
+                    self._run(takewhile(lambda one: not one.slice_bytes, following), self._hold)
             if self._crossing:
-                self._run_again(session)
+                self._run_again()
             elif self._order.unit is not None and self._order.next_name == before:
                 self._look()  # it was taken over, or another process has committed it
         self._drop()
@@ -128,18 +111,12 @@ class LimitedRun:
         self._ends.update(self._committed.streams)
         self._advance()
         if not self._limit.reached and self._order.unit is not None and self._order.next_name == before:
-            raise PacklineError(f"{self._folder.place}: unit {before} was run and is not committed")
+            raise PacklineError(f"{self._job.folder.place}: unit {before} was run and is not committed")
 
-    def _round(self, first: Unit, workers: int) -> list[Unit]:
-        """The next units, one for each worker."""
-        following = self._units[first.number : first.number + max(workers, 1)]
-        sliced = next((place for place, unit in enumerate(following) if unit.slice_bytes), len(following))
-        return list(following[:sliced])
-
-    def _run(self, session: Session, units: Sequence[Unit]) -> None:
-        limit = self._limit
-        given = {"max_documents": limit.documents, "max_tokens": limit.tokens}
-        session.run([msgspec.structs.replace(unit, **given) for unit in units], self._on_event, self._hold)
+    def _run(self, units: Iterable[Unit], hold: Callable[[str, BuildResult], None]) -> None:
+        given = {"max_documents": self._limit.documents, "max_tokens": self._limit.tokens}
+        limited = [msgspec.structs.replace(unit, **given) for unit in units]
+        self._session.run(limited, self._job.on_progress, hold)
 
     def _hold(self, name: str, result: BuildResult) -> None:
         if isinstance(result, FileRead):
@@ -150,60 +127,48 @@ class LimitedRun:
         self._advance()
 
     def _advance(self) -> None:
-        """Commit what follows without a gap, up to a limit."""
+        """Count what follows without a gap, up to a limit, and commit it unless it was before."""
         if self._crossing or self._limit.reached:
             return
         for name in self._order.advance():
-            if self._settle(name):
+            if (held := self._held.get(name)) is None:
+                self._limit.take(self._committed.receipts[name])
+            elif self._limit.crosses(held.receipt):
+                self._crossing = name
+            else:
+                self._commit(held)
+            if self._crossing or self._limit.reached:
                 (self._scratch / ENOUGH).touch()
                 return
         self._commit_ends()
 
-    def _settle(self, name: str) -> bool:
-        """Count a unit, and commit it unless it was before; True if it reaches or crosses a limit."""
-        held = self._held.get(name)
-        receipt = self._committed.receipts[name] if held is None else held.receipt
-        if held is not None and self._limit.crosses(receipt):
-            self._crossing = name
-            return True
-        if held is not None:
-            self._commit(held)
-        self._limit.take(receipt)
-        return self._limit.reached
-
     def _commit(self, built: Built) -> None:
         name = built.receipt.unit
-        self._folder.commit(built.receipt, self._scratch)
+        self._job.folder.commit(built.receipt, self._scratch)
         self._held.pop(name, None)
-        self._take(name, built)
+        self._job.take(name, built)
+        self._limit.take(built.receipt)
 
     def _commit_ends(self) -> None:
         """Commit the ends of files all of whose slices are committed, unless the last one reaches a limit."""
         unit = self._order.unit
         for name, end in self._ends.items():
             if name not in self._committed.streams and (unit is None or unit.name != name):
-                self._folder.commit_stream(name, end)
-                self._take(name, FileRead(end))
+                self._job.folder.commit_stream(name, end)
+                self._job.take(name, FileRead(end))
 
-    def _run_again(self, session: Session) -> None:
+    def _run_again(self) -> None:
         """Run the unit, or the one slice, that crosses a limit with what is left."""
         self._drop()
         name, self._crossing = self._crossing, ""
         planned, parsed = planned_name(name), parse_unit(name)
-        unit = next(unit for unit in self._units if unit.name == planned)
+        unit = next(unit for unit in self._job.units if unit.name == planned)
         if unit.slice_bytes:
             assert parsed is not None and parsed.slice is not None
             unit = msgspec.structs.replace(unit, lane=parsed.slice, lanes=1 << 62)  # no other slice
-        found: list[Built] = []
-        given = {"max_documents": self._limit.documents, "max_tokens": self._limit.tokens}
-
-        def hold(_: str, result: BuildResult) -> None:
-            if isinstance(result, Built):
-                found.append(result)
-
-        session.run([msgspec.structs.replace(unit, **given)], self._on_event, hold)
-        self._commit(found[0])
-        self._limit.take(found[0].receipt)
+        found: list[BuildResult] = []
+        self._run([unit], lambda name, result: found.append(result))
+        self._commit(next(one for one in found if isinstance(one, Built)))
 
     def _drop(self) -> None:
         """Delete the files of units that are not needed."""

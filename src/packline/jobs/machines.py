@@ -23,7 +23,7 @@ import msgspec
 from packline.errors import RecipeError
 
 if TYPE_CHECKING:
-    from packline.jobs.executors import Executor
+    from packline.jobs.executors import Cluster
 
 
 class Ray(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ def temporary_folder(on: On) -> Iterator[Path]:
         yield Path(name)
 
 
-def cluster_executor(on: On) -> Executor | None:
+def cluster_executor(on: On) -> Cluster | None:
     """Executor of a cluster; None for a job that runs on this machine.
 
     Raises:

@@ -10,7 +10,7 @@ the part of the store that exists. A million units take a few megabytes here, an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -21,10 +21,8 @@ from packline.sources.files import InputFile
 from packline.sources.reader import Span
 from packline.storage.protocol import Storage
 from packline.storage.publication import WORK
-from packline.store.ledger import source_names
-from packline.store.manifest import ImportEntry, StreamReceipt, TokenizerEntry
+from packline.store.manifest import StreamReceipt, TokenizerEntry
 from packline.store.naming import planned_name
-from packline.store.tables import InputEntry
 
 PLAN = "plan.zst"
 DIGITS = 12
@@ -89,14 +87,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Planned units, in the order of the documents."""
     files: list[InputFile] = []
     """Inputs, in the state in which the first run found them."""
-    imported: ImportEntry | None = None
-    """Format and options of an import; None for a build of text."""
-    input_format: str = ""
-    """Format of the inputs in the manifest, if it is not the files' own."""
-
-    def inputs(self) -> Iterator[InputEntry]:
-        """Inputs for the manifest, without checksums."""
-        return input_entries(self.recipe, self.files, self.input_format)
 
 
 class UnitCount:
@@ -123,30 +113,18 @@ class UnitCount:
         """False while a stream has not been read to its end, and if a limit may end the build early."""
         return not self._expected and not self._is_limited
 
-    def add(self, unit: str) -> None:
-        """Count a committed unit: a stream may have more than expected."""
-        if (expected := self._expected.get(stream := planned_name(unit))) is not None:
-            self._slices[stream] += 1
-            self.total += self._slices[stream] > expected
+    def add(self, unit: str) -> bool:
+        """Count a committed unit; True if it is one more than expected, of a stream."""
+        if (expected := self._expected.get(stream := planned_name(unit))) is None:
+            return False
+        self._slices[stream] += 1
+        is_more = self._slices[stream] > expected
+        self.total += is_more
+        return is_more
 
     def end(self, stream: str, units: int) -> None:
         """Take over the number of units of a stream."""
         self.total += units - max(self._expected.pop(stream, units), self._slices[stream])
-
-
-def input_entries(recipe: Recipe, files: Iterable[InputFile], format: str) -> Iterator[InputEntry]:
-    """Inputs for the manifest, without checksums.
-
-    Args:
-        format: format of all of them, if it is not the files' own.
-    """
-    names = source_names(recipe)
-    for file in files:
-        name = names[file.source]
-        if format:
-            yield InputEntry(name, file.name, file.size, format, "", "", "")
-        else:
-            yield InputEntry(name, file.name, file.size, file.format, file.compression, file.text, "")
 
 
 def build_mark(recipe: Recipe, tokenizer: str, inputs: Iterable[tuple[str, str, int]]) -> str:

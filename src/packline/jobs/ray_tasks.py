@@ -15,7 +15,7 @@ encoder or the inputs are wrong.
 
 from __future__ import annotations
 
-import importlib
+import fcntl
 import logging
 import os
 import signal
@@ -33,13 +33,13 @@ import msgspec
 
 from packline.errors import PacklineError, RecipeError, WorkerDied
 from packline.jobs.events import Event, Failed, Note, Progress, as_failed, revive
-from packline.jobs.executors import LocalProcesses, LocalThreads, encode
+from packline.jobs.executors import LocalProcesses, LocalThreads, Start, class_of, encode
 from packline.jobs.job import Job, Opening
 from packline.jobs.machines import Ray
 from packline.jobs.plan import Unit
 from packline.jobs.resources import MEMORY_A_WORKER, usable_cores
 from packline.jobs.signals import INTERRUPTING
-from packline.jobs.work import hold_lock
+from packline.jobs.work import lock_file
 from packline.store.naming import planned_name
 from packline.version import __version__
 
@@ -66,14 +66,10 @@ class Share(msgspec.Struct, frozen=True):
     """Settings common to all tasks of a job."""
 
     version: str
-    settings: tuple[str, str]
-    """Module and name of the class of the settings, an `Opening`."""
-    opening: msgspec.Raw
+    start: Start
     unit: tuple[str, str]
     """Module and name of the class of the units."""
     in_threads: bool
-    if_died: str
-    workers: int
     folder: str
     """Working directory of the driver, which relative paths belong to."""
     work: str
@@ -87,21 +83,12 @@ class _Slice(Job[Any, Any, None]):
     is_shared = True
 
     def __init__(self, share: Share) -> None:
-        self._opening: Opening = msgspec.msgpack.decode(share.opening, type=_class(share.settings))
-        self.in_threads, self.if_died = share.in_threads, share.if_died
+        self._opening, self.if_died = share.start.settings(), share.start.if_died
 
     def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Opening:
         return self._opening
 
     begin = todo = take = finish = Any  # type: ignore[assignment]
-
-
-def _class(name: tuple[str, str]) -> Any:
-    return getattr(importlib.import_module(name[0]), name[1])
-
-
-def _named(kind: type) -> tuple[str, str]:
-    return kind.__module__, kind.__qualname__
 
 
 def run_slice(share_bytes: bytes, unit_bytes: bytes) -> bytes:
@@ -114,8 +101,8 @@ def run_slice(share_bytes: bytes, unit_bytes: bytes) -> bytes:
         raise RuntimeError(f"expected packline {share.version} as on the driver, found {__version__}")
     with suppress(OSError):  # on a machine without this folder, paths have to be absolute
         os.chdir(share.folder)
-    units = msgspec.msgpack.decode(unit_bytes, type=list[_class(share.unit)])  # type: ignore[misc]
-    lock = hold_lock(Path(share.work)) if share.work else -1
+    units = msgspec.msgpack.decode(unit_bytes, type=list[class_of(*share.unit)])  # type: ignore[misc]
+    lock = lock_file(Path(share.work, "lock"), fcntl.LOCK_SH) if share.work else -1
     try:
         return msgspec.msgpack.encode(_run(share, units))
     except Exception as error:
@@ -127,7 +114,7 @@ def run_slice(share_bytes: bytes, unit_bytes: bytes) -> bytes:
 
 def _run(share: Share, units: Sequence[Unit]) -> list[tuple[str, msgspec.Raw]]:
     """Run units with fewer and fewer workers, while these are killed."""
-    job, workers = _Slice(share), share.workers
+    job, workers = _Slice(share), share.start.workers
     results: list[tuple[str, msgspec.Raw]] = []
     deaths: Counter[str] = Counter()
     while True:
@@ -225,12 +212,9 @@ class RayTasks:
         opening = job.opening(self._cores, self._memory)
         share = Share(
             version=__version__,
-            settings=_named(type(opening)),
-            opening=encode(opening),
-            unit=_named(job.unit),
+            start=Start.of(job, opening, self._cores),
+            unit=(job.unit.__module__, job.unit.__qualname__),
             in_threads=job.in_threads,
-            if_died=job.if_died,
-            workers=self._cores,
             folder=os.getcwd(),
             work="" if job.folder is None else str(job.folder.work),
         )
@@ -257,7 +241,6 @@ class RayTasks:
         return self
 
     def info(self) -> Any:
-        """Facts found while opening, on the first node."""
         return self._info
 
     def run(
@@ -266,13 +249,13 @@ class RayTasks:
         on_event: Callable[[Event], None],
         on_result: Callable[[str, Any], None],
     ) -> None:
-        """See `Session.run`."""
         if not units:
             return
         count = self._given or SLICES_A_TASK * max(self._fitting, 1)
         for slice in slices_of(units, count):
             self._start(slice)
         looked, seen = time.monotonic(), set(self._committed())
+        planned, names = {unit.name: unit for unit in units}, self._job.sources
         while self._tasks:
             ready, _ = self._ray.wait(self._tasks, num_returns=1, timeout=LOOK_SECONDS)
             for task in ready:
@@ -280,21 +263,14 @@ class RayTasks:
                     on_result(name, result)
             if time.monotonic() - looked > LOOK_SECONDS:
                 looked, there = time.monotonic(), set(self._committed())
-                self._report(units, there - seen, on_event)
-                seen |= there
+                for name in there - seen:  # as far as text is planned
+                    if (unit := planned.get(planned_name(name))) is not None:
+                        size = unit.slice_bytes or unit.text_bytes
+                        on_event(Progress(names[unit.source] if names else "", 0, size, 0))
+                seen = there
 
     def _committed(self) -> Sequence[str]:
         return () if self._job.folder is None else self._job.folder.receipt_names()
-
-    def _report(self, units: Sequence[Unit], fresh: set[str], on_event: Callable[[Event], None]) -> None:
-        """Report the text of units that were committed since the last look, as far as it is planned."""
-        if not fresh:
-            return
-        planned, names = {unit.name: unit for unit in units}, self._job.sources
-        for name in fresh:
-            if (unit := planned.get(planned_name(name))) is not None:
-                size = unit.slice_bytes or unit.text_bytes
-                on_event(Progress(names[unit.source] if names else "", 0, size, 0))
 
     def _start(self, units: Sequence[Unit]) -> Any:
         task = self._task.remote(self._share, msgspec.msgpack.encode(units))

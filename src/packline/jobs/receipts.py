@@ -14,7 +14,6 @@ import contextlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import msgspec
 
@@ -45,14 +44,12 @@ class ReceiptMap(Mapping[str, Receipt]):
         """Take over a receipt as it is in its file."""
         self._packed[unit] = zlib.compress(data, 1)
 
-    def remove(self, unit: str) -> None:
-        """Forget a receipt."""
+    def __delitem__(self, unit: str) -> None:
         del self._packed[unit]
 
     def entry(self, unit: str) -> FileEntry:
         """Entry of a receipt's file."""
-        data = zlib.decompress(self._packed[unit])
-        return FileEntry(f"{RECEIPTS}/{unit}.json", len(data), hash_bytes(data))
+        return _entry(unit, zlib.decompress(self._packed[unit]))
 
     def __getitem__(self, unit: str) -> Receipt:
         return DECODER.decode(zlib.decompress(self._packed[unit]))
@@ -83,7 +80,6 @@ class CommittedReceipts:
         """Receipts of streams that were read to their end, by name."""
         self.unread: set[str] = set()
         """Units that are known to be committed, and whose receipts were not read."""
-        self._stream_files: dict[str, FileEntry] = {}
         self._waiting: dict[str, bytes] = {}
 
     def look(self) -> None:
@@ -99,9 +95,9 @@ class CommittedReceipts:
     def _update(self, *, read_units: bool) -> None:
         names = {_unit_of(name) for name in self._storage.list(RECEIPTS)}
         for unit in [unit for unit in self.receipts if unit not in names]:
-            self.receipts.remove(unit)
+            del self.receipts[unit]
         for stream in [stream for stream in self.streams if f"{stream}{STREAM}" not in names]:
-            del self.streams[stream], self._stream_files[stream]
+            del self.streams[stream]
         names.difference_update(self.receipts, [f"{stream}{STREAM}" for stream in self.streams])
         self.unread = set() if read_units else {name for name in names if not name.endswith(STREAM)}
         names -= self.unread
@@ -123,24 +119,19 @@ class CommittedReceipts:
         """Take over a receipt that a worker has committed."""
         name = f"{unit}{STREAM}" if isinstance(receipt, StreamReceipt) else unit
         data = to_json(receipt)
-        self._keep(name, data, receipt)
+        self._take(name, data)
         self._wait(f"{RECEIPTS}/{name}.json", data)
 
     def entries(self, units: Iterable[str]) -> Iterator[FileEntry]:
         """Entries of the receipts' own files: of these units in order, then of all streams."""
         yield from map(self.receipts.entry, units)
-        yield from (self._stream_files[stream] for stream in self.streams)
+        yield from (_entry(f"{stream}{STREAM}", to_json(end)) for stream, end in self.streams.items())
 
     def _take(self, name: str, data: bytes) -> None:
-        kind: Any = StreamReceipt if name.endswith(STREAM) else Receipt
-        self._keep(name, data, msgspec.json.decode(data, type=kind))
-
-    def _keep(self, name: str, data: bytes, receipt: Receipt | StreamReceipt) -> None:
-        if isinstance(receipt, StreamReceipt):
-            stream = name.removesuffix(STREAM)
-            self.streams[stream] = receipt
-            self._stream_files[stream] = FileEntry(f"{RECEIPTS}/{name}.json", len(data), hash_bytes(data))
+        if name.endswith(STREAM):
+            self.streams[name.removesuffix(STREAM)] = msgspec.json.decode(data, type=StreamReceipt)
         else:
+            DECODER.decode(data)  # damage is noticed here
             self.receipts.add(name, data)
 
     def _read(self, names: set[str]) -> Iterator[tuple[str, bytes]]:
@@ -165,10 +156,9 @@ class CommittedReceipts:
                         yield name, data
 
     def _read_one(self, name: str) -> bytes | None:
-        try:
+        with contextlib.suppress(FileNotFoundError):
             return self._storage.read(name)
-        except FileNotFoundError:
-            return None
+        return None
 
     def _read_joined(self, name: str) -> dict[str, bytes]:
         """Receipts of a file of several, by name; none of one that is damaged."""
@@ -195,6 +185,10 @@ class CommittedReceipts:
         self._waiting = {}
         with contextlib.suppress(PacklineError, OSError):
             self._storage.put_new(f"{JOINED}/{hash_bytes(packed)}.zst", data)
+
+
+def _entry(name: str, data: bytes) -> FileEntry:
+    return FileEntry(f"{RECEIPTS}/{name}.json", len(data), hash_bytes(data))
 
 
 def _unit_of(name: str) -> str:

@@ -20,6 +20,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -223,15 +224,18 @@ def room_for(memory: int, base: int, engines: Iterable[EngineName]) -> Room:
 T = TypeVar("T")
 
 
-def die_with_parent() -> None:
-    """On Linux: have the kernel end this process when its parent ends, for whatever reason."""
+def _call_libc(name: str, *arguments: int) -> None:
+    """Call a function of the C library, where it has it."""
     import ctypes
 
+    with suppress(OSError, AttributeError):
+        getattr(ctypes.CDLL(None), name)(*arguments)
+
+
+def die_with_parent() -> None:
+    """On Linux: have the kernel end this process when its parent ends, for whatever reason."""
     pr_set_pdeathsig, sigkill = 1, 9
-    try:
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, sigkill)
-    except (OSError, AttributeError):
-        return
+    _call_libc("prctl", pr_set_pdeathsig, sigkill)
 
 
 def keep_freed_memory() -> None:
@@ -240,28 +244,17 @@ def keep_freed_memory() -> None:
     Otherwise every buffer's pages are zeroed and mapped again: a tenth of the time of a batch. Arrow has its
     own allocator, which returns memory just as eagerly, so it is configured to use glibc's.
     """
-    import ctypes
-
     import pyarrow
 
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())
     m_mmap_threshold, m_trim_threshold = -3, -1
-    try:
-        libc = ctypes.CDLL(None)
-        libc.mallopt(m_mmap_threshold, 1 << 30)
-        libc.mallopt(m_trim_threshold, 256 << 20)
-    except (OSError, AttributeError):
-        return
+    _call_libc("mallopt", m_mmap_threshold, 1 << 30)
+    _call_libc("mallopt", m_trim_threshold, 256 << 20)
 
 
 def release_freed_memory() -> None:
     """Return freed memory to the kernel, with glibc."""
-    import ctypes
-
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        return
+    _call_libc("malloc_trim", 0)
 
 
 def run_in_child(result: type[T], compute: Callable[[], T]) -> T:

@@ -11,27 +11,27 @@ recorded. A stream is reused as a whole.
 
 The earlier store is not trusted: every file that is taken over is read, and compared with the checksum in the
 unit's receipt, which is listed in the manifest. A unit with a missing or damaged file is run as usual, and
-reported. Files are linked next to where unfinished units are written, never there: no process writes into
-a link. The same command resumes after a crash: what is committed stays, the rest is planned again.
+reported. Files are linked into a folder of their own, so that no process writes into a link. The same command
+resumes after a crash: what is committed stays, the rest is planned again.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from packline.encoders.special_tokens import Boundary
 from packline.errors import CorruptStore, RecipeError, StoreError
-from packline.fingerprint import Hasher
 from packline.jobs.build_job import BuildJob
 from packline.jobs.events import Finished, Note, ReusePlanned, SourceReuse
+from packline.jobs.folder import files_of, names_of
 from packline.jobs.identity import (
     etag_of,
     read_etags,
@@ -47,18 +47,16 @@ from packline.recipe import is_limited
 from packline.sources.files import InputFile
 from packline.sources.piece_checksum import piece_checksum, stream_checksum
 from packline.sources.reader import Span
-from packline.storage.local import disk_errors, share_file
+from packline.storage.local import disk_errors, hash_file, share_file
 from packline.storage.places import is_remote
-from packline.store.files import FileEntry, LocalFiles, reading, stat_file
+from packline.store.files import LocalFiles, reading, stat_file
 from packline.store.ledger import source_names
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest, Receipt, StreamReceipt
 from packline.store.manifest_check import read_manifest
 from packline.store.naming import STREAM, parse_unit
-from packline.store.tables import ShardEntry
 
 BATCH = 256
 """Units that are taken over together."""
-READ_BYTES = 4 << 20
 OWN = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EEXIST}
 """Errors of the new store or of this process; any other is one of the earlier store."""
 SHOWN = 5
@@ -74,8 +72,7 @@ DAMAGED = "damaged in the earlier store"
 Pieces = tuple[tuple[str, int, int], ...]
 
 
-@dataclass
-class EarlierUnit:
+class EarlierUnit(NamedTuple):
     """A unit of an earlier store, or all slices of a file with the receipt of its end."""
 
     receipts: list[Receipt]
@@ -83,21 +80,8 @@ class EarlierUnit:
     stream: StreamReceipt | None = None
 
 
-@dataclass
-class ReusableUnit:
-    """A planned unit, or file that is committed slice by slice, and that of the earlier store."""
-
-    unit: Unit
-    earlier: EarlierUnit
-
-    def renamed(self) -> Iterator[tuple[Receipt, Receipt]]:
-        """Each receipt as it is, and with the names that it has in the new store."""
-        for receipt in self.earlier.receipts:
-            place = parse_unit(receipt.unit)
-            name = self.unit.name
-            if place is not None and place.slice is not None:
-                name = self.unit.slice_name(place.slice)
-            yield receipt, _renamed(receipt, name)
+Match = tuple[Unit, EarlierUnit]
+"""A planned unit, or file that is committed slice by slice, and that of the earlier store."""
 
 
 class EarlierStore:
@@ -201,7 +185,7 @@ class Reuse:
         self._etags = read_etags(self.earlier.manifest.checksum)
         self._read_bytes = 0
 
-    def plan(self, units: Sequence[Unit], *, strict: bool) -> tuple[list[ReusableUnit], ReusePlanned]:
+    def plan(self, units: Sequence[Unit], *, strict: bool) -> tuple[list[Match], ReusePlanned]:
         """Find what can be reused; reads inputs, except objects with the ETag that they had.
 
         Args:
@@ -215,7 +199,7 @@ class Reuse:
             if isinstance(found, str):
                 source.run[found] = source.run.get(found, 0) + unit.receipts
                 continue
-            matches.append(ReusableUnit(unit, found))
+            matches.append((unit, found))
             source.units += len(found.receipts)
             source.text_bytes += unit.text_bytes
         for source in sources.values():
@@ -278,7 +262,7 @@ class ReusingBuild(BuildJob):
     def take_from(self, earlier: str) -> None:
         """Name the folder of the earlier store, before the build begins."""
         self._reuse = Reuse(earlier, self.work, Path(self.folder.place))
-        self._matches: dict[str, ReusableUnit] = {}
+        self._matches: dict[str, EarlierUnit] = {}
         """Units that an earlier store has, for a build with limits, which takes them over in their order."""
 
     def begin(self) -> Finished | None:
@@ -288,41 +272,44 @@ class ReusingBuild(BuildJob):
         matches, planned = self._reuse.plan(self.todo(), strict=self.work.options.strict)
         self.tell(planned)
         if is_limited(self.recipe):
-            self._matches = {match.unit.name: match for match in matches}
+            self._matches = {unit.name: earlier for unit, earlier in matches}
         else:
             self._take_over(matches)
         return None
 
     def take_over(self, unit: Unit, limit: Limit) -> bool:
         """Commit a unit that the earlier store has, if it does not cross a limit."""
-        match = self._matches.pop(unit.name, None)
-        if match is None or limit.crosses(*match.earlier.receipts):
+        earlier = self._matches.pop(unit.name, None)
+        if earlier is None or limit.crosses(*earlier.receipts):
             return False
         before = self.units_reused
-        self._take_over([match])
+        self._take_over([(unit, earlier)])
         return self.units_reused > before
 
-    def _take_over(self, matches: Sequence[ReusableUnit]) -> None:
+    def _take_over(self, matches: Iterable[Match]) -> None:
         """Commit units of the earlier store; those whose files cannot be used are named, and are run."""
         earlier, problems = self._reuse.earlier.path, list[str]()
         have = set(self.folder.receipt_names())
         with disk_errors(self.folder.parent):
-            origin = self.folder.own_folder("reuse")
-            for start in range(0, len(matches), BATCH):
+            origin = self.folder.tmp / "reuse"
+            origin.mkdir(exist_ok=True)
+            waiting = iter(matches)
+            while batch := list(islice(waiting, BATCH)):
                 records: dict[str, Receipt | StreamReceipt] = {}
-                for match in matches[start : start + BATCH]:
-                    fresh = [pair for pair in match.renamed() if pair[1].unit not in have]
+                for unit, match in batch:
+                    pairs = [(old, _renamed(old, unit)) for old in match.receipts]
+                    fresh = [pair for pair in pairs if pair[1].unit not in have]
                     try:
                         _share(earlier, fresh, origin)
                     except OSError as error:  # CorruptStore is one
                         if error.errno in OWN:
                             raise
-                        problems.append(f"{error}; unit {match.unit.name} is run again")
+                        problems.append(f"{error}; unit {unit.name} is run again")
                         continue
                     records |= {new.unit: new for _, new in fresh}
-                    end = f"{match.unit.name}{STREAM}"
-                    if match.earlier.stream is not None and end not in have:
-                        records[end] = match.earlier.stream
+                    end = f"{unit.name}{STREAM}"
+                    if match.stream is not None and end not in have:
+                        records[end] = match.stream
                 self.folder.commit_all(records, origin)
                 for name, record in records.items():
                     self.committed.add(name.removesuffix(STREAM), record)
@@ -344,54 +331,31 @@ def _share(store: Path, pairs: Sequence[tuple[Receipt, Receipt]], target: Path) 
     shared: list[Path] = []
     try:
         for old, new in pairs:
-            for one, other in zip(_files(old), _files(new), strict=True):
-                path = target / Path(other.name).name
+            for one, name in zip(files_of(old), names_of(new), strict=True):
+                path = target / Path(name).name
                 stat_file(store / one.name, store)
                 share_file(store / one.name, path)
                 shared.append(path)
-                _compare(path, one, store / one.name)
+                found = path.stat().st_size, hash_file(path)
+                if found != (one.bytes, one.checksum):
+                    raise CorruptStore(
+                        f"{store / one.name} is damaged: expected {one.bytes:,} bytes with the checksum "
+                        f"{one.checksum}, found {found[0]:,} bytes with {found[1]}"
+                    )
     except BaseException:
         for path in shared:
             path.unlink(missing_ok=True)
         raise
 
 
-def _files(receipt: Receipt) -> list[FileEntry]:
-    return [*(entry for shard in receipt.shards for entry in shard.files), *receipt.rejects]
+def _renamed(receipt: Receipt, planned: Unit) -> Receipt:
+    """A receipt, and the files in it, with the names that the planned unit gives them."""
+    old, place = receipt.unit, parse_unit(receipt.unit)
+    new = planned.name if place is None or place.slice is None else planned.slice_name(place.slice)
 
+    def renamed(entry: Any, **changes: Any) -> Any:
+        return msgspec.structs.replace(entry, name=entry.name.replace(old, new), **changes)
 
-def _compare(path: Path, entry: FileEntry, origin: Path) -> None:
-    hasher, size = Hasher(), 0
-    with open(path, "rb", buffering=0) as file:
-        while data := file.read(min(READ_BYTES, entry.bytes + 1)):
-            hasher.update(data)
-            size += len(data)
-    if (size, hasher.hexdigest()) != (entry.bytes, entry.checksum):
-        raise CorruptStore(
-            f"{origin} is damaged: expected {entry.bytes:,} bytes with the checksum {entry.checksum}, found "
-            f"{size:,} bytes with {hasher.hexdigest()}"
-        )
-
-
-def _renamed(receipt: Receipt, unit: str) -> Receipt:
-    """A receipt as the unit would have it under another name."""
-    if unit == receipt.unit:
-        return receipt
-
-    def shard(old: ShardEntry) -> ShardEntry:
-        name = f"{old.split}-{unit}"
-        files = tuple(
-            msgspec.structs.replace(entry, name=name + entry.name.removeprefix(old.name))
-            for entry in old.files
-        )
-        return msgspec.structs.replace(old, name=name, files=files)
-
-    rejects = tuple(
-        msgspec.structs.replace(
-            entry, name=f"{entry.name.rpartition('/')[0]}/{unit}{Path(entry.name).suffix}"
-        )
-        for entry in receipt.rejects
-    )
-    return msgspec.structs.replace(
-        receipt, unit=unit, shards=tuple(map(shard, receipt.shards)), rejects=rejects
-    )
+    shards = (renamed(shard, files=tuple(map(renamed, shard.files))) for shard in receipt.shards)
+    rejects = tuple(map(renamed, receipt.rejects))
+    return msgspec.structs.replace(receipt, unit=new, shards=tuple(shards), rejects=rejects)

@@ -12,7 +12,7 @@ per unit. See `verify` to check the store and `estimate` to predict a time.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from packline.jobs.identity import BuildIdentity
 from packline.jobs.plan import UnitCount, read_plan
 from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.run_records import read_runs
-from packline.jobs.work import PARTS, Command, is_running, read_command, sharing_processes
+from packline.jobs.work import PARTS, is_running, read_command, sharing_processes
 from packline.recipe import Recipe
 from packline.storage.places import open_storage
 from packline.storage.protocol import Storage
@@ -44,23 +44,23 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     state: State
     kind: Literal["store", "export"] = "store"
-    units_done: int
-    units_total: int | None
+    units_done: int = 0
+    units_total: int | None = None
     """Number of units; None if unknown, because they are not planned yet."""
-    total_is_exact: bool
+    total_is_exact: bool = False
     """False while a stream has not been read to its end, and if a limit may end the build early."""
-    documents: int
-    tokens: int
-    ledger: Ledger
+    documents: int = 0
+    tokens: int = 0
+    ledger: Ledger = msgspec.field(default_factory=Ledger)
     """Sum over all committed units."""
-    sources: dict[str, Ledger]
+    sources: dict[str, Ledger] = {}
     bytes_on_disk: int
     """Size of all files in the folder, unfinished ones included."""
-    recipe: Recipe | None
+    recipe: Recipe | None = None
     """Recipe; None if the build was stopped before it was recorded."""
-    tokenizer_fingerprint: str
-    eod: str
-    eod_id: int | None
+    tokenizer_fingerprint: str = ""
+    eod: str = ""
+    eod_id: int | None = None
     command: str = ""
     """Command that resumes an unfinished build, if it was started by one."""
     command_folder: str = ""
@@ -93,40 +93,40 @@ def status(path: str | Path) -> Status:
         read_manifest(storage.folder)  # the error that names what is there
     work = storage.folder and storage.folder / WORK
     if storage.facts(EXPORTED) is not None:
-        return _without_recipe(place, "finished", _size_of(storage), kind="export")
+        return Status(path=place, state="finished", kind="export", bytes_on_disk=_size_of(storage))
     identity = None if storage.facts(MANIFEST) is not None else _identity(storage)
     export = identity is None and storage.facts(EXPORT_BEGUN) is not None
+    if not export and (manifest := read_published(place)) is not None:
+        return _finished(place, manifest, storage)
     if identity is None and not export and (work is None or not work.is_dir()):
-        if (manifest := read_published(place)) is not None:
-            return _finished(place, manifest, storage)
         if work is not None:
             read_manifest(Path(place))  # the error that names what is there
         raise StoreNotFound(f"{place} holds no store, and no job has begun there", hint="check the URI")
-    if identity is None and (manifest := read_published(place)) is not None:
-        return _finished(place, manifest, storage)
-    size, last = _size_of(storage), ""
+    known: dict[str, Any] = {"path": place, "bytes_on_disk": _size_of(storage)}
     if work is not None:
-        state: State = "running" if is_running(work) else "interrupted"
-        command, processes = read_command(work), sharing_processes(work)
+        known["state"] = "running" if is_running(work) else "interrupted"
+        command, known["processes"] = read_command(work), sharing_processes(work)
     else:
         runs = read_runs(storage)
-        state = "running" if any(run.may_run for run in runs) else "interrupted" if runs else "unknown"
+        known["state"] = (
+            "running" if any(run.may_run for run in runs) else "interrupted" if runs else "unknown"
+        )
         command = next((run.command for run in reversed(runs) if run.command is not None), None)
-        processes = sorted({f"{run.host}-{run.process}" for run in runs if run.may_run})
-        last = str(runs[-1]) if runs else ""
+        known["processes"] = sorted({f"{run.host}-{run.process}" for run in runs if run.may_run})
+        known["driver"] = str(runs[-1]) if runs else ""
+    if command is not None:
+        known |= {"command": command.line, "command_folder": command.folder}
     if export:
-        found = _unfinished_export(place, state, size, storage.list(f"{WORK}/{PARTS}"), command)
+        known |= {"kind": "export", "units_done": len(storage.list(f"{WORK}/{PARTS}"))}
+        if command is not None:
+            known |= {"units_total": command.units, "total_is_exact": True}
     elif identity is not None:
-        found = _begun(storage, identity, state, size, command)
-    else:
-        found = _without_recipe(place, state, size)
-    return msgspec.structs.replace(found, processes=processes, driver=last)
+        known |= _begun(storage, identity)
+    return Status(**known)
 
 
-def _begun(
-    storage: Storage, identity: BuildIdentity, state: State, size: int, command: Command | None
-) -> Status:
-    """Status of a build, from its plan and its receipts."""
+def _begun(storage: Storage, identity: BuildIdentity) -> dict[str, Any]:
+    """What is known of a build by its plan and its receipts."""
     committed = CommittedReceipts(storage)
     try:
         committed.refresh()
@@ -134,64 +134,24 @@ def _begun(
         raise CorruptStore(
             f"{storage.place}: a receipt is damaged: {error}", hint=f"remove {storage.place} and build again"
         ) from error
-    receipts = committed.receipts
-    names = source_names(identity.recipe)
-    ledger = total(receipt.ledger for receipt in receipts.values())
-    plan = read_plan(storage)
-    count = None if plan is None else UnitCount(plan, receipts, committed.streams)
-    return Status(
-        path=storage.place,
-        state=state,
-        units_done=len(receipts),
-        units_total=None if count is None else count.total,
-        total_is_exact=count is not None and count.is_exact,
-        documents=ledger.documents,
-        tokens=ledger.tokens,
-        ledger=ledger,
-        sources=totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts.values())),
-        bytes_on_disk=size,
-        recipe=identity.recipe,
-        tokenizer_fingerprint=identity.tokenizer,
-        eod=str(identity.boundary.get("eod", "")),
-        eod_id=identity.boundary.get("eod_id"),
-        command="" if command is None else command.line,
-        command_folder="" if command is None else command.folder,
-    )
-
-
-def _without_recipe(place: str, state: State, size: int, **known: Any) -> Status:
-    """Status of which little is known."""
-    unknown: dict[str, Any] = {"units_done": 0, "units_total": None, "total_is_exact": False} | known
-    return Status(
-        path=place,
-        state=state,
-        documents=0,
-        tokens=0,
-        ledger=Ledger(),
-        sources={},
-        bytes_on_disk=size,
-        recipe=None,
-        tokenizer_fingerprint="",
-        eod="",
-        eod_id=None,
-        **unknown,
-    )
-
-
-def _unfinished_export(
-    place: str, state: State, size: int, receipts: Sequence[str], command: Command | None
-) -> Status:
-    return _without_recipe(
-        place,
-        state,
-        size,
-        kind="export",
-        units_done=len(receipts),
-        units_total=command.units if command else None,
-        total_is_exact=command is not None,
-        command="" if command is None else command.line,
-        command_folder="" if command is None else command.folder,
-    )
+    names, receipts = source_names(identity.recipe), committed.receipts
+    sources = totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts.values()))
+    ledger = total(sources.values())
+    known = {
+        "units_done": len(receipts),
+        "documents": ledger.documents,
+        "tokens": ledger.tokens,
+        "ledger": ledger,
+        "sources": sources,
+        "recipe": identity.recipe,
+        "tokenizer_fingerprint": identity.tokenizer,
+        "eod": str(identity.boundary.get("eod", "")),
+        "eod_id": identity.boundary.get("eod_id"),
+    }
+    if (plan := read_plan(storage)) is not None:
+        count = UnitCount(plan, receipts, committed.streams)
+        known |= {"units_total": count.total, "total_is_exact": count.is_exact}
+    return known
 
 
 def _finished(place: str, manifest: Manifest, storage: Storage) -> Status:
@@ -227,18 +187,11 @@ def _identity(storage: Storage) -> BuildIdentity | None:
 
 def _size_of(storage: Storage) -> int:
     """Total size of all files, unfinished ones included; one deleted meanwhile counts as empty."""
-    if storage.folder is not None:
-        return _bytes_below(storage.folder)
-    return sum(one.size for one in storage.walk())
-
-
-def _bytes_below(folder: Path) -> int:
-    """Total size of all files; one deleted meanwhile counts as empty."""
+    if storage.folder is None:
+        return sum(one.size for one in storage.walk())
     size = 0
-    for parent, _, names in os.walk(folder):
+    for parent, _, names in os.walk(storage.folder):
         for name in names:
-            try:
+            with suppress(OSError):
                 size += os.lstat(os.path.join(parent, name)).st_size
-            except OSError:
-                continue
     return size

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any, TypeVar
@@ -39,7 +39,7 @@ from packline.jobs.identity import (
 from packline.jobs.job import Job
 from packline.jobs.limits import limit_reached
 from packline.jobs.partial import Publisher
-from packline.jobs.plan import Plan, Unit, build_mark, input_entries, record_plan
+from packline.jobs.plan import Plan, Unit, build_mark, record_plan
 from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.resources import require_disk, usable_cores
 from packline.ragged import dtype_for
@@ -54,7 +54,6 @@ from packline.store.manifest import (
     InputPiece,
     Manifest,
     Receipt,
-    StreamReceipt,
     assemble,
     join_checksums,
     manifest_files,
@@ -74,7 +73,9 @@ class StoreJob(Job[Unit, R, S]):
 
     Args:
         out: folder of the store.
+        units: planned units, in document order.
         entry: format and options of an import; None for a build.
+        input_format: format of the inputs in the manifest, if it is not the files' own.
     """
 
     folder: StoreFolder
@@ -89,46 +90,36 @@ class StoreJob(Job[Unit, R, S]):
         tokenizer: Tokenizer,
         boundary: Boundary,
         files: Sequence[InputFile],
+        units: list[Unit],
         entry: ImportEntry | None = None,
+        input_format: str = "",
     ) -> None:
         self.folder = StoreFolder(out)
         self.plan: Plan
         """Plan, set by `begin`."""
-        self.committed: CommittedReceipts
+        self.committed = committed = CommittedReceipts(self.folder.storage)
         """Receipts, read by `begin` and added to by `take`."""
+        self.receipts, self.streams = committed.receipts, committed.streams
         self.publisher: Publisher
         """Publisher of partial manifests, set by `begin`."""
-        self.recipe, self.entry = recipe, entry
+        self.recipe, self.entry, self._input_format = recipe, entry, input_format
         self.tokenizer, self.boundary, self.files = tokenizer, boundary, list(files)
+        self.units, self.planned = units, len(units)
         self.sources = names = source_names(recipe)
         self.numbered = {(names[file.source], file.name): file for file in files}
         """Inputs by the names that receipts use: of the source, and of the file within it."""
         self.dtype = dtype_for(tokenizer.vocab_size).name
-        self.receipts: Mapping[str, Receipt] = {}
-        """Receipts of committed units."""
-        self.streams: dict[str, StreamReceipt] = {}
-        """Receipts of streams that were read to their end."""
         self.manifest: Manifest
         """The published manifest, set at the end."""
         self.val_share: float | msgspec.UnsetType = msgspec.UNSET
         """Value of val_fraction that `val_documents` amounts to."""
 
-    @abstractmethod
     def identity(self) -> BuildIdentity:
         """Values that must be equal to resume."""
-
-    @property
-    def imported(self) -> tuple[ImportEntry, ...]:
-        """Origin of the sources, for the manifest; empty for a build of text."""
-        return () if self.entry is None else (self.entry,)
-
-    @property
-    @abstractmethod
-    def units(self) -> list[Unit]:
-        """Planned units, in document order."""
-
-    input_format = ""
-    """Format of the inputs in the manifest, if it is not the files' own."""
+        boundary: dict[str, Any] = msgspec.to_builtins(self.boundary)
+        if self.entry is not None:
+            boundary["import"] = {**msgspec.to_builtins(self.entry), "units": len(self.units)}
+        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, digest_inputs(self.files))
 
     def todo(self) -> list[Unit]:
         """Units without a receipt, in the order of the documents."""
@@ -160,28 +151,21 @@ class StoreJob(Job[Unit, R, S]):
         folder = self.folder
         if (manifest := folder.finished()) is None:
             return None
-        discarded = False
-        try:
-            try:
-                self._refuse_other_store(manifest)
-            except ResumeMismatch:
-                if manifest.documents:
-                    raise
-                folder.discard(manifest)
-                discarded = True
-        finally:
-            if not discarded:
-                self._clean()
-        if discarded:
+        differences = self._differences(manifest)
+        if differences and not manifest.documents:
+            folder.discard(manifest)
             return None
+        self._clean()
+        refuse_differences(folder.place, differences, hint=self.hint_of_other)
         refuse_empty(folder.place, manifest)
         self.manifest = manifest
         return self.done(manifest, nothing_to_do=True)
 
-    def _refuse_other_store(self, manifest: Manifest) -> None:
+    def _differences(self, manifest: Manifest) -> list[str]:
+        """Differences of a finished store from the one that would be written."""
         builtins = msgspec.to_builtins
         differences = recipe_difference(builtins(manifest.recipe), builtins(self.recipe))
-        for old, new in zip_longest(manifest.imported, self.imported):
+        for old, new in zip_longest(manifest.imported, () if self.entry is None else (self.entry,)):
             differences += recipe_difference(*({} if one is None else builtins(one) for one in (old, new)))
         if manifest.tokenizer.fingerprint != self.tokenizer.fingerprint:
             differences.append("the tokenizer's content")
@@ -190,8 +174,7 @@ class StoreJob(Job[Unit, R, S]):
             [(file.name, file.size) for file in self.files],
         )
         if not differences and (suspects := self._touched(manifest)):
-            self.committed = self.folder.read_receipts()
-            self.receipts, self.streams = self.committed.receipts, self.committed.streams
+            self.committed.refresh()
             changed, certain = self.changed(set(suspects)), {one for one, known in suspects.items() if known}
             unproven = set(self.unproven(certain).values())
             differences = [f"the content of input {self.files[file].path}" for file in sorted(changed)]
@@ -199,7 +182,7 @@ class StoreJob(Job[Unit, R, S]):
                 f"input {self.files[file].path} was modified, and a limit ended the build within it"
                 for file in sorted(unproven - changed)
             ]
-        refuse_differences(self.folder.place, differences, hint=self.hint_of_other)
+        return differences
 
     def _touched(self, manifest: Manifest) -> dict[int, bool]:
         """Inputs that may have changed since a finished store was built from them; True if they were touched.
@@ -229,12 +212,12 @@ class StoreJob(Job[Unit, R, S]):
         folder = self.folder
         if (summary := self.finished()) is not None:
             return summary
-        earlier = folder.begin(self.identity(), self.tokenizer.json, self.files)
+        identity = self.identity()
+        earlier = folder.begin(identity, self.tokenizer.json, self.files)
         self.plan = plan = record_plan(folder.storage, self._planned())
-        self.committed = committed = folder.read_receipts()
-        self.publisher = Publisher(folder.storage, plan, committed)
-        self.receipts, self.streams = committed.receipts, committed.streams
-        if earlier is not None and earlier.inputs.states != digest_inputs(self.files).states:
+        self.committed.refresh()
+        self.publisher = Publisher(folder.storage, plan, self.committed)
+        if earlier is not None and earlier.inputs.states != identity.inputs.states:
             before = {file.index: file.modified for file in plan.files}
             self._refuse_changed(
                 {file.index for file in self.files if before.get(file.index) != file.modified}
@@ -257,13 +240,13 @@ class StoreJob(Job[Unit, R, S]):
                 "it has read, found other content, or a compressed file that was modified",
                 hint="put the earlier files back to resume, or choose another --out",
             )
-        for name in unproven:
-            self.folder.withdraw(self.receipts[name])
-        self.committed.refresh()
+        if unproven:
+            self.folder.withdraw([self.receipts[name] for name in unproven])
+            self.committed.refresh()
 
     def _planned(self) -> Plan:
         """Plan, for all that join, read or finish the build."""
-        inputs = [(entry.source, entry.name, entry.bytes) for entry in self.inputs()]
+        inputs = [(self.sources[file.source], file.name, file.size) for file in self.files]
         return Plan(
             build=build_mark(self.recipe, self.tokenizer.fingerprint, inputs),
             recipe=self.recipe,
@@ -271,8 +254,6 @@ class StoreJob(Job[Unit, R, S]):
             dtype=self.dtype,
             units=self.units,
             files=self.files,
-            imported=self.entry,
-            input_format=self.input_format,
         )
 
     def changed(self, suspects: set[int]) -> set[int]:
@@ -310,93 +291,81 @@ class StoreJob(Job[Unit, R, S]):
         """Checksum of a part of an input as it is now."""
         return hash_range(self.numbered[receipt.source, piece.file].path, piece.start, piece.stop)
 
-    def inputs(self) -> Iterable[InputEntry]:
-        """Inputs for the manifest, without checksums."""
-        return input_entries(self.recipe, self.files, self.input_format)
-
     def finish(self) -> S:
         """Publish the manifest; another process may publish the same."""
         folder = self.folder
         if self.is_shared or folder.local is None:
             self.committed.refresh()
-        manifest = make_manifest(folder, self.plan, self.committed, self.round_trip(), self.val_share)
+        manifest = self.make_manifest()
         try:
             self.accept(manifest)
         except PacklineError:
             folder.release()
             raise
-        self.manifest = publish_store(folder, manifest, self.plan)
+        self.publish(manifest)
         self._clean()
         refuse_empty(folder.place, manifest)
         return self.done(manifest)
+
+    def make_manifest(self) -> Manifest:
+        """Manifest of the store.
+
+        Raises:
+            StoreError: units are missing.
+        """
+        folder, plan, committed = self.folder, self.plan, self.committed
+        order = DocumentOrder(plan.units, committed.receipts, committed.streams)
+        ordered = Picked(committed.receipts, list(order.advance()))
+        if order.unit is not None and not limit_reached(plan.recipe, ordered):
+            left = len(units_left(plan.units, committed.receipts, committed.streams))
+            raise StoreError(
+                f"{folder.place}: {left:,} of {len(plan.units):,} units are not committed",
+                hint="run the build again to finish them",
+            )
+        return assemble(
+            ordered,
+            recipe=plan.recipe,
+            tokenizer=msgspec.structs.replace(plan.tokenizer, round_trip=self.round_trip()),
+            dtype=plan.dtype,
+            inputs=self._inputs(ordered),
+            receipt_files=committed.entries(ordered.keys),
+            tokenizer_files=[folder.entry(name) for name in folder.storage.list(TOKENIZER)],
+            streams=committed.streams,
+            imported=() if self.entry is None else (self.entry,),
+            val_share=self.val_share,
+        )
+
+    def _inputs(self, receipts: Iterable[Receipt]) -> Iterator[InputEntry]:
+        """Inputs for the manifest, with the checksums of the pieces that units have read."""
+        checksums: dict[int, list[str]] = {}
+        for receipt in receipts:
+            for piece in receipt.inputs:
+                file = self.numbered[receipt.source, piece.file]
+                checksums.setdefault(file.index, []).append(piece.checksum)
+        for stream in self.streams.values():
+            file = self.numbered[stream.source, stream.file]
+            checksums.setdefault(file.index, []).append(stream.checksum)
+        for file in self.files:
+            found = join_checksums(checksums.get(file.index, []))
+            source, format = self.sources[file.source], self._input_format
+            if format:
+                yield InputEntry(source, file.name, file.size, format, "", "", found)
+            else:
+                kind = file.format, file.compression, file.text
+                yield InputEntry(source, file.name, file.size, *kind, found)
+
+    def publish(self, manifest: Manifest) -> None:
+        """Write the tables and the manifest, then delete what they do not name, where that may be."""
+        record_etags(manifest, self.sources, self.files)
+        files = manifest_files(manifest)
+        self.folder.publish(files)
+        self.folder.drop_unlisted(manifest)
+        self.manifest = msgspec.structs.replace(manifest, checksum=seal_of(files[MANIFEST]))
 
     def _clean(self) -> None:
         """Remove the work folder of a published store, unless another process still has it open."""
         if left := self.folder.clean():
             self.tell(Note(left))
-
-
-def make_manifest(
-    folder: StoreFolder,
-    plan: Plan,
-    committed: CommittedReceipts,
-    round_trip: RoundTrip,
-    val_share: float | msgspec.UnsetType = msgspec.UNSET,
-) -> Manifest:
-    """Manifest of the store whose units are committed.
-
-    Raises:
-        StoreError: units are missing.
-    """
-    order = DocumentOrder(plan.units, committed.receipts, committed.streams)
-    ordered = Picked(committed.receipts, list(order.advance()))
-    if order.unit is not None and not limit_reached(plan.recipe, ordered):
-        left = len(units_left(plan.units, committed.receipts, committed.streams))
-        raise StoreError(
-            f"{folder.place}: {left:,} of {len(plan.units):,} units are not committed",
-            hint="run the build again to finish them",
-        )
-    return assemble(
-        ordered,
-        recipe=plan.recipe,
-        tokenizer=msgspec.structs.replace(plan.tokenizer, round_trip=round_trip),
-        dtype=plan.dtype,
-        inputs=_with_checksums(plan, ordered, committed.streams.values()),
-        receipt_files=committed.entries(ordered.keys),
-        tokenizer_files=[folder.entry(name) for name in folder.storage.list(TOKENIZER)],
-        streams=committed.streams,
-        imported=() if plan.imported is None else (plan.imported,),
-        val_share=val_share,
-    )
-
-
-def publish_store(folder: StoreFolder, manifest: Manifest, plan: Plan) -> Manifest:
-    """Write the tables and the manifest, then delete what they do not name, where that may be.
-
-    Returns:
-        The manifest with its checksum.
-    """
-    record_etags(manifest, source_names(plan.recipe), plan.files)
-    files = manifest_files(manifest)
-    folder.publish(files)
-    folder.drop_unlisted(manifest)
-    return msgspec.structs.replace(manifest, checksum=seal_of(files[MANIFEST]))
-
-
-def _with_checksums(
-    plan: Plan, receipts: Iterable[Receipt], streams: Iterable[StreamReceipt]
-) -> Iterable[InputEntry]:
-    """Inputs, with the checksums of the pieces that units have read."""
-    names = source_names(plan.recipe)
-    numbers = {(names[file.source], file.name): number for number, file in enumerate(plan.files)}
-    checksums: dict[int, list[str]] = {}
-    for receipt in receipts:
-        for piece in receipt.inputs:
-            checksums.setdefault(numbers[receipt.source, piece.file], []).append(piece.checksum)
-    for stream in streams:
-        checksums.setdefault(numbers[stream.source, stream.file], []).append(stream.checksum)
-    for number, entry in enumerate(plan.inputs()):
-        yield msgspec.structs.replace(entry, checksum=join_checksums(checksums.get(number, [])))
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -413,10 +382,8 @@ class NumberedStoreJob(StoreJob[R, S]):
     """A store of units whose number is known in advance: an import, or a build of conversations.
 
     Args:
-        entry: format and options.
         title: name of the job in the plan.
         edges: boundary tokens of the documents, for the plan.
-        units: the units, in order (`units.number_units`).
         small_bytes: bytes of files below which starting processes would take longer than the work.
         processes: maximum number of processes; None: one per core, if the work is large enough.
         documents: number of documents, as far as headers declare it.
@@ -426,38 +393,23 @@ class NumberedStoreJob(StoreJob[R, S]):
     def __init__(
         self,
         *,
-        entry: ImportEntry,
         title: str,
         edges: str,
-        units: list[Unit],
         small_bytes: int,
         processes: int | None,
         documents: int | None = None,
         tokens: int | None = None,
         **common: Any,
     ) -> None:
-        super().__init__(entry=entry, **common)
-        self._title, self._edges, self._units = title, edges, units
+        super().__init__(**common)
+        self._title, self._edges = title, edges
         self._small_bytes, self.given_workers = small_bytes, processes
-        self.planned = len(units)
         self._documents, self._tokens = documents, tokens
 
     def receipt(self, result: Any) -> Receipt:
         """Receipt of a result."""
         assert isinstance(result, Receipt)
         return result
-
-    def identity(self) -> BuildIdentity:
-        """Values that must be equal to resume."""
-        imported = {**msgspec.to_builtins(self.entry), "units": len(self._units)}
-        boundary = {**msgspec.to_builtins(self.boundary), "import": imported}
-        inputs = digest_inputs(self.files)
-        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, inputs)
-
-    @property
-    def units(self) -> list[Unit]:
-        """All units, in order, of which only names are known."""
-        return self._units
 
     def workers(self, units: int) -> int:
         """Number of processes for this number of units; 0: this one."""
@@ -469,8 +421,8 @@ class NumberedStoreJob(StoreJob[R, S]):
     def announce(self, todo: Sequence[Unit], workers: int) -> None:
         """Report the plan."""
         planned = ImportPlanned(
-            units=len(self._units),
-            units_done=len(self._units) - len(todo),
+            units=len(self.units),
+            units_done=len(self.units) - len(todo),
             workers=workers,
             tokens=self._tokens,
             files=len(self.files),

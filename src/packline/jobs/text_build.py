@@ -18,7 +18,7 @@ from packline.encoders.special_tokens import Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher
-from packline.jobs.cut_inputs import COMPRESSION_GUESS, plan_units, target_bytes
+from packline.jobs.cut_inputs import expected_text, plan_units, target_bytes
 from packline.jobs.folder import StoreOpening
 from packline.jobs.job import Runner
 from packline.jobs.plan import Unit
@@ -83,7 +83,7 @@ class TextBuild(StoreOpening, msgspec.Struct, dict=True):
     @property
     def text_bytes(self) -> int:
         """Bytes of text, as far as known without reading it."""
-        return sum(file.size * (COMPRESSION_GUESS if _is_packed(file) else 1) for file in self.files)
+        return sum(map(expected_text, self.files))
 
     @property
     def dtype(self) -> str:
@@ -153,10 +153,6 @@ def load_encoder(build: TextBuild) -> Encoder:
         text_bytes=build.text_bytes,
         encodable=build.encodable,
     )
-
-
-def _is_packed(file: InputFile) -> bool:
-    return bool(file.compression) or file.format == "parquet"
 
 
 def room_of(build: TextBuild, engines: Iterable[EngineName], base: int) -> Room:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -323,8 +322,8 @@ class UnitRun:
 
     def take(self, batch: Batch) -> None:
         """Encode, write and count one batch."""
-        facts = judge(batch.texts, self._source, self._recipe, self._runner.special)
-        wanted = np.flatnonzero(facts.verdicts == KEEP)
+        verdicts, specials = judge(batch.texts, self._source, self._recipe, self._runner.special)
+        wanted = np.flatnonzero(verdicts == KEEP)
         room = self._unit.max_documents
         chosen = wanted if room is None else wanted[: room - self.ledger.documents]
         if len(chosen):
@@ -337,7 +336,7 @@ class UnitRun:
                 kept = kept.keep(np.arange(fitting))
                 ragged = Ragged(ragged.tokens[: ragged.offsets[fitting]], ragged.offsets[: fitting + 1])
             self._write(kept, ragged)
-            self.ledger.special_token_strings += int(facts.specials[chosen].sum())
+            self.ledger.special_token_strings += int(specials[chosen].sum())
             if kept.lost_ids:
                 self.ledger.add_lost_ids(int(np.isin(kept.positions, kept.lost_ids).sum()))
         end = len(batch)
@@ -348,7 +347,7 @@ class UnitRun:
             first = int(batch.positions[end])
             batch.rejects = [reject for reject in batch.rejects if reject.position < first]
             batch.filtered = [position for position in batch.filtered if position < first]
-        self._count(batch, facts.verdicts[:end])
+        self._count(batch, verdicts[:end])
 
     def _check_room(self, batch: Batch) -> None:
         """Check that the largest document, if large, fits into memory."""
@@ -451,14 +450,6 @@ VERDICTS = 5
 KEEP, EMPTY, TOO_SHORT, TOO_LONG, SPECIAL = range(VERDICTS)
 
 
-@dataclass(slots=True)
-class Facts:
-    """Verdicts on the documents of a batch, each int64 `[D]`."""
-
-    verdicts: np.ndarray
-    specials: np.ndarray
-
-
 def judge_text(texts: Texts, source: Source) -> np.ndarray:
     """Verdicts of a source's filters on texts, int64 `[D]`: `KEEP`, or the reason for leaving one out."""
     verdicts = np.full(len(texts), KEEP, np.int64)
@@ -471,12 +462,14 @@ def judge_text(texts: Texts, source: Source) -> np.ndarray:
     return verdicts
 
 
-def judge(texts: Texts, source: Source, recipe: Recipe, special: SpecialTokenCounter) -> Facts:
-    """Decide which documents to keep, with reasons for leaving out the others."""
+def judge(
+    texts: Texts, source: Source, recipe: Recipe, special: SpecialTokenCounter
+) -> tuple[np.ndarray, np.ndarray]:
+    """Verdicts on documents, and special-token strings in them, each int64 `[D]`."""
     verdicts, specials = judge_text(texts, source), special.count(texts)
     if recipe.special_tokens == "reject":
         verdicts[(verdicts == KEEP) & (specials > 0)] = SPECIAL
-    return Facts(verdicts, specials)
+    return verdicts, specials
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ computed again, and must be the same if any unit is committed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,14 +26,14 @@ from packline.encoders.special_tokens import SpecialTokenCounter
 from packline.errors import RecipeError, ResumeMismatch
 from packline.fingerprint import Hasher, shares_of
 from packline.jobs.engine import run_units
-from packline.jobs.folder import StoreFolder
+from packline.jobs.events import Note
 from packline.jobs.identity import digest_inputs
 from packline.jobs.job import Opening, ReportProgress, Runner
 from packline.jobs.machines import On, Slice
 from packline.jobs.plan import Unit
+from packline.jobs.store_job import StoreJob
 from packline.jobs.text_build import TextBuild
 from packline.jobs.text_unit import KEEP, judge, refusing_changes
-from packline.sources.files import InputFile
 from packline.sources.reader import read_span
 from packline.storage.publication import WORK
 from packline.store.manifest import to_json
@@ -46,91 +48,56 @@ class Settled(msgspec.Struct, frozen=True):
     states: str
 
 
-VAL_NOTE = "all inputs are read once to choose the validation documents"
-
-
-class Shares(msgspec.Struct, frozen=True):
-    """Result of a scan: the smallest shares of a unit's texts."""
-
-    shares: list[float]
-
-
 class TextScan(Opening, msgspec.Struct, frozen=True):
     """Settings of a scan of text."""
 
     build: TextBuild
+    count: int
+    """Number of validation documents."""
 
     def open(self) -> TextScanner:
-        """Runner of the units."""
-        return TextScanner(self.build)
+        return TextScanner(self.build, self.count)
 
 
-class TextScanner(Runner[Unit, Shares]):
+class TextScanner(Runner[Unit, list[float]]):
     """Finds the smallest shares among the documents that a build of text keeps."""
 
-    def __init__(self, build: TextBuild) -> None:
-        self._build = build
+    def __init__(self, build: TextBuild, count: int) -> None:
+        self._build, self._count = build, count
         self._special = SpecialTokenCounter(build.tokenizer.special_tokens)
 
-    def run(self, unit: Unit, report: ReportProgress) -> Iterator[Shares]:
+    def run(self, unit: Unit, report: ReportProgress) -> Iterator[list[float]]:
         """Read the spans of a unit; write nothing."""
         build, recipe = self._build, self._build.recipe
-        source = recipe.sources[unit.source]
-        assert isinstance(recipe.val_documents, int)
-        smallest = Smallest(recipe.val_documents)
+        source, found = recipe.sources[unit.source], list[float]()
         for span in unit.spans:
             file = build.files[span.file]
             with refusing_changes(file):
                 for batch in read_span(file, source, span, recipe.max_document_bytes, Hasher()):
-                    verdicts = judge(batch.texts, source, recipe, self._special).verdicts
+                    verdicts, _ = judge(batch.texts, source, recipe, self._special)
                     kept = (verdicts == KEEP).nonzero()[0]
-                    if len(kept):
-                        smallest.add(shares_of(batch.texts.take(kept).hashes(recipe.seed)).tolist())
-        yield Shares(smallest.shares)
+                    shares = shares_of(batch.texts.take(kept).hashes(recipe.seed))
+                    found = smallest([found, shares], self._count)
+        yield found
 
 
-def settle_text_share(
-    build: TextBuild, folder: StoreFolder, *, begun: bool, workers: int, on: On = "local"
-) -> float:
-    """Value of val_fraction that the `val_documents` of a build of text amounts to; see `settle_share`."""
-    sources = build.recipe.sources
-    units = [unit for unit in build.units if not sources[unit.source].split]
-    scan = TextScan(msgspec.structs.replace(build, units=[]))
-    return settle_share(folder, build.files, begun, scan, units, build.recipe.val_documents, workers, on)
+def smallest(parts: Iterable[Sequence[float] | np.ndarray], count: int) -> list[float]:
+    """Smallest `count + 1` shares, in order: one more, to detect a tie at the end; all if there are fewer.
 
-
-class Smallest:
-    """Smallest n of many shares, in bounded memory.
-
-    >>> found = Smallest(2)
-    >>> found.add([0.5, 0.1]), found.add([0.3, 0.2])
-    (None, None)
-    >>> found.shares
+    >>> smallest([[0.5, 0.1], [0.3, 0.2]], 2)
     [0.1, 0.2, 0.3]
     """
-
-    def __init__(self, count: int) -> None:
-        self._kept = count + 1  # one more, to detect a tie at the end
-        self._shares = np.empty(0)
-
-    def add(self, shares: Sequence[float]) -> None:
-        """Add more shares."""
-        joined = np.concatenate([self._shares, np.asarray(shares, np.float64)])
-        if len(joined) > self._kept:
-            joined = np.partition(joined, self._kept - 1)[: self._kept]
-        self._shares = joined
-
-    @property
-    def shares(self) -> list[float]:
-        """Smallest `count + 1` shares, or all if there are fewer, in order."""
-        return [float(share) for share in np.sort(self._shares)]
+    found = np.empty(0)
+    for part in parts:
+        found = np.sort(np.concatenate([found, np.asarray(part, np.float64)]))[: count + 1]
+    return list(found.tolist())
 
 
 def share_below(parts: Iterable[Sequence[float]], count: int) -> float:
     """Share below which there are `count` documents; fewer, if the limit falls among equal texts.
 
     Args:
-        parts: smallest `count + 1` shares of each part of the documents, or all if there are fewer.
+        parts: smallest shares of each part of the documents (`smallest`).
         count: number of documents wanted.
 
     Raises:
@@ -141,10 +108,7 @@ def share_below(parts: Iterable[Sequence[float]], count: int) -> float:
     >>> share_below([[0.1, 0.2], [0.2]], 2)
     0.2
     """
-    smallest = Smallest(count)
-    for part in parts:
-        smallest.add(part)
-    shares = smallest.shares
+    shares = smallest(parts, count)
     if len(shares) < count:
         raise RecipeError(
             f"val_documents is {count:,}: expected at most as many as there are documents to divide, "
@@ -156,40 +120,29 @@ def share_below(parts: Iterable[Sequence[float]], count: int) -> float:
     return last if among_equals else float(np.nextafter(last, 2.0))
 
 
-def settle_share(
-    folder: StoreFolder,
-    files: Sequence[InputFile],
-    begun: bool,
-    scan: Opening,
-    units: Sequence[Unit],
-    count: int | msgspec.UnsetType | None,
-    workers: int,
-    on: On = "local",
-) -> float:
+def settle_share(job: StoreJob[Any, Any], scan: Opening, units: Sequence[Unit], count: int) -> float:
     """Share of an earlier run of the same build, or newly computed.
 
     Args:
-        folder: folder of the build.
-        files: inputs of the build.
-        begun: True if units are committed.
-        scan: opens a runner of the units, whose results are `Shares`.
+        job: the build, which has begun.
+        scan: opens a runner of the units, whose results are their smallest shares.
         count: number of validation documents.
-        workers: number of processes; 0: this one.
-        on: where the units run.
 
     Raises:
         ResumeMismatch: inputs have changed, and with them the share that committed units were built with.
     """
-    states, storage = digest_inputs(files).states, folder.storage
-    earlier = _read_settled(folder)
+    job.tell(Note("all inputs are read once to choose the validation documents"))
+    states, storage = digest_inputs(job.files).states, job.folder.storage
+    earlier = None
+    with suppress(FileNotFoundError):
+        earlier = msgspec.json.decode(storage.read(RECORD), type=Settled)
     if earlier is not None and earlier.states == states:
         return earlier.share
-    found = run_units(scan, units, Shares, workers=workers, on="local" if isinstance(on, Slice) else on)
-    assert isinstance(count, int)
-    share = share_below((part.shares for part in found), count)
-    if begun and earlier is not None and earlier.share != share:
+    on: On = "local" if isinstance(job.on, Slice) else job.on
+    share = share_below(run_units(scan, units, list[float], workers=job.workers(len(units)), on=on), count)
+    if job.receipts and earlier is not None and earlier.share != share:
         raise ResumeMismatch(
-            f"{folder.place} was begun with another state of the inputs: expected the same validation "
+            f"{job.folder.place} was begun with another state of the inputs: expected the same validation "
             "documents, found others",
             hint="put the earlier files back to resume, or choose another --out",
         )
@@ -197,10 +150,3 @@ def settle_share(
         storage.delete([RECORD])
     storage.put_new(RECORD, to_json(Settled(share, states)))
     return share
-
-
-def _read_settled(folder: StoreFolder) -> Settled | None:
-    try:
-        return msgspec.json.decode(folder.storage.read(RECORD), type=Settled)
-    except FileNotFoundError:
-        return None

@@ -42,7 +42,7 @@ LEAVING_SECONDS = 10
 """Time to wait at the end of a job for a lock that processes of a lost node hold for a while."""
 PARTS = "parts"
 """Folder of the receipts of an export."""
-JOINED = "joined"
+JOINED, TMP = "joined", "tmp"
 COMMAND = "command.json"
 """File in the work folder with the command that resumes the build, for users; nothing depends on it."""
 SCRATCH = "PACKLINE_SCRATCH"
@@ -142,9 +142,8 @@ class WorkFolder(Publication, Generic[Identity]):
             with disk_errors(self.parent):
                 self.descriptor = self._take_lock(self.work / "lock")
                 if self.shared:
-                    self._joined = _join(self.work / JOINED)
-                    for name in ("tmp", "reuse"):
-                        _clear_ended(self.work / name)
+                    self._joined = lock_file(self.work / JOINED / process_name())
+                    _clear_ended(self.work / TMP)
         except OSError as error:
             if isinstance(error, PacklineError):
                 raise
@@ -161,17 +160,11 @@ class WorkFolder(Publication, Generic[Identity]):
         kind = fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX
         end = time.monotonic() + ENDING_SECONDS
         while True:
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+                descriptor = lock_file(path, kind)
             except FileNotFoundError:
                 continue  # another job has just ended and removed its folder
-            try:
-                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(descriptor)
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise StoreError(f"cannot lock {self.work}: {error.strerror}") from error
+            except BlockingIOError:
                 if time.monotonic() < end:
                     time.sleep(0.02)
                     continue
@@ -204,8 +197,7 @@ class WorkFolder(Publication, Generic[Identity]):
 
     def clear_unfinished(self) -> None:
         """Remove the unfinished files of processes that have ended; this one has the lock alone (`alone`)."""
-        for name in ("tmp", "reuse"):
-            shutil.rmtree(self.work / name, ignore_errors=True)
+        shutil.rmtree(self.work / TMP, ignore_errors=True)
 
     def leave(self) -> str:
         """Remove the work folder of a finished job, unless another process still has it open.
@@ -234,21 +226,16 @@ class WorkFolder(Publication, Generic[Identity]):
     @property
     def tmp(self) -> Path:
         """Folder for the unfinished files of this process, and of those forked from it."""
-        return self.own_folder("tmp")
-
-    def own_folder(self, name: str) -> Path:
-        """Folder in the work folder that this process alone writes into, and those forked from it."""
         self._own = self._own or process_name()
-        folder = self.work / name / self._own
+        folder = self.work / TMP / self._own
         if folder not in OWNED or not folder.exists():
-            (self.work / name).mkdir(parents=True, exist_ok=True)
             if (earlier := OWNED.pop(folder, -1)) >= 0:
                 os.close(earlier)
             try:
-                OWNED[folder] = _lock_file(folder.with_name(f"{folder.name}.lock"))
+                OWNED[folder] = lock_file(folder.with_name(f"{folder.name}.lock"))
             except BlockingIOError:  # a process of another container, whose host has the same name
                 self._own = f"{process_name()}-{os.urandom(4).hex()}"
-                return self.own_folder(name)
+                return self.tmp
             folder.mkdir(exist_ok=True)
         return folder
 
@@ -350,20 +337,22 @@ class WorkFolder(Publication, Generic[Identity]):
             self._joined = self.descriptor = -1
 
 
-def _join(folder: Path) -> int:
-    """Lock a file of this process, by which others see that it runs; its descriptor."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return _lock_file(folder / process_name())
+def lock_file(path: Path, kind: int = fcntl.LOCK_EX) -> int:
+    """Lock a file, which is created if it is missing; its descriptor.
 
-
-def _lock_file(path: Path) -> int:
-    """Lock a file of this process; its descriptor."""
+    Raises:
+        BlockingIOError: another process has locked it.
+        StoreError: it cannot be locked.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
         os.close(descriptor)
-        raise
+        if isinstance(error, BlockingIOError):
+            raise
+        raise StoreError(f"cannot lock {path}: {error.strerror}") from error
     return descriptor
 
 
@@ -381,18 +370,6 @@ def _clear_ended(folder: Path) -> None:
             lock.unlink(missing_ok=True)
 
 
-def hold_lock(work: Path) -> int:
-    """Take the lock of a work folder that the driver of the job shares; its descriptor.
-
-    Raises:
-        BlockingIOError: another job has taken it.
-    """
-    work.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    return descriptor
-
-
 def is_locked(lock: Path) -> bool:
     """True if a job holds a lock. Tried shared and briefly, so that readers do not block each other."""
     try:
@@ -401,11 +378,11 @@ def is_locked(lock: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
     except OSError as error:
         return error.errno in (errno.EAGAIN, errno.EACCES)
     finally:
         os.close(descriptor)
+    return False
 
 
 def sharing_processes(work: Path) -> list[str]:
