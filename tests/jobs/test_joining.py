@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from hypothesis import strategies as st
-from tests.jobs.test_folder import IDENTITY, receipt_of
+from tests.jobs.test_folder import IDENTITY, receipt_of, receipts_of
 from tests.laws.reference import Contents
 
 from packline.errors import ResumeMismatch, StoreBusy, StoreError
@@ -51,7 +51,7 @@ def test_processes_share_a_build_and_leave_each_other_alone(
                 StoreFolder(out).__enter__()
             for process in (one, two):  # a unit that is made twice
                 process.commit(receipt_of(process, "made-000001"))
-            assert list(two.read_receipts().receipts) == ["made-000001"]
+            assert list(receipts_of(two)) == ["made-000001"]
         assert one.alone() and is_running(out / WORK)
         one.admit_others()
     assert not is_running(out / WORK)

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +42,16 @@ from packline.jobs.resources import (
     count_workers,
     free_disk,
 )
-from packline.jobs.store_job import Part, StoreJob
+from packline.jobs.store_job import StoreJob
 from packline.jobs.text_build import TextBuild, prepare
 from packline.jobs.text_unit import BuildInfo, BuildResult, Built
 from packline.jobs.val_documents import TextScan, settle_share
 from packline.recipe import Recipe, RunOptions, is_limited
-from packline.sources.files import not_text_notes
+from packline.sources.files import InputFile, not_text_notes
 from packline.sources.piece_checksum import piece_checksum, stream_checksum
 from packline.sources.reader import Span, read_span
 from packline.store.ledger import totals_by_source
-from packline.store.manifest import InputPiece, Manifest, Receipt, split_warnings
+from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest, split_warnings
 from packline.store.naming import planned_name
 
 UNDECODED = (
@@ -168,13 +167,6 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         """Commit a unit without running it; False if that is not possible, or it crosses a limit."""
         return False
 
-    def parts(self, suspects: set[int]) -> Iterator[Part]:
-        """Parts of files that committed units have read, and files that were read slice by slice."""
-        yield from super().parts(suspects)
-        for unit in self.units:
-            if unit.slice_bytes and unit.spans[0].file in suspects and unit.name in self.streams:
-                yield unit.spans[0].file, partial(self._is_whole, unit, self.streams[unit.name].checksum)
-
     def unproven(self, suspects: set[int]) -> dict[str, int]:
         """Slices of files that were not read to their end, and units that a limit has ended."""
         found: dict[str, int] = {}
@@ -191,21 +183,16 @@ class BuildJob(StoreJob[BuildResult, Finished]):
                 found[name] = file
         return found
 
-    def checksum(self, receipt: Receipt, piece: InputPiece) -> str:
-        """Checksum of the bytes of a span's records: decoded too only if bytes alone have another."""
-        file = self.numbered[receipt.source, piece.file]
+    def checksum(self, file: InputFile, piece: InputPiece) -> str:
+        """Checksum of a piece as it is now; decoded too only if bytes alone have another."""
+        found = input_checksum(file, piece, self.recipe)
+        if found == piece.checksum or piece.stop == WHOLE_STREAM:
+            return found
         hasher, span = Hasher(), Span(file.index, piece.start, piece.stop)
         source, limit = self.recipe.sources[file.source], self.recipe.max_document_bytes
-        if (found := piece_checksum(file, source, span, limit)) == piece.checksum:
-            return found
         for _ in read_span(file, source, span, limit, hasher):
             pass
         return str(hasher.hexdigest())
-
-    def _is_whole(self, unit: Unit, checksum: str) -> bool:
-        """Read a file again to its end; True if it has this checksum."""
-        file, source = self.files[unit.spans[0].file], self.recipe.sources[unit.source]
-        return checksum == stream_checksum(file, source, self.recipe.max_document_bytes)
 
     def workers(self, units: int) -> int:
         """Number of processes; 0: this one."""
@@ -352,3 +339,11 @@ def refuse_limits(recipe: Recipe) -> None:
             f"{name} counts the documents of the whole build, and slices do not know of each other",
             hint="leave it out, or build on one machine",
         )
+
+
+def input_checksum(file: InputFile, piece: InputPiece, recipe: Recipe) -> str:
+    """Checksum of a piece of an input of text as it is now, without decoding documents where that may be."""
+    source, limit = recipe.sources[file.source], recipe.max_document_bytes
+    if piece.stop == WHOLE_STREAM:
+        return stream_checksum(file, source, limit)
+    return piece_checksum(file, source, Span(file.index, piece.start, piece.stop), limit)

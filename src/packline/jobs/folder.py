@@ -29,7 +29,7 @@ from packline.jobs.identity import BuildIdentity, input_differences, refuse_diff
 from packline.jobs.job import Opening
 from packline.jobs.partial import PARTIAL
 from packline.jobs.plan import PLAN, Unit, read_plan
-from packline.jobs.receipts import JOINED, CommittedReceipts
+from packline.jobs.receipts import JOINED
 from packline.jobs.work import WorkFolder, process_name
 from packline.recipe import recipe_difference
 from packline.sources.files import InputFile
@@ -89,14 +89,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
     def __init__(self, place: str | Path) -> None:
         super().__init__(str(place), BuildIdentity, BUILD_BEGUN, RECEIPTS, MANIFEST)
 
-    def exists(self) -> bool:
-        """True if a build has begun here, or is finished."""
-        return self.storage.facts(self._begun) is not None or self.is_complete()
-
-    def finished(self) -> Manifest | None:
-        """Manifest, if the store is complete."""
-        return read_published(self.place)
-
     def begin(
         self, identity: BuildIdentity, tokenizer_json: str, files: Sequence[InputFile] = ()
     ) -> BuildIdentity | None:
@@ -155,12 +147,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         """Units without a receipt, by one listing; a file that is committed slice by slice knows better."""
         there = set(self.receipt_names())
         return [unit for unit in units if unit.slice_bytes or unit.name not in there]
-
-    def read_receipts(self) -> CommittedReceipts:
-        """All receipts, of units and of streams."""
-        committed = CommittedReceipts(self.storage)
-        committed.refresh()
-        return committed
 
     def has_receipt(self, unit: str) -> bool:
         """True if a unit is committed."""

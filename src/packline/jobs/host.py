@@ -31,7 +31,7 @@ from typing import Any
 import msgspec
 
 from packline.errors import WorkerDied
-from packline.jobs.events import Failed, Progress, as_failed
+from packline.jobs.events import Failed, Progress, as_failed, revive
 from packline.jobs.executors import Committed, Committer, Done, Opened, Start, encode
 from packline.jobs.job import NeedsFreshProcess, Runner
 from packline.jobs.plan import Unit
@@ -86,7 +86,7 @@ class Host:
         while len(self._workers) < min(self._count, units):
             ours, theirs = FORK.Pipe()
             others = [self._driver, ours, *(worker.pipe for worker in self._workers)]
-            process = FORK.Process(target=_in_child, args=(others, theirs, self._runner), daemon=True)
+            process = FORK.Process(target=_work, args=(others, theirs, self._runner), daemon=True)
             process.start()
             theirs.close()
             self._workers.append(_Worker(process, ours))
@@ -132,11 +132,11 @@ class Host:
             worker.pipe.close()
             worker.process.join()
             return
+        if isinstance(event, Failed):
+            raise revive(event)
         if isinstance(event, Done):
             worker.units.pop(0)
         self._driver.send_bytes(encode(event))
-        if isinstance(event, Failed):
-            raise Reported
 
     def _refuse_end(self, worker: _Worker) -> None:
         worker.process.join()
@@ -159,21 +159,12 @@ class Host:
             worker.process.join()
 
 
-class Reported(Exception):
-    """An error that was sent to the driver already."""
-
-
-def _in_child(others: list[Connection], pipe: Connection, runner: Runner[Any, Any]) -> None:
-    """Close the connections of other processes, so that a pipe ends when its owner does."""
-    for other in others:
+def _work(others: list[Connection], pipe: Connection, runner: Runner[Any, Any]) -> None:
+    """Main loop of a worker."""
+    for other in others:  # a pipe ends when its owner does
         other.close()
     die_with_parent()
     ignore_signals()
-    _work(pipe, runner)
-
-
-def _work(pipe: Connection, runner: Runner[Any, Any]) -> None:
-    """Main loop of a worker."""
     keep_freed_memory()
     import pyarrow
 
@@ -259,8 +250,6 @@ def run_host(descriptor: int, parent: int, module: str) -> int:
         Host(driver, start, runner).serve()
     except (EOFError, ConnectionError):
         return 0  # the driver has closed, or is gone
-    except Reported:
-        return 1
     except BaseException as error:
         _trace()
         with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ import msgspec
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.jobs.events import Note, OnEvent, Planned
-from packline.jobs.folder import StoreFolder
+from packline.jobs.folder import StoreFolder, read_published
 from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences, refuse_differences
 from packline.jobs.resources import require_disk
 from packline.recipe import recipe_difference
@@ -123,7 +123,7 @@ class _Merge:
         """Link, check and publish."""
         folder = self._folder
         with folder:
-            if (found := folder.finished()) is not None:
+            if (found := read_published(folder.place)) is not None:
                 try:
                     self._refuse_other(found)
                 finally:

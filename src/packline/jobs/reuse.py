@@ -29,7 +29,7 @@ import msgspec
 
 from packline.encoders.special_tokens import Boundary
 from packline.errors import CorruptStore, RecipeError, StoreError
-from packline.jobs.build_job import BuildJob
+from packline.jobs.build_job import BuildJob, input_checksum
 from packline.jobs.events import Finished, Note, ReusePlanned, SourceReuse
 from packline.jobs.folder import files_of, names_of
 from packline.jobs.identity import (
@@ -45,8 +45,6 @@ from packline.jobs.text_build import TextBuild
 from packline.jobs.text_unit import check_unchanged
 from packline.recipe import is_limited
 from packline.sources.files import InputFile
-from packline.sources.piece_checksum import piece_checksum, stream_checksum
-from packline.sources.reader import Span
 from packline.storage.local import disk_errors, hash_file, share_file
 from packline.storage.places import is_remote
 from packline.store.files import LocalFiles, reading, stat_file
@@ -230,8 +228,8 @@ class Reuse:
             return CONTENT if resized else earlier.lacking
         if any(receipt.settings != checksum for receipt in found.receipts):
             return _named(setting_differences(before, settings)) or (CUTS if unit.slice_bytes else READ)
-        for file, span, piece in zip(files, unit.spans, found.pieces, strict=True):
-            if not self._is_unchanged(file) and self._checksum(file, span, piece) != piece.checksum:
+        for file, piece in zip(files, found.pieces, strict=True):
+            if not self._is_unchanged(file) and self._checksum(file, piece) != piece.checksum:
                 return CONTENT
         if not all(receipt.complete for receipt in found.receipts):
             return LIMITED
@@ -244,14 +242,12 @@ class Reuse:
         etag = etag_of(file)
         return bool(etag) and self._etags.get((self._names[file.source], file.name)) == etag
 
-    def _checksum(self, file: InputFile, span: Span, piece: InputPiece) -> str:
-        settings, limit = self._recipe.sources[file.source], self._recipe.max_document_bytes
+    def _checksum(self, file: InputFile, piece: InputPiece) -> str:
         if piece.stop == WHOLE_STREAM:
             self._read_bytes += file.size
-            found = stream_checksum(file, settings, limit)
-        else:
-            self._read_bytes += span.stop - span.start if file.format != "parquet" else 0
-            found = piece_checksum(file, settings, span, limit)
+        elif file.format != "parquet":
+            self._read_bytes += piece.stop - piece.start
+        found = input_checksum(file, piece, self._recipe)
         check_unchanged(file)
         return found
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -26,7 +25,7 @@ from packline.errors import PacklineError, ResumeMismatch, StoreError, Tokenizer
 from packline.fingerprint import seal_of
 from packline.jobs.document_order import DocumentOrder, units_left
 from packline.jobs.events import Comparing, ImportPlanned, Note, UnitDone
-from packline.jobs.folder import StoreFolder
+from packline.jobs.folder import StoreFolder, read_published
 from packline.jobs.identity import (
     BuildIdentity,
     digest_inputs,
@@ -50,6 +49,7 @@ from packline.storage.places import is_remote
 from packline.store.ledger import source_names
 from packline.store.manifest import (
     MANIFEST,
+    WHOLE_STREAM,
     ImportEntry,
     InputPiece,
     Manifest,
@@ -64,8 +64,6 @@ from packline.store.tables import TOKENIZER, InputEntry, Picked
 
 R = TypeVar("R")
 S = TypeVar("S")
-Part = tuple[int, Callable[[], bool]]
-"""Part of an input, by the number of the file: a function that is True if it is as it was read."""
 
 
 class StoreJob(Job[Unit, R, S]):
@@ -149,7 +147,7 @@ class StoreJob(Job[Unit, R, S]):
         A store without documents makes room for another.
         """
         folder = self.folder
-        if (manifest := folder.finished()) is None:
+        if (manifest := read_published(folder.place)) is None:
             return None
         differences = self._differences(manifest)
         if differences and not manifest.documents:
@@ -264,32 +262,31 @@ class StoreJob(Job[Unit, R, S]):
         Args:
             suspects: numbers of the files with other times.
         """
-        parts, changed = list(self.parts(suspects)), set()
-        size = sum(self.files[file].size for file in suspects)
-        for number, (file, is_same) in enumerate(parts):
-            self.tell(Comparing(len(suspects), size, number / len(parts)))
-            if file not in changed and not is_same():
-                changed.add(file)
+        read = self.pieces(self.receipts.values())
+        pieces = [(file, piece) for file, piece in read if file.index in suspects]
+        changed, size = set[int](), sum(self.files[file].size for file in suspects)
+        for number, (file, piece) in enumerate(pieces):
+            self.tell(Comparing(len(suspects), size, number / len(pieces)))
+            if file.index not in changed and self.checksum(file, piece) != piece.checksum:
+                changed.add(file.index)
         return changed
 
-    def parts(self, suspects: set[int]) -> Iterator[Part]:
-        """Parts of files that committed units have read."""
-        for receipt in self.receipts.values():
+    def pieces(self, receipts: Iterable[Receipt]) -> Iterator[tuple[InputFile, InputPiece]]:
+        """Pieces of inputs that units have read, and files that were read slice by slice."""
+        for receipt in receipts:
             for piece in receipt.inputs:
-                file = self.numbered[receipt.source, piece.file].index
-                if file in suspects:
-                    yield file, partial(self._is_same, receipt, piece)
+                yield self.numbered[receipt.source, piece.file], piece
+        for end in self.streams.values():
+            whole = InputPiece(end.file, 0, WHOLE_STREAM, end.checksum)
+            yield self.numbered[end.source, end.file], whole
+
+    def checksum(self, file: InputFile, piece: InputPiece) -> str:
+        """Checksum of a part of an input as it is now."""
+        return hash_range(file.path, piece.start, piece.stop)
 
     def unproven(self, suspects: set[int]) -> dict[str, int]:
         """Committed units that have read some of these files without a checksum: name and file."""
         return {}
-
-    def _is_same(self, receipt: Receipt, piece: InputPiece) -> bool:
-        return self.checksum(receipt, piece) == piece.checksum
-
-    def checksum(self, receipt: Receipt, piece: InputPiece) -> str:
-        """Checksum of a part of an input as it is now."""
-        return hash_range(self.numbered[receipt.source, piece.file].path, piece.start, piece.stop)
 
     def finish(self) -> S:
         """Publish the manifest; another process may publish the same."""
@@ -338,13 +335,8 @@ class StoreJob(Job[Unit, R, S]):
     def _inputs(self, receipts: Iterable[Receipt]) -> Iterator[InputEntry]:
         """Inputs for the manifest, with the checksums of the pieces that units have read."""
         checksums: dict[int, list[str]] = {}
-        for receipt in receipts:
-            for piece in receipt.inputs:
-                file = self.numbered[receipt.source, piece.file]
-                checksums.setdefault(file.index, []).append(piece.checksum)
-        for stream in self.streams.values():
-            file = self.numbered[stream.source, stream.file]
-            checksums.setdefault(file.index, []).append(stream.checksum)
+        for file, piece in self.pieces(receipts):
+            checksums.setdefault(file.index, []).append(piece.checksum)
         for file in self.files:
             found = join_checksums(checksums.get(file.index, []))
             source, format = self.sources[file.source], self._input_format
