@@ -32,7 +32,6 @@ from packline.jobs.identity import refuse_differences
 from packline.jobs.receipts import READERS
 from packline.jobs.work import PARTS, WorkFolder
 from packline.recipe import recipe_difference
-from packline.storage.local import disk_errors
 from packline.storage.publication import EXPORT_BEGUN, WORK
 from packline.store.files import FileEntry
 
@@ -112,15 +111,7 @@ class Staging(WorkFolder[ExportIdentity]):
         Raises:
             ResumeMismatch: the folder holds another export.
         """
-        if (earlier := self.identity()) is not None:
-            refuse_another(self.out, earlier, identity)
-        self.record_run()
-        with disk_errors(self.parent):
-            if self.alone():
-                self.clear_unfinished()
-                self.admit_others()
-            if earlier is None and (other := self.record_identity(identity)) is not None:
-                refuse_another(self.out, other, identity)
+        self.resume(identity, lambda earlier: refuse_another(self.out, earlier, identity))
         return self.kept(parts)
 
     def kept(self, parts: Sequence[ExportPart]) -> dict[str, PartReceipt]:

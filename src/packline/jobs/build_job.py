@@ -145,10 +145,9 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         self.given_workers, self.given_memory = options.workers, options.memory_bytes
         self._started = started
         self._info: BuildInfo | None = None
-        self._first_encode = self._first_progress = 0.0
-        self._peak = self._run_bytes = 0
-        self._engine_bytes: dict[float, dict[str, int]] = {}
-        self._undecoded: dict[float, int] = {}
+        self._first_progress, self._run_bytes = 0.0, 0
+        self._last: dict[float, Built] = {}
+        """Last result of each process, by the time when it began to encode."""
 
     def begin(self) -> Finished | None:
         if (summary := super().begin()) is not None:
@@ -275,7 +274,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         if isinstance(result, Built):
             receipt = result.receipt
             self.committed.add(receipt.unit, receipt)
-            self._measure(result)
+            self._last[result.first_encode] = result
             if self._count.add(receipt.unit):
                 self.tell(UnitsKnown(self._count.total, self._count.is_exact))
             self.tell(UnitDone(receipt.unit, receipt.ledger.documents, receipt.ledger.tokens, result.rates))
@@ -285,13 +284,6 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             self.tell(UnitsKnown(self._count.total, self._count.is_exact))
         self.publisher.publish_when_due()
 
-    def _measure(self, result: Built) -> None:
-        first = result.first_encode
-        self._first_encode = min(self._first_encode or first, first)
-        self._peak = max(self._peak, result.peak_rss_bytes)
-        self._engine_bytes[first] = result.engine_bytes
-        self._undecoded[first] = result.undecoded
-
     def round_trip(self) -> RoundTrip:
         """Exactness with which ids of the tokenizer decode to the text."""
         assert self._info is not None
@@ -299,13 +291,13 @@ class BuildJob(StoreJob[BuildResult, Finished]):
 
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> Finished:
         """Summary of the build."""
-        if undecoded := sum(self._undecoded.values()):
+        last, engine_bytes = self._last.values(), Counter[str]()
+        if undecoded := sum(one.undecoded for one in last):
             self.tell(Note(UNDECODED.format(undecoded)))
-        engine_bytes = Counter[str]()
-        for counts in self._engine_bytes.values():
-            engine_bytes.update(counts)
+        for one in last:
+            engine_bytes.update(one.engine_bytes)
         # Clocks of other machines are not comparable with this one's.
-        first = self._first_progress if self.is_shared else self._first_encode
+        first = self._first_progress if self.is_shared else min(self._last, default=0.0)
         finished = Finished(
             manifest.ledger,
             manifest.sources,
@@ -317,7 +309,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             max(first - self._started, 0.0) if first else 0.0,
             0.0 if self._info is None else self._info.load_seconds,
             self._run_bytes,
-            self._peak,
+            max((one.peak_rss_bytes for one in last), default=0),
             dict(engine_bytes),
             nothing_to_do,
             split_warnings(manifest),

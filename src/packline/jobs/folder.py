@@ -100,21 +100,16 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         Returns:
             Identity of the earlier run, or None for a new build.
         """
+
+        def refuse(earlier: BuildIdentity) -> None:
+            self._refuse_another(earlier, identity, files)
+
+        earlier = self.resume(identity, refuse, self._drop_uncommitted)
         with disk_errors(self.parent):
-            if (earlier := self.identity()) is not None:  # before anything is written
-                self._refuse_another(earlier, identity, files)
-            self.record_run()
-            if earlier is None and (earlier := self.record_identity(identity)) is not None:
-                self._refuse_another(earlier, identity, files)
             if self.storage.facts(TOKENIZER_FILE) is None:
                 self.storage.put_new(TOKENIZER_FILE, tokenizer_json.encode())
             if self.local is not None:
                 (self.path / RECEIPTS).mkdir(exist_ok=True)
-            if self.alone():
-                self.clear_unfinished()
-                if self.local is not None:
-                    self._drop_uncommitted()
-                self.admit_others()
         return earlier
 
     def _refuse_another(self, old: BuildIdentity, new: BuildIdentity, files: Sequence[InputFile]) -> None:
@@ -138,6 +133,8 @@ class StoreFolder(WorkFolder[BuildIdentity]):
 
     def _drop_uncommitted(self) -> None:
         """Delete files of units without a receipt from a local folder; no other process may run the job."""
+        if self.local is None:
+            return
         self._delete_others(set(self.receipt_names()))
         self.storage.delete([SHARDS, INPUTS, UNITS])
         for path in (self.path / RECEIPTS).glob(".*.tmp"):

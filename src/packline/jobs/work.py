@@ -23,6 +23,7 @@ import os
 import shutil
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -195,10 +196,6 @@ class WorkFolder(Publication, Generic[Identity]):
         """Let the processes of this job on other nodes hold the lock too, but no other driver."""
         fcntl.flock(self.descriptor, fcntl.LOCK_SH)
 
-    def clear_unfinished(self) -> None:
-        """Remove the unfinished files of processes that have ended; this one has the lock alone (`alone`)."""
-        shutil.rmtree(self.work / TMP, ignore_errors=True)
-
     def leave(self) -> str:
         """Remove the work folder of a finished job, unless another process still has it open.
 
@@ -255,14 +252,45 @@ class WorkFolder(Publication, Generic[Identity]):
             raise StoreError(f"{self.place} is not a local folder", hint="choose a local --out for this")
         return self.local
 
-    def record_run(self) -> None:
+    def resume(
+        self,
+        identity: Identity,
+        refuse: Callable[[Identity], None],
+        clear: Callable[[], None] = lambda: None,
+    ) -> Identity | None:
+        """Begin the job, or resume it: remove what processes that have ended left unfinished.
+
+        Args:
+            refuse: called with the identity of the job that was begun here; raises if it is another.
+            clear: called if no other process runs the job.
+
+        Returns:
+            Identity of the earlier run, or None for a new job.
+        """
+        with disk_errors(self.parent):
+            if (earlier := self.identity()) is not None:  # before anything is written
+                refuse(earlier)
+            if self.local is None:
+                self._record_run()
+            if earlier is None:
+                try:
+                    self.storage.put_new(self._begun, to_json(identity))
+                except StoreError:
+                    if (earlier := self.identity()) is None:
+                        raise
+                    refuse(earlier)  # of a process that was first
+            if self.alone():
+                shutil.rmtree(self.work / TMP, ignore_errors=True)
+                clear()
+                self.admit_others()
+        return earlier
+
+    def _record_run(self) -> None:
         """Check that an object store keeps to conditions, and record that this process runs the job.
 
         Raises:
             StoreError: the store ignores conditions.
         """
-        if self.local is not None:
-            return
         from packline.jobs.run_records import RunNote
         from packline.storage.objects import probe
 
@@ -274,18 +302,13 @@ class WorkFolder(Publication, Generic[Identity]):
             )
         self._run = RunNote(self.storage)
 
-    def end_run(self) -> None:
+    def _end_run(self) -> None:
         """Record that this process no longer runs the job; nothing is left of one that is published."""
-        if self._run is not None:
-            run, self._run = self._run, None
+        run, self._run = self._run, None
+        if run is not None:
             run.end()
-            if self.is_complete():
-                self.clear_records()
-
-    def clear_records(self) -> None:
-        """Delete the records of a published result from an object store, also those of a killed run."""
-        self.end_run()
-        self.storage.delete([one.name for one in self.storage.walk(WORK)])
+        if self.is_complete():
+            self.storage.delete([one.name for one in self.storage.walk(WORK)])
 
     def clean(self) -> str:
         """Remove the records and the work folder of a complete result, unless another process has it open.
@@ -296,7 +319,7 @@ class WorkFolder(Publication, Generic[Identity]):
         if not self.is_complete():
             return ""
         if self.local is None:
-            self.clear_records()
+            self._end_run()
         return self.leave()
 
     def identity(self) -> Identity | None:
@@ -305,16 +328,6 @@ class WorkFolder(Publication, Generic[Identity]):
             return msgspec.json.decode(self.storage.read(self._begun), type=self._kind)
         except FileNotFoundError:
             return None
-
-    def record_identity(self, identity: Identity) -> Identity | None:
-        """Record the identity; that of another job, if its process was first."""
-        try:
-            self.storage.put_new(self._begun, to_json(identity))
-        except StoreError:
-            if (other := self.identity()) is None:
-                raise
-            return other
-        return None
 
     def receipt_names(self) -> list[str]:
         """Names of the committed receipts."""
@@ -328,7 +341,8 @@ class WorkFolder(Publication, Generic[Identity]):
     def close(self) -> None:
         """Release the lock."""
         try:
-            self.end_run()
+            if self._run is not None:
+                self._end_run()
         finally:
             ours = [OWNED.pop(folder) for folder in list(OWNED) if folder.is_relative_to(self.work)]
             for descriptor in (self._joined, self.descriptor, *ours):
