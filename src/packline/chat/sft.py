@@ -101,7 +101,7 @@ def _pinned(request: SftRequest) -> SftRequest:
 class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
     """One build; made, it has inspected tokenizer, template and files."""
 
-    result = Receipt
+    result, small_bytes = Receipt, SMALL_BYTES
 
     def __init__(self, request: SftRequest) -> None:
         self._started = time.monotonic()
@@ -141,12 +141,10 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
             tokenizer=tokenizer,
             boundary=boundary,
             files=files,
-            title=f"{FORMAT} by {_scheme_name(self._options)}",
-            edges="eod" if boundary.bos is None else "both",
             units=number_units(recipe, [files[part.file].source for part in self._parts]),
-            small_bytes=SMALL_BYTES,
-            processes=request.workers,
         )
+        self.title, self.given_workers = f"{FORMAT} by {_scheme_name(self._options)}", request.workers
+        self.edges = "eod" if boundary.bos is None else "both"
 
     def finished(self) -> Imported | None:
         """Report a doubt about the template, and look for the store."""

@@ -284,7 +284,7 @@ def plan_import(request: ImportRequest, on_event: OnEvent) -> None:
 class _Import(NumberedStoreJob[ImportedUnit, Imported]):
     """One import; made, it has inspected the data set."""
 
-    result = ImportedUnit
+    result, small_bytes = ImportedUnit, SMALL_BYTES
 
     def __init__(self, request: ImportRequest) -> None:
         self._request = request
@@ -333,14 +333,10 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
             boundary=data.boundary,
             files=files,
             input_format=data.format.name,
-            title=data.format.name,
-            edges=reader.edges,
             units=number_units(recipe, [0] * len(self._parts)),
-            small_bytes=SMALL_BYTES,
-            processes=request.workers,
-            documents=reader.documents,
-            tokens=reader.tokens,
         )
+        self.title, self.edges, self.given_workers = data.format.name, reader.edges, request.workers
+        self.documents, self.tokens = reader.documents, reader.tokens
         _ = data.policy  # raises for edges that the boundary tokens cannot make
         self._unfinished = 0
 

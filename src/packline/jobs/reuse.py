@@ -49,7 +49,7 @@ from packline.storage.local import disk_errors, hash_file, share_file
 from packline.storage.places import is_remote
 from packline.store.files import LocalFiles, reading, stat_file
 from packline.store.ledger import source_names
-from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest, Receipt, StreamReceipt
+from packline.store.manifest import WHOLE_STREAM, InputPiece, Receipt, StreamReceipt
 from packline.store.manifest_check import read_manifest
 from packline.store.naming import STREAM, parse_unit
 
@@ -82,76 +82,6 @@ Match = tuple[Unit, EarlierUnit]
 """A planned unit, or file that is committed slice by slice, and that of the earlier store."""
 
 
-class EarlierStore:
-    """A store that units are taken from.
-
-    Raises:
-        StoreNotFound: there is no finished store.
-        StoreError: it has no units of text.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.manifest: Manifest = read_manifest(path)
-        if self.manifest.imported:
-            raise StoreError(
-                f"{path} is a store of imported tokens or of conversations: expected one built from text",
-                hint="build without --reuse",
-            )
-        self.names = source_names(self.manifest.recipe)
-        self.damaged: list[str] = []
-        """Receipts that cannot be used, with the reasons."""
-
-    @cached_property
-    def sizes(self) -> dict[tuple[str, str], int]:
-        """Bytes of each input, by the names of source and file."""
-        return {(entry.source, entry.name): entry.bytes for entry in self.manifest.inputs}
-
-    @property
-    def lacking(self) -> str:
-        """Reason for a unit that the store does not have, although it has all its files."""
-        if is_limited(self.manifest.recipe):
-            return LIMITED
-        return DAMAGED if self.damaged else CUTS
-
-    def settings(self, source: str) -> dict[str, Any]:
-        """Settings of the units of a source."""
-        manifest, entry = self.manifest, self.manifest.tokenizer
-        boundary = Boundary(entry.eod_id, entry.eod, entry.bos_id, entry.bos)
-        number = self.names.index(source)
-        return unit_settings(manifest.recipe, number, entry.fingerprint, boundary, manifest.packline)
-
-    @cached_property
-    def units(self) -> dict[tuple[str, Pieces], EarlierUnit]:
-        """Units by the names of their source and their pieces of files; of a stream by the whole file."""
-        units: dict[str, Receipt] = {}
-        streams: dict[str, StreamReceipt] = {}
-        for unit in self.manifest.units:
-            name, entry = unit.unit, unit.receipt
-            try:
-                data = LocalFiles(self.path).read(entry)
-                with reading(self.path / entry.name):
-                    if name.endswith(STREAM):
-                        streams[name.removesuffix(STREAM)] = msgspec.json.decode(data, type=StreamReceipt)
-                    else:
-                        units[name] = msgspec.json.decode(data, type=Receipt)
-            except CorruptStore as error:
-                self.damaged.append(error.message)
-        found = [EarlierUnit([receipt], receipt.inputs) for receipt in units.values() if receipt.inputs]
-        for name, end in streams.items():
-            slices = [units.get(f"{name}-{number:06d}") for number in range(end.units)]
-            whole = (InputPiece(end.file, 0, WHOLE_STREAM, end.checksum),)
-            if None not in slices:
-                found.append(EarlierUnit([one for one in slices if one is not None], whole, end))
-        return {
-            (
-                (one.stream or one.receipts[0]).source,
-                tuple((piece.file, piece.start, piece.stop) for piece in one.pieces),
-            ): one
-            for one in found
-        }
-
-
 class Reuse:
     """Comparison of a build with an earlier store, unit by unit.
 
@@ -174,13 +104,22 @@ class Reuse:
             )
         if out.exists() and Path(path).exists() and os.path.samefile(path, out):
             raise StoreError(f"{path} is the output itself", hint="choose another --out")
-        self.earlier = EarlierStore(Path(path))
+        self.path = Path(path)
+        self._manifest = manifest = read_manifest(self.path)
+        if manifest.imported:
+            raise StoreError(
+                f"{path} is a store of imported tokens or of conversations: expected one built from text",
+                hint="build without --reuse",
+            )
+        self._damaged: list[str] = []
+        """Receipts that cannot be used, with the reasons."""
         self._recipe, self._files, self._names = recipe, work.files, work.names
         self._settings = [
             unit_settings(recipe, number, work.tokenizer.fingerprint, work.boundary)
             for number in range(len(work.names))
         ]
-        self._etags = read_etags(self.earlier.manifest.checksum)
+        self._earlier_names = source_names(manifest.recipe)
+        self._etags = read_etags(manifest.checksum)
         self._read_bytes = 0
 
     def plan(self, units: Sequence[Unit], *, strict: bool) -> tuple[list[Match], ReusePlanned]:
@@ -202,30 +141,69 @@ class Reuse:
             source.text_bytes += unit.text_bytes
         for source in sources.values():
             source.run = dict(sorted(source.run.items(), key=lambda item: -item[1]))
-        store, damaged = str(self.earlier.path), self.earlier.damaged
-        return matches, ReusePlanned(store, list(sources.values()), self._read_bytes, damaged)
+        planned = ReusePlanned(str(self.path), list(sources.values()), self._read_bytes, self._damaged)
+        return matches, planned
+
+    @cached_property
+    def _sizes(self) -> dict[tuple[str, str], int]:
+        """Bytes of each input, by the names of source and file."""
+        return {(entry.source, entry.name): entry.bytes for entry in self._manifest.inputs}
+
+    def _earlier_settings(self, source: str) -> dict[str, Any]:
+        """Settings of the units of a source of the earlier store."""
+        manifest, entry = self._manifest, self._manifest.tokenizer
+        boundary = Boundary(entry.eod_id, entry.eod, entry.bos_id, entry.bos)
+        number = self._earlier_names.index(source)
+        return unit_settings(manifest.recipe, number, entry.fingerprint, boundary, manifest.packline)
+
+    @cached_property
+    def _earlier(self) -> dict[tuple[str, Pieces], EarlierUnit]:
+        """Units of the earlier store, by source and pieces of files; of a stream by the whole file."""
+        units: dict[str, Receipt] = {}
+        streams: dict[str, StreamReceipt] = {}
+        for unit in self._manifest.units:
+            name, entry = unit.unit, unit.receipt
+            try:
+                data = LocalFiles(self.path).read(entry)
+                with reading(self.path / entry.name):
+                    if name.endswith(STREAM):
+                        streams[name.removesuffix(STREAM)] = msgspec.json.decode(data, type=StreamReceipt)
+                    else:
+                        units[name] = msgspec.json.decode(data, type=Receipt)
+            except CorruptStore as error:
+                self._damaged.append(error.message)
+        found: dict[tuple[str, Pieces], EarlierUnit] = {}
+        for receipt in units.values():
+            if pieces := tuple((piece.file, piece.start, piece.stop) for piece in receipt.inputs):
+                found[receipt.source, pieces] = EarlierUnit([receipt], receipt.inputs)
+        for name, end in streams.items():
+            slices = [units[one] for n in range(end.units) if (one := f"{name}-{n:06d}") in units]
+            whole = InputPiece(end.file, 0, WHOLE_STREAM, end.checksum)
+            if len(slices) == end.units:
+                found[end.source, ((end.file, 0, WHOLE_STREAM),)] = EarlierUnit(slices, (whole,), end)
+        return found
 
     def _equal(self, unit: Unit, *, strict: bool) -> EarlierUnit | str:
         """The same unit of the earlier store, or one line with the reason why there is none."""
-        earlier, source = self.earlier, self._names[unit.source]
+        source, limited = self._names[unit.source], is_limited(self._manifest.recipe)
         files = [self._files[span.file] for span in unit.spans]
-        if source not in earlier.names:
+        if source not in self._earlier_names:
             return NEW_SOURCE
-        if any((source, file.name) not in earlier.sizes for file in files):
+        if any((source, file.name) not in self._sizes for file in files):
             return NEW_FILE
         pieces = tuple(
             (file.name, span.start, span.stop) for file, span in zip(files, unit.spans, strict=True)
         )
         if unit.slice_bytes:
             pieces = ((files[0].name, 0, WHOLE_STREAM),)
-        found = earlier.units.get((source, pieces))
-        settings, before = self._settings[unit.source], earlier.settings(source)
+        found = self._earlier.get((source, pieces))
+        settings, before = self._settings[unit.source], self._earlier_settings(source)
         checksum = settings_checksum(settings, files, unit.slice_bytes)
         if found is None:
             if settings_checksum(before, files, unit.slice_bytes) != checksum:
                 return _named(setting_differences(before, settings))
-            resized = any(earlier.sizes[source, file.name] != file.size for file in files)
-            return CONTENT if resized else earlier.lacking
+            resized = any(self._sizes[source, file.name] != file.size for file in files)
+            return CONTENT if resized else LIMITED if limited else DAMAGED if self._damaged else CUTS
         if any(receipt.settings != checksum for receipt in found.receipts):
             return _named(setting_differences(before, settings)) or (CUTS if unit.slice_bytes else READ)
         for file, piece in zip(files, found.pieces, strict=True):
@@ -284,7 +262,7 @@ class ReusingBuild(BuildJob):
 
     def _take_over(self, matches: Iterable[Match]) -> None:
         """Commit units of the earlier store; those whose files cannot be used are named, and are run."""
-        earlier, problems = self._reuse.earlier.path, list[str]()
+        earlier, problems = self._reuse.path, list[str]()
         have = set(self.folder.receipt_names())
         with disk_errors(self.folder.parent):
             origin = self.folder.tmp / "reuse"

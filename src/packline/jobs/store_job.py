@@ -371,32 +371,17 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 class NumberedStoreJob(StoreJob[R, S]):
-    """A store of units whose number is known in advance: an import, or a build of conversations.
+    """A store of units whose number is known in advance: an import, or a build of conversations."""
 
-    Args:
-        title: name of the job in the plan.
-        edges: boundary tokens of the documents, for the plan.
-        small_bytes: bytes of files below which starting processes would take longer than the work.
-        processes: maximum number of processes; None: one per core, if the work is large enough.
-        documents: number of documents, as far as headers declare it.
-        tokens: number of tokens, as far as headers declare it.
-    """
-
-    def __init__(
-        self,
-        *,
-        title: str,
-        edges: str,
-        small_bytes: int,
-        processes: int | None,
-        documents: int | None = None,
-        tokens: int | None = None,
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        self._title, self._edges = title, edges
-        self._small_bytes, self.given_workers = small_bytes, processes
-        self._documents, self._tokens = documents, tokens
+    title: str
+    """Name of the job in the plan."""
+    edges: str
+    """Boundary tokens of the documents, for the plan."""
+    small_bytes: int
+    """Bytes of files below which starting processes would take longer than the work."""
+    documents: int | None = None
+    tokens: int | None = None
+    """Number of documents and of tokens, as far as headers declare it."""
 
     def receipt(self, result: Any) -> Receipt:
         """Receipt of a result."""
@@ -407,7 +392,7 @@ class NumberedStoreJob(StoreJob[R, S]):
         """Number of processes for this number of units; 0: this one."""
         if self.given_workers is not None:
             return self.given_workers
-        small = sum(file.size for file in self.files) < self._small_bytes
+        small = sum(file.size for file in self.files) < self.small_bytes
         return 0 if small or units < 2 else min(usable_cores(), units)
 
     def announce(self, todo: Sequence[Unit], workers: int) -> None:
@@ -416,17 +401,17 @@ class NumberedStoreJob(StoreJob[R, S]):
             units=len(self.units),
             units_done=len(self.units) - len(todo),
             workers=workers,
-            tokens=self._tokens,
+            tokens=self.tokens,
             files=len(self.files),
             tokenizer=self.tokenizer.name,
             vocab_size=self.tokenizer.vocab_size,
             eod=self.boundary.eod,
             eod_id=self.boundary.eod_id,
             dtype=self.dtype,
-            format=self._title,
+            format=self.title,
             bytes=sum(file.size for file in self.files),
-            documents=self._documents,
-            edges=self._edges,
+            documents=self.documents,
+            edges=self.edges,
         )
         self.tell(planned)
         self._refuse()
@@ -439,7 +424,7 @@ class NumberedStoreJob(StoreJob[R, S]):
             TokenizerError: the reference library cannot read the tokenizer.
         """
         done = sum(receipt.ledger.tokens for receipt in self.receipts.values())
-        left = 0 if self.folder.local is None else max((self._tokens or 0) - done, 0)
+        left = 0 if self.folder.local is None else max((self.tokens or 0) - done, 0)
         require_disk(self.folder.parent, left * dtype_for(self.tokenizer.vocab_size).itemsize, "the store")
         try:
             self._round_trip = plain_round_trip(self.tokenizer)

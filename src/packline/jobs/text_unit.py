@@ -482,13 +482,10 @@ def refusing_changes(file: InputFile) -> Iterator[None]:
     """
     try:
         yield
-    except GeneratorExit:
-        raise
-    except PacklineError:
+    except (PacklineError, OSError, EOFError) as error:
         check_unchanged(file)
-        raise
-    except (OSError, EOFError) as error:
-        check_unchanged(file)
+        if isinstance(error, PacklineError):
+            raise
         raise InputError(
             f"cannot read {file.path} any more: {error}",
             hint="what is committed is kept: run the same command again once it can be read",
