@@ -85,10 +85,6 @@ class _Part:
         self.files, self.place = files, files.place
         self.manifest = read_manifest(files)
 
-    def has(self, name: str) -> bool:
-        """True if the store lists a file."""
-        return any(entry.name == name for entry in self.manifest.files())
-
     def refuse_changed(self) -> None:
         """Refuse a store that is not the one that was read."""
         try:
@@ -138,9 +134,12 @@ class _Merge:
             with disk_errors(folder.path):
                 (folder.path / REJECTS).mkdir(exist_ok=True)
                 for entry in tokenizer.manifest.tokenizer_files:
-                    self._share(tokenizer, entry)
+                    folder.storage.put_new(entry.name, tokenizer.files.read(entry))
+                have = set(folder.receipt_names())
                 for part in self._parts:
                     for unit in units_of(part.manifest):
+                        if unit.name in have:
+                            continue
                         for entry in unit.files:
                             self._share(part, entry)
                         if unit.receipt is not None:
@@ -191,27 +190,14 @@ class _Merge:
 
     def _share(self, part: _Part, entry: FileEntry) -> None:
         """Link or copy a file of a store, and check its size."""
-        source, target = part.files.path(entry.name), f"{self._folder.path}{os.sep}{entry.name}"
-        try:  # almost all files: two system calls
-            os.link(source, target)
+        name, target = part.files.path(entry.name), self._folder.path / entry.name
+        with contextlib.suppress(OSError):  # almost all files: two system calls
+            os.link(name, target)
             found = os.lstat(target)
-        except OSError:
-            self._share_slowly(part, entry)
-            return
-        if found.st_size == entry.bytes and stat.S_ISREG(found.st_mode):
-            self._linked += entry.bytes
-            return
-        os.unlink(target)
-        self._share_slowly(part, entry)
-
-    def _share_slowly(self, part: _Part, entry: FileEntry) -> None:
-        """Share a file that is there already, is damaged, is itself a link, or cannot be linked."""
-        target = self._folder.path / entry.name
-        with contextlib.suppress(FileNotFoundError):
-            kept = os.lstat(target)  # of a unit that an earlier run committed, or the tokenizer
-            if kept.st_size == entry.bytes and stat.S_ISREG(kept.st_mode):
+            if found.st_size == entry.bytes and stat.S_ISREG(found.st_mode):
+                self._linked += entry.bytes
                 return
-            target.unlink()
+            os.unlink(target)
         source = part.files.local(entry)
         _check_size(source, entry, os.stat(source))
         try:
@@ -260,7 +246,10 @@ class _Merge:
             check_file(folder, entry, findings)
         if findings.problems:
             problem = findings.problems[0]
-            names = ", ".join(str(part.place) for part in self._parts if part.has(problem.file))
+            parts = (
+                part for part in self._parts if problem.file in {one.name for one in part.manifest.files()}
+            )
+            names = ", ".join(str(part.place) for part in parts)
             raise CorruptStore(f"{names}: {problem}", hint=HINT)
 
     def _clean(self) -> None:
