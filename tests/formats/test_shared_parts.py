@@ -30,12 +30,12 @@ def test_a_process_that_is_killed_leaves_the_files_of_another(
     format = get_format(name)
     options, choice = convert_options(format, {}), ExportChoice()
     given: dict[str, object] = {"format": name, "options": {}, "link": link}
-    settings = PartSettings(**given, source=str(store.path), choice=choice, out=str(tmp_path / "out"))  # type: ignore[arg-type]
+    out = str(tmp_path / "out")
+    settings = PartSettings(**given, source=str(store.path), choice=choice, out=out, shared=True)  # type: ignore[arg-type]
     parts = format.plan(format.view(str(store.path), choice, options), options).parts
     with Staging(tmp_path / "out") as staging:
         staging.begin(ExportIdentity(**given, source={}, settings={}), parts)  # type: ignore[arg-type]
         one, two = ExportRunner(settings), ExportRunner(settings)
-        one.is_shared = two.is_shared = True
         two._staging._own = "another"
         units = [PartUnit(name=part.name, number=number, part=part) for number, part in enumerate(parts)]
         for unit in units:

@@ -76,6 +76,8 @@ class PartSettings(Opening, msgspec.Struct, kw_only=True, dict=True):
     choice: ExportChoice
     out: str
     link: Link
+    shared: bool = False
+    """True if other processes may write parts at the same time."""
 
     def open(self) -> ExportRunner:
         """Open a view of the source; the first runner in the driver has the one that is open."""
@@ -100,11 +102,11 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
         self._format = format = get_format(settings.format)
         self._options = options = convert_options(format, settings.options)
         self._view = view or _open_view(format, settings.source, settings.choice, options)
-        self._staging, self._link = Staging(settings.out), settings.link
+        self._staging, self._settings = Staging(settings.out), settings
 
     def run(self, unit: PartUnit, report: ReportProgress) -> Iterator[PartReceipt]:
         """Write the files of a part, in a folder of this process."""
-        target = Target(self._staging.tmp, link=self._link, on_progress=report)
+        target = Target(self._staging.tmp, link=self._settings.link, on_progress=report)
         format, view = self._format, self._view
         if isinstance(view, RowSplits):
             facts = view.write(format, unit.part, target, self._options)
@@ -114,7 +116,7 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
 
     def commit(self, unit: PartUnit, result: PartReceipt) -> None:
         """Give the files their names, and record that they are durable."""
-        self._staging.commit(unit.number, result, shared=self.is_shared)
+        self._staging.commit(unit.number, result, shared=self._settings.shared)
 
 
 SMALL = 64 << 20
@@ -310,6 +312,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
 
     def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> PartSettings:
         """Settings of the parts."""
+        self._settings.shared = self.is_shared
         return self._settings
 
     def take(self, name: str, result: PartReceipt) -> None:

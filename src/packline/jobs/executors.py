@@ -56,14 +56,12 @@ class Start(msgspec.Struct, frozen=True):
     workers: int
     if_died: str
     """Hint for a process that ended unexpectedly."""
-    is_shared: bool = False
-    """True if other processes run units of the same job."""
 
     @classmethod
     def of(cls, job: Job[Any, Any, Any], opening: Opening, workers: int) -> Start:
         """First message for a job."""
         kind = type(opening)
-        return cls(kind.__module__, kind.__qualname__, encode(opening), workers, job.if_died, job.is_shared)
+        return cls(kind.__module__, kind.__qualname__, encode(opening), workers, job.if_died)
 
     def settings(self) -> Opening:
         """Settings of the job."""
@@ -239,7 +237,6 @@ class Serial:
         if self._runner is None:
             assert self._job is not None
             self._runner = self._job.opening().open()
-            self._runner.is_shared = self._job.is_shared
         return self._runner
 
     def info(self) -> Any:

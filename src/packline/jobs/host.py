@@ -222,7 +222,6 @@ def open_runner(start: Start) -> Runner[Any, Any]:
     """Open the job's runner, and prepare this process for forking."""
     gc.disable()  # it would scan the tokenizer's 300,000 strings again and again, and find nothing
     runner = start.settings().open()
-    runner.is_shared = start.is_shared
     gc.collect()
     gc.freeze()  # else each worker's garbage collector would touch, and so copy, shared pages
     gc.enable()

@@ -44,8 +44,6 @@ class Runner(ABC, Generic[U, R]):
     """Type of the units."""
     memory_bytes: int | None = None
     """Resident bytes above which a worker is replaced by a fresh one after a unit."""
-    is_shared = False
-    """True if other processes may run units of the same job at the same time."""
     replaceable = False
     """True in a worker that has run a unit: a fresh process would have more free memory."""
 

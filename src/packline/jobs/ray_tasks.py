@@ -80,7 +80,6 @@ class _Slice(Job[Any, Any, None]):
     """The job as a task sees it: settings and units."""
 
     result = msgspec.Raw
-    is_shared = True
 
     def __init__(self, share: Share) -> None:
         self._opening, self.if_died = share.start.settings(), share.start.if_died

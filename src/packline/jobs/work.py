@@ -161,6 +161,7 @@ class WorkFolder(Publication, Generic[Identity]):
         kind = fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX
         end = time.monotonic() + ENDING_SECONDS
         while True:
+            path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 descriptor = lock_file(path, kind)
             except FileNotFoundError:
