@@ -81,7 +81,7 @@ class NoOpJob(Job[Unit, int, int]):
         """Number of processes."""
         return self._workers
 
-    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> NoOpSettings:
+    def opening(self) -> NoOpSettings:
         """No settings."""
         return NoOpSettings()
 

@@ -96,7 +96,7 @@ class Noting(Job[Unit, int, list[int]]):
     def announce(self, todo: Sequence[Unit], workers: int) -> None:
         self.note("announce")
 
-    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Opening:
+    def opening(self) -> Opening:
         return NotingSettings(self.note)
 
     def open(self, job: Job[Any, Any, Any], workers: int) -> Session:

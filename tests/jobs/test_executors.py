@@ -72,7 +72,7 @@ class Here(Job[Unit, str, None]):
     def __init__(self, runner: Noting) -> None:
         self.runner = runner
 
-    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Opening:
+    def opening(self) -> Opening:
         return Ready(self.runner)
 
     begin = todo = take = finish = Any  # type: ignore[assignment]

@@ -61,7 +61,7 @@ class Here(Job[Unit, str, None]):
     def __init__(self, noted: Noted) -> None:
         self.noted = noted
 
-    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Noted:
+    def opening(self) -> Noted:
         return self.noted
 
     begin = todo = take = finish = Any  # type: ignore[assignment]

@@ -165,7 +165,7 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
             if (part.file, part.start) not in first
         }
 
-    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> SftSettings:
+    def opening(self) -> SftSettings:
         """Settings of the units."""
         return SftSettings(
             self._options,

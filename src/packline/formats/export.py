@@ -310,7 +310,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         small = self.given_workers is None and self._plan.bytes < SMALL
         return 0 if not self._settings.source or small or units < 2 else min(count, units)
 
-    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> PartSettings:
+    def opening(self) -> PartSettings:
         """Settings of the parts."""
         self._settings.shared = self.is_shared
         return self._settings

@@ -340,7 +340,7 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
         _ = data.policy  # raises for edges that the boundary tokens cannot make
         self._unfinished = 0
 
-    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> ImportSettings:
+    def opening(self) -> ImportSettings:
         """Settings of the units."""
         data, folder = self._data, self.folder
         record = find_record(Path(self._request.path))

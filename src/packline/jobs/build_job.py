@@ -142,7 +142,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             files=work.files,
             units=work.units,
         )
-        self.given_workers, self.given_memory = options.workers, options.memory_bytes
+        self.given_workers, self.given_memory = work.options.workers, work.options.memory_bytes
         self._started = started
         self._info: BuildInfo | None = None
         self._first_progress, self._run_bytes = 0.0, 0
@@ -234,15 +234,13 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             room = f"{needed / 1e6:,.1f} MB, and the disk has {free / 1e6:,.1f} MB free"
             self.tell(Note(f"the {what} may need {room}"))
 
-    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> TextBuild:
+    def opening(self) -> TextBuild:
         """The build without its units, which workers get one by one."""
-        options = self.work.options
-        if workers is not None:
-            options = msgspec.structs.replace(options, workers=workers, memory_bytes=memory_bytes)
+        given: dict[str, Any] = {"workers": self.given_workers, "memory_bytes": self.given_memory}
         scratch = str(self.folder.tmp) if is_limited(self.recipe) else ""
         return msgspec.structs.replace(
             self.work,
-            options=options,
+            options=msgspec.structs.replace(self.work.options, **given),
             units=[],
             loaded=self.work.encodable,
             fingerprint=self.tokenizer.fingerprint,

@@ -239,7 +239,7 @@ class _Collection(Job[Unit, R, list[R]]):
     def workers(self, units: int) -> int:
         return min(self._processes, units)
 
-    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Opening:
+    def opening(self) -> Opening:
         return self._settings
 
     def run(self, session: Session, units: Sequence[Unit]) -> None:

@@ -142,9 +142,9 @@ class Job(ABC, Generic[U, R, S]):
     planned = 0
     """Number of planned units, those with a committed result included."""
     given_workers: int | None = None
-    """Number of workers that the user has given: of this machine, or of a task of a cluster."""
+    """Number of workers that is given: of this machine, or of a task of a cluster."""
     given_memory: int | None = None
-    """Bytes of memory that the user has given to all of them together."""
+    """Bytes of memory that are given to all of them together."""
 
     @abstractmethod
     def begin(self) -> S | None:
@@ -170,8 +170,8 @@ class Job(ABC, Generic[U, R, S]):
         """
 
     @abstractmethod
-    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Opening:
-        """Settings common to all units; on a cluster, for this number of workers with this memory."""
+    def opening(self) -> Opening:
+        """Settings common to all units, for `given_workers` and `given_memory`."""
 
     def run(self, session: Session, units: Sequence[U]) -> None:
         """Run units; `session.info` has the facts found while opening."""

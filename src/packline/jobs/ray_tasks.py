@@ -84,7 +84,7 @@ class _Slice(Job[Any, Any, None]):
     def __init__(self, share: Share) -> None:
         self._opening, self.if_died = share.start.settings(), share.start.if_died
 
-    def opening(self, workers: int | None = None, memory_bytes: int | None = None) -> Opening:
+    def opening(self) -> Opening:
         return self._opening
 
     begin = todo = take = finish = Any  # type: ignore[assignment]
@@ -208,7 +208,8 @@ class RayTasks:
         job.tell(
             Note(f"Ray: room for {self._fitting} x {self._cores} workers, each {self._cores} with {memory}")
         )
-        opening = job.opening(self._cores, self._memory)
+        job.given_workers, job.given_memory = self._cores, self._memory
+        opening = job.opening()
         share = Share(
             version=__version__,
             start=Start.of(job, opening, self._cores),
