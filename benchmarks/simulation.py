@@ -32,6 +32,7 @@ from packline.jobs.engine import SliceShares, round_size
 from packline.jobs.machines import Slice
 from packline.jobs.plan import Unit
 from packline.jobs.ray_tasks import SLICES_A_TASK, slices_of
+from packline.jobs.receipts import CommittedReceipts
 from packline.storage.publication import WORK
 from packline.store.manifest import manifest_files
 
@@ -108,7 +109,8 @@ class Result:
             AssertionError: with what is wrong.
         """
         world, store = self.world, self.folder.storage
-        committed = self.folder.read_receipts()
+        committed = CommittedReceipts(store)
+        committed.refresh()
         names = {Unit.of(number).name for number in range(world.units)}
         assert set(committed.receipts) == names, "units without a receipt, or receipts without a unit"
         shards = [shard for receipt in committed.receipts.values() for shard in receipt.shards]

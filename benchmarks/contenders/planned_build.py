@@ -51,7 +51,7 @@ class Pretended:
         return 0
 
     def open(self, job: Job[Any, Any, Any], workers: int) -> Pretended:
-        """See `Executor.open`."""
+        """See `Cluster.open`."""
         self._job: Any = job
         return self
 
@@ -77,7 +77,7 @@ class Pretended:
         self.ended = time.perf_counter()
 
     def close(self) -> None:
-        """See `Executor.close`."""
+        """See `Cluster.close`."""
 
 
 def receipt_of(job: Any, unit: Any, number: int) -> Receipt:

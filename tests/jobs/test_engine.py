@@ -70,7 +70,6 @@ class Noting(Job[Unit, int, list[int]]):
         self.calls: list[str] = []
         self.fail, self.summary, self.results = fail, summary, list[int]()
         self.folder: Any = self
-        self.serial = Serial()
 
     def note(self, name: str) -> None:
         self.calls.append(name)
@@ -101,7 +100,9 @@ class Noting(Job[Unit, int, list[int]]):
 
     def open(self, job: Job[Any, Any, Any], workers: int) -> Session:
         self.note("open")
-        return self.serial.open(job, workers)
+        session = Serial(job, workers)
+        session.close = self.close  # type: ignore[method-assign]
+        return session
 
     def close(self) -> None:
         self.note("close")

@@ -94,7 +94,7 @@ def run_here(counts: list[int], fail: str = "") -> tuple[Noting, list[str]]:
         assert result in runner.committed and result.startswith(name)
         results.append(result)
 
-    session = Serial().open(Here(runner))
+    session = Serial(Here(runner))
     try:
         session.run(units_of(counts), lambda event: None, on_result)
     except Broken:

@@ -63,6 +63,9 @@ class Workers(Session):
     def info(self) -> Any:
         return None
 
+    def close(self) -> None:
+        return
+
     def run(self, units: Any, on_event: Any, on_result: Any) -> None:
         self.rounds.append(len(units))
         queues = [list(self.results(unit)) for unit in units]

@@ -36,7 +36,7 @@ def test_little_text_starts_no_processes_and_comes_to_the_same_bytes(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(LocalProcesses, "open", refuse)
+    monkeypatch.setattr(LocalProcesses, "__init__", refuse)
     assert planned_workers(tmp_path / "here", corpus, tokenizer_json, workers=None) == 0
     assert digests(tmp_path / "here") == digests(tmp_path / "two")
 

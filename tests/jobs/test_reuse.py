@@ -428,7 +428,7 @@ def test_an_input_that_changes_while_it_is_compared_stops_the_build(
         return found
 
     real = piece_checksum
-    monkeypatch.setattr("packline.jobs.reuse.piece_checksum", change)
+    monkeypatch.setattr("packline.jobs.build_job.piece_checksum", change)
     with pytest.raises(InputChanged, match="changed while it was read"):
         built(tmp_path / "new", corpus, reuse=tmp_path / "old")
 

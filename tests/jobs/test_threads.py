@@ -89,7 +89,7 @@ def test_each_unit_is_run_and_committed_once_by_a_thread_with_a_runner_of_its_ow
         assert name in noted.committed and name not in results and threading.get_ident() == here
         results[name] = result
 
-    session = LocalThreads().open(Here(noted), workers)
+    session = LocalThreads(Here(noted), workers)
     session.run([Unit(name) for name in names(count)], heard, done)
     session.close()
     assert results == {name: name.upper() for name in names(count)} and tokens == 3 * count
@@ -103,7 +103,7 @@ def test_each_unit_is_run_and_committed_once_by_a_thread_with_a_runner_of_its_ow
 def test_an_error_is_raised_here_and_what_is_reported_was_committed(workers: int, fault: str) -> None:
     noted = Noted(**{fault: "u7"})
     results: list[str] = []
-    session = LocalThreads().open(Here(noted), workers)
+    session = LocalThreads(Here(noted), workers)
     with pytest.raises(Broken):
         session.run(
             [Unit(name) for name in names(500)],
@@ -120,7 +120,7 @@ def test_after_an_interruption_no_thread_is_left() -> None:
     def interrupt(name: str, result: str) -> None:
         raise KeyboardInterrupt
 
-    session = LocalThreads().open(Here(noted), 3)
+    session = LocalThreads(Here(noted), 3)
     with pytest.raises(KeyboardInterrupt):
         session.run([Unit(name) for name in names(5000)], lambda event: None, interrupt)
     assert threading.active_count() == before

@@ -165,20 +165,23 @@ def run_job(
         todo = job.todo()
         if job.is_shared and job.folder is not None:
             job.folder.share_lock()
+        session: Session
         workers = job.workers(len(todo)) if cluster is None else cluster.count(job, len(todo))
         job.announce(todo, workers)
-        executor = cluster or (
-            Serial() if not workers else LocalThreads() if job.in_threads else LocalProcesses()
-        )
-        stack.callback(executor.close)  # before the lock is released
-        session = executor.open(job, workers)
+        if cluster is not None:
+            stack.callback(cluster.close)  # before the lock is released
+            session = cluster.open(job, workers)
+        else:
+            local = (LocalThreads if job.in_threads else LocalProcesses) if workers else Serial
+            session = local(job, workers)
+            stack.callback(session.close)
         if isinstance(on, Slice):
             run_slice(job, session, todo, on)
         else:
             job.run(session, todo)
             if job.is_shared and job.folder is not None:
                 job.todo()  # what tasks of a cluster had committed before they were run again
-        executor.close()  # processes on other nodes have held the lock
+        session.close()  # processes on other nodes have held the lock
         return job.finish()
 
 

@@ -30,11 +30,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import cached_property
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import msgspec
 
@@ -134,21 +135,17 @@ WINDOW = 4096
 """Units that are sent to the host and not done: a job may have a million."""
 
 
-class Executor(Protocol):
-    """A place to run units."""
-
-    def open(self, job: Job[Any, Any, Any], workers: int) -> Session:
-        """Open the runner of a job, for at most this number of workers; closed by `close`."""
-
-    def close(self) -> None:
-        """End all processes; nothing is written after this."""
-
-
-class Cluster(Executor, Protocol):
-    """A place that knows how many workers it has."""
+class Cluster(Protocol):
+    """Another place to run units."""
 
     def count(self, job: Job[Any, Any, Any], units: int) -> int:
         """Number of workers for this number of units."""
+
+    def open(self, job: Job[Any, Any, Any], workers: int) -> Session:
+        """Open the runner of a job, for at most this number of workers."""
+
+    def close(self) -> None:
+        """End all processes; nothing is written after this."""
 
 
 class Reporter:
@@ -220,27 +217,17 @@ class Committer:
 
 
 class Serial:
-    """Runs units in this process, in order."""
+    """Runs units in this process, in order; the runner is opened when it is first needed."""
 
-    width = 0
+    def __init__(self, job: Job[Any, Any, Any], workers: int = 0) -> None:
+        self._job, self.width = job, workers
 
-    def __init__(self) -> None:
-        self._job: Job[Any, Any, Any] | None = None
-        self._runner: Runner[Any, Any] | None = None
-
-    def open(self, job: Job[Any, Any, Any], workers: int = 0) -> Self:
-        """Session for a job; its runner is opened when it is first needed."""
-        self._job, self._runner, self.width = job, None, workers
-        return self
-
-    def _opened(self) -> Runner[Any, Any]:
-        if self._runner is None:
-            assert self._job is not None
-            self._runner = self._job.opening().open()
-        return self._runner
+    @cached_property
+    def _runner(self) -> Runner[Any, Any]:
+        return self._job.opening().open()
 
     def info(self) -> Any:
-        return msgspec.to_builtins(self._opened().info())
+        return msgspec.to_builtins(self._runner.info())
 
     def run(
         self,
@@ -250,8 +237,7 @@ class Serial:
     ) -> None:
         if not units:
             return
-        runner = self._opened()
-        committer = Committer(runner, runner.commit, on_event, on_result)
+        committer = Committer(self._runner, self._runner.commit, on_event, on_result)
         try:
             for unit in units:
                 committer.run(unit)
@@ -260,8 +246,7 @@ class Serial:
             committer.wait()  # what is committed is reported, also before an error of the next unit
 
     def close(self) -> None:
-        """Forget the runner."""
-        self._job = self._runner = None
+        """Nothing is left to end."""
 
 
 class _Stopped(Exception):
@@ -282,7 +267,6 @@ class LocalThreads(Serial):
         on_result: Callable[[str, Any], None],
     ) -> None:
         """See `Session.run`; the first thread has the runner that is opened in this one."""
-        assert self._job is not None
         job, waiting = self._job, deque(units)
         events: SimpleQueue[Event | tuple[str, Any] | Future[None]] = SimpleQueue()
         stopped = threading.Event()
@@ -310,9 +294,8 @@ class LocalThreads(Serial):
         failed: BaseException | None = None
         with ThreadPoolExecutor(max(count, 1)) as threads:
             try:
-                if count:
-                    self._opened()
-                for session in [self, *(Serial().open(job) for _ in range(1, count))][:count]:
+                _ = self._runner if count else None
+                for session in [self, *(Serial(job) for _ in range(1, count))][:count]:
                     threads.submit(work, session).add_done_callback(events.put)
                 while count:
                     event = events.get()
@@ -332,16 +315,19 @@ class LocalThreads(Serial):
 class LocalProcesses:
     """Runs units in processes of this machine, which are forked from a host."""
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pipe: Connection | None = None
-        self._job: Job[Any, Any, Any]
-        self._info: Any = None
-        self.width = 0
-
-    def open(self, job: Job[Any, Any, Any], workers: int) -> LocalProcesses:
-        """Session for a job, once its runner is open in the host."""
+    def __init__(self, job: Job[Any, Any, Any], workers: int) -> None:
         self._job, self.width = job, workers
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        """Open the runner of the job in a host."""
+        job = self._job
         ours, theirs = map(_above_standard, socket.socketpair())
         with ours, theirs:
             # The host imports the module of the job while the job is prepared here.
@@ -355,17 +341,16 @@ class LocalProcesses:
                 pass_fds=[theirs.fileno()],
             )
             theirs.close()
+            self._pipe = Connection(os.dup(ours.fileno()))
             opening = job.opening()
             # A lock is held until the last process that may write has ended.
             locks = [] if job.folder is None else [job.folder.descriptor]
             with suppress(OSError):  # `_receive` gives the reason
                 socket.send_fds(ours, [b"+"], locks)
-            self._pipe = Connection(ours.detach())
-        self._send(Start.of(job, opening, workers))
+        self._send(Start.of(job, opening, self.width))
         reply = self._receive()
         assert isinstance(reply, Opened)
-        self._info = msgspec.msgpack.decode(reply.info)
-        return self
+        self._info: Any = msgspec.msgpack.decode(reply.info)
 
     def info(self) -> Any:
         return self._info
@@ -393,12 +378,11 @@ class LocalProcesses:
 
     def _send(self, message: Start | list[Unit]) -> None:
         """Send a message; one that cannot be sent is lost, and `_receive` gives the reason."""
-        assert self._pipe is not None
         with suppress(OSError):
             self._pipe.send_bytes(encode(message))
 
     def _receive(self) -> Opened | Progress | Committed | Done:
-        assert self._pipe is not None and self._process is not None
+        assert self._process is not None
         try:
             reply = REPLIES.decode(self._pipe.recv_bytes())
         except (EOFError, OSError):
@@ -416,8 +400,7 @@ class LocalProcesses:
         if self._process is None:
             return
         process, self._process = self._process, None
-        if self._pipe is not None:
-            self._pipe.close()
+        self._pipe.close()
         if sys.exc_info()[0] is not None:
             process.kill()  # its workers end with it
         try:

@@ -111,6 +111,9 @@ class Session(Protocol):
             WorkerDied: a process ended unexpectedly.
         """
 
+    def close(self) -> None:
+        """End all processes; nothing is written after this."""
+
 
 class Job(ABC, Generic[U, R, S]):
     """One job. See `engine.run_job` for the order of the calls.

@@ -34,7 +34,7 @@ import msgspec
 from packline.errors import PacklineError, RecipeError, WorkerDied
 from packline.jobs.events import Event, Failed, Note, Progress, as_failed, revive
 from packline.jobs.executors import LocalProcesses, LocalThreads, Start, class_of, encode
-from packline.jobs.job import Job, Opening
+from packline.jobs.job import Job, Opening, Session
 from packline.jobs.machines import Ray
 from packline.jobs.plan import Unit
 from packline.jobs.resources import MEMORY_A_WORKER, usable_cores
@@ -117,9 +117,9 @@ def _run(share: Share, units: Sequence[Unit]) -> list[tuple[str, msgspec.Raw]]:
     results: list[tuple[str, msgspec.Raw]] = []
     deaths: Counter[str] = Counter()
     while True:
-        executor = LocalThreads() if share.in_threads else LocalProcesses()
+        session: Session | None = None
         try:
-            session = executor.open(job, workers)
+            session = (LocalThreads if share.in_threads else LocalProcesses)(job, workers)
             if not units:
                 return [("", encode(session.info()))]
             left = job.opening().left(units)
@@ -131,7 +131,8 @@ def _run(share: Share, units: Sequence[Unit]) -> list[tuple[str, msgspec.Raw]]:
                 raise WorkerDied(f"{error.message}, for the third time", hint=error.hint) from error
             workers = max(workers // 2, 1)
         finally:
-            executor.close()
+            if session is not None:
+                session.close()
 
 
 class RayTasks:
