@@ -66,6 +66,11 @@ def expected_text(file: InputFile) -> int:
     return file.size * COMPRESSION_GUESS if packed else file.size
 
 
+def is_one_document(file: InputFile, source: Source) -> bool:
+    """True for a text file that is one document."""
+    return file.format == "text" and source.documents == "file"
+
+
 def plan_units(recipe: Recipe, files: Sequence[InputFile]) -> list[Unit]:
     """Plan all work, in the order of the documents: sources as in the recipe, files as listed."""
     slugs = source_slugs(source_names(recipe))
@@ -128,7 +133,7 @@ class _SourcePlan:
                 yield from self._group_small(more=True)
             return
         yield from self._group_small()
-        if _is_whole(file, self._source):
+        if file.format == "json" or is_one_document(file, self._source):  # no reader can cut it
             yield self._unit([whole], size.text)
         elif _must_slice(file, self._source, size, target):
             # Such a file is never reused in part, so its own size counts too: one file, few slices.
@@ -247,11 +252,6 @@ def _row_groups(file: InputFile) -> list[int]:
                 sum(column.total_uncompressed_size for column in columns if wanted(column.path_in_schema))
             )
         return sizes
-
-
-def _is_whole(file: InputFile, source: Source) -> bool:
-    """True for one document or one array, which no reader can cut."""
-    return file.format == "json" or (file.format == "text" and source.documents == "file")
 
 
 def _must_slice(file: InputFile, source: Source, size: _FileSize, target: int) -> bool:

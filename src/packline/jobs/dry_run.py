@@ -35,7 +35,7 @@ from packline.encoders import EngineReport
 from packline.encoders.encoder import SCRIPTS, Encoder, script_of
 from packline.errors import EncoderMismatch, PacklineError
 from packline.fingerprint import Hasher
-from packline.jobs.cut_inputs import expected_text
+from packline.jobs.cut_inputs import expected_text, is_one_document
 from packline.jobs.plan import Unit
 from packline.jobs.resources import count_workers, free_disk, resident_memory
 from packline.jobs.text_build import TextBuild, load_encoder, prepare, room_of, sample_texts
@@ -148,7 +148,7 @@ def _run_source(work: TextBuild, runner: TextRunner, number: int, budget: int) -
     if sampled_size:
         # Files that were not read are assumed to be like the others, by size.
         factor = sum(file.size for file in good) / sampled_size
-        one_each = source.documents == "file" and all(file.format == "text" for file in good)
+        one_each = all(is_one_document(file, source) for file in good)
         sample.text_bytes *= factor
         sample.text_tokens *= factor
         sample.documents *= len(good) / done if one_each else factor
@@ -177,7 +177,7 @@ def _run_file(work: TextBuild, unit: UnitRun, file: InputFile, budget: int, samp
     except (PacklineError, OSError, EOFError) as error:
         sample.problems.append(f"{file.path}: {error}")
         return 0
-    counted = 1.0 if _is_one_document(file, source) else whole
+    counted = 1.0 if is_one_document(file, source) else whole
     sample.records += (unit.ledger.documents_in - before.documents_in) * counted
     sample.documents += (unit.ledger.documents - before.documents) * counted
     sample.text_bytes += (unit.ledger.text_bytes - before.text_bytes) * whole
@@ -189,7 +189,7 @@ def _read(
     file: InputFile, source: Source, max_document_bytes: int, budget: int
 ) -> Generator[tuple[Batch, int], None, None]:
     """Batches of the sampled ranges of a file, and the bytes (decompressed) or rows of each."""
-    if _is_one_document(file, source):
+    if is_one_document(file, source):
         with file.open() as raw:
             stream = DecompressedStream(raw, file.compression) if file.compression else raw
             text = stream.read(budget).decode("utf-8", "ignore")
@@ -207,30 +207,20 @@ def _read(
                 break
 
 
-def _is_one_document(file: InputFile, source: Source) -> bool:
-    return file.format == "text" and source.documents == "file"
-
-
 def _spans(file: InputFile, source: Source, budget: int) -> Iterator[Span]:
     """Spans to sample: the beginning and, if a reader can start there, the middle, or several such places."""
     if file.format == "parquet":
         groups = _parquet_size(file)[0]
-        if file.size <= budget:
-            yield Span(file.index, 0, groups)
-            return
-        yield from (
-            Span(file.index, group, group + 1) for group in sorted({0, groups // 2}) if group < groups
-        )
-    elif file.compression or file.format == "json" or file.size <= budget or _has_separators(file, source):
+        few = [(group, group + 1) for group in sorted({0, groups // 2}) if group < groups]
+        yield from (Span(file.index, *part) for part in ([(0, groups)] if file.size <= budget else few))
+        return
+    uncut = file.format == "json" or (file.format == "text" and source.documents == "separator")
+    if file.compression or uncut or file.size <= budget:
         yield Span(file.index, 0, file.size)
     else:
         count = min(max(budget // ENOUGH_RANGE, 2), MOST_RANGES)
         for start in (file.size * place // count for place in range(count)):
             yield Span(file.index, start, start + budget // count)
-
-
-def _has_separators(file: InputFile, source: Source) -> bool:
-    return file.format == "text" and source.documents == "separator"
 
 
 def _size(file: InputFile) -> float:
@@ -468,20 +458,18 @@ def _rates(encoder: Encoder, texts: list[str]) -> dict[str, dict[str, float]]:
 
 def _limit(work: TextBuild, sources: list[SourceEstimate]) -> list[SourceEstimate]:
     """Apply the limits in document order: each source takes from the remainder in turn."""
-    documents, tokens = work.recipe.limit_documents, work.recipe.limit_tokens
+    left = {"documents": work.recipe.limit_documents, "tokens": work.recipe.limit_tokens}
     limited = []
     for one in sources:
-        shares = [1.0]
-        if documents is not None and one.documents:
-            shares.append(documents / one.documents)
-        if tokens is not None and one.tokens:
-            shares.append(tokens / one.tokens)
-        cut = {
-            field: round(getattr(one, field) * min(shares)) for field in ("text_bytes", "documents", "tokens")
-        }
+        shares = [
+            limit / count
+            for name, limit in left.items()
+            if limit is not None and (count := getattr(one, name))
+        ]
+        share = min([1.0, *shares])
+        cut = {name: round(getattr(one, name) * share) for name in ("text_bytes", "documents", "tokens")}
         limited.append(msgspec.structs.replace(one, **cut))
-        documents = None if documents is None else documents - cut["documents"]
-        tokens = None if tokens is None else tokens - cut["tokens"]
+        left = {name: None if limit is None else limit - cut[name] for name, limit in left.items()}
     return limited
 
 

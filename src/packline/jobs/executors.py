@@ -272,9 +272,12 @@ class LocalThreads(Serial):
         stopped = threading.Event()
 
         def following() -> Iterator[Unit]:
-            while waiting and not stopped.is_set():
-                with suppress(IndexError):  # another thread was first
-                    yield waiting.popleft()
+            while not stopped.is_set():
+                try:
+                    unit = waiting.popleft()
+                except IndexError:
+                    return
+                yield unit
 
         def report(event: Event) -> None:
             if stopped.is_set():
@@ -318,7 +321,6 @@ class LocalProcesses:
     def __init__(self, job: Job[Any, Any, Any], workers: int) -> None:
         self._job, self.width = job, workers
         self._process: subprocess.Popen[bytes] | None = None
-        self._pipe: Connection
         try:
             self._open()
         except BaseException:
@@ -329,6 +331,7 @@ class LocalProcesses:
         """Open the runner of the job in a host."""
         job = self._job
         ours, theirs = map(_above_standard, socket.socketpair())
+        self._pipe = Connection(os.dup(ours.fileno()))
         with ours, theirs:
             # The host imports the module of the job while the job is prepared here.
             words = [str(theirs.fileno()), str(os.getpid()), type(job).__module__]
@@ -341,7 +344,6 @@ class LocalProcesses:
                 pass_fds=[theirs.fileno()],
             )
             theirs.close()
-            self._pipe = Connection(os.dup(ours.fileno()))
             opening = job.opening()
             # A lock is held until the last process that may write has ended.
             locks = [] if job.folder is None else [job.folder.descriptor]

@@ -18,7 +18,7 @@ from packline.encoders.special_tokens import Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher
-from packline.jobs.cut_inputs import expected_text, plan_units, target_bytes
+from packline.jobs.cut_inputs import expected_text, is_one_document, plan_units, target_bytes
 from packline.jobs.folder import StoreOpening
 from packline.jobs.job import Runner
 from packline.jobs.plan import Unit
@@ -171,7 +171,7 @@ def room_of(build: TextBuild, engines: Iterable[EngineName], base: int) -> Room:
     each = (options.memory_bytes or int(usable_memory() * 0.8)) // max(count_workers(options)[0], 1)
     room = room_for(each, base, engines)
     for file in build.files:
-        one = file.format == "text" and recipe.sources[file.source].documents == "file"
+        one = is_one_document(file, recipe.sources[file.source])
         if one and not file.compression and room.document < file.size <= recipe.max_document_bytes:
             room.refuse(file.path, file.size)
     return room

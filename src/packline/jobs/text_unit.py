@@ -25,6 +25,7 @@ from packline.encoders.parity import RoundTrip, audited
 from packline.encoders.special_tokens import SpecialTokenCounter
 from packline.errors import BadRecord, InputChanged, InputError, PacklineError
 from packline.fingerprint import Hasher, splits_of
+from packline.jobs.cut_inputs import is_one_document
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import settings_checksum, unit_settings
 from packline.jobs.job import NeedsFreshProcess, ReportProgress, Runner
@@ -173,7 +174,7 @@ class TextRunner(Runner[Unit, BuildResult]):
     def limit(self, file: InputFile, source: Source) -> int:
         """Maximum bytes of a record: by the recipe or, if smaller, by the memory of a worker."""
         limit, room = self.build.recipe.max_document_bytes, self.room
-        if source.documents == "file" and file.format == "text":
+        if is_one_document(file, source):
             if not file.compression and room.document < file.size <= limit:
                 room.refuse(file.path, file.size)
             return limit  # the reject's message contains its size
@@ -330,10 +331,10 @@ class UnitRun:
             kept = batch if len(chosen) == len(batch) else batch.keep(chosen)
             self._check_room(kept)
             ragged = self._encode(kept)
-            fitting = self._fitting(ragged)
-            if fitting < len(kept):
-                chosen = chosen[:fitting]
-                kept = kept.keep(np.arange(fitting))
+            left = None if self._unit.max_tokens is None else self._unit.max_tokens - self.ledger.tokens
+            if left is not None and left < len(ragged.tokens):
+                fitting = int(np.searchsorted(ragged.offsets[1:], left, side="right"))
+                chosen, kept = chosen[:fitting], kept.keep(np.arange(fitting))
                 ragged = Ragged(ragged.tokens[: ragged.offsets[fitting]], ragged.offsets[: fitting + 1])
             self._write(kept, ragged)
             self.ledger.special_token_strings += int(specials[chosen].sum())
@@ -371,13 +372,6 @@ class UnitRun:
         )
         self._audited += ordinals
         return ragged
-
-    def _fitting(self, ragged: Ragged) -> int:
-        """Number of documents that stay within the limit of tokens."""
-        limit = self._unit.max_tokens
-        if limit is None:
-            return len(ragged)
-        return int(np.searchsorted(ragged.offsets[1:], limit - self.ledger.tokens, side="right"))
 
     def _write(self, batch: Batch, ragged: Ragged) -> None:
         name = self._build.files[batch.file].name
