@@ -86,7 +86,7 @@ def _planned(recipe: Recipe, files: Sequence[InputFile], slugs: Sequence[str]) -
         plan = _SourcePlan(source, slugs[source], recipe.sources[source])
         for file, size in own:
             yield from plan.add(file, size)
-        yield from plan.finish()
+        yield from plan.group_small()
 
 
 def number_units(recipe: Recipe, sources: Iterable[int]) -> list[Unit]:
@@ -130,9 +130,9 @@ class _SourcePlan:
         if size.text < target // 4:
             self._small.append(_SmallFile(whole, size.text, before, hash_bytes(file.name.encode())))
             if len(self._small) >= HELD_FILES:
-                yield from self._group_small(more=True)
+                yield from self.group_small(more=True)
             return
-        yield from self._group_small()
+        yield from self.group_small()
         if file.format == "json" or is_one_document(file, self._source):  # no reader can cut it
             yield self._unit([whole], size.text)
         elif _must_slice(file, self._source, size, target):
@@ -147,18 +147,12 @@ class _SourcePlan:
             for start, stop in itertools.pairwise(_cuts(size.end, before)):
                 yield self._unit([Span(file.index, start, stop)], stop - start)
 
-    def finish(self) -> Iterator[Unit]:
-        """The rest of the work of the source."""
-        yield from self._group_small()
-
-    def _name(self) -> str:
-        self._units += 1
-        return str(UnitName(self._slug, self._units - 1))
-
     def _unit(self, spans: Iterable[Span], text: int, slice_bytes: int = 0) -> Unit:
-        return Unit(self._name(), 0, self._number, tuple(spans), text, slice_bytes)
+        name = str(UnitName(self._slug, self._units))
+        self._units += 1
+        return Unit(name, 0, self._number, tuple(spans), text, slice_bytes)
 
-    def _group_small(self, *, more: bool = False) -> Iterator[Unit]:
+    def group_small(self, *, more: bool = False) -> Iterator[Unit]:
         """Units of the small files since the last large one.
 
         Args:
