@@ -93,7 +93,8 @@ class CommittedReceipts:
         self._update(read_units=True)
 
     def _update(self, *, read_units: bool) -> None:
-        names = {_unit_of(name) for name in self._storage.list(RECEIPTS)}
+        start = len(RECEIPTS) + 1
+        names = {name[start:].removesuffix(".json") for name in self._storage.list(RECEIPTS)}
         for unit in [unit for unit in self.receipts if unit not in names]:
             del self.receipts[unit]
         for stream in [stream for stream in self.streams if f"{stream}{STREAM}" not in names]:
@@ -101,8 +102,8 @@ class CommittedReceipts:
         names.difference_update(self.receipts, [f"{stream}{STREAM}" for stream in self.streams])
         self.unread = set() if read_units else {name for name in names if not name.endswith(STREAM)}
         names -= self.unread
-        for name, data in self._read({f"{RECEIPTS}/{unit}.json" for unit in names}):
-            self._take(_unit_of(name), data)
+        for name, data in self._read(names):
+            self._take(name, data)
 
     def __contains__(self, unit: object) -> bool:
         """True for a unit or slice that is known to be committed."""
@@ -110,17 +111,16 @@ class CommittedReceipts:
 
     def read(self, units: Iterable[str]) -> None:
         """Read receipts of units that are known to be committed, unless they were read."""
-        wanted = self.unread.intersection(units)
-        for name, data in self._read({f"{RECEIPTS}/{unit}.json" for unit in wanted}):
-            self._take(_unit_of(name), data)
-            self.unread.discard(_unit_of(name))
+        for unit, data in self._read(self.unread.intersection(units)):
+            self._take(unit, data)
+            self.unread.discard(unit)
 
     def add(self, unit: str, receipt: Receipt | StreamReceipt) -> None:
         """Take over a receipt that a worker has committed."""
         name = f"{unit}{STREAM}" if isinstance(receipt, StreamReceipt) else unit
         data = to_json(receipt)
         self._take(name, data)
-        self._wait(f"{RECEIPTS}/{name}.json", data)
+        self._wait(name, data)
 
     def entries(self, units: Iterable[str]) -> Iterator[FileEntry]:
         """Entries of the receipts' own files: of these units in order, then of all streams."""
@@ -135,11 +135,10 @@ class CommittedReceipts:
             self.receipts.add(name, data)
 
     def _read(self, names: set[str]) -> Iterator[tuple[str, bytes]]:
-        """Names and bytes of receipts; one that is withdrawn meanwhile is left out."""
+        """Receipts of units and streams, as they are; one that is withdrawn meanwhile is left out."""
         if not self._joins:
-            for name in sorted(names):
-                with contextlib.suppress(FileNotFoundError):
-                    yield name, self._storage.read(name)
+            found = ((name, self._read_one(name)) for name in sorted(names))
+            yield from ((name, data) for name, data in found if data is not None)
             return
         with ThreadPoolExecutor(READERS) as threads:
             if len(names) >= LEAST_JOINED:
@@ -157,7 +156,7 @@ class CommittedReceipts:
 
     def _read_one(self, name: str) -> bytes | None:
         with contextlib.suppress(FileNotFoundError):
-            return self._storage.read(name)
+            return self._storage.read(_file_of(name))
         return None
 
     def _read_joined(self, name: str) -> dict[str, bytes]:
@@ -188,9 +187,9 @@ class CommittedReceipts:
 
 
 def _entry(name: str, data: bytes) -> FileEntry:
-    return FileEntry(f"{RECEIPTS}/{name}.json", len(data), hash_bytes(data))
+    return FileEntry(_file_of(name), len(data), hash_bytes(data))
 
 
-def _unit_of(name: str) -> str:
-    """Unit or stream of a receipt, by the name of its file."""
-    return name[len(RECEIPTS) + 1 :].removesuffix(".json")
+def _file_of(name: str) -> str:
+    """Name of the file of a receipt, by its unit or stream."""
+    return f"{RECEIPTS}/{name}.json"
