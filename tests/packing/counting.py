@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -36,9 +37,11 @@ def made(shards: list[list[int]], *, mapped: bool = False, **settings: Any) -> I
 def tokens_of(spans: Spans) -> list[list[Place]]:
     """The tokens of each row, one by one."""
     rows = []
-    for row in range(len(spans)):
-        one = spans.row(row)
-        columns = zip(one.documents.tolist(), one.starts.tolist(), one.lengths.tolist(), strict=True)
+    for start, stop in pairwise(spans.offsets.tolist()):
+        here = slice(start, stop)
+        columns = zip(
+            *(column[here].tolist() for column in (spans.documents, spans.starts, spans.lengths)), strict=True
+        )
         rows.append(
             [(document, start + step) for document, start, length in columns for step in range(length)]
         )

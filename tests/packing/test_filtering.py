@@ -108,10 +108,9 @@ def test_rows_are_those_of_a_store_of_the_selected_documents(
         assert one.documents.tolist() == np.array(expected)[two.documents].tolist()
         tokens = rows.read(every, ["tokens"])["tokens"]
         for row in range(len(rows)):
-            held = one.row(row)
             pieces = [
                 store.documents[document][start : start + length]
-                for document, start, length in zip(held.documents, held.starts, held.lengths, strict=True)
+                for document, start, length in rows[row].spans
             ]
             whole = np.concatenate(pieces)
             assert tokens[row, : len(whole)].tolist() == whole.tolist()

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="the optional torch is not installed
 from tests.torch import transformer  # noqa: E402
 
 from packline.facade import Store  # noqa: E402
-from packline.packing.packer import Spans  # noqa: E402
+from packline.packing.row import RowSpan  # noqa: E402
 from packline.testing import make_store  # noqa: E402
 from packline.torch import to_tensors  # noqa: E402
 
@@ -52,17 +52,19 @@ def name(settings: dict[str, Any]) -> str:
     return "-".join(map(str, settings.values()))
 
 
-def next_tokens(store: Store, spans: Spans, number: int, boundary_loss: bool, after: int | None) -> list[int]:
+def next_tokens(
+    store: Store, spans: tuple[RowSpan, ...], number: int, boundary_loss: bool, after: int | None
+) -> list[int]:
     """The targets of span `number` of a row, from the documents alone; `after` is what follows the row."""
-    document = store.documents[int(spans.documents[number])].tolist()
-    start, count = int(spans.starts[number]), int(spans.lengths[number])
+    number_of_document, start, count = spans[number]
+    document = store.documents[number_of_document].tolist()
     targets = document[start + 1 : start + 1 + count]
     if len(targets) == count:
         return targets
     following = -100
-    if boundary_loss and number + 1 < len(spans.documents):
-        place = int(spans.documents[number + 1]), int(spans.starts[number + 1])
-        following = int(store.documents[place[0]][place[1]])
+    if boundary_loss and number + 1 < len(spans):
+        behind = spans[number + 1]
+        following = int(store.documents[behind.document][behind.start])
     elif boundary_loss and after is not None:
         following = int(store.documents[after][0])
     return [*targets, following]
@@ -92,13 +94,11 @@ def test_a_packed_row_is_its_documents_alone(
     batch = to_tensors(rows.read(every))
     logits = model(batch["tokens"], batch["position_ids"], ATTENTIONS[attention](batch["segment_ids"]))
     found = transformer.losses(logits, batch["targets"])
-    spans, compared, with_loss = rows.spans(every), 0, 0
+    compared, with_loss = 0, 0
     for row in range(len(rows)):
-        inside, place = spans.row(row), 0
+        inside, place = rows[row].spans, 0
         after = first_document_after(rows, row, settings)
-        for number, (document, start, count) in enumerate(
-            zip(inside.documents.tolist(), inside.starts.tolist(), inside.lengths.tolist(), strict=True)
-        ):
+        for number, (document, start, count) in enumerate(inside):
             tokens = store.documents[document][start : start + count].tolist()
             alone = model.alone(tokens)
             here = slice(place, place + count)

@@ -18,12 +18,10 @@ time a group takes a length: about 20,000 for rows of 4,096 tokens, for a millio
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, insort
 from typing import NamedTuple
 
 import numpy as np
-
-WORD = 10
-"""Rooms are kept as bits, 2**WORD in one int, so that both levels are only a few hundred bytes."""
 
 Link = tuple["Link | None", int, int, int]
 """Contents of a group's rows: the pieces before, then length, pieces per row, rank of row 0's first one."""
@@ -49,39 +47,6 @@ class Fit(NamedTuple):
     """int64 `[E]`: tokens per piece, descending within a group."""
 
 
-class _Rooms:
-    """Set of ints below a bound that finds its least member from a given number."""
-
-    def __init__(self, bound: int) -> None:
-        self._words = [0] * ((bound >> WORD) + 1)
-        self._summary = 0
-
-    def add(self, room: int) -> None:
-        self._words[room >> WORD] |= 1 << (room & ((1 << WORD) - 1))
-        self._summary |= 1 << (room >> WORD)
-
-    def remove(self, room: int) -> None:
-        self._words[room >> WORD] ^= 1 << (room & ((1 << WORD) - 1))
-        if not self._words[room >> WORD]:
-            self._summary ^= 1 << (room >> WORD)
-
-    def least(self, start: int) -> int:
-        """Least member that is `start` or more; -1 if there is none."""
-        word, bit = start >> WORD, start & ((1 << WORD) - 1)
-        found = self._words[word] >> bit
-        if found:
-            return start + _lowest(found)
-        above = self._summary >> (word + 1)
-        if not above:
-            return -1
-        word += 1 + _lowest(above)
-        return (word << WORD) + _lowest(self._words[word])
-
-
-def _lowest(bits: int) -> int:
-    return (bits & -bits).bit_length() - 1
-
-
 def fit(counts: np.ndarray, seq_len: int) -> Fit:
     """Lay out pieces, best fit decreasing.
 
@@ -94,29 +59,29 @@ def fit(counts: np.ndarray, seq_len: int) -> Fit:
     ([0, 2, 3], [6, 2, 6, 2], [1, 2, 1, 1])
     """
     groups: dict[int, list[tuple[int, int, Link | None]]] = {0: []}
-    rooms = _Rooms(seq_len)
+    rooms: list[int] = []  # with groups, ascending
     rows = rank = 0
 
     def put(start: int, stop: int, link: Link | None, room: int) -> None:
         stack = groups.setdefault(room, [])
         if room and not stack:
-            rooms.add(room)
+            insort(rooms, room)
         stack.append((start, stop, link))
 
     # Row numbers never affect the result; taking the latest group of a room is the simplest choice.
     for length in (np.flatnonzero(counts[1:])[::-1] + 1).tolist():
         left = int(counts[length])
         while left:
-            room = rooms.least(length)
-            if room < 0:
+            least = bisect_left(rooms, length)
+            if least == len(rooms):
                 room, each = seq_len, seq_len // length
                 start, stop, link = rows, rows - (-left // each), None
                 rows = stop
             else:
-                stack = groups[room]
-                start, stop, link = stack.pop()
-                if not stack:
-                    rooms.remove(room)
+                room = rooms[least]
+                start, stop, link = groups[room].pop()
+                if not groups[room]:
+                    del rooms[least]
                 each = room // length
             whole = min(stop - start, left // each)
             if whole:

@@ -37,8 +37,8 @@ class Spans:
     >>> documents, starts, lengths = np.array([7, 8, 8]), np.array([0, 0, 3]), np.array([5, 3, 8])
     >>> begins, sizes = np.array([40, 45, 45]), np.array([5, 11, 11])
     >>> spans = Spans(np.array([0, 2, 3]), documents, starts, lengths, begins, sizes)
-    >>> len(spans), spans.filled.tolist(), spans.row(1).documents.tolist()
-    (2, [8, 8], [8])
+    >>> len(spans), spans.filled.tolist()
+    (2, [8, 8])
     """
 
     offsets: np.ndarray
@@ -65,24 +65,6 @@ class Spans:
         """Tokens of each row that are not padding, int64 `[B]`."""
         ends = offsets_of(self.lengths)
         return ends[self.offsets[1:]] - ends[self.offsets[:-1]]
-
-    def row(self, index: int) -> Spans:
-        """Spans of one row."""
-        return self.part(index, index + 1)
-
-    def part(self, first: int, last: int) -> Spans:
-        """Spans of rows `first` to `last`."""
-        start, stop = int(self.offsets[first]), int(self.offsets[last])
-        following = None if self.following is None else self.following[first:last]
-        return Spans(
-            self.offsets[first : last + 1] - start,
-            self.documents[start:stop],
-            self.starts[start:stop],
-            self.lengths[start:stop],
-            self.begins[start:stop],
-            self.sizes[start:stop],
-            following,
-        )
 
 
 class Counts(msgspec.Struct, frozen=True):
