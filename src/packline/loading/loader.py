@@ -27,11 +27,10 @@ from typing import TYPE_CHECKING, Any, cast, get_args, overload
 import msgspec
 import numpy as np
 
-from packline.errors import RecipeError, refuse_unknown_names, unknown_name
+from packline.errors import RecipeError, refuse_unknown_names
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
 from packline.loading.read_ahead import PlanAhead, ReadAhead, make_ahead
-from packline.loading.run_summary import refuse_used_again
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage, parts_of
 from packline.loading.state import check_past, check_state, check_step, check_units, save_state
 from packline.notebook import Notebook
@@ -150,7 +149,10 @@ class Loader(Notebook):
             order=row_order(options),
         )
         self._check_batch_sizes()
-        refuse_used_again(self.schedule)
+        if any(stage.from_step for stage in self.schedule.declared):
+            from packline.loading.run_summary import refuse_used_again
+
+            refuse_used_again(self.schedule)
 
     def _place(self, options: LoaderOptions, rank: int, world_size: int) -> None:
         """Check and keep what does not depend on rows."""
@@ -205,16 +207,13 @@ class Loader(Notebook):
         """
         from packline.loading.run_file import load_run
 
-        known = {"rank", "world_size", *LoaderOptions.__struct_fields__} - {"plans"}
-        for name in changes.keys() - known:
-            raise unknown_name(f"Loader.from_file has no setting {name!r}", name, known)
         stages, options = load_run(path)
-        given = {name: value for name, value in changes.items() if value is not None}
-        if "batch_size" in given or "batch_tokens" in given:
-            options = msgspec.structs.replace(options, batch_size=None, batch_tokens=None)
-        settings: dict[str, Any] = msgspec.structs.asdict(options) | given
+        settings: dict[str, Any] = msgspec.structs.asdict(options)
         del settings["plans"]
-        return cls(stages, rank=rank, world_size=world_size, **settings)
+        given = {name: value for name, value in changes.items() if value is not None}
+        if given.keys() & {"batch_size", "batch_tokens"}:
+            settings |= {"batch_size": None, "batch_tokens": None}
+        return cls(stages, rank=rank, world_size=world_size, **settings | given)
 
     def __len__(self) -> int:
         """Total number of steps: batches from the first to the last, whatever the current step."""
@@ -397,7 +396,7 @@ class Loader(Notebook):
     def __repr__(self) -> str:
         left = f", {self.left_over_rows:,} rows left over" if self.left_over_rows else ""
         stages = "" if len(self.schedule.stages) == 1 else f" in {len(self.schedule.stages)} stages"
-        sizes = " and ".join(f"{size:,}" for size in dict.fromkeys(map(_batch_size, self.schedule.stages)))
+        sizes = " and ".join(f"{size:,}" for size in dict.fromkeys(self.schedule.sizes))
         traffic = self.traffic
         stalls = "" if traffic is None else f", {traffic.stalls:,} stalls of {traffic.stall_seconds:.1f} s"
         return (
@@ -436,21 +435,12 @@ class BatchSlice(Sequence[Batch]):
         return f"<{len(self):,} of {self.loader!r}>"
 
 
-def _batch_size(stage: ScheduledStage) -> int:
-    return stage.batch_size
-
-
 def _stages(rows: RowSource | Mixture | Stage | Sequence[Stage], epochs: int | None) -> list[Stage]:
     """Convert the argument to stages in sequence."""
-    if isinstance(rows, list | tuple) and all(isinstance(stage, Stage) for stage in rows):
-        stages = list(rows)
-    elif isinstance(rows, Stage):
-        stages = [rows]
-    elif isinstance(rows, Mixture):
-        stages = [Stage(rows)]
-    elif hasattr(rows, "read") and hasattr(rows, "seq_len"):
+    if hasattr(rows, "read") and hasattr(rows, "seq_len"):
         return [Stage(Mixture([(cast("RowSource", rows), 1, epochs)]))]
-    else:
+    stages = [Stage(rows)] if isinstance(rows, Mixture) else [rows] if isinstance(rows, Stage) else rows
+    if not isinstance(stages, list | tuple) or not all(isinstance(stage, Stage) for stage in stages):
         raise RecipeError(
             f"expected rows, a Mixture, a Stage or a list of stages, found {type(rows).__name__}",
             hint="rows of a store: packline.open(DIR).rows(seq_len=...)",
@@ -459,7 +449,7 @@ def _stages(rows: RowSource | Mixture | Stage | Sequence[Stage], epochs: int | N
         raise RecipeError(
             f"epochs={epochs!r} is for plain rows", hint="Mixture([(rows, weight, max_epochs), ...])"
         )
-    return stages
+    return list(stages)
 
 
 def chosen_fields(fields: Sequence[str] | None, keys: Keys) -> tuple[str, ...]:

@@ -260,9 +260,7 @@ class Schedule:
     @cached_property
     def record(self) -> RunRecord:
         """Sources and placed stages of the run, for states."""
-        described = [
-            getattr(getattr(rows, "selection", None), "described", {}) for rows in self.sources.values()
-        ]
+        described = [_described(rows) for rows in self.sources.values()]
         numbers = {fingerprint: number for number, fingerprint in enumerate(self.sources)}
         stages = []
         for stage in self.stages:
@@ -322,12 +320,17 @@ class Schedule:
         return ends
 
 
+def _described(rows: RowSource) -> dict[str, Any]:
+    """Settings of the documents of a source that are not the default."""
+    described: dict[str, Any] = getattr(getattr(rows, "selection", None), "described", {})
+    return described
+
+
 def source_name(rows: RowSource) -> str:
     """Store of a source, with the settings of its documents that are not the default."""
-    described: dict[str, Any] = getattr(getattr(rows, "selection", None), "described", {})
     words = ", ".join(
         f"{name} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
-        for name, value in described.items()
+        for name, value in _described(rows).items()
     )
     name = Path(rows.store.place).name
     return f"{name} ({words})" if words else name
@@ -355,7 +358,7 @@ def _schedule_stage(
     """
     mixture = stage.mixture
     limit = mixture.limit(consumed)
-    steps = _steps(stage, batch_size)
+    steps, left_over = _steps(stage, batch_size), 0
     if end is not None:
         steps = _steps_until(end, number, steps, first_step)
     if steps is not None:
@@ -373,7 +376,7 @@ def _schedule_stage(
             hint="give its length: Stage(..., tokens=...), or set max_epochs of a source",
         )
     else:
-        steps = limit // batch_size
+        steps, left_over = divmod(limit, batch_size)
         if not steps:
             raise RecipeError(
                 f"stage {number}: expected at least one batch of {batch_size:,} rows, found {limit:,} rows "
@@ -388,9 +391,7 @@ def _schedule_stage(
         steps=steps,
         consumed=tuple(consumed),
         orders=tuple(orders[rows.fingerprint] for rows in mixture.rows),
-        left_over=0
-        if limit is None or end is not None or stage.tokens is not None
-        else limit - steps * batch_size,
+        left_over=left_over,
     )
 
 
@@ -429,29 +430,19 @@ def _steps(stage: Stage, batch_size: int) -> int | None:
     return None if stage.tokens is None else stage.tokens // (batch_size * stage.mixture.seq_len)
 
 
-def _short(mixture: Mixture, rows: int, consumed: Sequence[int]) -> list[int]:
-    """Sources with too few rows for a stage."""
-    return [
-        source
-        for source, count in enumerate(mixture.interleaving.counts(rows))
-        if (epochs := mixture.max_epochs[source]) is not None
-        and consumed[source] + count > epochs * len(mixture.rows[source])
-    ]
-
-
 def _used_up(number: int, mixture: Mixture, rows: int, consumed: list[int]) -> RecipeError:
     """Error that names the sources with too few rows for a stage, and how many are missing."""
-    missing = []
-    enough = []
-    counts = mixture.interleaving.counts(rows)
-    for source in _short(mixture, rows, consumed):
-        count, epochs, size = counts[source], mixture.max_epochs[source] or 1, len(mixture.rows[source])
-        earlier = f" after {consumed[source]:,} in earlier stages" if consumed[source] else ""
+    missing, enough = [], []
+    for source, count in enumerate(mixture.interleaving.counts(rows)):
+        before, epochs, size = consumed[source], mixture.max_epochs[source], len(mixture.rows[source])
+        if epochs is None or before + count <= epochs * size:
+            continue
+        earlier = f" after {before:,} in earlier stages" if before else ""
         missing.append(
             f"source {source} ({source_name(mixture.rows[source])}) needs {count:,} rows{earlier} and has "
-            f"{size:,} x {epochs} epochs: {consumed[source] + count - epochs * size:,} are missing"
+            f"{size:,} x {epochs} epochs: {before + count - epochs * size:,} are missing"
         )
-        enough.append(f"max_epochs = {-(-(consumed[source] + count) // size)} for source {source}")
+        enough.append(f"max_epochs = {-(-(before + count) // size)} for source {source}")
     return RecipeError(
         f"stage {number} is longer than its sources: {'; '.join(missing)}",
         hint=f"fewer tokens, other weights, or more epochs: {', '.join(enough)} (in Python: "

@@ -27,6 +27,7 @@ from packline.loading.loader import Loader
 from packline.loading.run_file import load_run, run_schedule
 from packline.loading.run_summary import write_read_documents
 from packline.packing.batch import RowSource
+from packline.packing.packer import Spans
 from packline.ragged import offsets_of
 from packline.store.files import store_files
 from packline.store.provenance import Provenance
@@ -278,32 +279,21 @@ def trace_document(loader: Loader, document: int, *, store: StoreReader | None =
         for source, rows in enumerate(stage.mixture.rows):
             if not _same(rows.store, store):
                 continue
-            numbers = rows.rows_of(document)
-            found = loader.occurrences_of(stage.number, source, numbers)
-            held = dict(zip(numbers.tolist(), _ranges_in(rows, numbers, document), strict=True))
-            for row, epoch, step, index in zip(
-                found.rows.tolist(),
-                found.epochs.tolist(),
-                found.steps.tolist(),
-                found.places.tolist(),
-                strict=True,
+            found = loader.occurrences_of(stage.number, source, rows.rows_of(document))
+            spans = rows.spans(found.rows)
+            own = np.flatnonzero(spans.documents == document)
+            use = spans.offsets.searchsorted(own, "right") - 1
+            of_uses = [values[use] for values in (found.steps, found.places, found.epochs, found.rows)]
+            of_spans = [values[own] for values in (_columns(spans), spans.lengths, spans.starts)]
+            for step, index, epoch, row, column, tokens, start in zip(
+                *(values.tolist() for values in (*of_uses, *of_spans)), strict=True
             ):
-                uses += [
+                rank, place = divmod(index, share)
+                uses.append(
                     Occurrence(
-                        step=step,
-                        index=index,
-                        column=column,
-                        tokens=tokens,
-                        start=start,
-                        stage=stage.number,
-                        source=source,
-                        epoch=epoch,
-                        rank=index // share,
-                        place=index % share,
-                        row=row,
+                        step, index, column, tokens, start, stage.number, source, epoch, rank, place, row
                     )
-                    for column, tokens, start in held[row]
-                ]
+                )
     return sorted(uses)
 
 
@@ -333,36 +323,16 @@ def _refuse_unfinished(loader: Loader) -> None:
 def _contents(rows: RowSource, numbers: np.ndarray) -> list[tuple[SpanTrace, ...]]:
     """Spans of these rows, with the provenance of their documents."""
     spans = rows.spans(numbers)
-    documents, starts, lengths = spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist()
-    columns, offsets = _columns(spans.offsets, spans.lengths), spans.offsets.tolist()
+    columns = (_columns(spans), spans.lengths, spans.documents, spans.starts)
     origins = provenance_of(rows.store, spans.documents)
-    return [
-        tuple(
-            SpanTrace(columns[n], lengths[n], documents[n], starts[n], origins[n]) for n in range(first, last)
-        )
-        for first, last in itertools.pairwise(offsets)
-    ]
+    found = list(map(SpanTrace, *(values.tolist() for values in columns), origins))
+    return [tuple(found[first:last]) for first, last in itertools.pairwise(spans.offsets.tolist())]
 
 
-def _ranges_in(rows: RowSource, numbers: np.ndarray, document: int) -> list[list[tuple[int, int, int]]]:
-    """(column, tokens, start) of a document in each of these rows."""
-    spans = rows.spans(numbers)
-    own = spans.documents == document
-    row_of = np.repeat(np.arange(len(spans)), np.diff(spans.offsets))[own].tolist()
-    columns = np.array(_columns(spans.offsets, spans.lengths), np.int64)[own].tolist()
-    found: list[list[tuple[int, int, int]]] = [[] for _ in range(len(spans))]
-    for row, *where in zip(
-        row_of, columns, spans.lengths[own].tolist(), spans.starts[own].tolist(), strict=True
-    ):
-        column, tokens, start = where
-        found[row].append((column, tokens, start))
-    return found
-
-
-def _columns(offsets: np.ndarray, lengths: np.ndarray) -> list[int]:
+def _columns(spans: Spans) -> np.ndarray:
     """First column of each span in its row."""
-    before = offsets_of(lengths)
-    return (before[:-1] - np.repeat(before[offsets[:-1]], np.diff(offsets))).tolist()
+    before = offsets_of(spans.lengths)
+    return before[:-1] - np.repeat(before[spans.offsets[:-1]], np.diff(spans.offsets))
 
 
 def _store_of_document(loader: Loader, store: StoreReader | None) -> StoreReader:
