@@ -221,13 +221,8 @@ class Follower(Loader):
     def _rows(self, stage: StageSettings, source: SourceSettings) -> RowSource:
         build = self._builds[source.store]
         if build.store is None:
-            window = self._order.window_rows
-            rows: RowSource = build.rows(
-                stage.seq_len, source.options, split_to=stage.split_to, window=window
-            )
-            return rows
-        whole: RowSource = Rows(build.store, stage.seq_len, source.options, plans=self.run.loader.plans)
-        return whole if stage.split_to is None else whole.split_to(stage.split_to)
+            return stage.cut(build.rows(stage.seq_len, source.options, window=self._order.window_rows))
+        return stage.cut(Rows(build.store, stage.seq_len, source.options, plans=self.run.loader.plans))
 
     def _refresh(self) -> None:
         """Look for new units, and make a longer schedule of them."""
@@ -401,15 +396,22 @@ def follow(
     >>> len(loader), next(iter(loader))["tokens"].shape
     (2, (2, 5))
     """
-    run = _run_of(source, weights, tokens, dict(settings))
-    of_loader = {"shuffle": shuffle, "fields": None if fields is None else tuple(fields), "keys": keys}
-    given = {**of_loader, "prefetch": prefetch, **{name: settings.get(name) for name in OF_LOADER}}
-    if given["batch_size"] is not None:
-        run = msgspec.structs.replace(run, loader=msgspec.structs.replace(run.loader, batch_tokens=None))
-    if shuffle is False and settings.get("order") is None:
-        given["order"] = "global"
-    changes = {name: value for name, value in given.items() if value is not None}
-    run = msgspec.structs.replace(run, loader=msgspec.structs.replace(run.loader, **changes))
+    of_loader = {"shuffle": shuffle, "fields": fields and tuple(fields), "keys": keys, "prefetch": prefetch}
+    given = {name: value for name, value in {**settings, **of_loader}.items() if value is not None}
+    loader = {name: given.pop(name) for name in (*OF_LOADER, *of_loader) if name in given}
+    if is_toml(source):
+        given |= {} if weights is None else {"weights": weights}
+        given |= {} if tokens is None else {"tokens": tokens}
+        if given:
+            raise RecipeError(f"{min(given)} is set by the run file {source}", hint="change it there")
+        run = read_run(source)
+    else:
+        run = _run_of_store(source, weights, tokens, given, loader)
+    if "batch_size" in loader:
+        loader["batch_tokens"] = None
+    if shuffle is False and "order" not in loader:
+        loader["order"] = "global"
+    run = msgspec.structs.replace(run, loader=msgspec.structs.replace(run.loader, **loader))
     return Follower(run, rank=rank, world_size=world_size, timeout=timeout, grace=grace, on_wait=on_wait)
 
 
@@ -417,20 +419,16 @@ OF_LOADER = [name for name in LoaderOptions.__struct_fields__ if name in RowKeyw
 """Keywords of rows that belong to the loader."""
 
 
-def _run_of(
-    source: str | Path, weights: Mapping[str, Weight] | None, tokens: int | None, settings: dict[str, Any]
+def _run_of_store(
+    store: str | Path,
+    weights: Mapping[str, Weight] | None,
+    tokens: int | None,
+    options: dict[str, Any],
+    loader: dict[str, Any],
 ) -> RunFile:
-    """Run of the arguments, or of a run file."""
-    given = {name: value for name, value in settings.items() if value is not None}
-    options = {name: value for name, value in given.items() if name not in OF_LOADER}
-    if is_toml(source):
-        options |= {} if weights is None else {"weights": weights}
-        options |= {} if tokens is None else {"tokens": tokens}
-        if options:
-            raise RecipeError(f"{min(options)} is set by the run file {source}", hint="change it there")
-        return read_run(source)
+    """Run of one stage that reads one store."""
     for name in ("seq_len", "batch_size"):
-        if name not in given:
+        if name not in options | loader:
             raise RecipeError(f"{name} is required: a store alone does not determine the batches")
     seq_len, epochs = options.pop("seq_len"), options.pop("epochs", 1)
     if weights is not None and "sources" in options:
@@ -439,9 +437,10 @@ def _run_of(
     if weights is not None:
         names = [({"sources": name}, str(weight)) for name, weight in weights.items()]
     sources = [
-        {"store": str(source), "weight": weight, "max_epochs": epochs, **options, **own}
+        {"store": str(store), "weight": weight, "max_epochs": epochs, **options, **own}
         for own, weight in names
     ]
     stage = {"seq_len": seq_len, "tokens": tokens, "sources": sources}
-    loader = {"batch_size": given["batch_size"], "order": "blocks"}
-    return convert_run({"loader": loader, "stages": [stage]}, "follow")
+    return convert_run(
+        {"loader": {"batch_size": loader["batch_size"], "order": "blocks"}, "stages": [stage]}, "follow"
+    )

@@ -16,6 +16,7 @@ Nothing that is committed is withdrawn, also where a limit (`limit_documents`, `
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -168,13 +169,12 @@ class GrowingBuild:
             hint="begin the run again, or put the earlier store back",
         )
 
-    def rows(self, seq_len: int, options: RowOptions, *, split_to: int | None, window: int) -> Any:
+    def rows(self, seq_len: int, options: RowOptions, *, window: int) -> Any:
         """Rows of the store, as far as they are settled.
 
         Args:
-            seq_len: tokens per row, as packed.
+            seq_len: tokens per row.
             options: documents, and how they fill rows.
-            split_to: tokens per row, if they are cut.
             window: rows are given in multiples of this number.
 
         Raises:
@@ -189,11 +189,10 @@ class GrowingBuild:
             check_names(part, fields_of(parse_where(options.where)))
         plans = self._plans.setdefault(sources, PlanMemory())
         if complete:
-            whole: Any = Rows(part, seq_len, options, plans=plans)
-            return whole if split_to is None else whole.split_to(split_to)
+            return Rows(part, seq_len, options, plans=plans)
         packed = self._packed(part, seq_len, options, plans)
         settled = 0 if packed is None else self._settled(packed, sources)
-        return GrowingRows(part, packed, settled, seq_len, options, split_to=split_to, window=window)
+        return GrowingRows(part, packed, settled, seq_len, options, window)
 
     def _part(self, sources: tuple[str, ...]) -> tuple[GrowingStore, bool]:
         """Committed part of the store, of these sources, and whether it is all of them."""
@@ -276,9 +275,8 @@ class GrowingRows:
         store: the committed part.
         packed: its rows; None if there are none.
         settled: number of those that do not change any more.
-        seq_len: tokens per row, as packed.
+        seq_len: tokens per row.
         options: documents, and how they fill rows.
-        split_to: tokens per row, if they are cut.
         window: rows are given in multiples of this number.
     """
 
@@ -289,37 +287,45 @@ class GrowingRows:
         settled: int,
         seq_len: int,
         options: RowOptions,
-        *,
-        split_to: int | None,
         window: int,
     ) -> None:
-        self.store, self.options = store, options
-        self.seq_len = seq_len if split_to is None else split_to
+        self.store, self.options, self.parent, self.seq_len = store, options, packed, seq_len
         self.pad_id = check_pad_id(options.pad_id, store)
         identity = selection_identity(options)
         self.settings_fingerprint = settings_fingerprint(options, seq_len, self.pad_id, identity)
-        self.parent: Rows | None = packed
-        if split_to is not None:
-            check_divides(seq_len, split_to)
-            self.settings_fingerprint = split_fingerprint(self.settings_fingerprint, split_to)
-            self.parent = None if packed is None else packed.split_to(split_to)
-            settled *= seq_len // split_to
-        self.fingerprint = hash_value([store.manifest.checksum, self.settings_fingerprint])
-        self.settled = settled // window * window
+        self._settled, self._window = settled, window
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the build and the settings."""
+        return hash_value([self.store.manifest.checksum, self.settings_fingerprint])
+
+    @property
+    def settled(self) -> int:
         """Number of rows that can be read: whole windows, which depend on nothing behind them."""
+        return self._settled // self._window * self._window
+
+    def split_to(self, seq_len: int) -> Any:
+        """The same rows cut into shorter ones; see `Rows.split_to`."""
+        check_divides(self.seq_len, seq_len)
+        rows = copy(self)
+        rows.seq_len, rows._settled = seq_len, self._settled * (self.seq_len // seq_len)
+        rows.settings_fingerprint = split_fingerprint(self.settings_fingerprint, seq_len)
+        rows.parent = None if self.parent is None else self.parent.split_to(seq_len)
+        return rows
 
     def __len__(self) -> int:
         return ENDLESS
 
     def plan(self, rows: np.ndarray) -> PlannedRows:
         """Plan what reading these rows copies, as `Rows.plan`."""
-        return self._settled(rows).plan(rows)
+        return self._those(rows).plan(rows)
 
     def spans(self, indices: np.ndarray) -> Spans:
         """Spans of these rows; documents are numbered within the committed part."""
-        return self._settled(indices).spans(indices)
+        return self._those(indices).spans(indices)
 
-    def _settled(self, indices: np.ndarray) -> Rows:
+    def _those(self, indices: np.ndarray) -> Rows:
         if self.parent is None or (len(indices) and int(indices.max()) >= self.settled):
             raise IndexError(f"row {int(indices.max())} of {self.settled:,} that are settled")
         return self.parent

@@ -33,6 +33,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -93,6 +94,10 @@ class StageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     from_step: Natural | None = None
     """First step of the stage: the stage before ends there, whatever its length."""
 
+    def cut(self, rows: RowSource) -> RowSource:
+        """Packed rows in the length of the stage."""
+        return rows if self.split_to is None else rows.split_to(self.split_to)
+
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A whole run, as written in the file."""
@@ -105,6 +110,8 @@ PACKING_FIELDS = tuple(
     name for name in RowOptions.__struct_fields__ if name not in DocumentFilter.__struct_fields__
 )
 """Settings that turn documents into rows, in a stage or in a source."""
+OF_A_PACKING = ("min_tail_fraction", "overflow", "pack_window")
+"""Those that belong to one packing alone."""
 
 
 def read_run(path: str | Path) -> RunFile:
@@ -128,15 +135,19 @@ def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:
     Traceback (most recent call last):
     packline.errors.RecipeError: the run file: stages[0] has no setting 'seqlen'
     """
-    table = read_table(table, RunFile, name)
+    table = read_table(deepcopy(table), RunFile, name)
     table["loader"] = read_table(table.get("loader"), LoaderOptions, f"{name}: loader")
     for number, stage in enumerate(_tables(table.get("stages"))):
         where = f"{name}: stages[{number}]"
         stage.update(read_table(stage, StageSettings, where, more=PACKING_FIELDS))
-        stage.update(read_quantities(stage, RowOptions, where))
+        common = {field: stage.pop(field) for field in PACKING_FIELDS if field in stage}
+        common = read_quantities(common, RowOptions, where)
+        convert(common, RowOptions, where)
         for place, source in enumerate(_tables(stage.get("sources"))):
-            source.update(read_table(source, SourceSettings, f"{where}.sources[{place}]"))
-    return convert_run(_with_sources_complete(table, name), name)
+            own = read_table(source, SourceSettings, f"{where}.sources[{place}]")
+            other = OF_A_PACKING if "packing" in own else ()
+            source.update({field: value for field, value in common.items() if field not in other} | own)
+    return convert_run(table, name)
 
 
 def convert_run(table: dict[str, Any], name: str) -> RunFile:
@@ -146,31 +157,6 @@ def convert_run(table: dict[str, Any], name: str) -> RunFile:
         RecipeError: a wrong type, or a setting that does not fit the others.
     """
     return _check(convert(table, RunFile, name), name)
-
-
-def _with_sources_complete(table: dict[str, Any], name: str) -> dict[str, Any]:
-    """The same tables with the packing settings of each stage moved to its sources."""
-    if not isinstance(table.get("stages"), list):
-        return table
-    stages = []
-    for number, stage in enumerate(table["stages"]):
-        if not isinstance(stage, dict):
-            return table
-        common = {field: stage[field] for field in PACKING_FIELDS if field in stage}
-        convert(common, RowOptions, f"{name}: stages[{number}]")
-        rest = {field: value for field, value in stage.items() if field not in common}
-        if isinstance(stage.get("sources"), list):
-            rest["sources"] = [_completed(source, common) for source in stage["sources"]]
-        stages.append(rest)
-    return {**table, "stages": stages}
-
-
-def _completed(source: Any, common: dict[str, Any]) -> Any:
-    """A source with the settings of its stage."""
-    if not isinstance(source, dict):
-        return source
-    other = ("min_tail_fraction", "overflow", "pack_window") if "packing" in source else ()
-    return {name: value for name, value in common.items() if name not in other} | source
 
 
 def settings_of_store(path: str | Path, store: str, *, rows: bool) -> dict[str, Any]:
@@ -241,8 +227,7 @@ def load_run(path: str | Path, until: int | None = None) -> tuple[list[Stage], L
     def rows_of(stage: StageSettings, source: SourceSettings) -> RowSource:
         if source.store not in stores:
             stores[source.store] = StoreReader(source.store)
-        rows: RowSource = Rows(stores[source.store], stage.seq_len, source.options, plans=run.loader.plans)
-        return rows if stage.split_to is None else rows.split_to(stage.split_to)
+        return stage.cut(Rows(stores[source.store], stage.seq_len, source.options, plans=run.loader.plans))
 
     for number, stage in enumerate(run.stages):
         if until is not None and stage.from_step is not None and stage.from_step >= until:
