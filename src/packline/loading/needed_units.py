@@ -8,7 +8,7 @@ receipts of the units up to the last of these rows name every byte that was read
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from packline.fingerprint import hash_value
@@ -28,54 +28,37 @@ if TYPE_CHECKING:
 DIGITS = 12
 
 
-class UnitsRead(NamedTuple):
-    """Units of a source that a run has read."""
-
-    build: str
-    """Hash of recipe, tokenizer and inputs of the store."""
-    units: int
-    """Units, in the order of the documents, from the first to the last that holds a row."""
-    chain: str
-    """Hash of their receipts."""
-
-
 _UNITS: WeakKeyDictionary[StoreReader, dict[tuple[str, ...], dict[str, str]]] = WeakKeyDictionary()
 _BUILDS: WeakKeyDictionary[StoreReader, str] = WeakKeyDictionary()
 
 
-def units_read(rows: RowSource, order: RowOrder, draws: int) -> UnitsRead | None:
-    """Units that the first uses of a source depend on; None for rows without a store."""
-    origin = _origin(rows)
-    if origin is None:
+def units_read(rows: RowSource, order: RowOrder, draws: int) -> list[Any] | None:
+    """Units that the first uses of a source depend on, for a state; None for rows without a store.
+
+    Returns:
+        Hash of recipe, tokenizer and inputs of the store; number of units, in the order of the documents, up
+        to the last that holds a row; and a hash of their receipts.
+    """
+    if not hasattr(rows, "options"):
         return None
     units = 0
     if draws and len(rows):
         packed: Any = rows if isinstance(rows, Rows) else getattr(rows, "parent", None)
         window = order.window_rows
         first = min(-(-draws // window) * window, len(rows)) if draws < len(rows) else len(rows)
-        shard, _ = origin.store.locate(packed.last_document(first))
-        units = list(_receipts(origin)).index(shard.entry.name.partition("-")[2]) + 1
-    chain = chain_of(rows, units)
-    assert chain is not None
-    return UnitsRead(_build(origin.store), units, chain)
+        shard, _ = rows.store.locate(packed.last_document(first))
+        units = list(_receipts(rows)).index(shard.entry.name.partition("-")[2]) + 1
+    return [build_of(rows.store), units, chain_of(rows, units)]
 
 
 def chain_of(rows: RowSource, units: int) -> str | None:
     """Hash of the receipts of a source's first units; None if there are fewer, for now."""
-    origin = _origin(rows)
-    if origin is None:
-        return None
-    receipts = list(_receipts(origin).values())
+    receipts = list(_receipts(rows).values())
     return hash_value(receipts[:units])[:DIGITS] if units <= len(receipts) else None
 
 
-def build_of(rows: RowSource) -> str | None:
-    """Identity of the build of a store, finished or not; None for rows without a store."""
-    origin = _origin(rows)
-    return None if origin is None else _build(origin.store)
-
-
-def _build(store: StoreReader) -> str:
+def build_of(store: StoreReader) -> str:
+    """Identity of the build of a store, finished or not."""
     if store not in _BUILDS:
         _BUILDS[store] = getattr(store, "build", None) or build_identity(store.manifest)
     return _BUILDS[store]
@@ -100,24 +83,11 @@ def selected_names(recipe: Recipe, options: DocumentFilter) -> tuple[str, ...]:
     )
 
 
-class _Origin(NamedTuple):
-    """Store of some rows, and their choice of documents."""
-
-    store: StoreReader
-    options: DocumentFilter
-
-
-def _origin(rows: Any) -> _Origin | None:
-    """Origin of rows of any kind; None if they are of no store."""
-    options = getattr(rows, "options", None) or getattr(getattr(rows, "parent", None), "options", None)
-    return None if options is None else _Origin(rows.store, options)
-
-
-def _receipts(origin: _Origin) -> dict[str, str]:
+def _receipts(rows: Any) -> dict[str, str]:
     """Checksum of the receipt of each unit of the selected sources, in the order of the documents."""
-    manifest = origin.store.manifest
-    sources = selected_names(manifest.recipe, origin.options)
-    known = _UNITS.setdefault(origin.store, {})
+    manifest = rows.store.manifest
+    sources = selected_names(manifest.recipe, rows.options)
+    known = _UNITS.setdefault(rows.store, {})
     if sources not in known:
         places = {name: place for place, name in enumerate(sources)}
         table = manifest.units

@@ -32,7 +32,6 @@ from packline.loading.order import GLOBAL
 from packline.loading.schedule import STORES, RunRecord, Schedule
 
 if TYPE_CHECKING:
-    from packline.loading.needed_units import UnitsRead
     from packline.packing.batch import RowSource
 
 STATE_VERSION = 1
@@ -54,10 +53,11 @@ def save_state(schedule: Schedule, step: int, fingerprint: str) -> dict[str, Any
     }
     if schedule.order == GLOBAL:
         return state
-    units = [_read(schedule, rows, draws) for rows, draws in schedule.drawn(step)]
-    known = [[one.build, one.units, one.chain] for one in units if one is not None]
+    from packline.loading.needed_units import units_read
+
+    units = [units_read(rows, schedule.order, draws) for rows, draws in schedule.drawn(step)]
     state["order"] = str(schedule.order)
-    return {**state, "units": known} if len(known) == len(units) else state
+    return state if None in units else {**state, "units": units}
 
 
 def check_state(state: Mapping[str, Any]) -> None:
@@ -235,7 +235,7 @@ def _check_source(number: int, rows: RowSource, entry: Any) -> bool:
     from packline.loading.needed_units import build_of, chain_of
 
     build, units, chain = entry
-    if build_of(rows) != build:
+    if build_of(rows.store) != build:
         raise RecipeError(
             f"this state is from a different run: source {number} was read from a build of another recipe, "
             f"tokenizer or inputs than {rows.store.place}",
@@ -251,9 +251,3 @@ def _check_source(number: int, rows: RowSource, entry: Any) -> bool:
             hint="the store was built again, with other contents; packline diff shows what differs",
         )
     return True
-
-
-def _read(schedule: Schedule, rows: RowSource, draws: int) -> UnitsRead | None:
-    from packline.loading.needed_units import units_read
-
-    return units_read(rows, schedule.order, draws)
