@@ -135,7 +135,7 @@ class Follower(Loader):
         return "-".join((marks if self.finished else marks | {STORES: UNKNOWN}).values())
 
     @property
-    def _total(self) -> int | None:
+    def total(self) -> int | None:
         """Steps of the whole run; None if that depends on rows that are not there yet."""
         schedule = self.schedule
         if self._known == len(schedule):
@@ -148,7 +148,7 @@ class Follower(Loader):
         Raises:
             TypeError: it depends on the end of a store that is still being built.
         """
-        if (total := self._total) is None:
+        if (total := self.total) is None:
             raise TypeError("the number of steps is not known before the store is finished: give tokens=")
         return total
 
@@ -202,7 +202,7 @@ class Follower(Loader):
         Units that the state has read and that are not built again yet are compared when they are.
         """
         check_state(state)
-        step = check_step(state, self._total)
+        step = check_step(state, self.total)
         self._pending = None if self._is_known(state) else dict(state)
         return step
 
@@ -302,7 +302,7 @@ class Follower(Loader):
         return make, (self.run,), state
 
     def __repr__(self) -> str:
-        total = self._total
+        total = self.total
         known = f"{total:,}" if total is not None else f"at least {self._known:,}"
         names = ", ".join(self.building)
         return (

@@ -219,6 +219,11 @@ class Loader(Notebook):
         """Total number of steps: batches from the first to the last, whatever the current step."""
         return len(self.schedule)
 
+    @property
+    def total(self) -> int | None:
+        """Total number of steps; None while that of a store that is followed is not known."""
+        return len(self.schedule)
+
     def has_step(self, step: int) -> bool:
         """True if the run has this step."""
         return step < len(self)

@@ -188,41 +188,27 @@ def _received(compact: CompactBatch, keys: Keys) -> dict[str, torch.Tensor]:
     return to_tensors(named(compact.arrays(), keys))
 
 
-class _Read:
-    """Rows that were read at once, for `BatchRow`.
-
-    Args:
-        batch: all of them: in a worker as they are sent, else as tensors.
-        rows: their number.
-    """
-
-    def __init__(self, batch: WorkerBatch | dict[str, torch.Tensor], rows: int) -> None:
-        self.batch, self.rows = batch, rows
-        self.is_used = False
-        """True once a row was looked at, and may have been changed."""
-
-    def row(self, place: int) -> dict[str, torch.Tensor]:
-        """Tensors `[L]` of a row."""
-        self.is_used = True
-        return {name: self.batch[name][place] for name in self.batch}
-
-
 class BatchRow(dict[str, torch.Tensor]):
     """A row as a dict of tensors `[L]`, filled when something looks at it.
 
     torch's default collate leaves rows that nobody has looked at as they were read: nothing is stacked, and a
     worker sends tokens and an outline.
+
+    Args:
+        batch: all rows that were read at once: in a worker as they are sent, else as tensors.
+        place: number of this one among them.
+        rows: their number.
     """
 
-    def __init__(self, read: _Read, place: int) -> None:
+    def __init__(self, batch: WorkerBatch | dict[str, torch.Tensor], place: int, rows: int) -> None:
         super().__init__()
-        self._read: _Read | None = read
-        self._place = place
+        self._batch: WorkerBatch | dict[str, torch.Tensor] | None = batch
+        self._place, self._rows = place, rows
 
     def _fill(self) -> None:
-        read, self._read = self._read, None
-        if read is not None:
-            dict.update(self, read.row(self._place))
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            dict.update(self, {name: batch[name][self._place] for name in batch})
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return dict, (dict(self),)
@@ -249,10 +235,10 @@ def _collate_rows(
     batch: list[BatchRow], *, collate_fn_map: Any = None
 ) -> WorkerBatch | dict[str, torch.Tensor]:
     """Rows as a batch: as they were read, if they are all of one read, in order and untouched."""
-    read = batch[0]._read
-    if read is not None and not read.is_used and len(batch) == read.rows:  # noqa: SIM102  too long
-        if all(row._read is read and row._place == place for place, row in enumerate(batch)):
-            return read.batch
+    whole = batch[0]._batch
+    in_order = all(row._batch is whole and row._place == place for place, row in enumerate(batch))
+    if whole is not None and in_order and len(batch) == batch[0]._rows:
+        return whole
     found: dict[str, torch.Tensor] = default_collate([dict(row) for row in batch])
     return found
 
@@ -297,10 +283,13 @@ class RowsDataset(Dataset):  # type: ignore[misc]
             IndexError: no such row.
         """
         if isinstance(index, Sequence):
-            places = self._places(index)
+            try:
+                places = np.array([range(len(self))[number] for number in index], np.int64)
+            except IndexError:
+                raise IndexError(f"rows {list(index)} of {len(self):,}") from None
             if get_worker_info() is not None:
                 return WorkerBatch(CompactBatch.read([BatchPart(self.rows, places)], self.fields), self.keys)
-            return self._read(places)
+            return to_tensors(named(self.rows.read(places, self.fields), self.keys))
         try:
             place = range(len(self))[operator.index(index)]
         except IndexError:
@@ -311,18 +300,7 @@ class RowsDataset(Dataset):  # type: ignore[misc]
     def __getitems__(self, indices: Sequence[int]) -> list[BatchRow]:
         """Several rows in one read; `DataLoader` calls this for a batch."""
         found = self[list(indices)]
-        read = _Read(found, len(indices))
-        return [BatchRow(read, place) for place in range(len(indices))]
-
-    def _places(self, indices: Sequence[int]) -> np.ndarray:
-        everything = range(len(self))
-        try:
-            return np.array([everything[index] for index in indices], np.int64)
-        except IndexError:
-            raise IndexError(f"rows {list(indices)} of {len(self):,}") from None
-
-    def _read(self, places: np.ndarray) -> dict[str, torch.Tensor]:
-        return to_tensors(named(self.rows.read(places, self.fields), self.keys))
+        return [BatchRow(found, place, len(indices)) for place in range(len(indices))]
 
     def __repr__(self) -> str:
         return f"<RowsDataset of {self.rows!r}>"
@@ -368,13 +346,6 @@ class LoaderDataset(IterableDataset):  # type: ignore[misc]
         """Number of batches of an iteration."""
         return len(self.loader) - self.loader.begins_at
 
-    def _left(self) -> int | None:
-        """Number of batches of an iteration; None while a store that is followed has no end."""
-        try:
-            return len(self)
-        except TypeError:
-            return None
-
     def state_after(self, taken: int) -> dict[str, Any]:
         """State of the loader after a trainer has consumed the first `taken` batches of an iteration.
 
@@ -383,10 +354,11 @@ class LoaderDataset(IterableDataset):  # type: ignore[misc]
         Raises:
             RecipeError: `taken` is negative, or more than the batches of an iteration.
         """
-        left = self._left()
-        if taken < 0 or (left is not None and taken > left):
-            raise RecipeError(f"taken={taken}: expected 0 to {left or 0:,}, the batches of an iteration")
-        return self.loader.state_at(self.loader.begins_at + taken)
+        first, total = self.loader.begins_at, self.loader.total
+        if taken < 0 or (total is not None and taken > total - first):
+            most = 0 if total is None else total - first
+            raise RecipeError(f"taken={taken}: expected 0 to {most:,}, the batches of an iteration")
+        return self.loader.state_at(first + taken)
 
     def __repr__(self) -> str:
         return f"<LoaderDataset of {self.loader!r}>"
@@ -420,11 +392,8 @@ class Steps(Iterator["dict[str, torch.Tensor] | WorkerBatch"]):
 
     def state_dict(self) -> dict[str, Any]:
         """State of the loader with the next step of this iterator."""
-        try:
-            steps = min(self._step, len(self._loader))
-        except TypeError:  # a follower may not know its length
-            steps = self._step
-        return self._loader.state_at(steps)
+        total = self._loader.total
+        return self._loader.state_at(self._step if total is None else min(self._step, total))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state.
