@@ -17,7 +17,6 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.formats.choice import option_name
 from packline.packing.options import RowOptions
 from packline.packing.rows import Rows
-from packline.store.files import store_files
 from packline.store.lookup import find_by_id, find_by_place
 from packline.store.reader import StoreReader, document_number
 from packline.toml import is_toml
@@ -307,13 +306,7 @@ def find_documents(loader: Loader, wanted: TraceTarget) -> list[tuple[StoreReade
     """
     from packline.loading.trace import stores_of
 
-    stores = stores_of(loader)
-    if wanted.store is not None:
-        address = store_files(wanted.store).address
-        stores = [store for store in stores if store.files.address == address]
-        if not stores:
-            known = ", ".join(str(store.place) for store in stores_of(loader))
-            raise RecipeError(f"the run does not read {wanted.store}", hint=f"it reads {known}")
+    stores = stores_of(loader, wanted.store)
     if wanted.document is not None:
         if len(stores) > 1:
             known = ", ".join(str(store.place) for store in stores)

@@ -165,20 +165,7 @@ def trace(
     if step is not None:
         return trace_step(loader, step, rank=rank, row=row)
     assert document is not None
-    if isinstance(store, str | Path):
-        store = _store_at(loader, store)
     return trace_document(loader, document, store=store)
-
-
-def _store_at(loader: Loader, folder: str | Path) -> StoreReader:
-    """Store of a run, by its folder."""
-    stores, wanted = stores_of(loader), store_files(folder).address
-    for store in stores:
-        if store.files.address == wanted:
-            return store
-    raise RecipeError(
-        f"the run does not read {folder}", hint=f"it reads {', '.join(str(store.place) for store in stores)}"
-    )
 
 
 def write_trace(run: Loader | str | Path, steps: range, path: str | Path) -> int:
@@ -254,13 +241,15 @@ def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int |
     )
 
 
-def trace_document(loader: Loader, document: int, *, store: StoreReader | None = None) -> list[Occurrence]:
+def trace_document(
+    loader: Loader, document: int, *, store: str | Path | StoreReader | None = None
+) -> list[Occurrence]:
     """All uses of a document in the whole run, in order of step.
 
     Args:
         loader: loader of any rank; only its world size matters here.
         document: its number in `store.documents`.
-        store: store of the document; may be omitted if the run reads only one.
+        store: store of the document, or its folder; may be omitted if the run reads only one.
 
     Returns:
         One entry for each time that a range of it is in a batch; none if the selection left it out, its
@@ -271,13 +260,16 @@ def trace_document(loader: Loader, document: int, *, store: StoreReader | None =
         StoreError: no such document.
     """
     _refuse_unfinished(loader)
-    store = _store_of_document(loader, store)
-    document = document_number(store, document)
+    stores = stores_of(loader, store)
+    if len(stores) > 1:
+        known = ", ".join(str(one.place) for one in stores)
+        raise RecipeError(f"a document of which store? This run reads {known}", hint="say store=...")
+    document = document_number(stores[0], document)
     uses: list[Occurrence] = []
     for stage in loader.schedule.stages:
         share = stage.batch_size // loader.world_size
         for source, rows in enumerate(stage.mixture.rows):
-            if not _same(rows.store, store):
+            if rows.store.manifest.checksum != stores[0].manifest.checksum:
                 continue
             found = loader.occurrences_of(stage.number, source, rows.rows_of(document))
             spans = rows.spans(found.rows)
@@ -297,13 +289,29 @@ def trace_document(loader: Loader, document: int, *, store: StoreReader | None =
     return sorted(uses)
 
 
-def stores_of(loader: Loader) -> list[StoreReader]:
-    """Stores that a run reads, each once, in order of first use."""
+def stores_of(loader: Loader, wanted: str | Path | StoreReader | None = None) -> list[StoreReader]:
+    """Stores that a run reads, each once, in order of first use; or the wanted one alone.
+
+    Stores are compared by content: one that was moved or copied is the same.
+
+    Raises:
+        RecipeError: the run does not read the wanted store.
+    """
     stores: dict[str, StoreReader] = {}
     for stage in loader.schedule.stages:
         for rows in stage.mixture.rows:
             stores.setdefault(rows.store.manifest.checksum, rows.store)
-    return list(stores.values())
+    if wanted is None:
+        return list(stores.values())
+    if isinstance(wanted, StoreReader):
+        place, found = wanted.place, [stores[key] for key in stores.keys() & {wanted.manifest.checksum}]
+    else:
+        place, address = wanted, store_files(wanted).address
+        found = [one for one in stores.values() if one.files.address == address]
+    if not found:
+        known = ", ".join(str(one.place) for one in stores.values())
+        raise RecipeError(f"the run does not read {place}", hint=f"it reads {known}")
+    return found
 
 
 def store_of(loader: Loader, stage: int, source: int) -> StoreReader:
@@ -333,23 +341,6 @@ def _columns(spans: Spans) -> np.ndarray:
     """First column of each span in its row."""
     before = offsets_of(spans.lengths)
     return before[:-1] - np.repeat(before[spans.offsets[:-1]], np.diff(spans.offsets))
-
-
-def _store_of_document(loader: Loader, store: StoreReader | None) -> StoreReader:
-    stores = stores_of(loader)
-    if store is None and len(stores) == 1:
-        return stores[0]
-    known = ", ".join(str(one.place) for one in stores)
-    if store is None:
-        raise RecipeError(f"a document of which store? This run reads {known}", hint="say store=...")
-    if not any(_same(one, store) for one in stores):
-        raise RecipeError(f"this run does not read {store.place}: it reads {known}")
-    return store
-
-
-def _same(one: StoreReader, other: StoreReader) -> bool:
-    """Compare stores by content: a store that was moved or copied is the same."""
-    return one.manifest.checksum == other.manifest.checksum
 
 
 def _check_within(name: str, value: int, count: int, what: str) -> None:
