@@ -181,14 +181,21 @@ def check_bytes(path: Path | str, entry: FileEntry, data: bytes | memoryview) ->
     Raises:
         CorruptStore: another size or checksum.
     """
+    if problem := content_problem(entry, data):
+        raise CorruptStore(f"cannot read {path}: {problem}", hint=HINT)
+
+
+def content_problem(entry: FileEntry, data: bytes | memoryview) -> str:
+    """Difference between the contents of a file and its entry, in words; empty if there is none.
+
+    >>> content_problem(FileEntry("a.bin", 3, ""), b"ab")
+    'expected 3 bytes, found 2'
+    """
     if len(data) != entry.bytes:
-        raise CorruptStore(
-            f"cannot read {path}: expected {entry.bytes:,} bytes, found {len(data):,}", hint=HINT
-        )
+        return f"expected {entry.bytes:,} bytes, found {len(data):,}"
     if (found := hash_bytes(data)) != entry.checksum:
-        raise CorruptStore(
-            f"cannot read {path}: expected the checksum {entry.checksum}, found {found}", hint=HINT
-        )
+        return f"expected the checksum {entry.checksum}, found {found}"
+    return ""
 
 
 def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str, of: str) -> np.ndarray:
@@ -482,18 +489,15 @@ class Recent:
                 owner.__dict__.pop(name, None)
 
 
-def opened(open_it: Callable[[Any], dict[str, Any]], recent: Recent) -> Any:
+class _Opened:
     """Descriptor for an attribute that is opened on first access, and then is an ordinary attribute.
+
+    It has no `__set__`, so the owner's own `__dict__` takes precedence, at no cost.
 
     Args:
         open_it: returns attributes of the owner by name, including this one.
         recent: closes them again.
     """
-    return _Opened(open_it, recent)
-
-
-class _Opened:
-    """Descriptor without `__set__`: the owner's own `__dict__` takes precedence, at no cost."""
 
     def __init__(self, open_it: Callable[[Any], dict[str, Any]], recent: Recent) -> None:
         self._open, self._recent, self._name = open_it, recent, ""
@@ -509,6 +513,10 @@ class _Opened:
         if not isinstance(found, Kept):
             self._recent.add(owner, found)
         return found[self._name]
+
+
+opened: Any = _Opened
+"""The same; its type is that of the attribute."""
 
 
 class Kept(dict[str, Any]):

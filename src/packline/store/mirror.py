@@ -66,6 +66,7 @@ class Mirror:
     Args:
         place: its URI.
         settings: where pieces are kept.
+        manifest: manifest of the store, if it is read already.
         as_it_is: bring every file anew, and compare nothing: for `verify`, which compares itself.
 
     Raises:
@@ -74,19 +75,21 @@ class Mirror:
 
     is_local = False
 
-    def __init__(self, place: str, settings: CacheSettings, *, as_it_is: bool = False) -> None:
+    def __init__(
+        self, place: str, settings: CacheSettings, manifest: Manifest | None = None, as_it_is: bool = False
+    ) -> None:
         self.place = self.address = _fixed(place)
         self.settings, self._as_it_is = settings, as_it_is
         self.cache: Cache = TemporaryCache(FRESH_BYTES) if as_it_is else settings.open()
         self.fetcher = fetcher = Fetcher(place)
-        self._manifest: Manifest | None = None
+        self._manifest = manifest
         self._sums: dict[str, dict[str, BlockChecksums]] = {}
         """Checksums of the blocks of each file of a shard, by its name and theirs."""
         self._ranges: dict[str, Ranges] = {}
         self._facts = lru_cache(FACTS)(lambda name: fetcher.storage.facts(name))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.place, self.settings, self._as_it_is, self._manifest)
+        return Mirror, (self.place, self.settings, self._manifest, self._as_it_is)
 
     def learn(self, manifest: Manifest) -> None:
         """See `StoreFiles.learn`."""
@@ -94,9 +97,8 @@ class Mirror:
 
     def of(self, manifest: Manifest) -> Mirror:
         """The same place with another manifest; requests and cache are shared."""
-        other = Mirror(self.place, self.settings)
+        other = Mirror(self.place, self.settings, manifest)
         other.cache, other.fetcher = self.cache, self.fetcher
-        other.learn(manifest)
         return other
 
     def fresh(self) -> Mirror:
@@ -307,13 +309,6 @@ def ahead(requests: Iterator[Request[bytes]], most: int) -> Iterator[Request[byt
         if len(waiting) > most:
             yield waiting.popleft()
     yield from waiting
-
-
-def _reopen(place: str, settings: CacheSettings, as_it_is: bool, manifest: Manifest | None) -> Mirror:
-    mirror = Mirror(place, settings, as_it_is=as_it_is)
-    if manifest is not None:
-        mirror.learn(manifest)
-    return mirror
 
 
 def _write(requests: Iterable[Request[bytes]], sink: Sink) -> None:

@@ -192,15 +192,12 @@ class ProvenanceFile:
             CorruptStore: they cannot be read.
         """
         names = None if columns is None else list(columns)
-        for one in range(len(self.rows)) if group is None else (group,):
+        groups = list(range(len(self.rows))) if group is None else [group]
+        for one in groups:
             self._bring(one, columns, wait=group is not None)
         with reading(self.path):
-            if group is None:
-                table = self._parquet.read(columns=names, use_threads=False)
-                expected = sum(self.rows)
-            else:
-                table = self._parquet.read_row_group(group, columns=names, use_threads=False)
-                expected = self.rows[group]
+            table = self._parquet.read_row_groups(groups, columns=names, use_threads=False)
+            expected = sum(self.rows[one] for one in groups)
             if table.num_rows != expected:
                 raise CorruptStore(
                     f"{self.path}: expected {expected:,} documents, found {table.num_rows:,}", hint=HINT

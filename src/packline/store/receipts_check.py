@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from packline.recipe import is_limited
-from packline.store.files import StoreFiles
+from packline.store.files import FileEntry, StoreFiles
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import (
     MANIFEST,
@@ -53,8 +53,7 @@ class ReceiptsCheck:
         self._files, self._manifest, self._findings = files, manifest, findings
         self._names = source_names(manifest.recipe)
         self._slugs = source_slugs(self._names)
-        recipe = manifest.recipe
-        self._limited = is_limited(recipe)
+        self._limited = is_limited(manifest.recipe)
 
     def check_together(self) -> None:
         """Check what concerns all receipts, once all of them are read."""
@@ -68,46 +67,44 @@ class ReceiptsCheck:
         Args:
             slice: only those of its units; slice 0 reads all, as it checks them together.
         """
-        findings = self._findings
         for listed in units_of(self._manifest, slice if slice[0] else WHOLE):
-            if (entry := listed.receipt) is None:
-                continue
-            if not check_file(self._files, entry, findings):
+            if listed.receipt is not None and not self._take(listed.receipt):
                 self.complete = False
-                continue
-            stem = Path(entry.name).stem
-            try:
-                data = self._files.local(entry).read_bytes()
-                if stem.endswith(STREAM):
-                    name = stem.removesuffix(STREAM)
-                    self.streams[name] = msgspec.json.decode(data, type=StreamReceipt)
-                    continue
-                receipt = msgspec.json.decode(data, type=Receipt)
-            except (msgspec.MsgspecError, OSError, UnicodeDecodeError) as error:
-                findings.add(entry.name, f"not a receipt: {error}")
-                self.complete = False
-                continue
-            findings.compare(entry.name, "unit", stem, receipt.unit)
-            unit = parse_unit(stem)
-            if unit is None or unit.slug not in self._slugs:
-                findings.add(entry.name, "name", "a source of the recipe and the number of a unit", stem)
-                self.complete = False
-                continue
-            source = self._names[self._slugs.index(unit.slug)]
-            if not findings.compare(entry.name, "source", source, receipt.source):
-                self.complete = False
-                continue
-            self.by_unit[stem] = receipt
-            for problem in receipt.ledger.imbalance():
-                findings.add(entry.name, f"the ledger does not balance: {problem}")
-            if not receipt.complete and not self._limited:
-                findings.add(entry.name, "the unit was ended by a limit, and the recipe has none")
         self.by_unit = dict(sorted(self.by_unit.items(), key=lambda item: self._place(item[0])))
 
+    def _take(self, entry: FileEntry) -> bool:
+        """Read and check a receipt; False if it cannot be relied on."""
+        findings, name = self._findings, Path(entry.name).stem
+        if not check_file(self._files, entry, findings):
+            return False
+        try:
+            data = self._files.local(entry).read_bytes()
+            if (stream := name.removesuffix(STREAM)) != name:
+                self.streams[stream] = msgspec.json.decode(data, type=StreamReceipt)
+                return True
+            receipt = msgspec.json.decode(data, type=Receipt)
+        except (msgspec.MsgspecError, OSError, UnicodeDecodeError) as error:
+            findings.add(entry.name, f"not a receipt: {error}")
+            return False
+        findings.compare(entry.name, "unit", name, receipt.unit)
+        source = self._place(name)[0]
+        if source < 0:
+            findings.add(entry.name, "name", "a source of the recipe and the number of a unit", name)
+            return False
+        if not findings.compare(entry.name, "source", self._names[source], receipt.source):
+            return False
+        self.by_unit[name] = receipt
+        for problem in receipt.ledger.imbalance():
+            findings.add(entry.name, f"the ledger does not balance: {problem}")
+        if not receipt.complete and not self._limited:
+            findings.add(entry.name, "the unit was ended by a limit, and the recipe has none")
+        return True
+
     def _place(self, name: str) -> tuple[int, int, int]:
-        """Place of a unit among all: by source, number, and slice."""
+        """Place of a unit among all: its source, number and slice; source -1 for what is no unit."""
         unit = parse_unit(name)
-        assert unit is not None  # else it was reported and left out
+        if unit is None or unit.slug not in self._slugs:
+            return -1, 0, 0
         return self._slugs.index(unit.slug), *unit.place
 
     def _check_sums(self) -> None:
@@ -128,7 +125,7 @@ class ReceiptsCheck:
             _compare_ledgers(findings, MANIFEST, said, ledger, f"of source {name} in receipts/")
         # Sources may alternate; the shards of each are in the order of its units.
         shards = [shard for receipt in receipts for shard in receipt.shards]
-        listed = sorted(manifest.shards, key=lambda shard: self._slug_place(shard.name))
+        listed = sorted(manifest.shards, key=lambda shard: self._place(shard.name.partition("-")[2])[0])
         if shards != listed:
             differing = sorted({one.name for one in listed} ^ {one.name for one in shards}) or [
                 one.name for one, other in zip(shards, listed, strict=True) if one != other
@@ -140,10 +137,6 @@ class ReceiptsCheck:
                 name = f"rejects of unit {unit.unit} are those of its receipt"
                 findings.compare(UNITS, name, True, unit.rejects == receipt.rejects)
                 findings.compare(UNITS, f"source of unit {unit.unit}", receipt.source, unit.source)
-
-    def _slug_place(self, shard: str) -> int:
-        unit = parse_unit(shard.partition("-")[2])
-        return self._slugs.index(unit.slug) if unit is not None and unit.slug in self._slugs else -1
 
     def _check_units_without_gap(self) -> None:
         """Check that no unit is missing: units are numbered, and a stream's receipt declares their number."""

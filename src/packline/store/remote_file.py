@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.fingerprint import hash_bytes
-from packline.store.files import HINT, FileEntry
+from packline.store.files import HINT, FileEntry, content_problem
 from packline.store.sums import block_ranges, block_sums, count_blocks
 from packline.store.tables import ShardEntry
 
@@ -53,13 +52,9 @@ class RemoteFile(NamedTuple):
         )
 
     def _problem(self, data: np.ndarray) -> str:
-        """Difference between bytes of the whole file and the manifest, in words; empty if there is none."""
-        size, checksum = self.entry.bytes, self.entry.checksum
-        if len(data) != size:
-            return f"expected {size:,} bytes, found {len(data):,}"
-        if checksum and (found := hash_bytes(data.data)) != checksum:
-            return f"expected the checksum {checksum}, found {found}"
-        return ""
+        if not self.entry.checksum and len(data) == self.entry.bytes:
+            return ""
+        return content_problem(self.entry, data.data)
 
     def piece_damage(self, number: int, size: int, data: np.ndarray) -> CorruptStore | None:
         """Error for a piece that is not the file's; None if it is.
@@ -70,7 +65,9 @@ class RemoteFile(NamedTuple):
         start, stop = number * size, min((number + 1) * size, self.entry.bytes)
         problem = f"expected {stop - start:,} bytes, found {len(data):,}" if len(data) != stop - start else ""
         if not problem and stop - start == self.entry.bytes:
-            problem = self._problem(data)  # not located: a thread that fetches cannot wait for checksums
+            problem = content_problem(
+                self.entry, data.data
+            )  # not located: a thread that fetches cannot wait for checksums
         elif not problem and self.shard is not None:
             every, block = self.store.block_sums(self.shard)[self.entry.name]
             expected = every[start // block : count_blocks(stop, block)]
