@@ -17,7 +17,7 @@ The folder of an export in progress, where a format writes its files.
 
     with target.create("train/part-00000.bin") as file:
         file.write(tokens)                                  # checksum on the way
-    target.share(shard.path, "train.bin", entry)            # hard link, else reflink, else copy
+    target.share_stored(shard.files, entry, "train.bin")    # hard link, else reflink, else copy
 
 The export consists of the files that were entered: name, size and checksum of each.
 """

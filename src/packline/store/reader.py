@@ -346,23 +346,21 @@ def provenance_of(store: StoreReader, documents: np.ndarray) -> list[Provenance]
     """
     numbers = np.asarray(documents, np.int64)
     found: dict[int, Provenance] = {}
-    shards: dict[int, list[int]] = {}
-    unique = distinct_values(numbers)
-    for shard, number in zip(
-        (store.firsts.searchsorted(unique, "right") - 1).tolist(), unique.tolist(), strict=True
-    ):
-        shards.setdefault(shard, []).append(number)
-    for place, wanted in shards.items():
+    for place, wanted in _by_range(store.firsts, distinct_values(numbers)):
         shard = store.shards[place]
         file = shard.open_provenance()
         edges = offsets_of(file.rows) + store.firsts[place]
-        groups = (edges.searchsorted(wanted, "right") - 1).tolist()
-        for group in dict.fromkeys(groups):
-            here = [number for number, one in zip(wanted, groups, strict=True) if one == group]
-            rows = file.read(group).take([number - int(edges[group]) for number in here])
-            for number, one in zip(here, to_provenance(rows, shard.entry.split, file.path), strict=True):
-                found[number] = one
+        for group, here in _by_range(edges, wanted):
+            rows = file.read(group).take(here - edges[group])
+            found |= zip(here.tolist(), to_provenance(rows, shard.entry.split, file.path), strict=True)
     return [found[number] for number in numbers.tolist()]
+
+
+def _by_range(edges: np.ndarray, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Ascending numbers by the range of `edges` that they are in."""
+    ranges = edges.searchsorted(numbers, "right") - 1
+    firsts = np.flatnonzero(np.diff(ranges, prepend=-1))
+    return zip(ranges[firsts].tolist(), np.split(numbers, firsts[1:]), strict=False)
 
 
 def document_number(store: StoreReader, document: int) -> int:

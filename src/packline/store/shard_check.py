@@ -290,10 +290,7 @@ class _TokenScan:
         if self.index is not None and valid and not ordinary:
             inside = np.isin(tokens, rules.control_ids)
             inside[edges] = False
-            places = np.flatnonzero(inside)
-            if len(places):
-                at = int(places[0])
-                self._wrong(at, len(places), "control tokens inside documents", "none", tokens[at])
+            self._report(np.flatnonzero(inside), tokens, "control tokens inside documents", "none")
         self._start += len(tokens)
 
     def _are_ordinary(self, ids: np.ndarray, edges: np.ndarray) -> bool:
@@ -311,10 +308,7 @@ class _TokenScan:
     def _check_ids(self, ids: np.ndarray) -> bool:
         """Check that all ids are below the vocabulary; return True if they are."""
         outside = np.flatnonzero(ids >= self.rules.vocab_size)
-        if len(outside):
-            at = int(outside[0])
-            what = "ids outside the vocabulary"
-            self._wrong(at, len(outside), what, f"below {self.rules.vocab_size}", ids[at])
+        self._report(outside, ids, "ids outside the vocabulary", f"below {self.rules.vocab_size}")
         return not len(outside)
 
     def _edges(self, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -341,18 +335,20 @@ class _TokenScan:
     def _expect(self, tokens: np.ndarray, places: np.ndarray, wanted: int, what: str) -> int:
         """Number of these places that hold the token; a problem unless all do."""
         right = tokens[places] == wanted
-        if not right.all():
-            wrong = places[~right]
-            self._wrong(int(wrong[0]), len(wrong), what, wanted, tokens[wrong[0]])
+        self._report(places[~right], tokens, what, wanted)
         return int(np.count_nonzero(right))
 
-    def _wrong(self, at: int, count: int, what: str, expected: object, found: np.integer) -> None:
-        place = f"token {self._start + at:,}"
+    def _report(self, wrong: np.ndarray, tokens: np.ndarray, what: str, expected: object) -> None:
+        """Record a problem unless no place among these tokens is wrong."""
+        if not len(wrong):
+            return
+        at = self._start + int(wrong[0])
+        place = f"token {at:,}"
         if self.index is not None:
-            size = self.rules.dtype.itemsize
-            document = bisect.bisect_right(self.index.offsets, (self._start + at) * size) - 1
+            document = bisect.bisect_right(self.index.offsets, at * self.rules.dtype.itemsize) - 1
             place += f" (document {document:,})"
-        self.findings.add(self.name, f"{count:,} {what}, the first at {place}", expected, int(found))
+        what = f"{len(wrong):,} {what}, the first at {place}"
+        self.findings.add(self.name, what, expected, int(tokens[wrong[0]]))
 
 
 def _check_documents(
