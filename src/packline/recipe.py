@@ -339,9 +339,9 @@ def _check_source(source: Source, where: str) -> None:
         )
     parse_columns(source.columns or (), where)
     if source.where is not UNSET:
-        from packline.where.grammar import check_where
+        from packline.where.grammar import canonical_where
 
-        check_where(source.where, [where])
+        canonical_where(source.where, where)
     if source.max_chars is not None and source.max_chars < source.min_chars:
         raise RecipeError(f"{where}: max_chars {source.max_chars} is below min_chars {source.min_chars}")
 

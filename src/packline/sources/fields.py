@@ -27,6 +27,8 @@ declared.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -301,32 +303,27 @@ def find_files(recipe: Recipe) -> list[InputFile]:
     check_transforms(recipe)
     files = list_files(recipe)
     _check_settings(recipe, files)
-    _check_fields(recipe, files)
-    if any(source.uses_records for source in recipe.sources):
-        files = list(map_files(lambda file: _with_columns(file, recipe), files))
-    return _with_carried(recipe, files) if any(source.columns for source in recipe.sources) else files
+    found: list[InputFile] = []
+    for number, group in groupby(files, lambda file: file.source):
+        source, own = recipe.sources[number], list(group)
+        where, limit = source.name or f"sources[{number}]", recipe.max_document_bytes
+        _check_fields(source, where, own, limit)
+        if source.uses_records:
+            own = list(map_files(partial(_with_columns, source=source, limit=limit), own))
+        found += _with_carried(source, where, own) if source.columns else own
+    return found
 
 
-def _with_carried(recipe: Recipe, files: list[InputFile]) -> list[InputFile]:
-    found: dict[int, tuple[Column, ...]] = {}
-    for number, source in enumerate(recipe.sources):
-        if source.columns:
-            where = source.name or f"sources[{number}]"
-            own = [file for file in files if file.source == number]
-            if plain := next((file for file in own if file.format == "text"), None):
-                raise InputError(
-                    f"{plain.path} is plain text: it has no fields to carry along",
-                    hint="give JSON lines or Parquet, or leave the columns out",
-                )
-            found[number] = resolve_columns(source.columns, where, own, first_of)
-            for text, id in {
-                (file.text, file.id) for file in own if file.format in ("jsonl", "json") and file.text
-            }:
-                refuse_nested([text, *([] if id is None else [id]), *(one.name for one in found[number])])
-    return [
-        msgspec.structs.replace(file, carried=found[file.source]) if file.source in found else file
-        for file in files
-    ]
+def _with_carried(source: Source, where: str, files: list[InputFile]) -> Iterator[InputFile]:
+    if plain := next((file for file in files if file.format == "text"), None):
+        raise InputError(
+            f"{plain.path} is plain text: it has no fields to carry along",
+            hint="give JSON lines or Parquet, or leave the columns out",
+        )
+    columns = resolve_columns(source.columns or (), where, files, first_of)
+    for text, id in {(file.text, file.id) for file in files if file.format != "parquet" and file.text}:
+        refuse_nested([text, *([] if id is None else [id]), *(column.name for column in columns)])
+    return (msgspec.structs.replace(file, carried=columns) for file in files)
 
 
 def _check_settings(recipe: Recipe, files: list[InputFile]) -> None:
@@ -343,25 +340,20 @@ def _check_settings(recipe: Recipe, files: list[InputFile]) -> None:
             )
 
 
-def _check_fields(recipe: Recipe, files: list[InputFile]) -> None:
+def _check_fields(source: Source, where: str, files: list[InputFile], limit: int) -> None:
     """Refuse fields that no record has; for a template only if it then produces no text."""
-    of_source: dict[int, list[InputFile]] = {}
-    for file in files:
-        of_source.setdefault(file.source, []).append(file)
-    for number, source in enumerate(recipe.sources):
-        named = named_fields(source)
-        if not named and source.template is msgspec.UNSET:
-            continue
-        looked, rare = look_at(of_source[number]), source.rare_fields or ()
-        where = source.name or f"sources[{number}]"
-        refuse_strange(rare, where, looked, named)
-        if source.template is not msgspec.UNSET:
-            transform = transform_of(source, "", recipe.max_document_bytes)
-            if strange := [name for name in transform.fields or () if not looked.has(name)]:
-                rows = next((file for file in of_source[number] if file.format == "parquet"), None)
-                records = looked.records if rows is None else _first_rows(rows)
-                if not any(map(transform.renders, records)):
-                    refuse_strange(rare, where, looked, [("the template", name) for name in strange])
+    named = named_fields(source)
+    if not named and source.template is msgspec.UNSET:
+        return
+    looked, rare = look_at(files), source.rare_fields or ()
+    refuse_strange(rare, where, looked, named)
+    if source.template is not msgspec.UNSET:
+        transform = transform_of(source, "", limit)
+        if strange := [name for name in transform.fields or () if not looked.has(name)]:
+            rows = next((file for file in files if file.format == "parquet"), None)
+            records = looked.records if rows is None else _first_rows(rows)
+            if not any(map(transform.renders, records)):
+                refuse_strange(rare, where, looked, [("the template", name) for name in strange])
 
 
 def _first_rows(file: InputFile) -> list[dict[str, Any]]:
@@ -373,10 +365,7 @@ def _first_rows(file: InputFile) -> list[dict[str, Any]]:
     return []
 
 
-def _with_columns(file: InputFile, recipe: Recipe) -> InputFile:
-    source = recipe.sources[file.source]
-    if not source.uses_records:
-        return file
+def _with_columns(file: InputFile, source: Source, limit: int) -> InputFile:
     if file.format == "text":
         raise InputError(
             f"{file.path} is plain text: expected records with fields, for a template or filters",
@@ -387,7 +376,7 @@ def _with_columns(file: InputFile, recipe: Recipe) -> InputFile:
     from packline.sources.parquet import read_schema
 
     schema = read_schema(file)
-    fields = transform_of(source, file.text, recipe.max_document_bytes).fields
+    fields = transform_of(source, file.text, limit).fields
     wanted = tuple(schema.names) if fields is None else (fields or tuple(schema.names[:1]))
     if file.id is not None:
         wanted = tuple(dict.fromkeys([*wanted, file.id.partition(".")[0]]))

@@ -26,10 +26,10 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from packline.errors import InputError
-from packline.sources.batch import Block, Reason, Reject, reject_block
+from packline.sources.batch import Reason, Reject, reject_block
 from packline.sources.compression import DecompressedStream, detect_compression
 from packline.sources.files import DEFAULT_ID, InputFile, plain_name
-from packline.sources.json_array import read_array
+from packline.sources.json_array import read_blocks
 from packline.sources.jsonl import BOM, decode_json, has_raw, is_utf8
 from packline.sources.lines import read_lines, reader_of, seek_record
 from packline.sources.listing import expand
@@ -79,37 +79,34 @@ def read_records(file: InputFile, start: int, stop: int, max_bytes: int) -> Iter
     if file.format == "parquet":
         yield from _read_rows(file)
         return
-    if file.format == "text":
-        yield from (
-            _read_table(file) if plain_name(file.name).endswith(".csv") else _read_array(file, max_bytes)
-        )
+    if file.format == "text" and plain_name(file.name).endswith(".csv"):
+        yield from _read_table(file)
         return
+    is_array = file.format == "text"
     with file.open() as raw:
-        if file.compression:
-            stream = DecompressedStream(raw, file.compression)
+        stream = DecompressedStream(raw, file.compression)
+        if is_array:
+            blocks = read_blocks(stream.read, max_bytes, lambda: stream.problem)
+        elif file.compression:
             blocks = read_lines(stream.readinto, 0, max_bytes=max_bytes, problem=lambda: stream.problem)
-            yield from _read_lines(file.index, blocks)
+        elif (begin := seek_record(raw, start)) < stop:
+            blocks = read_lines(reader_of(raw), begin, stop=stop, max_bytes=max_bytes)
+        else:
             return
-        begin = seek_record(raw, start)
-        if begin < stop:
-            yield from _read_lines(
-                file.index, read_lines(reader_of(raw), begin, stop=stop, max_bytes=max_bytes)
-            )
-
-
-def _read_lines(file: int, blocks: Iterator[Block]) -> Iterator[Record | Reject]:
-    for block in blocks:
-        if block.problem:
-            yield from reject_block(file, block).rejects
-            continue
-        data = bytes(block.data)
-        starts = block.starts.tolist()
-        for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
-            line = data[start:end].removesuffix(b"\n")
-            position = block.position + start
-            text = line.removeprefix(BOM) if position == 0 else line
-            if text.strip():
-                yield _decode(file, position, text, line)
+        number = -1
+        for block in blocks:
+            for row, position in enumerate(block.positions.tolist()):
+                number += not block.continued
+                where = f"element {number}: " if is_array else ""
+                if block.problem:
+                    for bad in reject_block(file.index, block).rejects:
+                        bad.detail = where + bad.detail
+                        yield bad
+                    continue
+                line = block.line(row)
+                text = line.removeprefix(BOM) if position == 0 else line
+                if text.strip():
+                    yield _decode(file.index, position, text, line, where)
 
 
 def _decode(file: int, position: int, text: bytes, raw: bytes, where: str = "") -> Record | Reject:
@@ -125,21 +122,6 @@ def _decode(file: int, position: int, text: bytes, raw: bytes, where: str = "") 
         return Reject(file, position, "invalid_utf8", f"{where}not UTF-8: {error.reason}", raw)
     except (ValueError, RecursionError):
         return Reject(file, position, "malformed_json", f"{where}{reason}", raw)
-
-
-def _read_array(file: InputFile, max_bytes: int) -> Iterator[Record | Reject]:
-    with file.open() as raw:
-        stream = DecompressedStream(raw, file.compression) if file.compression else None
-        elements = read_array((stream or raw).read, max_bytes, lambda: stream.problem if stream else None)
-        number = -1
-        for one in elements:
-            number += not one.continued
-            if one.problem:
-                reason, detail = one.problem
-                detail = f"element {number}: {detail}"
-                yield Reject(file.index, one.position, reason, detail, one.data, continued=one.continued)
-            else:
-                yield _decode(file.index, one.position, one.data, one.data, f"element {number}: ")
 
 
 def read_whole(file: InputFile) -> bytes:

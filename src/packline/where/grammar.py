@@ -31,7 +31,6 @@ import ast
 import math
 import re
 import warnings
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, NoReturn, TypeAlias, cast
 
@@ -60,8 +59,11 @@ def parse_where(text: str) -> Condition:
     return _Parser(text).parse()
 
 
-def canonical_where(text: str) -> str:
+def canonical_where(text: str, place: str = "") -> str:
     """Canonical text of a condition: equal texts have equal meaning.
+
+    Args:
+        place: what has the setting, for the message.
 
     Raises:
         RecipeError: see `parse_where`.
@@ -69,7 +71,11 @@ def canonical_where(text: str) -> str:
     >>> canonical_where('( url.startswith("http:") )')
     "url.startswith('http:')"
     """
-    return str(parse_where(text))
+    try:
+        return str(parse_where(text))
+    except RecipeError as error:
+        before = f"{place}: " if place else ""
+        raise RecipeError(f"{before}{error.message}", hint=error.hint) from None
 
 
 MEANT = {
@@ -324,15 +330,3 @@ def _excerpt(text: str, place: int) -> str:
     start, stop = max(place - EXCERPT, 0), min(place + EXCERPT, len(text))
     shown = repr(text[start:stop])
     return f"{'...' if start else ''}{shown}{'...' if stop < len(text) else ''}"
-
-
-def check_where(text: str, place: Sequence[str] = ()) -> str:
-    """Canonical text of a condition, with the setting's place in front of an error's message.
-
-    Raises:
-        RecipeError: see `parse_where`.
-    """
-    try:
-        return canonical_where(text)
-    except RecipeError as error:
-        raise RecipeError(": ".join([*place, error.message]), hint=error.hint) from None
