@@ -316,8 +316,7 @@ class _Unit:
         named = ids if any(ids) else None
         columns = None
         if self._carried:
-            values = [list(one) for one in zip(*(document.values for document in documents), strict=True)]
-            columns = fitted_batch(self._carried, values)
+            columns = fitted_batch(self._carried, [document.values for document in documents])
         writer.append(
             Ragged(tokens, offsets), self._file.name, positions, named, text_bytes, hashes, loss, columns
         )

@@ -149,9 +149,9 @@ def _fit(value: Any, column: Column) -> Any:
         raise RecordProblem("column_type", detail) from misfit
 
 
-def fitted_batch(columns: Sequence[Column], values: Sequence[list[Any]]) -> pa.RecordBatch:
-    """Columns of values that `fit` returned."""
-    arrays = [_fitted(column, found) for column, found in zip(columns, values, strict=True)]
+def fitted_batch(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    """Columns of the values that `fit_field` returned, of each document a row."""
+    arrays = [_fitted(column, [row[place] for row in rows]) for place, column in enumerate(columns)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
 
 

@@ -18,8 +18,9 @@ record. Not used for sources without template and filter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -27,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from packline.recipe import Source
-from packline.sources.batch import Batch, Block, RecordProblem, Reject, TemplateTimeout, Texts, reject_block
+from packline.sources.batch import Batch, Block, RecordProblem, TemplateTimeout, Texts, reject_block
 from packline.sources.carried import Column, Odd, fit_all, fit_field, fitted_batch
 from packline.sources.files import InputFile
 from packline.sources.jsonl import (
@@ -145,73 +146,61 @@ def transform_of(source: Source, field: str, max_bytes: int) -> RecordText:
     return RecordText(source, field, max_bytes)
 
 
-class Collected:
-    """Builder of a batch, record by record."""
+def text_batch(
+    file: InputFile,
+    transform: Transform,
+    id: str | None,
+    records: Iterable[tuple[int, dict[str, Any] | RecordProblem]],
+    raw: Callable[[int], bytes],
+    *,
+    columns: Sequence[Column] = (),
+    misfits: Mapping[int, RecordProblem] = MappingProxyType({}),
+) -> Batch:
+    """Make the texts of records.
 
-    def __init__(
-        self, file: InputFile, transform: Transform, id: str | None, columns: Sequence[Column] = ()
-    ) -> None:
-        self._file, self._transform, self._columns = file, transform, columns
-        self._values: list[list[Any]] = [[] for _ in columns]
-        self._id = None if id is None else id.split(".")
-        self._texts: list[str] = []
-        self._positions: list[int] = []
-        self._ids: list[str | None] = []
-        self.rejects: list[Reject] = []
-        self._filtered: list[int] = []
-        self.lost_ids: list[int] = []
+    Args:
+        id: field of the document's id, or None.
+        records: each with its position; or what is wrong with it.
+        raw: returns the bytes of the record of a number, for the bad ones.
+        columns: fields to carry along.
+        misfits: problems of columns that were converted already, by the number of the record.
 
-    def take(
-        self, record: dict[str, Any], position: int, misfit: RecordProblem | None = None
-    ) -> RecordProblem | None:
-        """Add a record; return its problem, if any, since the caller has the bytes.
-
-        Args:
-            misfit: problem of its columns, if they were converted already.
-
-        Raises:
-            RecipeError: the template does not come to an end.
-        """
+    Raises:
+        RecipeError: the template does not come to an end.
+    """
+    path = None if id is None else id.split(".")
+    texts: list[str] = []
+    ids: list[str | None] = []
+    values: list[list[Any]] = []
+    positions: list[int] = []
+    batch = Batch(file.index, Texts.of([]), np.empty(0, np.int64))
+    for number, (position, record) in enumerate(records):
         try:
-            text = self._transform.text(record)
+            if isinstance(record, RecordProblem):
+                raise record
+            if (text := transform.text(record)) is None:
+                batch.filtered.append(position)
+                continue
+            if number in misfits:
+                raise misfits[number]
+            values.append([fit_field(record, column) for column in columns])
         except RecordProblem as problem:
-            return problem
+            batch.rejects.append(problem.reject(file.index, position, raw(number)))
+            continue
         except TemplateTimeout as error:
-            raise error.at(self._file.path, self._file.format, position) from error
-        if text is None:
-            self._filtered.append(position)
-            return None
-        if misfit is not None:
-            return misfit
-        try:
-            values = [fit_field(record, column) for column in self._columns]
-        except RecordProblem as problem:
-            return problem
-        for held, value in zip(self._values, values, strict=True):
-            held.append(value)
-        self._texts.append(text)
-        self._positions.append(position)
-        if self._id is not None:
-            value = value_at(record, self._id)
-            self._ids.append(None if value is ABSENT else id_text(value))
-            if self._ids[-1] is None and is_lost_id(value):
-                self.lost_ids.append(position)
-        return None
-
-    def reject(self, position: int, problem: RecordProblem, raw: bytes) -> None:
-        """Keep a bad record."""
-        self.rejects.append(problem.reject(self._file.index, position, raw))
-
-    def batch(self, consumed_bytes: int) -> Batch:
-        """Build the batch."""
-        ids = None if self._id is None else self._ids
-        positions = np.array(self._positions, np.int64)
-        texts = Texts.of(self._texts)
-        columns = fitted_batch(self._columns, self._values) if self._columns else None
-        rejects = sorted(self.rejects, key=lambda one: one.position)
-        made = Batch(self._file.index, texts, positions, ids, rejects, consumed_bytes)
-        made.filtered, made.columns, made.lost_ids = self._filtered, columns, self.lost_ids
-        return made
+            raise error.at(file.path, file.format, position) from error
+        texts.append(text)
+        positions.append(position)
+        if path is not None:
+            value = value_at(record, path)
+            ids.append(None if value is ABSENT else id_text(value))
+            if is_lost_id(value):
+                batch.lost_ids.append(position)
+    batch.texts, batch.positions = Texts.of(texts), np.array(positions, np.int64)
+    batch.ids = None if path is None else ids
+    if columns:
+        batch.columns = fitted_batch(columns, values)
+    return batch
 
 
 class JsonlRecords:
@@ -239,17 +228,23 @@ class JsonlRecords:
         """Documents and rejects of one block of whole lines."""
         if block.problem:
             return reject_block(file.index, block)
-        data, positions = without_mark(block), block.positions.tolist()
-        collected = Collected(file, self._transform, self._id, self._columns)
+        data = without_mark(block)
         values = decode_all(self._decoder, data, block.starts)
         if values is None:
-            records, rows, collected.rejects = decode_each(file.index, data, block, self._record)
+            records, rows, rejects = decode_each(file.index, data, block, self._record)
         else:
-            records, rows = list(map(self._as_dict, values)), list(range(len(values)))
-        for row, record in zip(rows, records, strict=True):
-            if problem := collected.take(record, positions[row]):
-                collected.reject(positions[row], problem, block.line(row))
-        return collected.batch(len(data))
+            records, rows, rejects = list(map(self._as_dict, values)), list(range(len(values))), []
+        batch = text_batch(
+            file,
+            self._transform,
+            self._id,
+            zip(block.positions[rows].tolist(), records, strict=True),
+            lambda number: block.line(rows[number]),
+            columns=self._columns,
+        )
+        batch.rejects = sorted(batch.rejects + rejects, key=lambda one: one.position)
+        batch.consumed_bytes = len(data)
+        return batch
 
     def _record(self, line: bytes) -> dict[str, Any]:
         try:
@@ -295,9 +290,7 @@ class JsonlRecords:
         }
 
 
-def row_batch(
-    file: InputFile, rows: pa.RecordBatch, row: int, transform: Transform, hasher: Any = None
-) -> Batch:
+def row_batch(file: InputFile, rows: pa.RecordBatch, row: int, transform: Transform, hasher: Any) -> Batch:
     """Make documents from rows of a Parquet file.
 
     Args:
@@ -307,28 +300,28 @@ def row_batch(
     """
     from packline.sources.parquet import carried_arrays
 
-    collected = Collected(file, transform, file.id)
     records, problems = _plain_rows(rows)
-    if hasher is not None:
-        _hash(hasher, records)
+    for record in records:
+        hasher.update(msgspec.json.encode(record))
     carried = file.carried or ()
     columns, misfits = fit_all(carried, carried_arrays(file, rows), len(rows))
-    for number, record in enumerate(records):
-        position, odd = row + number, problems.get(number, {})
-        if file.id in odd and odd[file.id].text is None:
-            collected.lost_ids.append(position)
-        problem = _problem(odd, transform) or collected.take(record, position, misfits.get(number))
-        if problem is not None:
-            collected.reject(position, problem, msgspec.json.encode(record))
-    batch = collected.batch(rows.nbytes)
+    batch = text_batch(
+        file,
+        transform,
+        file.id,
+        (
+            (row + number, _problem(problems.get(number, {}), transform) or record)
+            for number, record in enumerate(records)
+        ),
+        lambda number: msgspec.json.encode(records[number]),
+        misfits=misfits,
+    )
+    lost = [row + number for number, odd in problems.items() if file.id in odd and odd[file.id].text is None]
+    batch.lost_ids += lost
+    batch.consumed_bytes = rows.nbytes
     if carried:
         batch.columns = columns.take(pa.array(batch.positions - row))
     return batch
-
-
-def _hash(hasher: Any, records: list[Any]) -> None:
-    for record in records:
-        hasher.update(msgspec.json.encode(record))
 
 
 def _plain_rows(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, dict[str, Odd]]]:
