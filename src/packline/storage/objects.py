@@ -140,7 +140,7 @@ class ObjectFolder(Storage):
             answer = None if stop is not None and stop <= start else self._get(name, start, stop)
             if answer is None:
                 return self._head(name), b""
-            facts, data = _facts(name, answer.meta, answer.attributes), answer.bytes()
+            facts, data = _facts(name, answer.meta), answer.bytes()
             if len(data) != (facts.size if stop is None else min(stop, facts.size)) - start:
                 raise ValueError(f"Requested {start}..{stop}, got {len(data)}")
             return facts, data
@@ -171,7 +171,7 @@ class ObjectFolder(Storage):
 
     def _head(self, name: str) -> FileFacts:
         found = obstore().get(self._clients.client(), name, options={"head": True})
-        return _facts(name, found.meta, found.attributes)
+        return _facts(name, found.meta, found.attributes.get(CHECKSUM, ""))
 
     def walk(self, folder: str = "") -> Iterator[FileFacts]:
         """See `Storage.walk`."""
@@ -184,7 +184,7 @@ class ObjectFolder(Storage):
         for page in self._stream("list", folder, pages):
             for meta in page:
                 last = meta["path"]
-                yield _facts(last, meta, {})
+                yield _facts(last, meta)
 
     def list(self, folder: str) -> list[str]:
         """See `Storage.list`."""
@@ -292,12 +292,12 @@ class ObjectFolder(Storage):
         self._request("delete", "", lambda: obstore().delete(self._clients.client(), names))
 
 
-def _facts(name: str, meta: Any, attributes: Mapping[str, str]) -> FileFacts:
+def _facts(name: str, meta: Any, checksum: str = "") -> FileFacts:
     """Facts by the client's; without an ETag, the state of a file is its time of modification."""
     etag = (meta["e_tag"] or "").replace('"', "")
     if not etag and meta["last_modified"] > datetime(1970, 1, 2, tzinfo=UTC):
         etag = f"modified {meta['last_modified'].isoformat()}"
-    return FileFacts(name, meta["size"], etag, attributes.get(CHECKSUM, ""))
+    return FileFacts(name, meta["size"], etag, checksum)
 
 
 HINT = (
