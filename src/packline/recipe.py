@@ -222,7 +222,7 @@ def _load(path: str | Path) -> tuple[Recipe, RunOptions, list[Share]]:
     options = convert(read(run, RunOptions, f"{path}: run", more=["memory"]), RunOptions, f"{path}: run")
     shares = [convert(one, Share, f"{path}: sources[{number}]") for number, one in enumerate(said)]
     _check_shares(shares, path)
-    return check_recipe(_of_file(recipe, path.parent)), check_options(options), shares
+    return check_recipe(placed(recipe, path.parent)), check_options(options), shares
 
 
 def _check_shares(shares: list[Share], path: Path) -> None:
@@ -263,12 +263,13 @@ def check_weight(weight: int | float | str, where: str) -> None:
     )
 
 
-def _of_file(recipe: Recipe, folder: Path) -> RecipeOfFile:
+def placed(recipe: Recipe, folder: Path) -> RecipeOfFile:
+    """A recipe whose relative inputs are relative to a folder."""
     beside = folder / recipe.tokenizer
     return RecipeOfFile(
         folder="" if folder == Path() else str(folder),
         tokenizer_place=str(beside) if beside.exists() else recipe.tokenizer,
-        **{name: getattr(recipe, name) for name in Recipe.__struct_fields__},
+        **msgspec.structs.asdict(recipe),
     )
 
 

@@ -230,12 +230,6 @@ def as_written(recipe: Recipe) -> Recipe:
     return Recipe(**{name: getattr(recipe, name) for name in Recipe.__struct_fields__})
 
 
-def placed(recipe: Recipe, folder: str) -> RecipeOfFile:
-    """A recipe whose relative inputs are relative to a folder."""
-    fields = {name: getattr(recipe, name) for name in Recipe.__struct_fields__}
-    return RecipeOfFile(**fields, folder=folder, tokenizer_place=recipe.tokenizer)
-
-
 def folder_of(recipe: Recipe) -> str:
     """Folder that relative inputs are relative to; empty: the working directory."""
     return recipe.folder if isinstance(recipe, RecipeOfFile) else ""

@@ -33,7 +33,7 @@ import numpy as np
 
 from packline.encoders import EngineReport
 from packline.encoders.encoder import SCRIPTS, Encoder, script_of
-from packline.errors import EncoderMismatch, PacklineError
+from packline.errors import PacklineError
 from packline.fingerprint import Hasher
 from packline.jobs.cut_inputs import expected_text, is_one_document
 from packline.jobs.plan import Unit
@@ -125,64 +125,56 @@ def _run_source(work: TextBuild, runner: TextRunner, number: int, budget: int) -
     files = [file for file in work.files if file.source == number]
     good = [file for file in files if source.documents != "file" or not file.not_utf8]
     sample = Sample(files, len(files) - len(good))
-    chosen = good[:: max(-(-len(good) // MOST_FILES), 1)]
-    least = max(LEAST_FILES // len(work.names), 2)
-    done = sampled_size = 0
-    started = time.perf_counter()
     name = f"{number:06d}"
     unit = UnitRun(runner, Unit(name, source=number), name, lambda *_: None)
-    try:
-        for file in (chosen[place] for place in spread_indices(len(chosen))):
-            if done >= least and sample.sampled_bytes >= budget:
-                break
-            done += 1
-            sampled_size += _run_file(work, unit, file, budget // len(chosen), sample)
-        sample.seconds = time.perf_counter() - started
-        receipt = unit.finish([])
-    except BaseException:
-        unit.abandon()
-        raise
+    receipt = unit.run(_batches(work, unit, good, budget, sample), [])
     sample.ledger = receipt.ledger
     written = [file for shard in receipt.shards for file in shard.files]
     sample.provenance_bytes = sum(file.bytes for file in written if file.name.endswith(PROVENANCE))
-    if sampled_size:
-        # Files that were not read are assumed to be like the others, by size.
-        factor = sum(file.size for file in good) / sampled_size
-        one_each = all(is_one_document(file, source) for file in good)
-        sample.text_bytes *= factor
-        sample.text_tokens *= factor
-        sample.documents *= len(good) / done if one_each else factor
-        sample.records *= len(good) / done if one_each else factor
     return sample
 
 
-def _run_file(work: TextBuild, unit: UnitRun, file: InputFile, budget: int, sample: Sample) -> int:
-    """Run ranges of a file of about `budget` bytes, and add what they amount to; return the file's size.
+def _batches(
+    work: TextBuild, unit: UnitRun, files: list[InputFile], budget: int, sample: Sample
+) -> Generator[Batch, None, None]:
+    """Batches of ranges of some files, of about `budget` bytes; adds what they amount to, once they are run.
 
     A file that cannot be read is a problem of the sample and adds nothing.
     """
-    source, budget = work.recipe.sources[file.source], max(budget, LEAST_RANGE)
-    before = msgspec.structs.replace(unit.ledger)
-    read = 0
-    try:
-        with closing(_read(file, source, work.recipe.max_document_bytes, budget)) as batches:
-            for batch, size in batches:
-                read += size
-                sample.sampled_documents += len(batch)
-                sample.sampled_bytes += len(batch.texts.data)
-                unit.take(batch)
-        whole = max(_size(file) / read, 1.0) if read else 1.0
-    except EncoderMismatch:
-        raise
-    except (PacklineError, OSError, EOFError) as error:
-        sample.problems.append(f"{file.path}: {error}")
-        return 0
-    counted = 1.0 if is_one_document(file, source) else whole
-    sample.records += (unit.ledger.documents_in - before.documents_in) * counted
-    sample.documents += (unit.ledger.documents - before.documents) * counted
-    sample.text_bytes += (unit.ledger.text_bytes - before.text_bytes) * whole
-    sample.text_tokens += (unit.ledger.text_tokens - before.text_tokens) * whole
-    return file.size
+    chosen = files[:: max(-(-len(files) // MOST_FILES), 1)]
+    least, done, sampled_size, started = max(LEAST_FILES // len(work.names), 2), 0, 0, time.perf_counter()
+    for file in (chosen[place] for place in spread_indices(len(chosen))):
+        if done >= least and sample.sampled_bytes >= budget:
+            break
+        done += 1
+        source, before, read = work.recipe.sources[file.source], msgspec.structs.replace(unit.ledger), 0
+        each = max(budget // len(chosen), LEAST_RANGE)
+        try:
+            with closing(_read(file, source, work.recipe.max_document_bytes, each)) as batches:
+                for batch, size in batches:
+                    read += size
+                    sample.sampled_documents += len(batch)
+                    sample.sampled_bytes += len(batch.texts.data)
+                    yield batch
+            whole = max(_size(file) / read, 1.0) if read else 1.0
+        except (PacklineError, OSError, EOFError) as error:
+            sample.problems.append(f"{file.path}: {error}")
+            continue
+        sampled_size += file.size
+        counted = 1.0 if is_one_document(file, source) else whole
+        sample.records += (unit.ledger.documents_in - before.documents_in) * counted
+        sample.documents += (unit.ledger.documents - before.documents) * counted
+        sample.text_bytes += (unit.ledger.text_bytes - before.text_bytes) * whole
+        sample.text_tokens += (unit.ledger.text_tokens - before.text_tokens) * whole
+    sample.seconds = time.perf_counter() - started
+    if sampled_size:
+        # Files that were not read are assumed to be like the others, by size.
+        factor = sum(file.size for file in files) / sampled_size
+        one_each = all(is_one_document(file, work.recipe.sources[file.source]) for file in files)
+        sample.text_bytes *= factor
+        sample.text_tokens *= factor
+        sample.documents *= len(files) / done if one_each else factor
+        sample.records *= len(files) / done if one_each else factor
 
 
 def _read(

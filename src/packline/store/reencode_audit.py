@@ -30,8 +30,7 @@ from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, TokenizerError
 from packline.fingerprint import Hasher, hash_text, split_of
-from packline.recipe import Source
-from packline.settings import placed
+from packline.recipe import Source, placed
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.sources.jsonl import BOM
@@ -250,7 +249,7 @@ class _Audit:
         except PacklineError as error:
             if is_relative and isinstance(place, Path):
                 with suppress(PacklineError):
-                    return find_files(placed(recipe, str(place.parent)))
+                    return find_files(placed(recipe, place.parent))
             where = ", in the working directory and beside the store" if is_relative else ""
             self._notes.append(f"inputs were not compared: {error}{where}")
             return None
