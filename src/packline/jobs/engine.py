@@ -154,7 +154,6 @@ def run_job(
         )
     if job.folder is not None:
         job.folder.shared = job.is_shared
-        job.folder.drives = not isinstance(on, Slice)
     with ExitStack() as stack:
         if cluster is not None:
             stack.callback(cluster.close)
@@ -163,8 +162,6 @@ def run_job(
         if (summary := job.begin()) is not None:
             return summary
         todo = job.todo()
-        if job.is_shared and job.folder is not None:
-            job.folder.share_lock()
         session: Session
         workers = job.workers(len(todo)) if cluster is None else cluster.count(job, len(todo))
         job.announce(todo, workers)

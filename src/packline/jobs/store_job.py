@@ -37,6 +37,7 @@ from packline.jobs.identity import (
 )
 from packline.jobs.job import Job
 from packline.jobs.limits import limit_reached
+from packline.jobs.machines import Slice
 from packline.jobs.partial import Publisher
 from packline.jobs.plan import Plan, Unit, build_mark, record_plan
 from packline.jobs.receipts import CommittedReceipts
@@ -201,7 +202,7 @@ class StoreJob(Job[Unit, R, S]):
                 found = os.stat(file.path)
                 if max(found.st_mtime_ns, found.st_ctime_ns) > published:
                     touched[file.index] = True
-            elif folder.drives:
+            elif not isinstance(self.on, Slice):
                 touched[file.index] = False
         return touched
 

@@ -117,8 +117,6 @@ class WorkFolder(Publication, Generic[Identity]):
     """Kind of the result, for messages."""
     shared = False
     """Set before entering: other processes may run units of the same job at the same time."""
-    drives = True
-    """False for a process that only helps with a job."""
     _run: Any = None
     """Record of this process (`run_records`), for results in an object store."""
 
@@ -192,10 +190,6 @@ class WorkFolder(Publication, Generic[Identity]):
         """Give up the exclusive lock that `alone` has taken, if others may join."""
         if self.shared:
             fcntl.flock(self.descriptor, fcntl.LOCK_SH)
-
-    def share_lock(self) -> None:
-        """Let the processes of this job on other nodes hold the lock too, but no other driver."""
-        fcntl.flock(self.descriptor, fcntl.LOCK_SH)
 
     def leave(self) -> str:
         """Remove the work folder of a finished job, unless another process still has it open.
