@@ -169,13 +169,13 @@ def test_killed_while_units_are_taken_over_it_comes_to_the_same_bytes(
     settings["reuse"] = str(tmp_path / "old")
     while kills < 8:
         process = start_build(out, corpus, tokenizer_json, **settings)
-        while process.poll() is None and not any((out / ".packline/reuse").glob("*")):
+        while process.poll() is None and not any((out / ".packline").glob("tmp/*/reuse")):
             time.sleep(0.0005)
         try:
             code: int | None = process.wait(chooser.uniform(0, (0.01, 0.4, 4)[kills % 3]))
         except subprocess.TimeoutExpired:
             code = None
-            taking += any((out / ".packline/reuse").glob("*"))
+            taking += any((out / ".packline").glob("tmp/*/reuse"))
             kill_all(process.pid)
             process.wait()
             kills += 1
