@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -243,16 +243,19 @@ def _write_array(folder: Path, name: str, array: np.ndarray) -> ArrayEntry:
     if not NAME.fullmatch(name) or dtype not in DTYPES or array.ndim != 1:
         raise ValueError(f"{name}: a plan holds no array of {array.dtype} and {array.ndim} dimensions")
     hasher = Hasher()
-    path = _array_path(folder, name, dtype)
-    step = BLOCK_BYTES // array.dtype.itemsize
-    with path.open("wb") as file:
-        for start in range(0, len(array), step):
-            block = np.ascontiguousarray(array[start : start + step], dtype).data
+    with _array_path(folder, name, dtype).open("wb") as file:
+        for block in _blocks(array, dtype):
             hasher.update(block)
             file.write(block)
         file.flush()
         os.fsync(file.fileno())
     return ArrayEntry(dtype, len(array), hasher.hexdigest())
+
+
+def _blocks(array: np.ndarray, dtype: str) -> Iterator[memoryview]:
+    step = BLOCK_BYTES // array.dtype.itemsize
+    for start in range(0, len(array), step):
+        yield np.ascontiguousarray(array[start : start + step], dtype).data
 
 
 def _map_array(folder: Path, name: str, entry: ArrayEntry, check: bool) -> np.ndarray:
@@ -269,9 +272,8 @@ def _map_array(folder: Path, name: str, entry: ArrayEntry, check: bool) -> np.nd
         raise _refused(folder, f"has a {path.name} of {found:,} bytes: expected {expected:,}")
     if check:
         hasher = Hasher()
-        step = BLOCK_BYTES // dtype.itemsize
-        for start in range(0, len(array), step):
-            hasher.update(array[start : start + step].data)
+        for block in _blocks(array, dtype.str):
+            hasher.update(block)
         if hasher.hexdigest() != entry.checksum:
             raise _refused(
                 folder,
@@ -300,11 +302,9 @@ class PlanMemory:
         """Plan of a window, made if it is not kept."""
         plan = self._plans.pop(key, None) or make()
         self._plans[key] = plan  # the newest is last
-        held = 0
-        for other, one in reversed(list(self._plans.items())):
-            held += len(one.arrays["order"])
-            if held > MEMORY_DOCUMENTS and other != key:
-                self._plans.pop(other, None)
+        held = sum(len(one.arrays["order"]) for one in self._plans.values())
+        while held > MEMORY_DOCUMENTS and len(self._plans) > 1:
+            held -= len(self._plans.pop(next(iter(self._plans))).arrays["order"])
         return plan
 
     def rows(
@@ -348,11 +348,11 @@ def cached_table(
     """
     if large <= LARGE or isinstance(plans, PlanMemory):
         return make()
+    fingerprint = hash_value({"store": store.manifest.checksum, "table": settings})
 
     def make_plan() -> CachedArrays:
         table, facts = make()
         return CachedArrays({"table": table}, facts)
 
-    fingerprint = hash_value({"store": store.manifest.checksum, "table": settings})
     plan = cached_arrays(plan_folder(store, fingerprint, plans), fingerprint, make_plan)
     return plan.arrays["table"], plan.facts

@@ -31,8 +31,8 @@ from __future__ import annotations
 import io
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,10 +55,6 @@ PASS_DOCUMENTS = 1 << 26
 TABLE_BITS = 27
 """Bits of a hash that the table of candidates is indexed by: 128 MB."""
 COLUMNS = ("hash", "text_bytes")
-
-Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Places, hashes and sizes of some documents, `[N]` each: 64 bits, or 32 where that is enough."""
-Columns = tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]
 
 
 class Repeated(NamedTuple):
@@ -89,11 +85,13 @@ def repeated_texts(
     bits = max(-(-count // PASS_DOCUMENTS) - 1, 0).bit_length()
     empty = np.empty(0, np.int64)
     own, firsts, foreign = [empty], [empty], [empty]
+    sources = [*((part, None) for part in others), *((part, reasons) for part in parts)]
     for number in range(1 << bits):
-        columns: Columns = ([], [], [])
-        _gather(columns, others, None, bits, number)
-        before = sum(map(len, columns[0]))
-        _gather(columns, parts, reasons, bits, number)
+        columns: tuple[list[np.ndarray], ...] = ([], [], [])
+        for found in in_threads(partial(_texts, bits=bits, number=number), sources):
+            for column, one in zip(columns, found, strict=True):
+                column.append(one)
+        before = sum(map(len, columns[0][: len(others)]))
         places, hashes, sizes = map(_joined, columns)
         repeated, heads = _repeated(hashes, sizes)
         mine = repeated >= before
@@ -104,15 +102,6 @@ def repeated_texts(
     return Repeated(np.concatenate(own), np.concatenate(firsts), np.concatenate(foreign))
 
 
-def _gather(
-    columns: Columns, parts: Sequence[ShardPlaces], reasons: np.ndarray | None, bits: int, number: int
-) -> None:
-    """Append places, hashes and sizes of some documents, shard by shard."""
-    for found in in_threads(lambda part: _texts(part, reasons, bits, number), parts):
-        for column, one in zip(columns, found, strict=True):
-            column.append(one)
-
-
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:
     """One array of many, which are released."""
     joined = np.concatenate(arrays) if arrays else np.empty(0, np.int64)
@@ -120,16 +109,13 @@ def _joined(arrays: list[np.ndarray]) -> np.ndarray:
     return joined
 
 
-def _texts(part: ShardPlaces, reasons: np.ndarray | None, bits: int, number: int) -> Texts:
-    """Texts of a shard whose hashes begin with these bits."""
-    found = list(_groups(part, reasons, bits, number))
-    empty = np.empty(0, np.int64)
-    places, hashes, sizes = zip(*found, strict=True) if found else ((empty,), (empty.view("<u8"),), (empty,))
-    return np.concatenate(places), np.concatenate(hashes), np.concatenate(sizes)
-
-
-def _groups(part: ShardPlaces, reasons: np.ndarray | None, bits: int, number: int) -> Iterator[Texts]:
+def _texts(
+    source: tuple[ShardPlaces, np.ndarray | None], *, bits: int, number: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Texts of a shard whose hashes begin with these bits: places, hashes and sizes, `[N]` each."""
+    part, reasons = source
     file = part.shard.open_provenance()
+    places, found, sizes = [np.empty(0, np.uint32)], [np.empty(0, np.uint64)], [np.empty(0, np.uint32)]
     for first, table in file.groups(COLUMNS):
         if table["hash"].null_count:
             raise RecipeError(
@@ -138,29 +124,28 @@ def _groups(part: ShardPlaces, reasons: np.ndarray | None, bits: int, number: in
             )
         hashes = table["hash"].to_numpy()
         start = part.start + first
-        wanted = None if reasons is None else reasons[start : start + len(hashes)] == 0
+        wanted = np.ones(len(hashes), bool) if reasons is None else reasons[start : start + len(hashes)] == 0
         if bits:
-            inside = hashes >> np.uint64(64 - bits) == number
-            wanted = inside if wanted is None else wanted & inside
-        inner = np.arange(len(hashes)) if wanted is None else np.flatnonzero(wanted)
-        sizes = table["text_bytes"].to_numpy()[inner]
-        yield _narrow(inner + start), hashes[inner], _narrow(sizes)
+            wanted &= hashes >> np.uint64(64 - bits) == number
+        inner = np.flatnonzero(wanted)
+        places.append(_narrow(inner + start))
+        found.append(hashes[inner])
+        sizes.append(_narrow(table["text_bytes"].to_numpy()[inner]))
+    return np.concatenate(places), np.concatenate(found), np.concatenate(sizes)
 
 
 def _narrow(numbers: np.ndarray) -> np.ndarray:
+    """The same numbers in 32 bits, where that is enough."""
     fits = not len(numbers) or int(numbers.max()) < 2**32
     return numbers.astype(np.uint32) if fits else numbers.astype(np.uint64)
 
 
 def _repeated(hashes: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Indices of texts that occur earlier, and of the first text equal to each; int64 of the same shape."""
-    empty = np.empty(0, np.int64)
-    if not len(hashes):
-        return empty, empty
     values = np.sort(hashes)
     twice = values[1:][values[1:] == values[:-1]]
     if not len(twice):
-        return empty, empty
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     mask = np.uint64((1 << TABLE_BITS) - 1)
     table = np.zeros(1 << TABLE_BITS, bool)
     table[twice & mask] = True
@@ -282,25 +267,22 @@ def _find(shard: Shard, name: str, source: str, listed: _Places) -> np.ndarray:
     found = [np.empty(0, np.int64)]
     for group, (first, table) in enumerate(file.groups(("file", "position"))):
         rows, entries = listed.find(table["file"].combine_chunks(), table["position"].to_numpy())
-        if len(rows):
-            hashes = file.read(group, ["hash"])["hash"].take(pa.array(rows))
-            _check(name, source, listed, entries, hashes)
-            found.append(rows + first)
+        if not len(rows):
+            continue
+        found.append(rows + first)
+        hashes = file.read(group, ["hash"])["hash"].take(pa.array(rows))
+        expected = listed.hashes.take(pa.array(entries))
+        differs = pc.fill_null(pc.not_equal(expected, hashes), False).to_numpy(zero_copy_only=False)
+        if differs.any():
+            place = int(np.argmax(differs))
+            entry = int(entries[place])
+            raise RecipeError(
+                f"exclude {name} is stale: {source}, {listed.files[int(listed.codes[entry])]} at "
+                f"{int(listed.positions[entry]):,}: expected a text of hash {expected[place]}, "
+                f"found {hashes[place]}",
+                hint="the inputs changed since the list was written: write it again from this store",
+            )
     return np.concatenate(found)
-
-
-def _check(name: str, source: str, listed: _Places, entries: np.ndarray, hashes: pa.ChunkedArray) -> None:
-    expected = listed.hashes.take(pa.array(entries))
-    differs = pc.fill_null(pc.not_equal(expected, hashes), False).to_numpy(zero_copy_only=False)
-    if differs.any():
-        place = int(np.argmax(differs))
-        entry = int(entries[place])
-        raise RecipeError(
-            f"exclude {name} is stale: {source}, {listed.files[int(listed.codes[entry])]} at "
-            f"{int(listed.positions[entry]):,}: expected a text of hash {expected[place]}, "
-            f"found {hashes[place]}",
-            hint="the inputs changed since the list was written: write it again from this store",
-        )
 
 
 class _Places(NamedTuple):

@@ -113,19 +113,14 @@ class ShardRange:
         self._lasts = store.firsts[chosen + 1]
         self._places = offsets_of(self._lasts - self._firsts)
         """int64 `[P+1]`: place of the first document of each shard."""
+        self.first_places = self._places[:-1]
         self._shifts = self._firsts - self.first_places
         self._token_shifts = store.token_firsts[chosen] - offsets_of(tokens)[:-1]
         # If no shard in between is left out, numbers and places differ by a constant.
-        unbroken = len(self.shards) > 0 and bool((self._shifts == self._shifts[0]).all())
-        self._shift = int(self._shifts[0]) if unbroken else None
+        self._unbroken = len(self.shards) > 0 and bool((self._shifts == self._shifts[0]).all())
 
     def __len__(self) -> int:
         return int(self._places[-1])
-
-    @property
-    def first_places(self) -> np.ndarray:
-        """int64 `[P]`: place of the first document of each shard."""
-        return self._places[:-1]
 
     def parts(self) -> list[ShardPlaces]:
         """Each shard, and the places of its documents."""
@@ -135,18 +130,17 @@ class ShardRange:
             for shard, number, (start, stop) in zip(self.shards, self.numbers, ranges, strict=True)
         ]
 
+    def _part(self, places: np.ndarray) -> np.ndarray | int:
+        """Shard of each place, or one for all of them, as far as they differ in shifts."""
+        return 0 if self._unbroken else self._places.searchsorted(places, "right") - 1
+
     def documents(self, places: np.ndarray) -> np.ndarray:
         """Numbers in the store of the documents at these places, int64 `[N]`."""
-        if self._shift is not None:
-            return places + self._shift
-        return places + self._shifts[self._places.searchsorted(places, "right") - 1]
+        return places + self._shifts[self._part(places)]
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """See `Selection.at`."""
-        begins, sizes = self.offsets.at(places)
-        if self._shift is not None:
-            return places + self._shift, begins + self._token_shifts[0], sizes
-        part = self._places.searchsorted(places, "right") - 1
+        part, (begins, sizes) = self._part(places), self.offsets.at(places)
         return places + self._shifts[part], begins + self._token_shifts[part], sizes
 
     def places(self, documents: np.ndarray) -> np.ndarray:
