@@ -91,10 +91,11 @@ class PlannedRows(NamedTuple):
         apart[layout.offsets] = True
         cuts = apart.nonzero()[0]
         first, last = cuts[:-1], cuts[1:] - 1
-        final = layout.offsets[1:] - 1
+        # Of one row a slice, which is quicker.
+        final: Any = layout.offsets[1:] - 1 if len(layout) > 1 else slice(-1, None)
         if layout.padded:
             last_targets, full = np.zeros(len(layout), np.bool_), (layout.padding == 0).nonzero()[0]
-            final = final[full]
+            final = layout.offsets[1:][full] - 1
             last_targets[full] = spans.starts[final] + spans.lengths[final] < spans.sizes[final]
             stops[final] += last_targets[full]
         else:
@@ -112,7 +113,7 @@ class PlannedRows(NamedTuple):
             starts, stops = np.insert(starts, at, begins), np.insert(stops, at, begins + 1)
             rows = np.insert(rows, at, others)
         shards, pieces = store.shards.pick(numbers.tolist()), None
-        if int(np.minimum.reduce(starts, initial=0)) < 0:
+        if len(starts) and starts[starts.argmin()] < 0:
             _check_places(shards, starts.tolist(), stops.tolist())
         if store.mirror is not None:
             from packline.store.pieces import cut_ranges
@@ -205,9 +206,8 @@ class PlannedRows(NamedTuple):
         whole = self._joined(self._tokens(held), self.pad_id, self.store.dtype)
         # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
         vocabulary = self.store.manifest.tokenizer.vocab_size
-        used = whole if targets else whole[:, :-1]
-        unsigned = used.view(np.uint16 if used.itemsize == 2 else np.uint32)
-        if int(np.maximum.reduce(unsigned, axis=None, initial=0)) >= vocabulary:
+        unsigned = whole.view(np.uint16 if whole.itemsize == 2 else np.uint32)
+        if _most(unsigned) >= vocabulary and (targets or _most(unsigned[:, :-1]) >= vocabulary):
             self._check_ids(vocabulary)  # or it is the padding, whose id may be any number
         trained = None
         if targets and self.has_loss:
@@ -238,9 +238,10 @@ class PlannedRows(NamedTuple):
         them and releases the GIL, so that the trainer runs while pages are read from a disk.
         """
         shape = len(self.layout), self.layout.seq_len + 1
-        sizes = (self.layout.padding + ~self.last_targets).tolist()
+        filled = zip(self.layout.padding.tolist(), self.last_targets.tolist(), strict=True)
+        sizes = [size + (not target) for size, target in filled]
         if most := max(sizes, default=0):
-            filler = np.full(most, pad, dtype)
+            filler = np.array([pad], dtype).repeat(most)
             ends = self.rows.searchsorted(np.arange(1, len(sizes) + 1)).tolist()
             for end, size in zip(reversed(ends), reversed(sizes), strict=True):
                 if size:
@@ -260,6 +261,11 @@ class PlannedRows(NamedTuple):
             wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))
             if len(wrong):
                 raise wrong_id(shard, vocabulary, start + int(wrong[0]))
+
+
+def _most(values: np.ndarray) -> int:
+    """Largest of some numbers, 0 if there are none: for a single row in half of the time of `max`."""
+    return int(values.reshape(-1)[values.argmax()]) if values.size else 0
 
 
 def _check_places(shards: list[Shard], starts: list[int], stops: list[int]) -> None:
