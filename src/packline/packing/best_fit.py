@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -75,8 +75,6 @@ class BestFit:
         start: place of the first document.
         stop: one past the last place; None: all.
     """
-
-    name: ClassVar[str] = "best_fit"
 
     def __init__(
         self,

@@ -17,7 +17,6 @@ about as long for shuffled documents, or 300 above 8 million, mostly for the per
 from __future__ import annotations
 
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
@@ -39,8 +38,6 @@ class Concat:
     Raises:
         RecipeError: a share outside 0 to 1.
     """
-
-    name: ClassVar[str] = "concat"
 
     def __init__(self, selection: Selection, seq_len: int, *, min_tail_fraction: float = 0.5) -> None:
         self.selection, self.seq_len = selection, seq_len

@@ -38,8 +38,7 @@ class Cut:
     """
 
     def __init__(self, whole: Packer, selection: Selection, seq_len: int) -> None:
-        self.name, self.seq_len = whole.name, seq_len
-        self._whole, self._selection = whole, selection
+        self.seq_len, self._whole, self._selection = seq_len, whole, selection
         self._each = whole.seq_len // seq_len
 
     def __len__(self) -> int:

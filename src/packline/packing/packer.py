@@ -102,10 +102,6 @@ class Packer(Protocol):
     """A packing of one selection of documents into rows of one length."""
 
     @property
-    def name(self) -> str:
-        """Name in `packing=`."""
-
-    @property
     def seq_len(self) -> int:
         """Tokens per row, L."""
 

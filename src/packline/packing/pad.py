@@ -16,7 +16,6 @@ Cost: `truncate` is closed form. `split` and `drop` need the number of rows befo
 from __future__ import annotations
 
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
@@ -38,8 +37,6 @@ class Pad:
     Raises:
         RecipeError: unknown overflow.
     """
-
-    name: ClassVar[str] = "pad"
 
     def __init__(self, selection: Selection, seq_len: int, *, overflow: Overflow = "truncate") -> None:
         self.selection, self.seq_len, self.overflow = selection, seq_len, overflow

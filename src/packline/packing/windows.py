@@ -22,7 +22,6 @@ from bisect import bisect_right
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -64,8 +63,6 @@ class WindowedBestFit:
         CorruptStore: the plan on disk is damaged, or belongs to another store.
         StoreError: a plan cannot be written.
     """
-
-    name: ClassVar[str] = "best_fit"
 
     def __init__(
         self, selection: Selection, seq_len: int, units: int, *, plans: str | Path | PlanMemory | None = None
