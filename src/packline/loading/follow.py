@@ -315,13 +315,9 @@ class Follower(Loader):
 def _settled_steps(schedule: Schedule) -> int:
     """Number of steps, from the first, whose rows are all settled."""
     for stage in schedule.stages:
-        place = stage.mixture.interleaving.place
-        rows = [
-            place(number, max(0, rows.settled - before))
-            for number, (rows, before) in enumerate(zip(stage.mixture.rows, stage.consumed, strict=True))
-            if isinstance(rows, GrowingRows)
-        ]
-        if rows and (steps := min(rows) // stage.batch_size) < stage.steps:
+        settled = [rows.settled if isinstance(rows, GrowingRows) else None for rows in stage.mixture.rows]
+        rows = stage.mixture.rows_within(settled, stage.consumed)
+        if rows is not None and (steps := rows // stage.batch_size) < stage.steps:
             return stage.first_step + steps
     return len(schedule)
 

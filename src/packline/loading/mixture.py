@@ -261,13 +261,19 @@ class Mixture(Notebook):
             consumed: rows of each source already consumed.
         """
         limits = [
-            self.interleaving.place(number, max(0, epochs * len(rows) - before))
-            for number, (rows, epochs, before) in enumerate(
-                zip(self.rows, self.max_epochs, consumed, strict=True)
-            )
-            if epochs is not None
+            None if epochs is None else epochs * len(rows)
+            for rows, epochs in zip(self.rows, self.max_epochs, strict=True)
         ]
-        return min(limits, default=None)
+        return self.rows_within(limits, consumed)
+
+    def rows_within(self, limits: Sequence[int | None], consumed: Sequence[int]) -> int | None:
+        """Rows of the mixture until a source would be used more often than its limit; None without limits."""
+        places = [
+            self.interleaving.place(number, max(0, limit - before))
+            for number, (limit, before) in enumerate(zip(limits, consumed, strict=True))
+            if limit is not None
+        ]
+        return min(places, default=None)
 
     def __repr__(self) -> str:
         shares = ", ".join(

@@ -243,10 +243,9 @@ class ReadAhead(PlanAhead):
 
     def announce(self, stage: ScheduledStage, start: int, stop: int) -> None:
         """Announce the blocks of a window ahead of rows `start` to `stop` of a stage."""
-        counts = stage.mixture.interleaving
         ends = (start, stop, stage.steps * stage.batch_size)
         for source, rows in enumerate(stage.mixture.rows):
-            draw, after, end = (stage.consumed[source] + counts.count(source, row) for row in ends)
+            draw, after, end = (stage.draws(source, row) for row in ends)
             will_need = getattr(rows, "will_need", None)
             if will_need is None or draw == after:
                 continue

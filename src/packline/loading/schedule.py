@@ -96,13 +96,16 @@ class ScheduledStage:
     left_over: int
     """Rows after the last whole batch, if the stage ends because a source is used up."""
 
+    def draws(self, source: int, row: int) -> int:
+        """Uses of a source, counted through the whole run, before a row of the stage."""
+        return self.consumed[source] + self.mixture.interleaving.count(source, row)
+
     def rows_by_source(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
         """(source, rows in order of use) of the stage's rows `start` to `stop`."""
-        interleaving = self.mixture.interleaving
-        for source, (order, consumed) in enumerate(zip(self.orders, self.consumed, strict=True)):
-            first, last = interleaving.count(source, start), interleaving.count(source, stop)
+        for source, order in enumerate(self.orders):
+            first, last = self.draws(source, start), self.draws(source, stop)
             if first < last:
-                yield source, order.between(consumed + first, consumed + last)
+                yield source, order.between(first, last)
 
 
 def parts_of(stage: ScheduledStage, start: int, stop: int) -> list[BatchPart]:
@@ -175,9 +178,8 @@ class Schedule:
             before = [consumed.get(rows.fingerprint, 0) for rows in stage.mixture.rows]
             scheduled = _schedule_stage(number, stage, size, len(self), end, before, orders)
             self.stages.append(scheduled)
-            counts = stage.mixture.interleaving.counts(scheduled.steps * size)
-            for rows, start, count in zip(stage.mixture.rows, before, counts, strict=True):
-                consumed[rows.fingerprint] = start + count
+            for source, rows in enumerate(stage.mixture.rows):
+                consumed[rows.fingerprint] = scheduled.draws(source, scheduled.steps * size)
         self._firsts = [stage.first_step for stage in self.stages]
 
     def __len__(self) -> int:
@@ -191,9 +193,8 @@ class Schedule:
             if stage.first_step >= step:
                 break
             rows = min(step - stage.first_step, stage.steps) * stage.batch_size
-            counts = stage.mixture.interleaving.counts(rows)
-            for source, before, count in zip(stage.mixture.rows, stage.consumed, counts, strict=True):
-                found[source.fingerprint] = (source, before + count)
+            for number, source in enumerate(stage.mixture.rows):
+                found[source.fingerprint] = (source, stage.draws(number, rows))
         return list(found.values())
 
     def stage_of(self, step: int) -> ScheduledStage:
@@ -215,12 +216,11 @@ class Schedule:
         scheduled = self.stage_of(step)
         start = (step - scheduled.first_step) * scheduled.batch_size
         stop = start + scheduled.batch_size
-        interleaving = scheduled.mixture.interleaving
-        sources = interleaving.sources(start, stop).astype(np.int64)
+        sources = scheduled.mixture.interleaving.sources(start, stop).astype(np.int64)
         rows, epochs = np.empty_like(sources), np.empty_like(sources)
         for source, found in scheduled.rows_by_source(start, stop):
             here = sources == source
-            first = scheduled.consumed[source] + interleaving.count(source, start)
+            first = scheduled.draws(source, start)
             rows[here] = found
             epochs[here] = np.arange(first, first + len(found)) // scheduled.orders[source].rows
         return BatchRows(scheduled.number, sources, rows, epochs)
@@ -239,7 +239,7 @@ class Schedule:
         scheduled = self.stages[stage]
         interleaving, order = scheduled.mixture.interleaving, scheduled.orders[source]
         first = scheduled.consumed[source]
-        stop = first + interleaving.count(source, scheduled.steps * scheduled.batch_size)
+        stop = scheduled.draws(source, scheduled.steps * scheduled.batch_size)
         rows = np.asarray(rows, np.int64).reshape(-1)
         epochs = range(first // order.rows, -(-stop // order.rows))
         draws = np.empty((len(epochs), len(rows)), np.int64)
