@@ -225,9 +225,11 @@ def text_decoder(source: Source) -> Decode:
     return lambda data: data.decode(charset).replace("\r\n", "\n").replace("\r", "\n")
 
 
-def not_utf8(error: UnicodeDecodeError) -> str:
-    """Description of why bytes are not UTF-8."""
-    return f"byte 0x{error.object[error.start]:02x} is not UTF-8: {error.reason}"
+def not_utf8(error: UnicodeDecodeError, start: int | None = None) -> str:
+    """Description of why bytes are not in their encoding; with the place, if they begin at `start`."""
+    name = "UTF-8" if error.encoding == "utf-8" else error.encoding
+    place = "" if start is None else f" at offset {start + error.start}"
+    return f"byte 0x{error.object[error.start]:02x}{place} is not {name}: {error.reason}"
 
 
 def likely_charset(head: bytes) -> str:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packline.errors import InputError
-from packline.sources.batch import CUT_BYTES, Batch, Reject, Texts, without_documents
+from packline.sources.batch import CUT_BYTES, Batch, RecordProblem, Reject, Texts, without_documents
 from packline.sources.carried import FAILURES, Odd, carry, column_values
 from packline.sources.files import InputFile
 from packline.sources.lines import TOO_LARGE, not_utf8
@@ -212,20 +212,18 @@ def arrow_batch(input: InputFile, columns: TextColumns, row: int, max_bytes: int
     kept, rejects = [], []
     for index, value in enumerate(column):
         raw = value.as_buffer()
-        if raw is None:
-            detail = "the text is null"
-            rejects.append(Reject(file, row + index, "not_a_string", detail, b"null"))
-            continue
-        data = raw.to_pybytes()
-        if len(data) > max_bytes:
-            rejects.append(Reject(file, row + index, "too_large", TOO_LARGE, data))
-            continue
+        data = b"null" if raw is None else raw.to_pybytes()
         try:
+            if raw is None:
+                raise RecordProblem("not_a_string", "the text is null")
+            if len(data) > max_bytes:
+                raise RecordProblem("too_large", TOO_LARGE)
             data.decode("utf-8")
+            kept.append(index)
         except UnicodeDecodeError as error:
             rejects.append(Reject(file, row + index, "invalid_utf8", not_utf8(error), data))
-            continue
-        kept.append(index)
+        except RecordProblem as problem:
+            rejects.append(problem.reject(file, row + index, data))
     good = whole.keep(np.array(kept, np.int64))
     good.rejects, good.consumed_bytes = rejects, consumed
     there = pa.array(kept, pa.int64())

@@ -36,7 +36,15 @@ from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile, check_assumed
 from packline.sources.json_array import read_blocks
 from packline.sources.jsonl import BOM, JsonlDecoder
-from packline.sources.lines import NEWLINE, Decode, read_lines, reader_of, seek_record, text_decoder
+from packline.sources.lines import (
+    NEWLINE,
+    Decode,
+    not_utf8,
+    read_lines,
+    reader_of,
+    seek_record,
+    text_decoder,
+)
 from packline.sources.record_text import JsonlRecords, Transform, transform_of
 from packline.storage.places import is_remote
 
@@ -251,7 +259,7 @@ def _decode_one_by_one(file: int, data: bytes, block: Block, delimiter: bytes, d
         try:
             text = decode(_without_return(record, delimiter))
         except UnicodeDecodeError as error:
-            detail = _not_utf8(error, position)
+            detail = not_utf8(error, position)
             rejects.append(RecordProblem("invalid_utf8", detail).reject(file, position, record))
             continue
         texts.append(text)
@@ -281,7 +289,7 @@ def read_whole_file(
         decoded = decode(text)
         text = text if decode is bytes.decode else decoded.encode("utf-8")
     except UnicodeDecodeError as error:
-        detail = _not_utf8(error, len(data) - len(text))
+        detail = not_utf8(error, len(data) - len(text))
         yield without_documents(file, RecordProblem("invalid_utf8", detail).reject(file, 0, data), size)
         return
     yield Batch(file, Texts.one(text), np.array([0], np.int64), consumed_bytes=size)
@@ -298,10 +306,3 @@ def _reject_pieces(file: int, data: bytes, read: Callable[[int], bytes], max_byt
         yield without_documents(file, reject, len(data))
         position += len(data)
         data = read(BATCH_BYTES)
-
-
-def _not_utf8(error: UnicodeDecodeError, base: int) -> str:
-    name = "UTF-8" if error.encoding == "utf-8" else error.encoding
-    return (
-        f"byte 0x{error.object[error.start]:02x} at offset {base + error.start} is not {name}: {error.reason}"
-    )

@@ -71,8 +71,8 @@ class Template:
         source: the template.
         max_characters: maximum output per record, including intermediate values.
 
-            Raises:
-                RecipeError: not a template, or a forbidden operation; with its line.
+    Raises:
+        RecipeError: not a template, or a forbidden operation; with its line.
 
     >>> template = Template("{{ title | upper }}: {{ words | join(', ') }}")
     >>> template.render({"title": "a", "words": ["b", "c"]}), template.fields
