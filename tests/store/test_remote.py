@@ -19,6 +19,7 @@ from packline.cli.main import main
 from packline.errors import CorruptStore, InputError, RecipeError, StoreError, StoreNotFound
 from packline.formats.check import check_dataset
 from packline.packing.exclusions import write_duplicates
+from packline.storage.protocol import FileFacts
 from packline.store.lookup import find_by_id, find_by_place
 from packline.testing import make_store
 from packline.viewing.analysis import analyze
@@ -314,3 +315,17 @@ def test_forked_workers_of_a_data_loader_read_the_same_batches(
         assert same_arrays(mine, {name: tensor.numpy() for name, tensor in theirs.items()})
         if step == 30:
             break
+
+
+def test_verify_asks_for_the_size_of_each_file_once(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [lengths_of(30, 1), lengths_of(9, 2)])
+    asked: list[str] = []
+
+    class Counting(Faults):
+        def facts(self, name: str) -> FileFacts | None:
+            asked.append(name)
+            return super().facts(name)
+
+    with standing_for_bucket(Counting(store.path)):
+        report = packline.verify(PLACE)
+    assert report.ok and len(asked) == len(set(asked)) == report.files

@@ -115,10 +115,6 @@ class _RangedFile(io.RawIOBase):
         """True."""
         return True
 
-    def tell(self) -> int:
-        """Place of the next byte."""
-        return self._at
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to another place."""
         self._at = offset + (0, self._at, len(self._data))[whence]
