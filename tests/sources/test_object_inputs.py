@@ -87,6 +87,13 @@ def test_files_are_listed_without_a_request_for_each(corpus: str, monkeypatch: p
     assert len(files_of(source_of(corpus))) == 5
 
 
+def test_an_object_that_marks_a_folder_is_no_file(corpus: str, bucket: Bucket) -> None:
+    names = [file.name for file in files_of(source_of(corpus))]
+    boto3 = pytest.importorskip("boto3")
+    boto3.client("s3", endpoint_url=bucket.endpoint).put_object(Bucket=bucket.name, Key="corpus/deep/")
+    assert [file.name for file in files_of(source_of(corpus))] == names
+
+
 def test_what_is_not_there_is_an_error(corpus: str) -> None:
     for missing in (f"{corpus}/gone.jsonl", f"{corpus}/*.nothing", f"{corpus}-not/gone"):
         with pytest.raises(InputError, match=r"cannot find|no files in") as caught:
