@@ -111,7 +111,7 @@ class JsonlDecoder:
         RecipeError: one of the fields would have to contain another.
 
     >>> decoder = JsonlDecoder("text", "id")
-    >>> lines = memoryview(b'{"id": 7, "text": "hey"}\nnonsense\n')
+    >>> lines = memoryview(b'{"id": 7, "text": "hey"}\\nnonsense\\n')
     >>> batch = decoder.decode(0, Block(lines, np.array([0, 25]), 0))
     >>> list(batch.texts), batch.ids, batch.rejects[0].reason, batch.rejects[0].position
     (['hey'], ['7'], 'malformed_json', 25)
