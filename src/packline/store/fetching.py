@@ -153,7 +153,7 @@ class Request(Generic[T]):
         return self._done.is_set()
 
     def wait(self) -> T:
-        """What `take` returned, or the bytes of the range, fewer if the file is shorter.
+        """Return the result of `take`, or the bytes of the range, fewer if the file is shorter.
 
         Raises:
             CorruptStore: there is no such file.

@@ -290,7 +290,7 @@ class StoreFiles(Hashable, Protocol):
         """Path or URI of a file, for messages."""
 
     def learn(self, manifest: Manifest) -> None:
-        """Take note of the manifest, which says what the store consists of."""
+        """Take note of the manifest, which lists the files."""
 
     def fresh(self) -> StoreFiles:
         """The same files as they are there, compared with nothing: for `verify`."""

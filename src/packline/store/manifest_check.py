@@ -122,7 +122,7 @@ def _wrong_units(manifest: Manifest) -> Wrong:
 
 
 def _wrong_rows(one: str, many: str, rows: TableRows[Any], total: int, manifest: Manifest) -> Wrong:
-    """What is wrong in any table: names, sources, numbers, files, and the number of rows."""
+    """Problems of any table: names, sources, numbers, files, and the number of rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -98,7 +98,7 @@ class Findings:
         self.expect(0, None)
 
     def expect(self, total_bytes: int, on_progress: OnProgress | None) -> None:
-        """Set the total number of bytes, and what is told of those that were read."""
+        """Set the total number of bytes, and the function that is called with those read."""
         self._total, self._on_progress = total_bytes, on_progress
 
     def add(self, file: str, what: str, expected: object = "", found: object = "") -> None:
