@@ -44,8 +44,25 @@ def replace_between(text: str, tables: str, name: str) -> str:
 
 
 def render(results: Results) -> str:
-    """All tables as Markdown, without the goals (see `figure_table`)."""
+    """All tables as Markdown, by subject, without the goals (see `figure_table`)."""
     parts = [headline(results)]
+    for title, tables in (
+        ("Building", building_tables(results)),
+        ("Packing and selecting", packing_tables(results)),
+        ("Reading", reading_tables(results)),
+        ("Exporting", [exporting_table(results)] if results.exporting else []),
+        ("Reusing, merging, many units", changing_tables(results)),
+        ("Tokenizers and conversations", training_tables(results)),
+    ):
+        parts += [f"## {title}", *tables] if tables else []
+    if results.left_out:
+        parts.append("Not measured: " + "; ".join(results.left_out) + ".")
+    return "\n\n".join(parts)
+
+
+def building_tables(results: Results) -> list[str]:
+    """Rates of builds, from this disk and from elsewhere, and their memory."""
+    parts = []
     for tokenizer in dict.fromkeys(run.tokenizer for run in results.runs):
         if rows := rate_rows(results, "english", tokenizer):
             size = results.corpora["english"].text_bytes / 1e6
@@ -58,31 +75,34 @@ def render(results: Results) -> str:
             parts.append(table(title, "share of the ceiling", rows))
     if results.memory:
         parts.append(memory_table(results))
-    if results.packing:
-        parts.append(packing_table(results))
-    if results.selecting:
-        parts.append(selecting_table(results))
-    if results.loading:
-        parts.append(loading_table(results))
-    if results.cold:
-        parts.append(cold_table(results))
-    if results.exporting:
-        parts.append(exporting_table(results))
-    if results.reusing:
-        parts.append(reusing_table(results))
     if results.remote:
         parts.append(remote_table(results))
-    if results.merging:
-        parts.append(merging_table(results))
-    if results.units:
-        parts.append(units_table(results))
-    if results.training:
-        parts.append(training_table(results))
-    if results.conversations:
-        parts.append(conversation_table(results))
-    if results.left_out:
-        parts.append("Not measured: " + "; ".join(results.left_out) + ".")
-    return "\n\n".join(parts)
+    return parts
+
+
+def packing_tables(results: Results) -> list[str]:
+    """Seconds of packing and of selecting documents."""
+    parts = [packing_table(results)] if results.packing else []
+    return [*parts, selecting_table(results)] if results.selecting else parts
+
+
+def reading_tables(results: Results) -> list[str]:
+    """Rates of batches, from the page cache and from a cold disk."""
+    parts = [loading_table(results)] if results.loading else []
+    return [*parts, cold_table(results)] if results.cold else parts
+
+
+def changing_tables(results: Results) -> list[str]:
+    """Seconds of builds with reuse, of merge and diff, and of units without work."""
+    parts = [reusing_table(results)] if results.reusing else []
+    parts += [merging_table(results)] if results.merging else []
+    return [*parts, units_table(results)] if results.units else parts
+
+
+def training_tables(results: Results) -> list[str]:
+    """Seconds of training a vocabulary and of conversations."""
+    parts = [training_table(results)] if results.training else []
+    return [*parts, conversation_table(results)] if results.conversations else parts
 
 
 def headline(results: Results) -> str:
@@ -100,7 +120,7 @@ def headline(results: Results) -> str:
     return (
         f"Measured on {results.date}: {machine['cores']} cores of {machine['processor']}, "
         f"{machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}; {versions}. "
-        f"Contenders run alternately, each in a fresh process, {rounds}; medians (minimum to maximum). "
+        f"Contenders run alternately, each in a fresh process, {rounds}; medians (minimum-maximum). "
         "1 MB is 10^6 bytes of text."
         f"{busy}"
     )
@@ -146,10 +166,10 @@ def show_rate(spread: Spread) -> str:
     """A median with its range.
 
     >>> show_rate(Spread(151.4, 140.0, 160.2)), show_rate(Spread(1.42, 1.4, 1.5))
-    ('151 (140 to 160)', '1.4 (1.4 to 1.5)')
+    ('151 (140-160)', '1.4 (1.4-1.5)')
     """
     digits = 0 if spread.median >= 20 else 1
-    return f"{spread.median:.{digits}f} ({spread.least:.{digits}f} to {spread.greatest:.{digits}f})"
+    return f"{spread.median:.{digits}f} ({spread.least:.{digits}f}-{spread.greatest:.{digits}f})"
 
 
 def table(title: str, last: str, rows: list[list[str]]) -> str:
@@ -234,7 +254,7 @@ def loading_table(results: Results) -> str:
 
 def show_seconds(seconds: Spread) -> str:
     """Seconds of the rounds: median, least and greatest."""
-    return f"{seconds.median:.1f} ({seconds.least:.1f} to {seconds.greatest:.1f})"
+    return f"{seconds.median:.1f} ({seconds.least:.1f}-{seconds.greatest:.1f})"
 
 
 def cold_table(results: Results) -> str:
@@ -272,8 +292,8 @@ def exporting_table(results: Results) -> str:
             show_size(runs[0].output_bytes),
             f"{runs[0].files:,}",
             show_seconds(seconds),
-            show_rate(spread_of(run.rate for run in runs)) if copied else "linked",
-            show_rate(spread_of(run.copy_rate for run in runs)) if copied else "",
+            f"{spread_of(run.rate for run in runs).median:.0f}" if copied else "linked",
+            f"{spread_of(run.copy_rate for run in runs).median:.0f}" if copied else "",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -46,7 +46,7 @@ def test_the_table_has_seconds_and_memory(tmp_path: Path) -> None:
     results.merging = [run("merge"), run("merge", wall_seconds=3.0), run("diff, some changed", changed=8)]
     page = render(results)
     assert "| 10.0 GB in 160 shards, 5,000,000 documents, whole command |" in page
-    assert "| `merge` |  | 2.5 (2.0 to 3.0) | 100 MB |" in page
-    assert "| diff, some changed | 8 | 2.0 (2.0 to 2.0) | 100 MB |" in page
+    assert "| `merge` |  | 2.5 (2.0-3.0) | 100 MB |" in page
+    assert "| diff, some changed | 8 | 2.0 (2.0-2.0) | 100 MB |" in page
     save_results(tmp_path / "results.json", results)
     assert load_results(tmp_path / "results.json") == results

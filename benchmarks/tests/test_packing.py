@@ -92,4 +92,4 @@ def test_figures_are_of_the_most_documents_and_of_pairs_of_one_round(tmp_path: P
     assert packing_figures(results)[2].reached
     save_results(tmp_path / "results.json", results)
     assert load_results(tmp_path / "results.json") == results
-    assert "| **packline, best_fit** | 1,000,000 | 10 | 4.0 (4.0 to 4.0) | 1.00 GB |" in render(results)
+    assert "| **packline, best_fit** | 1,000,000 | 10 | 4.0 (4.0-4.0) | 1.00 GB |" in render(results)

@@ -55,5 +55,5 @@ def test_the_table_compares_with_the_disk() -> None:
     results = new_results({})
     results.remote = [run(LOCAL, 4.0), run(REMOTE, 6.0)]
     lines = remote_table(results).splitlines()
-    assert lines[-2].endswith("| 50 (50 to 50) |  |")
-    assert lines[-1].endswith("| 25 (25 to 25) | 0.50 |")
+    assert lines[-2].endswith("| 50 (50-50) |  |")
+    assert lines[-1].endswith("| 25 (25-25) | 0.50 |")

@@ -97,5 +97,5 @@ def test_figures_are_ratios_round_by_round(tmp_path: Path) -> None:
     save_results(tmp_path / "results.json", results)
     assert load_results(tmp_path / "results.json") == results
     table = training_table(results)
-    assert "| **packline** | 15.0 (10.0 to 20.0) | 8.0 (8.0 to 8.0) | 1.0 GB |" in table
+    assert "| **packline** | 15.0 (10.0-20.0) | 8.0 (8.0-8.0) | 1.0 GB |" in table
     assert table in render(results)
