@@ -14,13 +14,22 @@ from packline.formats.format import NAMES
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "formats.md"
 
 
-def table_rows(name: str) -> str:
-    """Rows of a format's table: option, default, description."""
-    rows = (
-        f"| `{one['name']}` | `{shown_default(one['default'])}` | {one['about']} |"
+LIKE = {"npy": "llmc", "parquet": "arrow"}
+"""Formats whose section refers to that of another format for the options that are the same."""
+
+
+def option_rows(name: str) -> list[str]:
+    """A row for each option of a format: name, default, description."""
+    return [
+        f"| `{one['name']}` | `{shown_default(one['default'])}` | {one['about']} |\n"
         for one in facts(load(name))["options"]
-    )
-    return "".join(f"{row}\n" for row in rows)
+    ]
+
+
+def table_rows(name: str) -> str:
+    """Rows of a format's table, without those of the format that it is like."""
+    known = option_rows(LIKE[name]) if name in LIKE else []
+    return "".join(row for row in option_rows(name) if row not in known)
 
 
 def with_tables(page: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from tools.format_tables import table_rows, with_tables
+from tools.format_tables import LIKE, option_rows, table_rows, with_tables
 
 from packline.cli.formats import load
 from packline.formats.format import NAMES
@@ -33,19 +33,30 @@ def test_the_tables_are_those_that_the_tool_writes() -> None:
     assert with_tables(PAGE) == PAGE, "python -m tools.format_tables"
 
 
+@pytest.mark.parametrize(("name", "like"), LIKE.items())
+def test_a_section_refers_to_that_of_the_same_options(name: str, like: str) -> None:
+    assert f"[{like}](#{like})" in SECTIONS[name]
+    names, others = ({row.split("`")[1] for row in option_rows(one)} for one in (name, like))
+    assert all(f"without `{option}`" in SECTIONS[name] for option in others - names)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_section_shows_how_to_write_and_to_read_it(name: str) -> None:
-    assert f"$ packline export store --to {name} --out " in SECTIONS[name] or re.search(
-        rf"\$ packline export store --to {name} --seq-len \d+ .*--out ", SECTIONS[name]
-    )
+def test_a_section_tells_what_is_lost_and_a_command_of_its_own(name: str) -> None:
+    assert "Not preserved: " in SECTIONS[name]
     if getattr(load(name), "holds_text", False):
         assert re.search(r"\$ packline build '\S+' --text text --tokenizer \S+ .*--out ", SECTIONS[name])
-    elif load(name).kind == "documents":
-        assert re.search(rf"\$ packline import \w+ --from {name} --tokenizer \S+ --out ", SECTIONS[name])
-    else:
-        assert re.search(rf"\$ packline verify \w+ --from {name}\n", SECTIONS[name])
-        assert "packline import" not in SECTIONS[name]
-    assert "Not preserved: " in SECTIONS[name]
+    assert all(f"--to {name} " in line for line in re.findall(r"\$ packline export .*", SECTIONS[name]))
+
+
+def test_both_kinds_show_how_they_are_written_and_read() -> None:
+    documents, rows = (
+        PAGE.split(f"## Formats of {kind}\n")[1].split("### ")[0] for kind in ("documents", "rows")
+    )
+    assert "$ packline export store --to NAME --out " in documents
+    assert "$ packline import data --from NAME --tokenizer " in documents
+    assert "$ packline export store --to NAME --seq-len " in rows
+    assert "$ packline verify rows --from NAME\n" in rows
+    assert "packline import" not in PAGE.split("## Formats of rows")[1]
 
 
 def test_all_edges_are_explained() -> None:
