@@ -1,9 +1,17 @@
-"""The tutorials: commands and Python run in order, in an empty folder, with the promised results."""
+"""Pages of "Getting started": commands and Python run in order, and print what the pages show.
+
+Output that a reader should see is below a command of a `console` block, and in a `text` block after Python;
+`...` stands for lines that are left out. What depends on the machine and its Python is not compared: numbers,
+bars, names of modules, and the text of documents.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +19,58 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.seeds.workspace import write_lines
 
 import packline
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+NOT_RUN = ("pip", "packline demo")
+"""Beginnings of commands that are not run: the first needs a network, the second has a test of its own."""
+
+
+def commands_of(console: str) -> list[tuple[str, list[str]]]:
+    """Commands of a console block, each with the lines that are shown below it."""
+    found: list[tuple[str, list[str]]] = []
+    for line in console.replace("\\\n", " ").splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], []))
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+def plain(line: str) -> str:
+    """A line without what depends on the machine."""
+    if "│" in line:
+        return "│"
+    line = re.sub(r"[\w/]+\.py\b(:\w+)?(#L\d+)?", "X", line)
+    line = re.sub(r"\d[\d,.]*|[━·]+", "0", line)
+    line = re.sub(r"\b0 [kMG]?(B)?(?![\w])", r"0 \1", line)
+    return " ".join(line.split())
+
+
+def missing(shown: list[str], printed: str) -> list[str]:
+    """Lines of a page that a command did not print, or not in their order."""
+    lines = [line for line in map(plain, printed.splitlines()) if line]
+    at, anywhere, absent = 0, True, []
+    for line in shown:
+        if not line.strip():
+            continue
+        if line.strip() == "...":
+            anywhere = True
+            continue
+        places = range(at, len(lines) if anywhere else min(at + 1, len(lines)))
+        found = next((place for place in places if lines[place] == plain(line)), None)
+        if found is None:
+            absent.append(line)
+        else:
+            at = found + 1
+        anywhere = False
+    return absent
 
 
 def run_page(page: str, expected: dict[str, int]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Run all blocks of a page in the current folder.
+    """Run all blocks of a page in the current folder, and compare what they print with what the page shows.
 
     Args:
         expected: exit code of the commands that contain a word; 0 for the others.
@@ -28,22 +80,67 @@ def run_page(page: str, expected: dict[str, int]) -> tuple[dict[str, Any], dict[
     """
     names: dict[str, Any] = {}
     outputs: dict[str, str] = {}
-    text = (DOCS / page).read_text("utf-8")
-    for language, code in re.findall(r"^```(console|python)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        if language == "python":
+    printed = ""
+    text = (DOCS / page).read_text("utf-8").replace("/home/you", str(Path.cwd()))
+    for language, code in re.findall(r"^```(console|python|text)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        if language == "text":
+            assert missing(code.splitlines(), printed) == [], f"{page}: not printed by Python: {printed}"
+        elif language == "python":
             if code.startswith("# needs torch"):
                 pytest.importorskip("torch", reason="the optional torch is not installed")
-            exec(compile(code, page, "exec"), names)
-            continue
-        for line in code.replace("\\\n", "").splitlines():
-            program, *words = shlex.split(line.removeprefix("$ "))
-            assert program == "packline"
-            command = [sys.executable, "-m", "packline", *words]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            wanted = next((code for word, code in expected.items() if word in line), 0)
-            assert done.returncode == wanted, f"{line}: {done.stderr}"
-            outputs[line.removeprefix("$ packline ")] = done.stdout + done.stderr
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(compile(code, page, "exec"), names)
+            printed = out.getvalue()
+        else:
+            for line, shown in commands_of(code):
+                if line.startswith(NOT_RUN):
+                    continue
+                program, *words = shlex.split(line, comments=True)
+                assert program == "packline"
+                command = [sys.executable, "-m", "packline", *words]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                wanted = next((code for word, code in expected.items() if word in line), 0)
+                assert done.returncode == wanted, f"{line}: {done.stderr}"
+                both = done.stderr + done.stdout
+                assert missing(shown, both) == [], f"{page}: not printed by {line}: {both}"
+                outputs[" ".join(words)] = both
     return names, outputs
+
+
+def test_shown_output_is_compared_but_for_what_depends_on_the_machine() -> None:
+    assert commands_of("$ packline \\\n  -V  # which?\n0.1\n$ make demo") == [
+        ("packline    -V  # which?", ["0.1"]),
+        ("make demo", []),
+    ]
+    line = "  1,024 tokens, 3.5 kB  ━━━━  web/part.jsonl at 3, id ftplib.py:Some"
+    assert plain(line) == plain("12 tokens, 1.0 MB ·  web/part.jsonl at 0, id a/b.py")
+    assert plain(line) != plain(line.replace("tokens", "documents"))
+    assert plain(" 12  Some│ text") == plain("            of│ another│ document")
+    printed = "first 1\nsecond\n\nthird\n"
+    assert missing(["first 20", "...", "third"], printed) == missing(["second", "third"], printed) == []
+    assert missing(["first 1", "third"], printed) == ["third"]
+    assert missing(["third", "...", "second"], printed) == ["second"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["index.md", "quickstart.md"])
+def test_the_first_pages(
+    page: str,
+    tmp_path: Path,
+    tokenizer_json: Path,
+    documents: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reader has a corpus, and gpt2 in the cache of the hub."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    records = [{"id": f"{number}.py", "text": text} for number, text in enumerate(documents)]
+    write_lines(tmp_path / "corpus/code.jsonl", records * 2)
+    (tmp_path / "gpt2").mkdir()
+    shutil.copy(tokenizer_json, tmp_path / "gpt2/tokenizer.json")
+    names, _ = run_page(page, {})
+    assert names["batch"]["tokens"].shape == (8, names["rows"].seq_len)
 
 
 @pytest.mark.slow
