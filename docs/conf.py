@@ -26,7 +26,16 @@ author = "The packline authors"
 copyright = "The packline authors, Apache-2.0"
 version = release = packline.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+# Of a console block only the commands are copied, without their prompt.
+copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 default_role = "code"

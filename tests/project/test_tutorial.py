@@ -81,7 +81,7 @@ def run_page(page: str, expected: dict[str, int]) -> tuple[dict[str, Any], dict[
     names: dict[str, Any] = {}
     outputs: dict[str, str] = {}
     printed = ""
-    text = (DOCS / page).read_text("utf-8").replace("/home/you", str(Path.cwd()))
+    text = (DOCS / page).read_text("utf-8").replace("/your/folder", str(Path.cwd()))
     for language, code in re.findall(r"^```(console|python|text)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         if language == "text":
             assert missing(code.splitlines(), printed) == [], f"{page}: not printed by Python: {printed}"
