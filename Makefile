@@ -17,7 +17,7 @@ PEERS  := $(VENV)-peers/bin/python $(PIP)
 PYTEST := tools/in-memory.sh $(BIN)/python -m pytest -n auto --dist worksteal --durations=25 --durations-min=10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check lint format docs bench bench-quick peers browser azurite slurm pictures screenshots package lowest lock clean
+.PHONY: help setup demo test test-long test-fast check lint format docs bench bench-quick peers browser azurite slurm pictures screenshots package lowest lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | awk '{ printf "  make %-11s", $$2; $$1 = $$2 = ""; print }'
@@ -30,6 +30,9 @@ demo: $(VENV)/.base ## build, verify and show a store of the standard library's 
 
 test: $(VENV)/.dev ## run all tests
 	@$(PYTEST)
+
+test-long: $(VENV)/.torch $(VENV)-peers/.done ## run the random tests for long, as before a release (an hour)
+	@PACKLINE_ALL=1 PACKLINE_KILLS=50 PACKLINE_DAMAGES=40 $(PYTEST) --timeout=3000 -m long
 
 test-fast: $(VENV)/.dev ## run the tests that take seconds
 	@$(PYTEST) -m "not slow"

@@ -16,14 +16,14 @@ from tests.storage.servers import Bucket
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes through /proc"),
 ]
 SEED = int(os.environ.get("PACKLINE_SEED", 15))
 
 
-def kills(usual: int) -> int:
-    """Number of kills: `python -m benchmarks chaos` asks for more."""
-    return int(os.environ.get("PACKLINE_KILLS", usual))
+KILLS = int(os.environ.get("PACKLINE_KILLS", 2))
+"""`make test-long` and `python -m benchmarks chaos` ask for more."""
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +49,14 @@ def compare(tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_js
 
 
 def test_on_this_machine(corpus: Path, tokenizer_json: Path, compare: Compare, tmp_path: Path) -> None:
-    Chaos(corpus, tokenizer_json, compare, SEED).run(lambda number: str(tmp_path / f"{number}"), kills(4))
+    Chaos(corpus, tokenizer_json, compare, SEED).run(lambda number: str(tmp_path / f"{number}"), KILLS)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 def test_on_ray(corpus: Path, tokenizer_json: Path, compare: Compare, tmp_path: Path) -> None:
     with start_raylets() as raylets:
         chaos = Chaos(corpus, tokenizer_json, compare, SEED, raylets=raylets)
-        chaos.run(lambda number: str(tmp_path / f"{number}"), kills(4))
+        chaos.run(lambda number: str(tmp_path / f"{number}"), KILLS)
 
 
 def test_into_an_object_store(
@@ -74,4 +74,4 @@ def test_into_an_object_store(
 
     environment = {"PACKLINE_SCRATCH": str(tmp_path / "scratch")}
     chaos = Chaos(corpus, tokenizer_json, fetch_and_compare, SEED, environment=environment)
-    chaos.run(lambda number: bucket.place(f"store-{number}"), kills(4))
+    chaos.run(lambda number: bucket.place(f"store-{number}"), KILLS)

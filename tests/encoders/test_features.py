@@ -227,9 +227,10 @@ AROUND = "a{}b  {}x 1{}2 '{}x .{}. \n{}\n {}  {}{}\n\n{}1 {} \r\n{}  \n{} A{}B e
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name, engines in EXPECTED.items() if engines])
 def test_every_character_is_read_as_the_reference_reads_it(name: str) -> None:
-    """All characters for two tokenizers, a 16th each for the others, not the same (PACKLINE_ALL=1: all)."""
+    """All characters for two tokenizers, a 16th each for the others, not the same (`make test-long`: all)."""
     whole = json.dumps(PUBLISHED[name])
     step = 1 if name in ("gpt2", "qwen3") or os.environ.get("PACKLINE_ALL") else 16
     start = list(EXPECTED).index(name) % step

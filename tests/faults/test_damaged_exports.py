@@ -1,9 +1,7 @@
 """Random damage to exports, baked rows and pack plans: never silent, never a library's error, never a hang.
 
-A few damages of every layout, with other seeds for each, so that all kinds are among them;
-`PACKLINE_DAMAGES=N` sets how many:
-
-    PACKLINE_DAMAGES=60 python -m pytest tests/faults/test_damaged_exports.py -rP
+A few damages of every layout, with other seeds for each, so that all kinds are among them; `make test-long`
+tries more.
 """
 
 from __future__ import annotations
@@ -177,6 +175,7 @@ def trial(name: str, seed: int, tmp_path: Path) -> str:
     return "the same values"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_no_damage_is_silent_and_none_is_a_library_s_error(name: str, tmp_path: Path) -> None:
     outcomes = Counter(trial(name, seed, tmp_path) for seed in seeds(name, DAMAGES))
@@ -226,6 +225,7 @@ def test_an_export_without_a_record_is_read(name: str, tmp_path: Path) -> None:
     read(bare, layout, tmp_path / "back", eod=EOD, options=layout.foreign)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FOREIGN)
 def test_damage_without_a_record_is_never_a_library_s_error(name: str, tmp_path: Path) -> None:
     outcomes = Counter(foreign_trial(name, seed, tmp_path) for seed in seeds(name, DAMAGES))
@@ -268,6 +268,7 @@ def plan_trial(seed: int, tmp_path: Path) -> str:
     return "the same values"
 
 
+@pytest.mark.long
 def test_no_damage_to_a_plan_is_silent(tmp_path: Path) -> None:
     plan, _, rows = planned()
     assert len(files_of(plan)) > 2 and rows(plan.parent)

@@ -195,6 +195,7 @@ def marks_in(log: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
 def test_builds_and_followers_that_are_killed_in_turn_give_the_same_batches(
     kind: str,
@@ -203,8 +204,8 @@ def test_builds_and_followers_that_are_killed_in_turn_give_the_same_batches(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`PACKLINE_KILLS=50` kills more often than the default run."""
-    chooser, wanted = random.Random(27), int(os.environ.get("PACKLINE_KILLS", "8"))
+    """`make test-long` kills more often."""
+    chooser, wanted = random.Random(27), int(os.environ.get("PACKLINE_KILLS", "4"))
     process = start(tmp_path / "whole")
     began = time.monotonic()
     assert process.wait() == 0

@@ -86,11 +86,12 @@ def is_slicing(out: Path) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_random_instants_a_build_comes_to_the_same_bytes(
     tmp_path: Path, start: Start, whole: dict[str, str]
 ) -> None:
-    """`PACKLINE_KILLS=50` kills more often than the default run."""
-    chooser, wanted = random.Random(20), int(os.environ.get("PACKLINE_KILLS", "12"))
+    """`make test-long` kills more often."""
+    chooser, wanted = random.Random(20), int(os.environ.get("PACKLINE_KILLS", "6"))
     process = start(tmp_path / "timed")
     wait_for(lambda: len(workers_of(process.pid)) >= 2, process)
     began = time.monotonic()
@@ -153,6 +154,7 @@ def test_killed_in_the_midst_of_a_stream_it_goes_on(
     assert digests(out) == whole
 
 
+@pytest.mark.long
 def test_killed_while_units_are_taken_over_it_comes_to_the_same_bytes(
     tmp_path: Path, corpus: Path, tokenizer_json: Path, whole: dict[str, str]
 ) -> None:
@@ -167,7 +169,7 @@ def test_killed_while_units_are_taken_over_it_comes_to_the_same_bytes(
     chooser, out = random.Random(14), tmp_path / "out"
     settings: dict[str, Any] = {"workers": 2, "engine": "gigatoken", "val_fraction": 0.1}
     settings["reuse"] = str(tmp_path / "old")
-    while kills < 8:
+    while kills < int(os.environ.get("PACKLINE_KILLS", "4")):
         process = start_build(out, corpus, tokenizer_json, **settings)
         while process.poll() is None and not any((out / ".packline").glob("tmp/*/reuse")):
             time.sleep(0.0005)
