@@ -46,17 +46,14 @@ class NodeLost(Exception):
 class _Memory:
     """Clients of a store in memory; see `storage.clients.Clients`."""
 
-    scheme, bucket, key = "s3", "simulated", "store"
+    scheme = "s3"
 
     def __init__(self) -> None:
         from obstore.store import MemoryStore
 
         self._store = MemoryStore()
 
-    def reader(self) -> Any:
-        return self._store
-
-    def writer(self, size: int) -> Any:
+    def client(self, size: int | None = None) -> Any:
         return self._store
 
 
