@@ -26,7 +26,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import packline
 from packline.chat import sources as sources_module
-from packline.chat.sft_unit import _Unit
+from packline.chat.sft_unit import ConversationRun
 from packline.chat.sources import ConversationSource
 from packline.errors import InputError, OutOfSpace, RecipeError, ResumeMismatch
 from packline.jobs.folder import StoreFolder
@@ -441,13 +441,13 @@ def test_a_tokenizer_without_a_template_and_an_array_of_messages_are_refused(
 def test_a_count_of_trained_tokens_that_is_wrong_is_noticed(
     tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = _Unit._write
+    write = ConversationRun._write
 
-    def miscount(self: _Unit, *given: Any) -> None:
+    def miscount(self: ConversationRun, *given: Any) -> None:
         write(self, *given)
         self._mask.trained_tokens += 1
 
-    monkeypatch.setattr(_Unit, "_write", miscount)
+    monkeypatch.setattr(ConversationRun, "_write", miscount)
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN])
     report = packline.sft(path, folder, out=tmp_path / "store", workers=0).verify()

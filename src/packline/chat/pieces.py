@@ -336,12 +336,12 @@ class PieceEncoder:
 
     def __init__(self, tokenizer: Tokenizer, boundary: Boundary, text_bytes: int | None = None) -> None:
         self._boundary = boundary
-        self._encoder = Encoder(tokenizer, text_bytes=text_bytes)
-        reference = self._encoder.reference
+        self.encoder = Encoder(tokenizer, text_bytes=text_bytes)
+        reference = self.encoder.reference
         self._ids = tokenizer.special_tokens | {boundary.eod: boundary.eod_id}
         if boundary.bos is not None and boundary.bos_id is not None:
             self._ids[boundary.bos] = boundary.bos_id
-        ids = np.array(list(self._ids.values()), self._encoder.dtype)
+        ids = np.array(list(self._ids.values()), self.encoder.dtype)
         self._control = Ragged(ids, np.arange(len(ids) + 1))
         self._slots = lru_cache(MOST_LAYOUTS)(self._make_slots)
         self._spaced = reference.decode(reference.encode("a") + reference.encode("b")) != "ab"
@@ -349,7 +349,7 @@ class PieceEncoder:
         if self._spaced:
             import tokenizers
 
-            self._whole = tokenizers.Tokenizer.from_str(self._encoder.encodable.json)
+            self._whole = tokenizers.Tokenizer.from_str(self.encoder.encodable.json)
 
     def encode(
         self, conversations: Sequence[Rendered], audit: Sequence[int] = (), where: str = ""
@@ -374,7 +374,7 @@ class PieceEncoder:
         ]
         audited = (text for place in audit for text in conversations[place].texts)
         positions = [numbers[text] for text in dict.fromkeys(audited)]
-        ragged = self._encoder.encode(list(numbers), audit=positions, place=lambda _: where)
+        ragged = self.encoder.encode(list(numbers), audit=positions, place=lambda _: where)
         table = concatenate([self._control, ragged])
         slots = [self._slots(conversation.layout) for conversation in conversations]
         places = np.concatenate([one.places for one in slots])
@@ -438,4 +438,4 @@ class PieceEncoder:
                 tokens.append(number)
                 loss.append(int(group[first].trained))
             place = last
-        return Encoded(np.array(tokens, self._encoder.dtype), np.array(loss, np.uint8))
+        return Encoded(np.array(tokens, self.encoder.dtype), np.array(loss, np.uint8))

@@ -23,11 +23,11 @@ from packline.chat.named_templates import TEMPLATES, nearest_template, resolve_t
 from packline.chat.pieces import BOS, TOKENS
 from packline.chat.sft_unit import (
     FORMAT,
+    ChatOptions,
+    ConversationBuild,
+    ConversationScan,
     Overflow,
     Scheme,
-    SftOptions,
-    SftScan,
-    SftSettings,
     make_template,
 )
 from packline.chat.sources import (
@@ -45,7 +45,7 @@ from packline.jobs.events import Note, OnEvent
 from packline.jobs.machines import On
 from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.jobs.val_documents import settle_share
-from packline.recipe import Recipe, Source, check_recipe
+from packline.recipe import Recipe, RunOptions, Source, check_recipe
 from packline.sources.batch import Reason
 from packline.sources.listing import pin_inputs
 from packline.storage.protocol import Storage
@@ -109,11 +109,11 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
         self._request = request = _pinned(request)
         tokenizer = load_tokenizer(request.tokenizer)
         boundary = _boundary(request, tokenizer)
-        self._options = _options(request, tokenizer)
-        self._template = make_template(self._options, tokenizer.json)
+        options = _options(request, tokenizer)
+        self._template = make_template(options, tokenizer.json)
         self._doubt = self._template.unproven if self._template else ""
         files = find_conversation_files(request.sources)
-        self._parts = plan_conversations(request.sources, files)
+        parts = plan_conversations(request.sources, files)
         recipe = check_recipe(
             Recipe(
                 sources=tuple(
@@ -137,13 +137,16 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
         super().__init__(
             out=request.out,
             recipe=recipe,
-            entry=ImportEntry(FORMAT, msgspec.to_builtins(self._options), tuple(source_names(recipe))),
+            entry=ImportEntry(FORMAT, msgspec.to_builtins(options), tuple(source_names(recipe))),
             tokenizer=tokenizer,
             boundary=boundary,
             files=files,
-            units=number_units(recipe, [files[part.file].source for part in self._parts]),
+            units=number_units(recipe, [files[part.file].source for part in parts]),
         )
-        self.title, self.given_workers = f"{FORMAT} by {_scheme_name(self._options)}", request.workers
+        self.work = ConversationBuild(
+            recipe, RunOptions(), files, tokenizer, boundary, out=self.folder.place, chat=options, parts=parts
+        )
+        self.title, self.given_workers = f"{FORMAT} by {_scheme_name(options)}", request.workers
         self.edges = "eod" if boundary.bos is None else "both"
 
     def finished(self) -> Imported | None:
@@ -156,7 +159,7 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
 
     def unproven(self, suspects: set[int]) -> dict[str, int]:
         """Repetitions of units that are not committed, which alone have a checksum of what both read."""
-        units = list(zip((unit.name for unit in self.units), self._parts, strict=True))
+        units = list(zip((unit.name for unit in self.units), self.work.parts, strict=True))
         first = {(part.file, part.start) for name, part in units if not part.turn and name in self.receipts}
         return {
             name: part.file
@@ -165,30 +168,19 @@ class _ChatBuild(NumberedStoreJob[Receipt, Imported]):
             if (part.file, part.start) not in first
         }
 
-    def opening(self) -> SftSettings:
+    def opening(self) -> ConversationBuild:
         """Settings of the units."""
-        return SftSettings(
-            self._options,
-            self.tokenizer,
-            self.boundary,
-            self.tokenizer.vocab_size,
-            self.dtype,
-            source_names(self.recipe),
-            self.files,
-            self._parts,
-            self._request.seed,
-            self._request.val_fraction if isinstance(self.val_share, msgspec.UnsetType) else self.val_share,
-            self._request.test_fraction,
-            self.folder.place,
-        )
+        return self.work
 
     def begin(self) -> Imported | None:
         """Start or resume, and choose the validation documents if their number is given."""
         if (summary := super().begin()) is not None:
             return summary
         if (count := self._request.val_documents) is not None:
-            scan = SftScan(self.opening(), count)
-            self.val_share = settle_share(self, scan, self.units, count)
+            sources = self._request.sources
+            units = [unit for unit in self.units if not sources[unit.source].split]
+            self.val_share = share = settle_share(self, ConversationScan(self.work, count), units, count)
+            self.work.recipe = msgspec.structs.replace(self.recipe, val_fraction=share)
         return None
 
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> Imported:
@@ -239,7 +231,7 @@ def _first_reject(storage: Storage) -> str:
     return f"{first.file} at {first.position:,}: {first.detail}"
 
 
-def _scheme_name(options: SftOptions) -> str:
+def _scheme_name(options: ChatOptions) -> str:
     return "nanochat's scheme" if options.scheme == "nanochat" else "the chat template"
 
 
@@ -278,7 +270,7 @@ def _boundary(request: SftRequest, tokenizer: Tokenizer) -> Boundary:
     return resolve_boundary(tokenizer, eod, request.bos)
 
 
-def _options(request: SftRequest, tokenizer: Tokenizer) -> SftOptions:
+def _options(request: SftRequest, tokenizer: Tokenizer) -> ChatOptions:
     template = request.chat_template
     if template is not None:
         template = resolve_template(template, tokenizer.special_tokens)
@@ -290,7 +282,7 @@ def _options(request: SftRequest, tokenizer: Tokenizer) -> SftOptions:
                 hint=f"choose one with --chat-template: {', '.join(TEMPLATES)}, or a file; or use "
                 "--scheme nanochat",
             )
-    return SftOptions(
+    return ChatOptions(
         scheme=request.scheme,
         template=template,
         variables={"bos_token": tokenizer.bos_token or "", "eos_token": tokenizer.eos_token or ""},

@@ -250,6 +250,7 @@ class UnitRun:
         self._runner, self._unit, self._name, self._report = runner, unit, name, report
         self._build, self._recipe = runner.build, runner.build.recipe
         self._source = self._recipe.sources[unit.source]
+        self._split = self._source.split
         self.ledger = Ledger(filtered=0) if self._source.where else Ledger()
         self._writers: dict[str, ShardWriter] = {}
         self._rejects = RejectsWriter(runner.tmp, name)
@@ -291,11 +292,15 @@ class UnitRun:
             tuple(writer.close() for writer in writers),
             self._rejects.close(),
             ledger,
-            sum(ordinal < ledger.documents for ordinal in self._audited),  # not those after a limit
+            self._checked(),
             not self.is_full,
             dict(self._carried) or msgspec.UNSET,
             self._settings(),
         )
+
+    def _checked(self) -> int:
+        """Number of audited documents, without those after a limit."""
+        return sum(ordinal < self.ledger.documents for ordinal in self._audited)
 
     def _settings(self) -> str:
         if self._runner.folder is None:
@@ -338,8 +343,6 @@ class UnitRun:
                 ragged = Ragged(ragged.tokens[: ragged.offsets[fitting]], ragged.offsets[: fitting + 1])
             self._write(kept, ragged)
             self.ledger.special_token_strings += int(specials[chosen].sum())
-            if kept.lost_ids:
-                self.ledger.add_lost_ids(int(np.isin(kept.positions, kept.lost_ids).sum()))
         end = len(batch)
         if len(chosen) < len(wanted):
             # A limit ends the unit at the first document left out, however documents were batched.
@@ -375,12 +378,13 @@ class UnitRun:
 
     def _write(self, batch: Batch, ragged: Ragged) -> None:
         name = self._build.files[batch.file].name
-        count, text_bytes = len(batch), len(batch.texts.data)
-        boundary = self._runner.encoder.boundary
-        with_bos = boundary is not None and boundary.bos_id is not None
+        count, text_bytes = len(batch), int(batch.text_bytes.sum())
+        with_bos = self._build.boundary.bos_id is not None
         self.ledger.add_documents(count, text_bytes, len(ragged.tokens), with_bos=with_bos)
+        if batch.lost_ids:
+            self.ledger.add_lost_ids(int(np.isin(batch.positions, batch.lost_ids).sum()))
         self._report(len(ragged.tokens), count, text_bytes)
-        recipe, given = self._recipe, self._source.split
+        recipe, given = self._recipe, self._split
         shares = recipe.val_fraction, recipe.test_fraction or 0.0
         hashes = batch.texts.hashes()
         if given or not any(shares):
@@ -404,6 +408,7 @@ class UnitRun:
                 self._build.names[self._unit.source],
                 self._source.label,
                 self._runner.encoder.dtype,
+                with_loss=bool(self.ledger.mask),
                 carried=self._carried,
             )
         return self._writers[split]

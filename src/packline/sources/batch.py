@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from packline.errors import BadRecord, RecipeError
 from packline.fingerprint import hash_texts
+from packline.ragged import Ragged
 
 BATCH_BYTES = 2 << 20
 """Input bytes per batch: half as much takes 5% longer, because of calls; twice as much is no faster.
@@ -242,9 +243,18 @@ class Batch:
     """`[D]` rows of the columns that the source carries; None if it carries none."""
     lost_ids: list[int] = field(default_factory=list)
     """Positions of records whose id is no valid Unicode, and None here; not all need be documents."""
+    loss: Ragged | None = None
+    """Loss mask of each document's tokens, uint8; None if all of them are trained on."""
+    decoded_bytes: np.ndarray | None = None
+    """int64 `[D]`: bytes of each text without control tokens, if it may have any."""
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    @property
+    def text_bytes(self) -> np.ndarray:
+        """Bytes of each text, int64 `[D]`."""
+        return self.texts.sizes if self.decoded_bytes is None else self.decoded_bytes
 
     def keep(self, kept: np.ndarray) -> Batch:
         """The documents at these indices, int64 `[N]`, without the rejects."""
@@ -256,6 +266,8 @@ class Batch:
             None if ids is None else [ids[index] for index in kept],
             columns=None if self.columns is None else self.columns.take(pa.array(kept, pa.int64())),
             lost_ids=self.lost_ids,
+            loss=None if self.loss is None else self.loss.take(kept),
+            decoded_bytes=None if self.decoded_bytes is None else self.decoded_bytes[kept],
         )
 
 

@@ -130,9 +130,8 @@ class ShardWriter:
         Args:
             hashes: hash of each text, uint64 `[D]`.
         """
-        self.append(
-            ragged, file, batch.positions, batch.ids, batch.texts.sizes, hashes, columns=batch.columns
-        )
+        loss = None if batch.loss is None else batch.loss.tokens
+        self.append(ragged, file, batch.positions, batch.ids, batch.text_bytes, hashes, loss, batch.columns)
 
     def append(
         self,
