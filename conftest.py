@@ -23,6 +23,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Tests start hundreds of processes: where Python may not keep bytecode, each would compile packline again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# torch would take a thread for each core in each process: on tiny models they wait for each other.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first where several processes share the tests, so that all end at the same time.

@@ -79,39 +79,35 @@ def first_document_after(rows: Any, row: int, settings: dict[str, Any]) -> int |
 
 
 @torch.no_grad()  # flex attention has no backward pass on CPU
-@pytest.mark.parametrize("boundary_loss", [False, True], ids=["documents", "boundaries"])
 @pytest.mark.parametrize("settings", PACKINGS, ids=name)
-@pytest.mark.parametrize("attention", ATTENTIONS)
 def test_a_packed_row_is_its_documents_alone(
-    store: Store,
-    model: transformer.Transformer,
-    attention: str,
-    settings: dict[str, Any],
-    boundary_loss: bool,
+    store: Store, model: transformer.Transformer, settings: dict[str, Any]
 ) -> None:
-    rows = store.rows(seq_len=LENGTH, boundary_loss=boundary_loss, **settings)
+    rows = store.rows(seq_len=LENGTH, **settings)
     every = np.arange(len(rows))
     batch = to_tensors(rows.read(every))
-    logits = model(batch["tokens"], batch["position_ids"], ATTENTIONS[attention](batch["segment_ids"]))
-    found = transformer.losses(logits, batch["targets"])
-    compared, with_loss = 0, 0
+    boundaries = to_tensors(store.rows(seq_len=LENGTH, boundary_loss=True, **settings).read(every))["targets"]
+    logits = {
+        name: model(batch["tokens"], batch["position_ids"], attend(batch["segment_ids"]))
+        for name, attend in ATTENTIONS.items()
+    }
+    compared = 0
+    expected = {False: torch.full_like(boundaries, -100), True: torch.full_like(boundaries, -100)}
     for row in range(len(rows)):
         inside, place = rows[row].spans, 0
         after = first_document_after(rows, row, settings)
         for number, (document, start, count) in enumerate(inside):
-            tokens = store.documents[document][start : start + count].tolist()
-            alone = model.alone(tokens)
             here = slice(place, place + count)
-            assert (logits[row, here] - alone).abs().max() < TOLERANCE
-            targets = torch.tensor(next_tokens(store, inside, number, boundary_loss, after))
-            assert batch["targets"][row, here].tolist() == targets.tolist()
-            assert (found[row, here].sum() - transformer.losses(alone, targets).sum()).abs() < TOLERANCE
-            compared, with_loss = compared + count, with_loss + int((targets != -100).sum())
-            place += count
-        assert (found[row, place:] == 0).all()  # padding carries no loss
+            alone = model.alone(store.documents[document][start : start + count].tolist())
+            for found in logits.values():
+                assert (found[row, here] - alone).abs().max() < TOLERANCE
+            for boundary_loss, targets in expected.items():
+                targets[row, here] = torch.tensor(next_tokens(store, inside, number, boundary_loss, after))
+            compared, place = compared + count, place + count
     # All that was promised was looked at, and nothing else carries loss.
     assert compared == rows.counts.rows * LENGTH - rows.counts.padding_tokens
-    assert with_loss == int((batch["targets"] != -100).sum()) > 0
+    assert torch.equal(batch["targets"], expected[False]) and torch.equal(boundaries, expected[True])
+    assert (expected[True] != -100).sum() > 0
 
 
 @pytest.mark.parametrize("settings", PACKINGS[:2], ids=name)
