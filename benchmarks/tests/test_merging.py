@@ -13,7 +13,7 @@ from benchmarks.results import MergeRun, Results, load_results, save_results
 from benchmarks.tests.test_exporting import MACHINE
 from packline.facade import Store
 from packline.jobs.merging import run_merge
-from packline.store.difference import compare_stores
+from packline.store.difference import diff
 from packline.testing import make_store
 
 
@@ -34,9 +34,9 @@ def test_stores_differ_in_the_documents_of_some_shards(
     store = Store(tmp_path / "merged")
     assert len(store.shards) == 8 and len(store.documents) == 8 * 512
     merging.change_store(store.path, tmp_path / "equal", 0)
-    assert compare_stores(store.path, tmp_path / "equal").equal
+    assert diff(store.path, tmp_path / "equal").equal
     merging.change_store(store.path, tmp_path / "some", 4)
-    found = compare_stores(store.path, tmp_path / "some")
+    found = diff(store.path, tmp_path / "some")
     assert sum(source.counts.changed for source in found.sources) == 2 * 6
     assert len(found.equal_sources) == 2
 

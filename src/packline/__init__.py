@@ -33,13 +33,13 @@ _HOMES = {
     "Store": "packline.facade",
     "analyze": "packline.viewing.analysis",
     "build": "packline.api",
-    "copy": "packline.stores",
-    "diff": "packline.stores",
+    "copy": "packline.formats.copying",
+    "diff": "packline.store.difference",
     "estimate": "packline.api",
-    "export": "packline.exports",
+    "export": "packline.api",
     "follow": "packline.loading.follow",
     "import_": "packline.api",
-    "merge": "packline.stores",
+    "merge": "packline.api",
     "open": "packline.api",
     "pull": "packline.hub.pull",
     "push": "packline.hub.push",
@@ -47,7 +47,7 @@ _HOMES = {
     "sft": "packline.api",
     "trace": "packline.loading.trace",
     "verify": "packline.store.verify",
-    "write_rows": "packline.exports",
+    "write_rows": "packline.api",
 }
 """Public names and the modules that define them, each loaded on first access."""
 
@@ -56,13 +56,15 @@ __all__ = [name for name in _HOMES if name != "open"]  # `from packline import *
 if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.api import build as build
     from packline.api import estimate as estimate
+    from packline.api import export as export
     from packline.api import import_ as import_
+    from packline.api import merge as merge
     from packline.api import open as open
     from packline.api import sft as sft
+    from packline.api import write_rows as write_rows
     from packline.errors import PacklineError as PacklineError
-    from packline.exports import export as export
-    from packline.exports import write_rows as write_rows
     from packline.facade import Store as Store
+    from packline.formats.copying import copy as copy
     from packline.hub.pull import pull as pull
     from packline.hub.push import push as push
     from packline.jobs.machines import Ray as Ray
@@ -75,10 +77,8 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.packing.rows import Rows as Rows
     from packline.recipe import Recipe as Recipe
     from packline.recipe import Source as Source
+    from packline.store.difference import diff as diff
     from packline.store.verify import verify as verify
-    from packline.stores import copy as copy
-    from packline.stores import diff as diff
-    from packline.stores import merge as merge
     from packline.viewing.analysis import analyze as analyze
     from packline.viewing.report import report as report
 

@@ -18,7 +18,7 @@ from packline.errors import PacklineError, ResumeMismatch, StoreError, StoreNotF
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.formats.check import check_dataset
-from packline.formats.copying import run_copy
+from packline.formats.copying import copy
 from packline.formats.export import run_export
 from packline.formats.export_record import ExportIdentity, ExportRecord, read_record, record_bytes
 from packline.formats.opening import find_format
@@ -89,7 +89,7 @@ def test_an_unfinished_export_is_refused_by_whatever_would_read_it(store: Store,
     readers: list[Callable[[], object]] = [
         lambda: find_format(out, None),
         lambda: read_pushable(out),
-        lambda: run_copy(out, tmp_path / "copy"),
+        lambda: copy(out, tmp_path / "copy"),
         lambda: packline.open(out),
         lambda: check_dataset(out, "llmc"),
     ]

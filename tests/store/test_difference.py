@@ -20,7 +20,7 @@ import packline
 from packline.facade import Store
 from packline.recipe import Recipe, Source
 from packline.store import difference
-from packline.store.difference import StoreDifference, compare_stores
+from packline.store.difference import StoreDifference, diff
 from packline.store.shard import Shard
 from packline.testing import make_store
 
@@ -122,12 +122,12 @@ def test_counts_are_those_of_sets(
         first = make(fresh / "1", fresh / "in", one, tokenizer_json, val_fraction=vals[0])
         set_sizes(patch, units, 50)
         second = make(fresh / "2", fresh / "in", other, tokenizer_json, val_fraction=vals[1])
-        found = compare_stores(first.path, second.path)
+        found = diff(first.path, second.path)
         check(found, first, second)
         documents = identities(first) == identities(second)
         assert found.equal == (documents and vals[0] == vals[1] and one == other)
-        assert compare_stores(first.path, first.path).equal
-        back = compare_stores(second.path, first.path)
+        assert diff(first.path, first.path).equal
+        back = diff(second.path, first.path)
         assert [source.counts.removed for source in back.sources] == [
             {one.name: one.counts.added for one in found.sources}[source.name] for source in back.sources
         ]
@@ -138,7 +138,7 @@ def test_settings_inputs_and_tokens_are_compared(tmp_path: Path) -> None:
     other = make_store(
         tmp_path / "two", [[5, 2], [4], [3]], sources=["a", "a", "c"], splits=["train", "val", "train"]
     )
-    found = compare_stores(one.path, other.path)
+    found = diff(one.path, other.path)
     assert not found.equal
     assert {change.name for change in found.recipe} == {"val_fraction", "sources"}
     assert {(change.kind, change.source) for change in found.inputs} >= {("removed", "b"), ("added", "c")}
@@ -148,7 +148,7 @@ def test_settings_inputs_and_tokens_are_compared(tmp_path: Path) -> None:
     assert by_name["c"].documents == (0, 1)
     # Against another tokenizer nothing is equal, even where the texts are.
     third = make_store(tmp_path / "three", [[5, 2], [4], [3]], sources=["a", "a", "b"], vocab_size=900)
-    found = compare_stores(one.path, third.path)
+    found = diff(one.path, third.path)
     assert {change.name for change in found.tokenizer} >= {"fingerprint", "vocab_size"}
     assert "compared by their texts" in found.notes[0] and not found.equal
 
@@ -162,7 +162,7 @@ def test_documents_without_a_hash_are_not_called_equal(tmp_path: Path) -> None:
         store = make_ids(tmp_path / name, [[5, 6], [7], [8, 9]], vocab_size=1000, eod_id=0, shards=shards)
         assert store.provenance(0).hash is None
         stores.append(store)
-    found = compare_stores(stores[0].path, stores[1].path)
+    found = diff(stores[0].path, stores[1].path)
     (source,) = found.sources
     assert source.counts.unchecked == 3 and source.counts.same == 0
     assert not found.equal and "were not compared" in found.notes[0]
@@ -176,7 +176,7 @@ def test_other_tokens_with_the_same_provenance_are_found(tmp_path: Path) -> None
     tokens[1] += 1
     tokens.tofile(path)
     reseal(tmp_path / "two")
-    found = compare_stores(one.path, tmp_path / "two")
+    found = diff(one.path, tmp_path / "two")
     (source,) = found.sources
     assert (source.counts.other_tokens, source.counts.same) == (2, 1) and not found.equal
 
@@ -192,6 +192,6 @@ def test_equal_shards_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return groups(shard, files)
 
     monkeypatch.setattr(difference, "_groups", note)
-    found = compare_stores(one.path, other.path)
+    found = diff(one.path, other.path)
     assert read == ["train-made-000002"]
     assert found.sources[0].counts.added == 1 and found.sources[0].counts.same == 3

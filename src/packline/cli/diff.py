@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from packline.cli.main import DONE, FAILED
 from packline.cli.output import output
 from packline.errors import RecipeError
-from packline.store.difference import compare_stores
+from packline.store.difference import diff as diff_stores
 from packline.toml import kind_of
 from packline.viewing.summaries import difference_blocks, run_difference_blocks
 
@@ -41,7 +41,7 @@ def diff(
             f"{runs[0]} is a run file: expected two stores or two run files",
             hint=f"packline info {runs[0]} shows the stores that it reads",
         )
-    found = compare_stores(one, other)
+    found = diff_stores(one, other)
     code = DONE if found.equal else FAILED
     output.blocks(*difference_blocks(found))
     output.result({"command": "diff", "exit_code": code, **msgspec.to_builtins(found)})

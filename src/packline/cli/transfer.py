@@ -21,9 +21,8 @@ from rich.text import Text
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import MOST_BARS, Line, State, output, table
 from packline.cli.progress import watch_bytes
-from packline.formats.copying import Copied
+from packline.formats.copying import Copied, copy
 from packline.storage.places import without_secrets
-from packline.stores import copy
 from packline.viewing.text import duration, plural, scaled, size, visible
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from packline.errors import CorruptStore, PacklineError, StoreError, StoreNotFound
+from packline.errors import CorruptStore, PacklineError, StoreError, StoreNotFound, refuse_unknown_names
 from packline.fingerprint import hash_bytes
 from packline.formats.export_record import RECORD, read_record
 from packline.storage.copying import Copier, forget_waiting
@@ -51,7 +51,8 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-def run_copy(
+@refuse_unknown_names
+def copy(
     source: str | Path,
     target: str | Path,
     *,
@@ -60,7 +61,33 @@ def run_copy(
     one_writer: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Copied:
-    """Copy; see `packline.stores.copy`."""
+    """Copy a store, an export or any folder into another place, or resume an interrupted copy.
+
+    Files are created, never overwritten; the manifest of a store is last, so a copy that has one is whole.
+    What is read is compared with the checksums of the manifest. Hidden files are left out.
+
+    Args:
+        source: folder, or URI of an object store: s3://bucket/key, gs://bucket/key or az://container/key.
+        target: the same; new, empty, or with a part of this copy.
+        verify: read the target back and compare it, too.
+        link: how to share bytes between two folders: links where possible (`auto`), or `copy`.
+        one_writer: accept an object store that ignores conditions, because nothing else writes there.
+        on_progress: called with the bytes done and the bytes of all files.
+
+    Raises:
+        StoreNotFound: there is nothing, or a build that has not finished.
+        CorruptStore: a file of the source is missing or damaged.
+        StoreError: the target contains something else, or a storage cannot be reached.
+        OutOfSpace: the disk is full; the same call resumes.
+
+    >>> import tempfile
+    >>> from packline.testing import make_store
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> store = make_store(folder / "one", [[5, 2]])
+    >>> copied = copy(store.path, folder / "two")
+    >>> copied.kind, copied.files > 5, copy(store.path, folder / "two").found_files == copied.files
+    ('store', True, True)
+    """
     began = time.monotonic()
     reading, writing = open_storage(source), open_results(str(target))
     if isinstance(writing, ObjectFolder):

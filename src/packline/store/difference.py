@@ -315,14 +315,32 @@ class StoreDifference(msgspec.Struct, frozen=True):
     """Tokens of each store."""
 
 
-def compare_stores(one: str | Path, other: str | Path) -> StoreDifference:
-    """Compare two finished stores.
+def diff(one: str | Path, other: str | Path) -> StoreDifference:
+    """Compare two finished stores: settings, tokenizer, inputs, tokens by source, and documents.
 
-    Cost: nothing for shards that are equal; provenance is read for the others. Memory is bounded.
+    Documents are matched by source, file and position, and compared by the hash of their text. Shards with
+    equal checksums are not read, so the cost is proportional to what differs; memory is bounded. Imported
+    documents have no text: in shards that differ they are matched, but counted as not compared.
+
+    Args:
+        one: folder of the first store.
+        other: folder of the second.
+
+    Returns:
+        The differences; `equal` is True if there are none and everything was compared.
 
     Raises:
         StoreNotFound: there is no finished store.
         CorruptStore: one is damaged.
+
+    >>> import tempfile
+    >>> from packline.testing import make_store
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> one = make_store(folder / "one", [[5, 2]], sources=["books"])
+    >>> two = make_store(folder / "two", [[5, 2, 3]], sources=["books"])
+    >>> found = diff(one.path, two.path)
+    >>> found.equal, found.sources[0].counts.added, found.sources[0].counts.same
+    (False, 1, 2)
     """
     stores = StoreReader(one), StoreReader(other)
     mine, theirs = (store.manifest for store in stores)
