@@ -151,7 +151,7 @@ def show_list(store: str, path: str, documents: int) -> None:
     """Print that a list of documents was written, and its use."""
     output.line("  ", ("wrote", "quiet"), f"  {path}: {plural(documents, 'document')}")
     if documents:
-        command = shlex.join(["packline", "pack", store, "--seq-len", "4096", "--exclude", path])
+        command = shlex.join(["packline", "info", store, "--seq-len", "4096", "--exclude", path])
         output.line("  leave them out  ", (command, "hint"))
 
 
