@@ -92,6 +92,9 @@ def test_the_store_tells_its_sources_from_its_documents(shape: StoreShape) -> No
         store = packline.open(reader.path)
         all_of = [store.provenance(number) for number in range(len(store))]
         assert store and len(store) == len(store.documents) == len(all_of)
+        assert [one.tolist() for one in store] == [one.tolist() for one in store.documents]
+        some = store.documents[[len(store) - 1, 0, -1]]
+        assert [one.tolist() for one in some] == [store.documents[n].tolist() for n in (-1, 0, -1)]
         assert list(store.sources) == list(store.manifest.sources)
         for name, found in store.sources.items():
             own = [one for one in all_of if one.source == name]

@@ -6,7 +6,7 @@ Modules below need one part each: `store.reader.StoreReader`, `packing.rows.Rows
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,8 @@ from packline.notebook import Notebook
 from packline.store.reader import StoreReader, shard_labels
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from packline.packing.options import Overflow, Packing, SplitChoice
     from packline.packing.rows import Rows
     from packline.store.report import Report
@@ -47,6 +49,10 @@ class Store(StoreReader, Notebook):
     def __len__(self) -> int:
         """Number of documents."""
         return len(self.documents)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Tokens of each document."""
+        return iter(self.documents)
 
     def __bool__(self) -> bool:
         """True, also for a store without documents."""

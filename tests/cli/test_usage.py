@@ -39,7 +39,8 @@ WRONG = [
     ("verify --store a", "packline verify has no option --store", ""),
     ("info s --seq-len 4q", "--seq-len: '4q' is not a number", "4k, which is 4,096"),
     ("build a --limit-tokens 2Q", "--limit-tokens: '2Q' is not a number", "2B"),
-    ("build a --workers x", "--workers is 'x': expected NUMBER", "packline build --help"),
+    ("build a --workers x", "--workers: 'x' is not a number", "20k"),
+    ("serve a --port x", "--port is 'x': expected NUMBER", "packline serve --help"),
     (
         "build a --min-chars 9",
         "packline build has no option --min-chars",

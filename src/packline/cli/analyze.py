@@ -151,13 +151,12 @@ def read_foreign(target: str, reading: Reading, priced: bool, top: int, on_progr
             f"{target} is not a store, and no tokenizer was named for its ids",
             hint="name the one that made the ids with --tokenizer, and the layout with --from",
         )
-    eod, bos = reading.boundary()
     return analyze_foreign(
         target,
         tokenizer=reading.tokenizer,
         format=reading.from_,
-        eod=eod,
-        bos=bos,
+        eod=reading.eod,
+        bos=reading.bos,
         options=reading.options(),
         top=top,
         on_progress=on_progress,

@@ -17,8 +17,9 @@ from cyclopts import Group, Parameter, Token
 
 from packline.errors import RecipeError
 from packline.jobs.machines import On, Ray, parse_slice
-from packline.quantities import parse_count, parse_length
-from packline.recipe import Engine, Format, Recipe, RunOptions
+from packline.packing.options import ExportChoice
+from packline.quantities import LENGTHS, parse_count, parse_length
+from packline.recipe import Recipe, RunOptions, Source
 from packline.settings import make_recipe
 from packline.toml import is_toml
 
@@ -37,10 +38,10 @@ Inputs = Annotated[
 ]
 
 
-def _converter(parse: Callable[[str], int]) -> Parameter:
+def _converter(parse: Callable[[str], Any]) -> Parameter:
     """Conversion of an option's value by a function of its text."""
 
-    def convert(_: Any, tokens: Sequence[Token]) -> int:
+    def convert(_: Any, tokens: Sequence[Token]) -> Any:
         try:
             return parse(tokens[0].value)
         except RecipeError as error:
@@ -49,10 +50,31 @@ def _converter(parse: Callable[[str], int]) -> Parameter:
     return Parameter(converter=convert)
 
 
+def split_columns(given: str) -> tuple[str, ...]:
+    """Columns separated by commas.
+
+    >>> split_columns("url, score: float")
+    ('url', 'score: float')
+    """
+    return tuple(name.strip() for name in given.split(","))
+
+
+def unescape(given: str) -> str:
+    """A separator with its escapes replaced."""
+    return re.sub(r"\\([ntr\\])", lambda match: ESCAPES[match[1]], given)
+
+
+def read_token(word: str) -> str | int:
+    """Read a number as an id. (A token called `7` can be named in a recipe, where `"7"` is a string.)"""
+    return int(word) if word.isascii() and word.isdigit() else word
+
+
 Count = Annotated[int, _converter(parse_count)]
 """A number of things: 20000, 20k, 2B."""
 Length = Annotated[int, _converter(parse_length)]
 """A number of tokens in a row, a document or a vocabulary: 4096, 4k."""
+TokenName = Annotated[str, _converter(read_token)]
+"""A token: its string, or the digits of its id, which arrive as a number."""
 
 
 def option(help: str, group: Group, **more: Any) -> Parameter:
@@ -61,7 +83,7 @@ def option(help: str, group: Group, **more: Any) -> Parameter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Given:
+class Given:
     """Options by the names of settings; None for those not given."""
 
     def given(self) -> dict[str, Any]:
@@ -70,102 +92,81 @@ class _Given:
         return {name: value for name, value in values.items() if value is not None}
 
 
+NAMES = {"labels": "--label", "sources": "--source"}
+WRITTEN: dict[str, Any] = {
+    "columns": Annotated[str, _converter(split_columns)],
+    "separator": Annotated[str, _converter(unescape)],
+}
+"""Types of options that are written otherwise than in a file."""
+
+
+def make_options(structs: Sequence[Any], helps: dict[Group, dict[str, str]]) -> Any:
+    """Class of options for settings of structs, which have their types; numbers as in TOML files."""
+    types = {name: kind for struct in structs for name, kind in get_type_hints(struct).items()}
+    made = []
+    for group, settings in helps.items():
+        for name, help in settings.items():
+            more = {"name": NAMES[name]} if name in NAMES else {}
+            kind = WRITTEN.get(name) or _kind_of_option(name, types[name])
+            made.append((name, Annotated[kind | None, option(help, group, **more)], field(default=None)))
+    return make_dataclass("_Options", made, bases=(Given,), frozen=True, kw_only=True)
+
+
+def _kind_of_option(name: str, kind: Any) -> Any:
+    """Type of an option: one value of a list at a time."""
+    kinds = [one for one in get_args(kind) or (kind,) if one not in (type(None), msgspec.UnsetType)]
+    if get_origin(kind) is Literal:
+        return kind
+    if any(get_origin(one) is tuple for one in kinds):
+        return bool if bool in kinds else list[str]
+    if int in kinds:
+        return TokenName if str in kinds else Length if name in LENGTHS else Count
+    return kinds[0]
+
+
+OF_BUILD = {
+    MAIN: {
+        "tokenizer": "gpt2, a hub id, a tokenizer.json, a folder with one, a .tiktoken or .model file.",
+    },
+    TOKENS: {
+        "eod": "End-of-document token: its string or id. Default: the tokenizer's, if it has just one.",
+        "bos": "Begin-of-document token: its string or id. Default: none.",
+    },
+    DOCUMENTS: {
+        "text": "Field of the text, a.b for a nested one. Default: text, content, article or document.",
+        "template": "Template of the text, instead of --text: '{{ title }}: {{ body }}'.",
+        "id": "Field of a document's id. Default: id.",
+        "format": "Format of the files. Default: auto, by content and name.",
+        "documents": "Plain text: one document per file or per line. Default: file.",
+        "separator": r"Plain text: separator between documents. \n and \t are escapes.",
+        "charset": "Plain text: its encoding, such as latin-1 or utf-16. Default: UTF-8.",
+        "where": "Only records that meet a condition: \"score >= 3 and lang in ['en', 'de']\".",
+        "columns": 'Fields to carry along, with types where they matter: "url,score: float".',
+    },
+    SPLITS: {
+        "val_fraction": "Fraction of documents for validation. Default: 0.",
+        "val_documents": "Number of documents for validation, instead of a fraction; reads the inputs twice.",
+        "limit_documents": "Stop after the first N documents.",
+        "limit_tokens": "Stop before the document that would exceed N tokens.",
+    },
+    RUNNING: {
+        "engine": "Engine of the encoder. Default: auto. The store does not depend on it.",
+        "max_bad_fraction": "Fraction of bad records above which the exit code is 3. Default: 0.01.",
+        "strict": "Stop at the first bad record.",
+        "workers": "Number of processes. Default: one per usable core; this one for little text.",
+    },
+}
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Settings(_Given):
+class Settings(make_options((Source, Recipe, RunOptions), OF_BUILD)):  # type: ignore[misc]
     """Settings of a build that are varied from the command line; None for those not given."""
 
-    tokenizer: Annotated[
-        str | None,
-        option("gpt2, a hub id, a tokenizer.json, a folder with one, a .tiktoken or .model file.", MAIN),
-    ] = None
-    eod: Annotated[
-        str | None,
-        option(
-            "End-of-document token: its string or id. Default: the tokenizer's, if it has just one.", TOKENS
-        ),
-    ] = None
-    bos: Annotated[
-        str | None, option("Begin-of-document token: its string or id. Default: none.", TOKENS)
-    ] = None
-    engine: Annotated[
-        Engine | None,
-        option("Engine of the encoder. Default: auto. The store does not depend on it.", RUNNING),
-    ] = None
-    text: Annotated[
-        str | None,
-        option(
-            "Field of the text, a.b for a nested one. Default: text, content, article or document.", DOCUMENTS
-        ),
-    ] = None
-    template: Annotated[
-        str | None, option("Template of the text, instead of --text: '{{ title }}: {{ body }}'.", DOCUMENTS)
-    ] = None
-    id: Annotated[str | None, option("Field of a document's id. Default: id.", DOCUMENTS)] = None
-    format: Annotated[
-        Format | None,
-        option("Format of the files. Default: auto, by content and name.", DOCUMENTS),
-    ] = None
-    documents: Annotated[
-        Literal["file", "line"] | None,
-        option("Plain text: one document per file or per line. Default: file.", DOCUMENTS),
-    ] = None
-    separator: Annotated[
-        str | None, option(r"Plain text: separator between documents. \n and \t are escapes.", DOCUMENTS)
-    ] = None
-    charset: Annotated[
-        str | None, option("Plain text: its encoding, such as latin-1 or utf-16. Default: UTF-8.", DOCUMENTS)
-    ] = None
-    where: Annotated[
-        str | None,
-        option("Only records that meet a condition: \"score >= 3 and lang in ['en', 'de']\".", DOCUMENTS),
-    ] = None
-    columns: Annotated[
-        str | None,
-        option('Fields to carry along, with types where they matter: "url,score: float".', DOCUMENTS),
-    ] = None
-    val_fraction: Annotated[
-        float | None, option("Fraction of documents for validation. Default: 0.", SPLITS)
-    ] = None
-    val_documents: Annotated[
-        Count | None,
-        option("Number of documents for validation, instead of a fraction; reads the inputs twice.", SPLITS),
-    ] = None
-    limit_documents: Annotated[Count | None, option("Stop after the first N documents.", SPLITS)] = None
-    limit_tokens: Annotated[
-        Count | None, option("Stop before the document that would exceed N tokens.", SPLITS)
-    ] = None
-    max_bad_fraction: Annotated[
-        float | None,
-        option("Fraction of bad records above which the exit code is 3. Default: 0.01.", RUNNING),
-    ] = None
-    strict: Annotated[bool | None, option("Stop at the first bad record.", RUNNING)] = None
-    workers: Annotated[
-        int | None,
-        option("Number of processes. Default: one per usable core; this one for little text.", RUNNING),
-    ] = None
     memory: Annotated[
         str | None,
         option("Memory limit for all processes together, e.g. 8GiB. Default: 1GiB per worker.", RUNNING),
     ] = None
-
-    def as_settings(self) -> dict[str, Any]:
-        """The given settings, by the field names of recipe and run options.
-
-        >>> Settings(eod="7", separator="\\\\n\\\\n").as_settings()
-        {'eod': 7, 'separator': '\\n\\n', 'documents': 'separator'}
-        """
-        given = self.given()
-        given.pop("tokenizer", None)
-        for name in ("eod", "bos"):
-            if name in given:
-                given[name] = _token(given[name])
-        if "columns" in given:
-            given["columns"] = split_columns(given["columns"])
-        if "separator" in given:
-            given["separator"] = re.sub(r"\\([ntr\\])", lambda match: ESCAPES[match[1]], given["separator"])
-            given.setdefault("documents", "separator")
-        return given
 
 
 OnName = Annotated[
@@ -215,7 +216,10 @@ def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunO
     """
     if not inputs:
         raise RecipeError("no inputs", hint="name files, folders or URIs of text, or one recipe (.toml)")
-    recipe, options = make_recipe(list(inputs), settings.tokenizer, settings.as_settings())
+    given = settings.given()
+    if "separator" in given:
+        given.setdefault("documents", "separator")
+    recipe, options = make_recipe(list(inputs), given.pop("tokenizer", None), given)
     if is_toml(inputs[0]):
         return recipe, options
     (whole,) = recipe.sources
@@ -242,20 +246,6 @@ def divide(inputs: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(group) for group in groups.values()] if len(groups) <= MOST_SOURCES else [tuple(inputs)]
 
 
-def split_columns(given: str | None) -> tuple[str, ...]:
-    """Columns separated by commas.
-
-    >>> split_columns("url, score: float")
-    ('url', 'score: float')
-    """
-    return tuple(name.strip() for name in given.split(",")) if given is not None else ()
-
-
-def _token(word: str) -> str | int:
-    """Read a number as an id. (A token called `7` can be named in a recipe, where `"7"` is a string.)"""
-    return int(word) if word.isascii() and word.isdigit() else word
-
-
 ROWS = Group("Rows", sort_key=15)
 CHOICE = Group("Choice of documents", sort_key=20)
 
@@ -280,41 +270,17 @@ OF_DOCUMENTS = {
     "shuffle_documents": "Seed of a shuffle of documents. Default: as stored.",
 }
 """Help of the options for settings of `ExportChoice`, which declares them; a run file has more."""
-NAMES = {"labels": "--label", "sources": "--source"}
-
-
-def _made_of_choice(helps: dict[str, str], group: Group) -> Any:
-    """Class of options for these settings, with the types that they have in `ExportChoice`."""
-    from packline.packing.options import ExportChoice
-
-    kinds = get_type_hints(ExportChoice)
-    made = []
-    for name, help in helps.items():
-        more = {"name": NAMES[name]} if name in NAMES else {}
-        kind = _kind_of_option(name, kinds[name])
-        made.append((name, Annotated[kind | None, option(help, group, **more)], field(default=None)))
-    return make_dataclass("_Options", made, bases=(_Given,), frozen=True, kw_only=True)
-
-
-def _kind_of_option(name: str, kind: Any) -> Any:
-    """Type of an option: one value of a list at a time, and `4k` for numbers of tokens and rows."""
-    kinds = [one for one in get_args(kind) if one is not type(None)]
-    if any(get_origin(one) is tuple for one in kinds):
-        return bool if bool in kinds else list[str]
-    if int in kinds:
-        return {"batch_size": Count, "seed": int, "shuffle_documents": int, "epochs": int}.get(name, Length)
-    return kinds[0]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class RowArguments(_made_of_choice(OF_ROWS, ROWS)):  # type: ignore[misc]
+class RowArguments(make_options((ExportChoice,), {ROWS: OF_ROWS})):  # type: ignore[misc]
     """Rows of a store, and their order. A run file has more settings."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class DocumentArguments(_made_of_choice(OF_DOCUMENTS, CHOICE)):  # type: ignore[misc]
+class DocumentArguments(make_options((ExportChoice,), {CHOICE: OF_DOCUMENTS})):  # type: ignore[misc]
     """Choice and order of documents."""
 
     run: Annotated[

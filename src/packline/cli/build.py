@@ -10,14 +10,20 @@ import msgspec
 from packline.cli.arguments import MAIN, Inputs, PlaceArguments, Settings, option, recipe_of
 from packline.cli.main import DONE, TOO_MANY_BAD, interrupted
 from packline.cli.output import output
-from packline.cli.progress import Tally, engine_shares, show_finished, too_many_bad, warn_of_splits, watch
+from packline.cli.progress import (
+    Tally,
+    engine_shares,
+    kept,
+    show_finished,
+    too_many_bad,
+    warn_of_splits,
+    watch,
+)
 from packline.cli.usage import sample_line
 from packline.errors import RecipeError
 from packline.jobs.events import Finished
-from packline.viewing.text import plural
 
 _PLACE, _SETTINGS = PlaceArguments(), Settings()
-NOTHING_KEPT = "before the first unit"
 
 
 def build(
@@ -90,12 +96,6 @@ def build(
     warn_of_splits(finished.warnings)
     output.result(facts(finished, tally, out, code, limit))
     return code
-
-
-def kept(tally: Tally) -> str:
-    """Description of what an interrupted build has kept."""
-    units = plural(tally.units_done, "unit")
-    return f"{units} committed; only those that were running are lost" if tally.planned else NOTHING_KEPT
 
 
 def facts(finished: Finished, tally: Tally, out: str, code: int, max_bad_fraction: float) -> dict[str, Any]:

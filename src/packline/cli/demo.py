@@ -32,11 +32,11 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.build import facts, kept
+from packline.cli.build import facts
 from packline.cli.dry_run import estimate_blocks
 from packline.cli.main import DONE, FAILED, interrupted
 from packline.cli.output import output
-from packline.cli.progress import Tally, finished_blocks, watch
+from packline.cli.progress import Tally, finished_blocks, kept, watch
 from packline.cli.verify import report_blocks, run_verify
 from packline.errors import StoreError
 from packline.jobs.dry_run import Estimate, estimate_build

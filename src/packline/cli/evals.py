@@ -8,7 +8,7 @@ import msgspec
 from cyclopts import Group, Parameter
 
 from packline.chat.named_templates import TEMPLATES
-from packline.cli.arguments import Length, _token, option
+from packline.cli.arguments import Length, TokenName, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.sft import read_template
@@ -58,7 +58,7 @@ def evals(
         ),
     ] = None,
     bos: Annotated[
-        str | None,
+        TokenName | None,
         option(
             "First token of every sequence: its string or id. Default: <|bos|> or the tokenizer's own; for "
             "hellaswag none; with a chat template as it writes.",
@@ -104,7 +104,7 @@ def evals(
     settings = EvalsSettings(
         tokenizer=tokenizer,
         out=out,
-        bos=None if bos is None else _token(bos),
+        bos=bos,
         chat_template=None if chat_template is None else read_template(chat_template),
         max_seq_len=max_seq_len,
         format=format,

@@ -15,7 +15,7 @@ from packline.cli.arguments import (
     DocumentArguments,
     PlaceArguments,
     RowArguments,
-    _token,
+    TokenName,
     option,
 )
 from packline.cli.exporting import export_lines, options_of, show_exported, watch_export
@@ -57,7 +57,7 @@ def export(
     tokenizer: Annotated[
         str | None, option("Tokenizer for text, which is first built into a store at OUT.store.", TEXT)
     ] = None,
-    eod: Annotated[str | None, option("End-of-document token: its string or id.", TEXT)] = None,
+    eod: Annotated[TokenName | None, option("End-of-document token: its string or id.", TEXT)] = None,
     val_fraction: Annotated[float | None, option("Fraction of documents for validation.", TEXT)] = None,
     stage: Annotated[int | None, option("Stage of a run file. Default: all.", ROWS)] = None,
     keep_untrained: Annotated[bool | None, option("Also rows without a trained token.", ROWS)] = None,
@@ -84,7 +84,7 @@ def export(
       packline export 'web/*.jsonl.zst' --tokenizer gpt2/tokenizer.json \
           --to nanogpt --out data
     """
-    of_text = {"eod": None if eod is None else _token(eod), "val_fraction": val_fraction}
+    of_text = {"eod": eod, "val_fraction": val_fraction}
     on = place.place()
     chosen = documents.settings(" ".join(source), rows=get_format(to).kind == "rows") | rows.given()
     choice, _ = make_choice({**chosen, "stage": stage, "keep_untrained": keep_untrained})

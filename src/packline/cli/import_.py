@@ -7,18 +7,19 @@ from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from packline.cli.arguments import MAIN, RUNNING, TOKENS, PlaceArguments, _token, option
+from packline.cli.arguments import MAIN, RUNNING, PlaceArguments, TokenName, option
 from packline.cli.exporting import options_of
 from packline.cli.imported import dry_run as show_plan
-from packline.cli.imported import finished_lines, import_interrupted
-from packline.cli.main import DONE
+from packline.cli.imported import finished_lines, imported_facts
+from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
-from packline.cli.progress import Tally, watch
+from packline.cli.progress import Tally, kept, watch
 from packline.errors import RecipeError
 from packline.formats.import_ import ImportRequest, plan_import, run_import
-from packline.jobs.store_job import Imported
+
+FOREIGN = Group("Datasets of other projects", sort_key=12)
 
 
 @Parameter(name="*")
@@ -29,30 +30,25 @@ class Reading:
     from_: Annotated[
         str | None,
         option(
-            "Format of the dataset; `packline formats` lists them. Default: detected.", MAIN, name="--from"
+            "Format of the dataset; `packline formats` lists them. Default: detected; verify needs it.",
+            FOREIGN,
+            name="--from",
         ),
     ] = None
     tokenizer: Annotated[
-        str | None, option("Tokenizer that made the ids: a tokenizer.json, a hub id, ...", MAIN)
+        str | None, option("Tokenizer that made the ids: a tokenizer.json, a hub id, ...", FOREIGN)
     ] = None
     eod: Annotated[
-        str | None,
-        option("End-of-document token: its string or id. Default: from the data or the tokenizer.", TOKENS),
+        TokenName | None,
+        option("End-of-document token: its string or id. Default: from the data or the tokenizer.", FOREIGN),
     ] = None
     bos: Annotated[
-        str | None, option("Begin-of-document token: its string or id. Default: none.", TOKENS)
+        TokenName | None, option("Begin-of-document token: its string or id. Default: none.", FOREIGN)
     ] = None
     set: Annotated[
         list[str] | None,
-        option("Option of the format to read: NAME=VALUE, a list as NAME=A,B. May be repeated.", MAIN),
+        option("Option of the format to read: NAME=VALUE, a list as NAME=A,B. May be repeated.", FOREIGN),
     ] = None
-
-    def boundary(self) -> tuple[str | int | None, str | int | None]:
-        """End and beginning of documents; a number is an id."""
-        return (
-            None if self.eod is None else _token(self.eod),
-            None if self.bos is None else _token(self.bos),
-        )
 
     def options(self) -> dict[str, Any]:
         """Options of the format, by name."""
@@ -66,8 +62,9 @@ class Reading:
         """
         if self.tokenizer is None:
             raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
-        eod, bos = self.boundary()
-        return ImportRequest(path, self.from_, self.tokenizer, out, eod, bos, self.options(), workers)
+        return ImportRequest(
+            path, self.from_, self.tokenizer, out, self.eod, self.bos, self.options(), workers
+        )
 
 
 _PLACE, _READING = PlaceArguments(), Reading()
@@ -111,29 +108,17 @@ def import_(
         with watch(tally, out) as hear:
             imported = run_import(request, hear, place.place())
     except KeyboardInterrupt as error:
-        return import_interrupted(error, tally)
+        return interrupted(error, kept(tally))
     output.lines(finished_lines(imported, out))
-    output.result(facts(imported, tally, path, out))
-    return DONE
-
-
-def facts(imported: Imported, tally: Tally, path: str, out: str) -> dict[str, Any]:
-    """Results of a finished import as values for JSON output."""
     manifest = imported.manifest
-    return {
-        "command": "import",
-        "path": path,
-        "store": out,
-        "exit_code": DONE,
-        "nothing_to_do": imported.nothing_to_do,
-        "imported": msgspec.to_builtins(manifest.imported),
-        "documents": manifest.documents,
-        "tokens": manifest.tokens,
-        "text_bytes": manifest.ledger.text_bytes,
-        "unfinished": imported.unfinished,
-        "shards": len(manifest.shards),
-        "seconds": imported.seconds,
-        "units_done_before": tally.planned.units_done if tally.planned else 0,
-        "workers": tally.planned.workers if tally.planned else 0,
-        "notes": tally.notes,
-    }
+    output.result(
+        {
+            **imported_facts("import", imported, tally, out, DONE),
+            "path": path,
+            "imported": msgspec.to_builtins(manifest.imported),
+            "text_bytes": manifest.ledger.text_bytes,
+            "unfinished": imported.unfinished,
+            "shards": len(manifest.shards),
+        }
+    )
+    return DONE

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
-from packline.cli.main import DONE, interrupted
+from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.progress import Tally, watch
 from packline.jobs.events import OnEvent
@@ -15,10 +16,21 @@ from packline.store.ledger import Ledger
 from packline.viewing.text import duration, percent, plural
 
 
-def import_interrupted(error: KeyboardInterrupt, tally: Tally) -> int:
-    """Report what is kept and how to resume."""
-    kept = f"{plural(tally.units_done, 'unit')} committed" if tally.planned else "before the first unit"
-    return interrupted(error, kept)
+def imported_facts(command: str, done: Imported, tally: Tally, out: str, code: int) -> dict[str, Any]:
+    """Results of an import or of conversations as values for JSON output."""
+    planned = tally.planned
+    return {
+        "command": command,
+        "store": out,
+        "exit_code": code,
+        "nothing_to_do": done.nothing_to_do,
+        "documents": done.manifest.documents,
+        "tokens": done.manifest.tokens,
+        "seconds": done.seconds,
+        "units_done_before": planned.units_done if planned else 0,
+        "workers": planned.workers if planned else 0,
+        "notes": tally.notes,
+    }
 
 
 def dry_run(command: str, out: str, plan: Callable[[OnEvent], None]) -> int:

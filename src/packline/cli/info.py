@@ -318,7 +318,9 @@ def _selection_facts(selection: Selection) -> tuple[tuple[str, str], ...]:
 def _in_words(value: Any) -> str:
     if isinstance(value, tuple):
         return " or ".join(value)
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def write_plan(selection: Selection, seq_len: int, pack_window: int | None) -> dict[str, Any]:

@@ -225,6 +225,13 @@ class Tally:
         return [*rows, Row(name, done, whole, noun, self.units())]
 
 
+def kept(tally: Tally) -> str:
+    """Description of what an interrupted job has kept."""
+    if not tally.planned:
+        return "before the first unit"
+    return f"{plural(tally.units_done, 'unit')} committed; only those that were running are lost"
+
+
 @contextmanager
 def watch(
     tally: Tally,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -18,22 +19,18 @@ from packline.cli.arguments import (
     RUNNING,
     SPLITS,
     TOKENS,
-    Count,
-    Length,
     PlaceArguments,
-    _token,
+    make_options,
     option,
-    split_columns,
 )
 from packline.cli.imported import dry_run as show_plan
-from packline.cli.imported import finished_lines, import_interrupted
+from packline.cli.imported import finished_lines, imported_facts
 from packline.cli.init import SEQ_LEN
-from packline.cli.main import DONE, TOO_MANY_BAD
+from packline.cli.main import DONE, TOO_MANY_BAD, interrupted
 from packline.cli.output import output
-from packline.cli.progress import Tally, too_many_bad, warn_of_splits, watch
+from packline.cli.progress import Tally, kept, too_many_bad, warn_of_splits, watch
 from packline.errors import RecipeError, unknown_name
 from packline.jobs.machines import On
-from packline.jobs.store_job import Imported
 from packline.storage.places import is_remote
 from packline.store.manifest import split_warnings
 from packline.store.reader import StoreReader
@@ -41,7 +38,40 @@ from packline.toml import refuse_toml
 from packline.viewing.store_counts import length_blocks
 from packline.viewing.text import plural
 
-_PLACE = PlaceArguments()
+OF_CONVERSATIONS = {
+    MAIN: {
+        "tokenizer": "A tokenizer.json, a folder with one, a hub id, ...",
+        "scheme": "The tokenizer's chat template (default), or nanochat's nine tokens.",
+        "chat_template": f"{', '.join(TEMPLATES)}; or a file. Default: the tokenizer's own.",
+    },
+    DOCUMENTS: {
+        "max_tokens": "Maximum tokens per document, boundary tokens included. Default: unlimited.",
+        "overflow": "Treatment of longer documents. Default: reject.",
+        "field": "Field of the messages. Default: messages, conversations or conversation.",
+        "label": "Label stored with every document.",
+        "columns": 'Fields to carry along: "score: float,meta.language".',
+    },
+    TOKENS: {
+        "eod": "End-of-document token: its string or id. Default: the end of text.",
+        "bos": "Begin-of-document token, if the template writes none. Default: none.",
+    },
+    SPLITS: {
+        "val_fraction": "Fraction of documents for validation. Default: 0.",
+        "val_documents": "Number of documents for validation, instead of a fraction; reads the inputs twice.",
+        "test_fraction": "Fraction of documents for testing. Default: 0.",
+        "seed": "Seed of the split. Default: 0.",
+    },
+    RUNNING: {"workers": "Number of processes. Default: one per usable core; 0 for little data."},
+}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ChatSettings(make_options((SftRequest, ConversationSource), OF_CONVERSATIONS)):  # type: ignore[misc]
+    """Settings of a build of conversations; None for those not given."""
+
+
+_PLACE, _SETTINGS = PlaceArguments(), ChatSettings()
 
 
 def sft(
@@ -51,19 +81,9 @@ def sft(
     out: Annotated[
         str, Parameter(help="Output folder, or URI: new, empty, or with this build unfinished.", alias="-o")
     ],
-    tokenizer: Annotated[
-        str | None, option("A tokenizer.json, a folder with one, a hub id, ...", MAIN)
-    ] = None,
     dry_run: Annotated[
         bool, option("Check tokenizer, template and inputs, and show the plan; write nothing.", MAIN)
     ] = False,
-    scheme: Annotated[
-        Literal["template", "nanochat"],
-        Parameter(help="The tokenizer's chat template, or nanochat's nine tokens.", group=MAIN),
-    ] = "template",
-    chat_template: Annotated[
-        str | None, option(f"{', '.join(TEMPLATES)}; or a file. Default: the tokenizer's own.", MAIN)
-    ] = None,
     preset: Annotated[
         Literal["nanochat-sft"] | None, option("A mixture by name, instead of inputs.", MAIN)
     ] = None,
@@ -74,43 +94,10 @@ def sft(
     hub: Annotated[
         bool, option("Take parts of the preset that the folder lacks from the hub.", MAIN)
     ] = False,
-    max_tokens: Annotated[
-        Length | None,
-        option("Maximum tokens per document, boundary tokens included. Default: unlimited.", DOCUMENTS),
-    ] = None,
-    overflow: Annotated[
-        Literal["reject", "truncate"],
-        Parameter(help="Treatment of longer documents.", group=DOCUMENTS),
-    ] = "reject",
-    field: Annotated[
-        str | None,
-        option("Field of the messages. Default: messages, conversations or conversation.", DOCUMENTS),
-    ] = None,
-    label: Annotated[str | None, option("Label stored with every document.", DOCUMENTS)] = None,
-    columns: Annotated[
-        str | None, option('Fields to carry along: "score: float,meta.language".', DOCUMENTS)
-    ] = None,
-    eod: Annotated[
-        str | None, option("End-of-document token: its string or id. Default: the end of text.", TOKENS)
-    ] = None,
-    bos: Annotated[
-        str | None, option("Begin-of-document token, if the template writes none. Default: none.", TOKENS)
-    ] = None,
-    val_fraction: Annotated[
-        float, Parameter(help="Fraction of documents for validation.", group=SPLITS)
-    ] = 0.0,
-    val_documents: Annotated[
-        Count | None,
-        option("Number of documents for validation, instead of a fraction; reads the inputs twice.", SPLITS),
-    ] = None,
-    test_fraction: Annotated[float, Parameter(help="Fraction of documents for testing.", group=SPLITS)] = 0.0,
-    seed: Annotated[int, Parameter(help="Seed of the split.", group=SPLITS)] = 0,
     max_bad_fraction: Annotated[
         float, Parameter(help="Fraction of bad records above which the exit code is 3.", group=RUNNING)
     ] = 0.01,
-    workers: Annotated[
-        int | None, option("Number of processes. Default: one per usable core; 0 for little data.", RUNNING)
-    ] = None,
+    settings: ChatSettings = _SETTINGS,
     place: PlaceArguments = _PLACE,
 ) -> int:
     r"""Turn conversations into a token store with a loss mask.
@@ -137,33 +124,25 @@ def sft(
     Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
     --max-bad-fraction, 129, 130 or 143 interrupted by a signal.
     """
-    if tokenizer is None:
+    given = settings.given()
+    if "tokenizer" not in given:
         raise RecipeError("no tokenizer", hint="name one with --tokenizer")
     if (not inputs) == (preset is None):
         hint = "name a file or folder of conversations, or --preset nanochat-sft --data FOLDER"
         raise RecipeError("expected either inputs or a preset", hint=hint)
     for path in inputs:
         refuse_toml(path, "conversations, as JSONL or Parquet")
-    if preset is not None and (data is None or (label, field, columns) != (None, None, None)):
+    of_source = {name: given.pop(name) for name in ("label", "field", "columns") if name in given}
+    if preset is not None and (data is None or of_source):
         raise RecipeError("a preset goes with --data, and has its own labels, fields and columns")
-    request = SftRequest(
-        sources=(ConversationSource(inputs=inputs, label=label, field=field, columns=split_columns(columns)),)
+    if "chat_template" in given:
+        given["chat_template"] = read_template(given["chat_template"])
+    sources = (
+        (ConversationSource(inputs=inputs, **of_source),)
         if preset is None
-        else tuple(preset_sources(preset, data or ".", without=without or (), hub=hub)),
-        tokenizer=tokenizer,
-        out=out,
-        scheme=scheme,
-        chat_template=None if chat_template is None else read_template(chat_template),
-        eod=None if eod is None else _token(eod),
-        bos=None if bos is None else _token(bos),
-        max_tokens=max_tokens,
-        overflow=overflow,
-        val_fraction=val_fraction,
-        val_documents=val_documents,
-        test_fraction=test_fraction,
-        seed=seed,
-        workers=workers,
+        else tuple(preset_sources(preset, data or ".", without=without or (), hub=hub))
     )
+    request = SftRequest(sources=sources, out=out, **given)
     if dry_run:
         return show_plan("sft", out, partial(plan_sft, request))
     return run(request, max_bad_fraction, place.place())
@@ -176,7 +155,7 @@ def run(request: SftRequest, max_bad_fraction: float, on: On) -> int:
         with watch(tally, request.out) as hear:
             done = run_sft(request, hear, on)
     except KeyboardInterrupt as error:
-        return import_interrupted(error, tally)
+        return interrupted(error, kept(tally))
     output.lines(finished_lines(done, request.out))
     ledger = done.manifest.ledger
     code = TOO_MANY_BAD if ledger.bad_fraction > max_bad_fraction else DONE
@@ -188,7 +167,15 @@ def run(request: SftRequest, max_bad_fraction: float, on: On) -> int:
     if request.max_tokens is None and not is_remote(request.out) and (long := too_long(request.out)):
         output.warning(long, "--max-tokens N leaves longer ones out, and with --overflow truncate cuts them")
         missing = [*missing, long]
-    output.result({**facts(done, tally, request.out, code), "warnings": missing})
+    output.result(
+        {
+            **imported_facts("sft", done, tally, request.out, code),
+            "bad_records": ledger.bad,
+            "ledger": msgspec.to_builtins(ledger),
+            "sources": msgspec.to_builtins(done.manifest.sources),
+            "warnings": missing,
+        }
+    )
     return code
 
 
@@ -220,24 +207,3 @@ def read_template(given: str) -> str:
         reason = getattr(error, "strerror", None) or error
         message = f"cannot read the chat template {given}: {reason}"
         raise unknown_name(message, given, TEMPLATES) from error
-
-
-def facts(done: Imported, tally: Tally, out: str, code: int) -> dict[str, Any]:
-    """Results as values for JSON output."""
-    manifest = done.manifest
-    ledger = manifest.ledger
-    return {
-        "command": "sft",
-        "store": out,
-        "exit_code": code,
-        "nothing_to_do": done.nothing_to_do,
-        "documents": manifest.documents,
-        "tokens": manifest.tokens,
-        "bad_records": ledger.bad,
-        "ledger": msgspec.to_builtins(ledger),
-        "sources": msgspec.to_builtins(manifest.sources),
-        "seconds": done.seconds,
-        "units_done_before": tally.planned.units_done if tally.planned else 0,
-        "workers": tally.planned.workers if tally.planned else 0,
-        "notes": tally.notes,
-    }

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import RUNNING, OnName, _token, option, place_of
+from packline.cli.arguments import RUNNING, OnName, option, place_of
+from packline.cli.import_ import Reading
 from packline.cli.main import DONE, FAILED, UNCHECKED
 from packline.cli.output import output
 from packline.cli.progress import watch_bytes
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from packline.evals.contamination import ContaminationReport
     from packline.evals.grams import GramOf
 
-FOREIGN = Group("Datasets of other projects", sort_key=20)
 AGAINST = Group("Evaluation sets", sort_key=15)
 SHOWN = 20
 """Overlaps of evaluation sets shown, the longest first."""
@@ -55,25 +55,7 @@ def verify(
         str | None,
         option("Write the list of documents with an overlap, LIST.parquet, for --exclude.", AGAINST),
     ] = None,
-    from_: Annotated[
-        str | None,
-        option(
-            "Check a dataset of this format instead; `packline formats` lists them.", FOREIGN, name="--from"
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        str | None, option("Tokenizer that made the ids. Default: as recorded in the dataset.", FOREIGN)
-    ] = None,
-    eod: Annotated[
-        str | None, option("End-of-document token of the dataset: its string or id.", FOREIGN)
-    ] = None,
-    bos: Annotated[
-        str | None, option("Begin-of-document token of the dataset: its string or id.", FOREIGN)
-    ] = None,
-    set: Annotated[
-        list[str] | None,
-        option("Option of the format: NAME=VALUE, a list as NAME=A,B. May be repeated.", FOREIGN),
-    ] = None,
+    reading: Annotated[Reading | None, Parameter(name="*")] = None,
     on: OnName = None,
 ) -> int:
     """Check a store, or another project's dataset, from its files alone.
@@ -99,18 +81,19 @@ def verify(
     Exit codes: 0 no problem, 1 problems or questions found, 4 no question found
     but some could not be checked.
     """
-    if slice is not None and (against or from_ is not None):
+    reading = reading or Reading()
+    if slice is not None and (against or reading.from_ is not None):
         raise RecipeError("--slice goes with neither --against nor --from")
     if against:
-        if from_ is not None or deep:
+        if reading.from_ is not None or deep:
             raise RecipeError("--against goes with neither --from nor --deep", hint="run one after the other")
         n = 13 if ngram is None else ngram
         return verify_against(store, against, n, ngram_of or "words", write, place_of(on))
     if ngram is not None or ngram_of is not None or write is not None or on is not None:
         raise RecipeError("--ngram, --ngram-of, --write and --on belong to --against")
-    if from_ is not None:
-        return verify_foreign(store, from_, tokenizer, eod, bos, set)
-    if tokenizer is not None or eod is not None or bos is not None or set:
+    if reading.from_ is not None:
+        return verify_foreign(store, reading.from_, reading)
+    if reading != Reading():
         raise RecipeError(
             "--tokenizer, --eod, --bos and --set belong to --from",
             hint="name the format with --from; a store contains its own tokenizer",
@@ -155,21 +138,18 @@ def show_list(store: str, path: str, documents: int) -> None:
         output.line("  leave them out  ", (command, "hint"))
 
 
-def verify_foreign(
-    path: str, format: str, tokenizer: str | None, eod: str | None, bos: str | None, words: list[str] | None
-) -> int:
+def verify_foreign(path: str, format: str, reading: Reading) -> int:
     """Check a data set of another project."""
-    from packline.cli.exporting import options_of
     from packline.formats.check import check_dataset
 
     with watch_bytes("verifying") as hear:
         report = check_dataset(
             path,
             format,
-            tokenizer,
-            options_of(words),
-            eod=None if eod is None else _token(eod),
-            bos=None if bos is None else _token(bos),
+            reading.tokenizer,
+            reading.options(),
+            eod=reading.eod,
+            bos=reading.bos,
             on_progress=hear,
         )
     output.blocks(*report_blocks(report), *(Note(f"note: {note}", "warning") for note in report.notes))

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 
 class Documents:
-    """All documents of a store, or those of a slice: an immutable sequence of arrays."""
+    """All documents of a store, or those of a slice or a list: an immutable sequence of arrays."""
 
-    def __init__(self, store: StoreReader, indices: range) -> None:
+    def __init__(self, store: StoreReader, indices: Sequence[int]) -> None:
         self._store, self._indices = store, indices
 
     def __len__(self) -> int:
@@ -56,10 +56,14 @@ class Documents:
     @overload
     def __getitem__(self, index: int | np.integer[Any]) -> np.ndarray: ...
     @overload
-    def __getitem__(self, index: slice) -> Documents: ...
-    def __getitem__(self, index: int | np.integer[Any] | slice) -> np.ndarray | Documents:
+    def __getitem__(self, index: slice | list[int] | np.ndarray) -> Documents: ...
+    def __getitem__(
+        self, index: int | np.integer[Any] | slice | list[int] | np.ndarray
+    ) -> np.ndarray | Documents:
         if isinstance(index, slice):
             return Documents(self._store, self._indices[index])
+        if isinstance(index, list | np.ndarray):
+            return Documents(self._store, [self._indices[one] for one in index])
         try:
             place = self._indices[operator.index(index)]
         except IndexError:
