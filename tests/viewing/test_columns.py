@@ -160,10 +160,12 @@ def test_the_viewer_lists_and_finds_by_columns(built: Store) -> None:
     assert "0 to 4, mean 2" in client.get("/").text
     assert "https://b.org/1" in client.get("/documents").text
     assert "https://b.org/1" in client.get("/document/1").text
-    found = client.get("/search", params={"by": "where", "q": "url == 'https://b.org/1'"})
+    found = client.get(
+        "/search", params={"by": "where", "q": "url == 'https://b.org/1'"}, follow_redirects=True
+    )
     assert "/document/1" in found.text and "https://b.org/1" in found.text
     assert "Documents by source, file" in client.get("/search").text
-    wrong = client.get("/search", params={"by": "where", "q": "nope == 1"})
+    wrong = client.get("/search", params={"by": "where", "q": "nope == 1"}, follow_redirects=True)
     assert wrong.status_code == 400 and "no column &#x27;nope&#x27;" in wrong.text.replace("&#39;", "&#x27;")
 
 

@@ -148,7 +148,7 @@ def test_a_character_of_several_tokens_has_a_tick_for_each() -> None:
     vocabulary = Vocabulary("bytes", [data[:1], data[1:2], data[2:]], {})
     text = macro("strip")(TokenStrip("", cells_of(vocabulary, np.arange(3))))
     assert '<span class="t m3" title="id 0 1 2, position 0">漢</span>' in text
-    assert "one character of several tokens" in text
+    assert "a character of several tokens" in text
 
 
 def _paddings(text: str) -> list[str]:

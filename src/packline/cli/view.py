@@ -22,9 +22,10 @@ from packline.store.reader import StoreReader
 from packline.toml import kind_of
 from packline.viewing.batch_files import SUFFIXES, BatchFile, grid_lines, read_batch
 from packline.viewing.html import write_page
-from packline.viewing.page import KeyValues, Page, Table, TokenStrip
+from packline.viewing.page import Page
 from packline.viewing.token_pages import batch_page, document_page, documents_page, row_page, step_page
 from packline.viewing.tokens import MOST, Vocabulary
+from packline.viewing.values import page_values
 
 WHAT = Group("What to view", sort_key=5)
 SHOWN = Group("Amount and file", sort_key=10)
@@ -138,7 +139,7 @@ def view(
         output.line("  ", ("wrote", "quiet"), f"  {shown.out}")
     else:
         output.page(page, pager=True)
-    output.result({"command": "view", "target": target, "exit_code": DONE, **_as_json(page)})
+    output.result({"command": "view", "target": target, "exit_code": DONE, **page_values(page)})
     return DONE
 
 
@@ -251,34 +252,3 @@ def show_grid(target: str, batch: BatchFileOptions) -> int:
     output.show(lines)
     output.result({"command": "view", "target": target, "exit_code": DONE, "grid": grids})
     return DONE
-
-
-def _as_json(page: Page) -> dict[str, Any]:
-    """A page as values for JSON output: its facts, and its strips as lists of cells."""
-    return {
-        "title": page.title,
-        "summary": page.summary,
-        "warnings": list(page.warnings),
-        "facts": {
-            name: value
-            for block in page.flat_blocks()
-            if isinstance(block, KeyValues)
-            for name, value in block.rows
-            if isinstance(value, str)
-        },
-        "tables": [
-            {"caption": block.caption, "head": block.head, "rows": block.rows}
-            for block in page.flat_blocks()
-            if isinstance(block, Table)
-        ],
-        "strips": [_strip(block) for block in page.flat_blocks() if isinstance(block, TokenStrip)],
-    }
-
-
-def _strip(strip: TokenStrip) -> dict[str, Any]:
-    return {
-        "caption": strip.caption,
-        "more": strip.more,
-        "origins": [dataclasses.asdict(origin) for origin in strip.origins],
-        "cells": [dataclasses.asdict(cell) | {"data": cell.data.hex()} for cell in strip.cells],
-    }

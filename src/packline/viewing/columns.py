@@ -283,8 +283,11 @@ class ColumnBars:
     """The most frequent of few values, and their shares."""
 
 
-def measure_columns(store: StoreReader) -> dict[str, ColumnBars]:
+def measure_columns(store: StoreReader, documents: np.ndarray | None = None) -> dict[str, ColumnBars]:
     """Distributions of the columns of a store's documents, fixed and carried, by name.
+
+    Args:
+        documents: numbers of the documents to measure, in order; None: all.
 
     Raises:
         CorruptStore: provenance cannot be read.
@@ -293,7 +296,13 @@ def measure_columns(store: StoreReader) -> dict[str, ColumnBars]:
     chosen = list(chosen_shards(store, MOST_COUNTED))
     note = OF_A_SAMPLE if sampled_sources(store, chosen) else ""
     for _, number in chosen:
+        first = int(store.firsts[number])
         for _, table in store.shards[number].open_provenance().groups():
+            last = first + len(table)
+            if documents is not None:
+                start, stop = documents.searchsorted((first, last))
+                table = table.take(documents[start:stop] - first)
+            first = last
             for name in table.column_names:
                 found.setdefault(name, []).extend(table[name].chunks)
     measured = {name: bars for name, chunks in found.items() if (bars := bars_of(chunks)) is not None}

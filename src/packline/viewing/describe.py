@@ -44,7 +44,7 @@ LARGEST_SOURCES = 24
 """Sources shown by name in charts, the largest first."""
 ROUND_TRIPS = {
     "exact": "exactly to the text",
-    "normalized": "to the normalized text",
+    "normalized": "exactly, up to normalization",
     "lossy": "not to the exact text",
 }
 FIRST_TOKENS = 48
@@ -88,6 +88,7 @@ def store_facts(store: StoreReader) -> tuple[tuple[str, str], ...]:
         ("tokens", f"{manifest.tokens:,}"),
         ("text", f"{size(ledger.text_bytes)} of {plural(len(manifest.inputs), 'file')}"),
         ("imported from", ", ".join(dict.fromkeys(entry.format for entry in manifest.imported))),
+        ("in the loss", percent(ledger.mask.trained_tokens / max(ledger.tokens, 1)) if ledger.mask else ""),
         (RATE, f"{ledger.text_bytes / ledger.text_tokens:.2f}" if ledger.text_tokens else ""),
         ("tokenizer", f"{short_name(entry.name)}, {entry.vocab_size:,} tokens as {manifest.dtype}"),
         ("boundaries", f"documents end with {entry.eod} ({entry.eod_id:,}){begin}"),

@@ -48,6 +48,8 @@ LEAST_BAR = 0.4
 """Shortest bar of a value above zero, in percent of the width, so that it remains visible."""
 SHORT = 48
 """Maximum tokens of a document that shares a line with its neighbors."""
+JOINED_MOST = 3
+"""Most places of marks of their own below a letter."""
 TICKS_MOST = 6
 """Most ticks below a character."""
 MOODS = {"good": "Good", "warning": "Warning", "bad": "Problem"}
@@ -315,22 +317,27 @@ def legend(cells: Sequence[Cell], segments: str) -> list[list[str]]:
             any(len(cell.ids) > 1 for cell in text),
             "t m3",
             "字",
-            "one character of several tokens, a tick for each",
+            "a character of several tokens, a tick for each",
         ),
-        ('<i class="e">' in segments, "t e", "\\x9f", "not text: a byte or a character that acts"),
+        (re.search(r'class="t [^"]*\bz[1-3]', segments), "key z", "", "a token of a mark on a letter"),
+        (any(cell.mark for cell in cells), "t h", "found", "what was searched for"),
+        ('<i class="e">' in segments, "t e", "\\x9f", "an invalid byte or an invisible character"),
     )
     return [mark for there, *mark in marks if there]
 
 
-def drawn_cells(cells: Sequence[Cell]) -> Iterator[tuple[Cell, str, list[tuple[str, Kind]]]]:
-    """Cells with their ids and their pieces.
+def drawn_cells(cells: Sequence[Cell]) -> Iterator[tuple[Cell, str, list[tuple[str, Kind]], int]]:
+    """Cells with their ids, their pieces, and for a mark on the letter before it its place there, from 1.
 
     Combining marks are counted over several cells, since the browser puts them on one letter.
     """
-    marks = -1
+    marks, place = -1, 0
     for cell in cells:
         pieces = visible_pieces(cell, marks)
-        yield cell, " ".join(map(str, cell.ids)), pieces
+        joined = marks >= 0 and len(pieces) == 1 and pieces[0][1] == "text"
+        joined = joined and all(unicodedata.category(one)[0] == "M" for one in pieces[0][0])
+        place = min(place + 1, JOINED_MOST) if joined else 0
+        yield cell, " ".join(map(str, cell.ids)), pieces, place
         marks = _marks_after(cell, pieces, marks)
 
 

@@ -40,6 +40,15 @@ class Bar:
 Value: TypeAlias = str | Link | Bar
 
 
+def value_shown(value: Value) -> str:
+    """A value as text.
+
+    >>> value_shown("a"), value_shown(Link("b", "/")), value_shown(Bar("3", 0.5))
+    ('a', 'b', '3')
+    """
+    return value.shown if isinstance(value, Bar) else value.text if isinstance(value, Link) else value
+
+
 @dataclass(frozen=True, slots=True)
 class Heading:
     """Title of a section, of level 2 or 3; level 1 is the title of the page."""
@@ -131,6 +140,8 @@ class Cell:
     """True if the token is learned, that is, the target of some position; None if unknown."""
     starts: bool = False
     """True if a document, or the rest of one, begins here."""
+    mark: Literal["", "found", "here"] = ""
+    """`found` for a hit of a search, `here` for the one that an address leads to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +298,13 @@ class Page:
         """Blocks in order, with facts before their content."""
         for block in self.blocks:
             yield from (*block.facts, *block.content) if isinstance(block, WithFacts) else (block,)
+
+    def tables(self) -> Iterator[Table]:
+        """Tables in order, without what the heads of data tables do."""
+        for block in self.flat_blocks():
+            for one in block.blocks if isinstance(block, Live) else (block,):
+                if isinstance(one, Table | DataTable):
+                    yield one if isinstance(one, Table) else one.plain
 
 
 def bar_cells(values: tuple[tuple[float, str], ...], top: float = 0.0) -> tuple[Bar, ...]:

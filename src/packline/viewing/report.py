@@ -6,7 +6,7 @@
     a few rows, token by token ───────┘
 
 Warnings come first, then the identity of the store, its ledger, sources of tokens, lengths of documents,
-costs of packings, some rows, and suspicious documents.
+costs of packings, suspicious documents, and some rows.
 
 Other tokenizers are compared by bytes per token on a sample, since encoding a whole store again would take as
 long as building it: the beginnings of documents spread evenly over each source, a few hundred kilobytes, the
@@ -148,7 +148,7 @@ def report_page(
     while True:
         page = Page(
             f"Report on {opened.place}",
-            (*before, *_row_blocks(opened, length, packing, rows, tokens), *after),
+            (*before, *after, *_row_blocks(opened, length, packing, rows, tokens)),
             warnings=(*store_warnings(opened), *analysis_warnings(analysis)),
             summary=f"{plural(analysis.documents, 'document')}, {plural(analysis.tokens, 'token')}, "
             f"{size(analysis.text_bytes)} of text",

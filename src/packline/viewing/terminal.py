@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from packline.viewing.page import (
@@ -32,7 +33,6 @@ from packline.viewing.page import (
     Form,
     Heading,
     KeyValues,
-    Link,
     Links,
     Live,
     Note,
@@ -43,8 +43,9 @@ from packline.viewing.page import (
     TokenStrip,
     Value,
     WithFacts,
+    value_shown,
 )
-from packline.viewing.text import Line, Piece, cells, plain, plural, table, visible, wrapped
+from packline.viewing.text import Line, Piece, cells, cut, plain, plural, table, visible, wrapped
 
 if TYPE_CHECKING:
     from packline.viewing.tokens import Kind
@@ -57,6 +58,7 @@ MARKED = "┄"
 COLORS = 5
 GUTTER = 9
 NARROWEST = 16
+NARROWEST_COLUMN = 6
 
 
 def render_lines(page: Page, width: int, color: bool, *, wrap: bool = True) -> list[Line]:
@@ -127,7 +129,7 @@ def _block_lines(block: Block, width: int, color: bool, wrap: bool) -> list[Line
         case Table():
             return _table_lines(block, width, room)
         case DataTable():
-            return _table_lines(block.plain, width, room)
+            return _table_lines(_fitting_table(block.plain, room), width, room)
         case TokenStrip():
             return strip_lines(block, width, color)
         case SideBySide():
@@ -145,9 +147,7 @@ def _block_lines(block: Block, width: int, color: bool, wrap: bool) -> list[Line
 
 
 def _styled(value: Value) -> Piece:
-    if isinstance(value, Bar):
-        return value.shown, MOODS[value.mood]
-    return value.text if isinstance(value, Link) else value
+    return (value.shown, MOODS[value.mood]) if isinstance(value, Bar) else value_shown(value)
 
 
 def _table_lines(block: Table, width: int, room: int) -> list[Line]:
@@ -171,6 +171,17 @@ def _table_lines(block: Table, width: int, room: int) -> list[Line]:
     part: list[Line] = [["  ", (f"{MARKED}{MARKED} {block.part}", "quiet")]] if block.part else []
     head_rows: list[Line] = [[(word, "quiet") for word in head] for head in heads]
     return [*caption, *table([*head_rows, *rows], align, width=room), *part]
+
+
+def _fitting_table(block: Table, room: int) -> Table:
+    """Table whose widest columns are cut so that each row takes one line."""
+    texts = [block.head, *([value_shown(value) for value in row] for row in block.rows)]
+    widths = [max(cells(visible(row[at])) for row in texts) for at in range(len(block.align))]
+    most = max(widths)
+    while most > NARROWEST_COLUMN and sum(min(own, most) + 2 for own in widths) > room:
+        most -= 1
+    rows = tuple(tuple(cut(visible(value_shown(value)), most) for value in row) for row in block.rows)
+    return replace(block, head=tuple(cut(text, most) for text in block.head), rows=rows)
 
 
 def _wrapped_heads(head: Sequence[str], widths: Sequence[int]) -> list[list[str]]:

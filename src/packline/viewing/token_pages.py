@@ -9,7 +9,7 @@ Lists of documents: number, beginning, size, source and carried columns, one lin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatch
 from typing import TYPE_CHECKING, overload
@@ -28,7 +28,20 @@ from packline.viewing.batch_files import BatchFile
 from packline.viewing.columns import column_facts, value_text
 from packline.viewing.describe import left_out_facts, store_page
 from packline.viewing.html import render_notebook
-from packline.viewing.page import Bar, Block, Heading, KeyValues, Note, Page, Table, Value, WithFacts
+from packline.viewing.page import (
+    Bar,
+    Block,
+    ColumnHead,
+    DataTable,
+    Heading,
+    KeyValues,
+    Link,
+    Note,
+    Page,
+    Table,
+    Value,
+    WithFacts,
+)
 from packline.viewing.text import percent, plural, size, whole_characters
 from packline.viewing.tokens import (
     MOST,
@@ -36,10 +49,11 @@ from packline.viewing.tokens import (
     Href,
     Vocabulary,
     batch_strip,
+    cells_of,
     document_strip,
     row_strip,
 )
-from packline.viewing.turns import with_turns
+from packline.viewing.turns import ROLE_CELLS, turns_in, with_turns
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
@@ -362,6 +376,9 @@ BEGINNING = 64
 SHOWN_CHARACTERS = 60
 SHOWN_COLUMNS = 3
 """Carried columns in a list."""
+CHAT_COLUMNS = ("turns", "in the loss")
+NUMBERS = frozenset({"tokens", "text_bytes", "position", *CHAT_COLUMNS})
+"""Columns that are aligned at the right."""
 
 
 def documents_page(selection: Selection, *, first: int = 0, most: int = LISTED) -> Page:
@@ -377,9 +394,18 @@ def documents_page(selection: Selection, *, first: int = 0, most: int = LISTED) 
     known = dict(zip(numbers.tolist(), provenance_of(store, numbers), strict=True))
     blocks: list[Block] = [KeyValues(facts)] if (facts := left_out_facts(selection)) else []
     caption = f"{first:,} to {first + len(numbers) - 1:,} of {plural(count, 'document')}"
-    blocks.append(document_table(store, numbers.tolist(), known, caption))
+    carried = list(dict.fromkeys(name for one in known.values() for name in one.columns))[:SHOWN_COLUMNS]
+    names = [*(CHAT_COLUMNS if has_loss(store) else ()), "tokens", "text_bytes", "source", *carried]
+    table = document_table(store, numbers.tolist(), known, caption, list(map(ColumnHead, names)))
+    head = (ColumnHead("bytes") if one.text == "text_bytes" else one for one in table.head)
+    blocks.append(replace(table, head=tuple(head)))
     summary = f"{count:,} of {plural(len(store.documents), 'document')}, {plural(selection.tokens, 'token')}"
     return Page(f"Documents of {store.place}", tuple(blocks), summary=summary)
+
+
+def has_loss(store: StoreReader) -> bool:
+    """True for a store of conversations, with a loss mask."""
+    return any(shard.has_loss for shard in store.shards[:1])
 
 
 def document_table(
@@ -387,40 +413,55 @@ def document_table(
     documents: Sequence[int],
     known: Mapping[int, Provenance],
     caption: str,
-) -> Table:
-    """Table of documents.
+    heads: Sequence[ColumnHead],
+    hrefs: Sequence[str] = (),
+) -> DataTable:
+    """Table of documents, each with its beginning.
 
     Args:
         documents: their numbers.
         known: provenance by number; others are shown without it.
+        heads: heads of columns, fixed and carried, and of `CHAT_COLUMNS`.
+        hrefs: addresses of the pages of the documents.
     """
-    vocabulary, names = Vocabulary.of_store(store), shown_columns(known.values())
+    vocabulary = Vocabulary.of_store(store)
     rows: list[tuple[Value, ...]] = []
-    for document in documents:
+    for place, document in enumerate(documents):
         tokens, one = store.documents[document], known.get(document)
+        turns = document_turns(vocabulary, tokens) if has_loss(store) else []
+        user = next((start for start, role in turns if role == "user"), 0)
+        begins = beginning(vocabulary, tokens[user:])
+        values = {"turns": f"{len(turns)}", "in the loss": percent(loss_share(store, document) or 0.0)}
         rows.append(
             (
-                f"{document:,}",
-                beginning(vocabulary, tokens),
-                f"{len(tokens):,}",
-                f"{one.text_bytes:,}" if one else "",
-                one.source if one else "",
-                *(shown_value(one, name) for name in names),
+                Link(f"{document:,}", hrefs[place]) if hrefs else f"{document:,}",
+                begins.removeprefix("user ") if user else begins,
+                *(values.get(head.text) or _shown_value(one, head.text) for head in heads),
             )
         )
-    head = ("document", "begins", "tokens", "bytes", "source", *names)
-    return Table(caption, head, tuple(rows), "llrrl" + "l" * len(names))
+    align = "".join("r" if head.text in NUMBERS else "l" for head in heads)
+    return DataTable(
+        caption, (ColumnHead("document"), ColumnHead("begins"), *heads), tuple(rows), f"ll{align}"
+    )
 
 
-def shown_columns(documents: Iterable[Provenance]) -> list[str]:
-    """Names of the carried columns that a list of documents shows."""
-    return list(dict.fromkeys(name for one in documents for name in one.columns))[:SHOWN_COLUMNS]
-
-
-def shown_value(provenance: Provenance | None, name: str) -> str:
-    """Value of a carried column in a list; empty without one."""
-    value = None if provenance is None else provenance.columns.get(name)
+def _shown_value(one: Provenance | None, name: str) -> str:
+    """Value of a fixed or carried column in a list; empty without one."""
+    if one is None:
+        return ""
+    value = one.columns[name] if name in one.columns else getattr(one, name, None)
+    if name == "hash" and isinstance(value, int):
+        return f"{value:016x}"
     return "" if value is None else value_text(value, SHOWN_CHARACTERS)
+
+
+def document_turns(vocabulary: Vocabulary, tokens: np.ndarray) -> list[tuple[int, str]]:
+    """First token and role of each turn of a document; reads only what follows its control tokens."""
+    control = np.flatnonzero(np.isin(tokens, list(vocabulary.special)))
+    near = np.unique(control[:, None] + np.arange(ROLE_CELLS + 1))
+    places = near[near < len(tokens)]
+    cells = cells_of(vocabulary, tokens[places], position_ids=places)
+    return [(cells[place].position, role) for place, role in turns_in(cells)]
 
 
 def beginning(vocabulary: Vocabulary, tokens: np.ndarray) -> str:

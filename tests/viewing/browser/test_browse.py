@@ -44,10 +44,12 @@ def test_from_the_overview_to_a_document(chrome: Chrome, site: str, store: Store
     follow(page, first)
     assert number_in(page.locator("h1").inner_text()) == wanted
     assert store.provenance(wanted).file in page.locator("main").inner_text()
-    follow(page, page.get_by_role("link", name=f"document {wanted + 1}"))
-    assert number_in(page.locator("h1").inner_text()) == wanted + 1
-    page.go_back()
-    assert number_in(page.locator("h1").inner_text()) == wanted
+    page.keyboard.press("j")
+    page.wait_for_url("**place=1")
+    following = number_in(page.locator("h1").inner_text())
+    assert following > wanted and store.provenance(following).source == "prose"
+    follow(page, page.get_by_role("link", name="2 of "))
+    assert page.get_by_label("Source").input_value() == "prose"
 
 
 def test_the_tokens_are_the_documents(chrome: Chrome, site: str, store: Store) -> None:
@@ -120,8 +122,8 @@ def test_the_text_comes_first(chrome: Chrome, site: str) -> None:
 def test_the_switch_leads_to_another_store(chrome: Chrome, site: str, other: Store) -> None:
     page = chrome.open(f"{site}/documents")
     form = page.get_by_role("form", name="Store")
-    form.get_by_label("Store").select_option(index=1)
-    follow(page, form.get_by_role("button"))
+    with page.expect_event("load"):
+        form.get_by_label("Store").select_option(index=1)
     assert page.url.endswith("/documents?store=1")
     assert f"{len(other.documents):,} documents" in page.locator(".summary").inner_text()
 
@@ -224,12 +226,18 @@ def test_search_finds_text_and_leads_there(chrome: Chrome, site: str, store: Sto
         assert "raise ValueError" in store.tokenizer.decode(store.documents[document].tolist())
     follow(page, found.first.locator("th a"))
     assert "raise ValueError" in page.locator(".tokens").first.inner_text()
+    assert page.locator("#at").evaluate("one => one.getBoundingClientRect().top < innerHeight")
+    marked = page.locator(".tokens .t.h")
+    assert "raise ValueError" in "".join(marked.all_inner_texts()).replace("·", " ")
+    page.keyboard.press("n")
+    card_of(page)
+    assert page.locator(".tokens .t.now.h").count() == 1
 
 
 def test_search_finds_nothing_and_says_so(chrome: Chrome, site: str) -> None:
+    """By itself, until the end of the store."""
     page = chrome.open(f"{site}/search?q=qzxqzxqzx+no+such+words")
-    while page.get_by_role("link", name="continue from there").count():
-        follow(page, page.get_by_role("link", name="continue from there"))
+    page.get_by_text("searched to its end").wait_for()
     assert "Nothing was found" in page.locator("main").inner_text()
 
 

@@ -43,7 +43,7 @@ def client(store: Store, tmp_path_factory: pytest.TempPathFactory) -> TestClient
 
 
 def page(client: TestClient, path: str, status: int = 200) -> Parsed:
-    answer = client.get(path)
+    answer = client.get(path, follow_redirects=True)
     assert answer.status_code == status, (path, answer.text[-500:])
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     return Parsed(answer.text)
@@ -57,6 +57,9 @@ def test_every_link_of_every_page_leads_somewhere(client: TestClient) -> None:
         if path in seen:
             continue
         seen.add(path)
+        if "as=" in path:
+            assert client.get(path).status_code == 200
+            continue
         found = page(client, path)
         assert found.of("h1"), path
         ahead += [one["href"] for one in found.all("a") if one["href"] and not one["href"].startswith("#")]
@@ -121,7 +124,9 @@ def test_lists_go_through_everything_once(client: TestClient, store: Store) -> N
             if answer.status_code == 400:
                 break
             links = [one["href"] or "" for one in Parsed(answer.text).all("a")]
-            numbers += [int(href.split("/")[2]) for href in links if href.startswith("/document/")]
+            numbers += [
+                int(urlsplit(one).path.split("/")[2]) for one in links if one.startswith("/document/")
+            ]
         splits = [store.provenance(one).split for one in range(len(store.documents))]
         assert numbers == [one for one, found in enumerate(splits) if not split or found == split]
 
@@ -133,7 +138,7 @@ def test_text_that_is_searched_for_is_found(client: TestClient, store: Store) ->
     assert "The store has been searched to its end" in found.of("main")
     found = page(client, "/search?by=id&q=d77")
     (link,) = [one["href"] for one in found.all("a") if (one["href"] or "").startswith("/document/")]
-    assert store.provenance(int((link or "").split("/")[2])).id == "d77"
+    assert store.provenance(int(urlsplit(link or "").path.split("/")[2])).id == "d77"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +165,7 @@ def test_text_that_is_searched_for_is_found(client: TestClient, store: Store) ->
         ("/search?q=a&after=99999999", 400, "after is"),
         ("/?store=2", 400, "store is 2: expected 0 to 1"),
         ("/jump?to=row&number=", 400, "no number of a row"),
-        ("/jump?to=moon&number=1", 400, "expected one of document, row, step"),
+        ("/jump?to=moon&number=1", 400, "expected one of document, row, step, token"),
         ("/compare/tokenizers?t0=7", 400, "expected 0 to 1"),
         ("/compare/stores?other=7", 400, "expected one of 0, 1"),
         ("/compare/stores?document=2", 400, "document is 2: expected 0 to 1"),
@@ -221,11 +226,11 @@ def test_a_typed_text_is_encoded_as_a_build_does_it(tmp_path: Path, tokenizer_js
     store = packline.open(tmp_path / "store")
     client = client_of([store], [str(tokenizer_json)])
     built, eod = store.documents[0][:-1].tolist(), int(store.documents[0][-1])
-    asked = urlencode({"text": text, "t0": 1, "t1": 1})
+    asked = urlencode({"text": text})
     found = page(client, f"/compare/tokenizers?{asked}")
-    assert ids_shown(found) == [*built, *built] and eod not in built
+    assert ids_shown(found) == built and eod not in built, "the same tokenizer is shown once"
     found = page(client, f"/compare/tokenizers?{asked}&special=control")
-    assert ids_shown(found).count(eod) == 2
+    assert ids_shown(found).count(eod) == 1
     assert "are control tokens" in found.of("option")
     assert client.get("/compare/tokenizers?text=a&special=maybe").status_code == 400
 

@@ -14,8 +14,9 @@ from tests.viewing.web.sites import small_store
 import packline.viewing.web.search as searching
 from packline.errors import CorruptStore
 from packline.facade import Store
-from packline.viewing.web.search import Found, Hit, find_page, find_tokens
+from packline.viewing.web.search import Found, Hit, Part, find_page, find_tokens
 
+ALL_OF_THEM = 1 << 30
 FEW = st.integers(2, 4)
 """Ids of few kinds, so that sequences repeat and overlap."""
 
@@ -39,10 +40,11 @@ def slowly(store: Store, ids: list[int]) -> set[tuple[int, int, int]]:
 
 
 def pages(store: Store, ids: list[int], *, most: int, budget: float) -> list[Found]:
-    found = [find_tokens(store, ids, most=most, budget=budget)]
+    found = [find_tokens(store, ids, Part(most=most, each=ALL_OF_THEM, budget=budget))]
     while found[-1].after is not None:
         assert len(found) < 10_000
-        found.append(find_tokens(store, ids, after=found[-1].after, most=most, budget=budget))
+        part = Part(found[-1].after, most=most, each=ALL_OF_THEM, budget=budget)
+        found.append(find_tokens(store, ids, part))
     return found
 
 
@@ -69,8 +71,25 @@ def test_pages_together_find_what_a_slow_search_finds(
 
 def test_a_page_ends_when_its_time_is_up(repetitive: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "BLOCK", 16)
-    found = find_tokens(repetitive, [299, 298], budget=0.0)
+    found = find_tokens(repetitive, [299, 298], Part(budget=0.0))
     assert found.hits == () and found.after == 16
+
+
+@given(ids=st.lists(FEW, min_size=1, max_size=2), each=st.integers(1, 3))
+def test_further_hits_of_a_document_are_counted(repetitive: Store, ids: list[int], each: int) -> None:
+    found = find_tokens(repetitive, ids, Part(most=ALL_OF_THEM, each=each, budget=10.0))
+    expected = sorted(slowly(repetitive, ids))
+    for document in range(len(repetitive.documents)):
+        places = [place for place in expected if place[0] == document]
+        hits = [hit for hit in found.hits if hit.document == document]
+        assert [(hit.document, hit.start, hit.length) for hit in hits] == places[:each]
+        assert sum(hit.more for hit in hits) == max(len(places) - each, 0)
+    last = expected[-1][0] if expected else 0
+    until = int(sum(map(len, (repetitive.documents[one] for one in range(last)))))
+    part = Part(until=until, most=ALL_OF_THEM, each=ALL_OF_THEM, budget=10.0)
+    assert {hit.document for hit in find_tokens(repetitive, ids, part).hits} == {
+        one[0] for one in expected if one[0] < last
+    }
 
 
 @pytest.mark.parametrize("ids", [[], [70_000], [-1], [5] * 600])

@@ -20,7 +20,7 @@ import packline.viewing.web.search as searching
 from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.viewing.text import whole_characters
-from packline.viewing.web.search import Found, TextSearch
+from packline.viewing.web.search import Found, Part, TextSearch
 from packline.viewing.web.site import ServedStore, SiteTokenizer
 
 ALPHABET = (
@@ -89,7 +89,7 @@ def searcher(cut_anywhere: Store) -> TextSearch:
 def pages(texts: TextSearch, store: Store, wanted: bytes, most: int, budget: float) -> Iterator[Found]:
     after: int | None = 0
     while after is not None:
-        found = texts.find(store, wanted, after=after, most=most, budget=budget)
+        found = texts.find(store, wanted, Part(after, most=most, each=1 << 30, budget=budget))
         assert found.after is None or found.after > after
         yield found
         after = found.after
@@ -159,7 +159,7 @@ def test_pages_together_find_every_place_in_the_texts(
 
 def test_a_page_ends_when_its_time_is_up(cut_anywhere: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "TEXT_BLOCK", 16)
-    found = opened(cut_anywhere).find(cut_anywhere, b"no such text", budget=0.0)
+    found = opened(cut_anywhere).find(cut_anywhere, b"no such text", Part(budget=0.0))
     assert (found.hits, found.after) == ((), 16) and found.done < 1
 
 
@@ -184,10 +184,14 @@ def test_the_page_lists_every_place_inside_of_tokens_and_across_them(
     texts = ["北京", "京北京a", "a 北京", "北京北京", "(北京)", "北京\n", "北", "京", "é北京é"]
     store = build(tmp_path, texts, cut_anywhere.path / "tokenizer" / "tokenizer.json")
     found = Parsed(client_of([store]).get("/search", params={"q": "北京"}).text)
-    assert "8 places in this part of the store" in found.of("caption")
     assert "The store has been searched to its end." in found.of("main")
     ways = [link["href"] for link in found.all("a") if (link["href"] or "").startswith("/document/")]
-    assert ways == [f"/document/{number}" for number in (0, 1, 2, 3, 3, 4, 5, 8)]
+    assert [int((way or "").split("/")[2].split("?")[0]) for way in ways] == [0, 1, 2, 3, 3, 4, 5, 8]
+    (third,) = [way for way in ways if "/3?" in (way or "") and "at=0" not in (way or "")]
+    hit = Parsed(client_of([store]).get(third or "").text)
+    assert "hit 2 of 2: 北京" in hit.of("nav")
+    marked = [one for one in hit.all("span") if one.get("data-ids") and " h" in (one["class"] or "")]
+    assert [one.get("id") for one in marked if one.get("id")] == ["at"] and len(marked) >= 2
     assert "\\x" not in found.of("table")
     nothing = Parsed(client_of([store]).get("/search", params={"q": "<|endoftext|>"}).text)
     assert "Nothing was found." in nothing.of("main")  # the ends of documents are not text

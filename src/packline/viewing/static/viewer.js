@@ -112,10 +112,12 @@
     End: (token) => token.parentElement.lastElementChild,
   };
 
-  // The first token of the next (or previous) stretch that is in the loss.
+  // The first token of the next (or previous) hit of a search, or else stretch that is in the loss.
   const learned = (forth) => {
     const tokens = [...document.querySelectorAll(".tokens .t")];
-    const has = (token) => token !== undefined && token.dataset.loss === "1";
+    const searched = document.querySelector(".tokens .t.h") !== null;
+    const has = (token) =>
+      token !== undefined && (searched ? token.classList.contains("h") : token.dataset.loss === "1");
     const starts = tokens.filter((token, place) => has(token) && !has(tokens[place - 1]));
     if (!current) return forth ? starts[0] : undefined;
     const after = Node.DOCUMENT_POSITION_FOLLOWING, before = Node.DOCUMENT_POSITION_PRECEDING;
@@ -140,6 +142,11 @@
         show(to);
         to.scrollIntoView({ block: "center" });
       }
+      return;
+    }
+    if (!typing && (event.key === "j" || event.key === "k")) {
+      const ways = [...document.querySelectorAll('nav[aria-label="Neighbors"] a')];
+      ways.find((way) => (event.key === "j" ? way.textContent.endsWith("›") : way.textContent.startsWith("‹")))?.click();
       return;
     }
     const stretch = event.target;
@@ -186,6 +193,27 @@
     form.addEventListener("input", soon);
     form.addEventListener("submit", () => { clearTimeout(waiting); asked += 1; });  // the page itself comes now
   }
+
+  // A search goes on by itself until there is a page of hits, or the end of the store.
+  const goOn = async () => {
+    const rows = () => document.querySelectorAll("#live tbody tr").length;
+    let way;
+    while ((way = document.querySelector('#live nav[aria-label="Search"] a')) && rows() < 20) {
+      const answer = await fetch(way.href, { credentials: "same-origin" }).catch(() => null);
+      if (!answer || !answer.ok) return;
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const found = page.getElementById("live"), there = document.getElementById("live");
+      if (!found || !there) return;
+      const body = there.querySelector("tbody");
+      if (!body) { there.replaceChildren(...found.childNodes); continue; }
+      body.append(...found.querySelectorAll("tbody tr"));
+      there.querySelector("nav").replaceWith(found.querySelector("nav"));
+    }
+  };
+  goOn();
+
+  // The switch to another store needs no button.
+  document.getElementById("switch-store")?.addEventListener("change", (event) => event.target.form.requestSubmit());
 
   // On a narrow window, the navigation is behind a button.
   const header = document.querySelector("header.top");

@@ -11,10 +11,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
+import msgspec
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,10 +27,12 @@ from starlette.routing import Route
 
 from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.viewing.html import Assets, macro, read_static, render_file, style
-from packline.viewing.page import Link, Links, Note, Page
-from packline.viewing.web import documents, pages, rows, run, tokenizers
+from packline.viewing.page import Block, CopyText, Link, Links, Note, Page
+from packline.viewing.values import page_csv, page_values
+from packline.viewing.web import document, documents, finding, pages, rows, run, tokenizers
+from packline.viewing.web.pages import ALL, PAGE_ITEMS, default_seq_len
 from packline.viewing.web.serving import Guard
-from packline.viewing.web.site import InvalidForm, Site, View, address, choice, number
+from packline.viewing.web.site import InvalidForm, Moved, Site, View, address, choice, number
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -51,7 +57,7 @@ NAVIGATION = (
     ("Tokenizers", "/compare/tokenizers"),
     ("Stores", "/compare/stores"),
 )
-JUMPS = ("document", "row", "step")
+JUMPS = ("document", "row", "step", "token")
 SWITCHED = ("/sources", "/documents", "/rows", "/batch", "/search")
 """Pages that the switch to another store stays on."""
 KEPT = ("seq_len", "packing", "split", "where", "unique", "exclude", "batch_size", "seed", "world_size")
@@ -101,13 +107,13 @@ def make_site_app(
         route("/documents", lambda view, _: documents.documents_table(view)),
         route(
             "/document/{number}",
-            lambda view, request: pages.document(view, _path_number(request, "document")),
+            lambda view, request: document.document(view, _path_number(request, "document")),
         ),
         route("/rows", lambda view, _: rows.rows(view)),
         route("/row/{number}", lambda view, request: rows.row(view, _path_number(request, "row"))),
         route("/batch", lambda view, _: rows.batch(view)),
         route("/run", lambda view, _: run.run_page(view)),
-        route("/search", lambda view, _: pages.search_page(view)),
+        route("/search", lambda view, _: finding.search_page(view)),
         route("/compare/tokenizers", lambda view, _: tokenizers.tokenizers(view)),
         route("/compare/stores", lambda view, _: tokenizers.stores(view)),
         Route("/jump", lambda request: _jump(site, request), methods=["GET"]),
@@ -139,8 +145,10 @@ def _respond(site: Site, request: Request, render: Callable[[View], Page]) -> Re
     try:
         view = _view(site, request)
         page = render(view)
+    except Moved as moved:
+        return RedirectResponse(moved.href, 303)
     except InvalidForm as error:
-        status, page = 400, error.page
+        status, page = error.status, error.page
     except (PacklineError, IndexError) as error:
         status = _status(error)
         page = _error_page(status, str(error), getattr(error, "hint", ""), _ways(view, request.url.path))
@@ -150,7 +158,59 @@ def _respond(site: Site, request: Request, render: Callable[[View], Page]) -> Re
         page = _error_page(
             500, "This page could not be made", "The terminal of packline serve shows the reason."
         )
-    return _html(view, request.url.path, page, status)
+    path = request.url.path
+    if status == 200 and (kind := view.params.get("as")) in ("json", "csv"):
+        data = msgspec.json.encode(page_values(page)) if kind == "json" else page_csv(page).encode()
+        return Response(data, media_type="application/json" if kind == "json" else "text/csv")
+    if status == 200:
+        page = replace(page, blocks=(*page.blocks, *_as_data(view, path, page)))
+    return _html(view, path, page, status)
+
+
+def _as_data(view: View, path: str, page: Page) -> list[Block]:
+    """Links to the tables of a page as data, and the command that prints it, if there is one."""
+    forms = (
+        Link(kind.upper(), f"{path}?{urlencode({**view.params, 'as': kind})}") for kind in ("json", "csv")
+    )
+    links = [Links("Tables of this page", ("Tables of this page as", *forms))] if any(page.tables()) else []
+    command = command_of(view, path)
+    return [*links, *([CopyText("Command", command)] if command else [])]
+
+
+def command_of(view: View, path: str) -> str:
+    """Command that prints the content of a page; empty if there is none."""
+    params, place = view.params, str(view.store.place)
+    section, _, number_of = path.strip("/").partition("/")
+    words: list[str] = ["view", place]
+    options = {name: params.get(name, "") for name in ("where", "exclude", "split")}
+    options["exclude"] = view.site.exclusions.get(options["exclude"], "")
+    if path in ("/", "/sources"):
+        return shlex.join(["packline", "info", place])
+    if path == "/documents" and not params.get("sort"):
+        words += _given(first=f"{PAGE_ITEMS * number(params, 'page', 0) or ''}")
+        options["source"] = "" if params.get("source") == ALL else params.get("source", "")
+        options["split"] = options["split"] or ALL
+    elif section == "document":
+        return shlex.join(["packline", *words, "--document", number_of, *_given(first=params.get("first"))])
+    elif section == "row" or path == "/batch":
+        words += ["--row", number_of] if section == "row" else ["--step", params.get("step") or "0"]
+        seq_len = params.get("seq_len") or default_seq_len(view, params.get("split") or "train") or ""
+        options |= {"seq-len": str(seq_len), "packing": params.get("packing", "")}
+        if path == "/batch":
+            names = ("batch_size", "seed", "world_size", "rank")
+            options |= {name.replace("_", "-"): params.get(name, "") for name in names}
+            options["batch-size"] = options["batch-size"] or "32"
+    elif path == "/compare/stores":
+        other = view.site.stores[int(params.get("other") or (0 if view.number else 1))].store.place
+        return shlex.join(["packline", "diff", place, str(other)])
+    else:
+        return ""
+    unique = ["--unique"] if params.get("unique") else []
+    return shlex.join(["packline", *words, *_given(**options), *unique])
+
+
+def _given(**options: str | None) -> list[str]:
+    return [word for name, value in options.items() if value for word in (f"--{name}", value)]
 
 
 def _view(site: Site, request: Request) -> View:
@@ -207,6 +267,9 @@ def header(view: View, path: str) -> Markup:
         if (target != "/compare/stores" or len(view.site.stores) > 1) and (target != "/run" or view.site.runs)
     ]
     kept = [(name, view.params[name]) for name in KEPT if view.params.get(name)]
+    in_document = path.startswith("/document/")
+    if in_document:
+        kept.append(("document", path.removeprefix("/document/")))
     if view.number:
         kept.append(("store", str(view.number)))
     kind = "row" if path.startswith("/row") else "step" if path in ("/batch", "/run") else "document"
@@ -216,7 +279,7 @@ def header(view: View, path: str) -> Markup:
         view.opened.name,
         view.href("/"),
         links,
-        JUMPS,
+        JUMPS if in_document else JUMPS[:-1],
         kind,
         kept,
         [one.name for one in view.site.stores],
@@ -255,6 +318,9 @@ def _jump(site: Site, request: Request) -> Response:
     kept = {name: request.query_params[name] for name in KEPT if request.query_params.get(name)}
     if to == "document":
         target = view.document(wanted)
+    elif to == "token":
+        inside = number(request.query_params, "document", 0)
+        target = view.href(f"/document/{inside}", at=wanted) + "#at"
     elif to == "row":
         target = view.href(f"/row/{wanted}", **{name: kept[name] for name in KEPT[:6] if name in kept})
     elif "run" in request.query_params:

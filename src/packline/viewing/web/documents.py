@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from packline.errors import RecipeError, StoreError
 from packline.packing.options import DocumentFilter
+from packline.packing.selection import Selection
 from packline.store.lookup import column_names
-from packline.store.provenance import Provenance, documents_schema
+from packline.store.provenance import documents_schema
 from packline.viewing.columns import EACH_ONCE, OF_A_SAMPLE, ColumnBars
 from packline.viewing.describe import left_out_facts
 from packline.viewing.page import (
@@ -31,10 +32,9 @@ from packline.viewing.page import (
     Links,
     Note,
     Page,
-    Value,
 )
 from packline.viewing.text import cut, plural
-from packline.viewing.token_pages import SHOWN_CHARACTERS, beginning, shown_value
+from packline.viewing.token_pages import CHAT_COLUMNS, document_table, has_loss
 from packline.viewing.web.pages import ALL, PAGE_ITEMS, steps, store_field
 from packline.viewing.web.site import InvalidForm, View, choice, number
 from packline.where.grammar import canonical_where
@@ -43,7 +43,6 @@ Params = dict[str, str | int | None]
 READING = 0.4
 """Seconds of reading for a page of documents from all over the store."""
 LONGEST_CONDITION = 2000
-NUMBERS = ("tokens", "text_bytes", "position")
 
 
 def chosen_documents(view: View) -> tuple[DocumentFilter, Params]:
@@ -93,20 +92,70 @@ def choice_fields(view: View, *, minor: bool = True) -> tuple[FormField, ...]:
     return tuple(fields)
 
 
+@dataclass(frozen=True)
+class DocumentList:
+    """Documents that an address lists, in its order."""
+
+    view: View
+    selection: Selection
+    choice: DocumentFilter
+    order: np.ndarray | None
+    """Places of the selection, sorted; None: in the order of the store."""
+    params: Params
+    """Parameters of other addresses of the same list."""
+
+    def __len__(self) -> int:
+        return len(self.selection)
+
+    def numbers(self, start: int, stop: int) -> list[int]:
+        """Numbers of the documents at a range of places."""
+        places = np.arange(start, min(stop, len(self)), dtype=np.int64)
+        return self.selection.documents(places if self.order is None else self.order[places]).tolist()
+
+    def link(self, place: int) -> str:
+        """Address of the document at a place, with the way back to the list."""
+        return self.view.href(f"/document/{self.numbers(place, place + 1)[0]}", **self.params, place=place)
+
+
+def document_list(view: View) -> DocumentList:
+    """Documents that an address lists: by source, split and filters, sorted.
+
+    Raises:
+        RecipeError: an invalid choice or order, or too many documents for it.
+        StoreError: no document is left.
+    """
+    params = view.params
+    split = choice(params, "split", (ALL, *view.opened.splits), ALL)
+    source = choice(params, "source", (ALL, *view.opened.sources), ALL)
+    filters, chosen = chosen_documents(view)
+    wanted = DocumentFilter(
+        split=split,
+        sources=None if source == ALL else source,
+        where=filters.where,
+        unique=filters.unique,
+        exclude=filters.exclude,
+    )
+    sort, descending = params.get("sort", ""), choice(params, "desc", ("", "1"), "")
+    selection = view.opened.selection(wanted)
+    order = view.opened.sorted_places(wanted, sort, bool(descending)) if sort else None
+    chosen |= {"source": "" if source == ALL else source, "split": "" if split == ALL else split}
+    return DocumentList(view, selection, wanted, order, chosen | {"sort": sort, "desc": descending})
+
+
 def documents_table(view: View) -> Page:
     """Page of a table of documents."""
     params = view.params
-    split = choice(params, "split", (ALL, *view.opened.splits), ALL)
-    known = tuple(dict.fromkeys(group.source for group in view.opened.groups))
-    source = choice(params, "source", (ALL, *known), ALL)
+    fields = (
+        FormField(
+            name, name.capitalize(), params.get(name) or ALL, "choice", tuple((one, one) for one in known)
+        )
+        for name, known in (("source", (ALL, *view.opened.sources)), ("split", (ALL, *view.opened.splits)))
+    )
     form = Form(
         "Which documents",
         "/documents",
         (
-            FormField("source", "Source", source, "choice", tuple((one, one) for one in (ALL, *known))),
-            FormField(
-                "split", "Split", split, "choice", tuple((one, one) for one in (ALL, *view.opened.splits))
-            ),
+            *fields,
             *choice_fields(view, minor=False),
             *(FormField(name, name, params[name], "hidden") for name in ("sort", "desc") if params.get(name)),
             *store_field(view),
@@ -115,95 +164,70 @@ def documents_table(view: View) -> Page:
     if not len(view.store.documents):
         return Page("Documents", (Note("This store is empty: there are no documents to show.", "warning"),))
     try:
-        wanted, chosen = chosen_documents(view)
-        wanted = DocumentFilter(
-            split=split,
-            sources=None if source == ALL else source,
-            where=wanted.where,
-            unique=wanted.unique,
-            exclude=wanted.exclude,
-        )
-        selection = view.opened.selection(wanted)
-        sort, descending = params.get("sort", ""), bool(choice(params, "desc", ("", "1"), ""))
-        count = len(selection)
-        page = number(params, "page", 0, most=(count - 1) // PAGE_ITEMS)
-        places = np.arange(page * PAGE_ITEMS, min((page + 1) * PAGE_ITEMS, count), dtype=np.int64)
-        if sort:
-            places = view.opened.sorted_places(wanted, sort, descending)[places]
+        listed = document_list(view)
+        page = number(params, "page", 0, most=(len(listed) - 1) // PAGE_ITEMS)
     except (RecipeError, StoreError) as error:
         raise InvalidForm.of("Documents", form, error) from error
-    chosen |= {"source": "" if source == ALL else source, "split": "" if split == ALL else split}
-    ordered: Params = chosen | {"sort": sort, "desc": "1" if descending else ""}
-    numbers = selection.documents(places).tolist()
     first = page * PAGE_ITEMS
-    order = f", sorted by {sort}" if sort else ""
-    caption = f"{first:,} to {first + len(numbers) - 1:,} of {plural(count, 'document')}{order}"
-    filtered: tuple[Block, ...] = (KeyValues(facts),) if (facts := left_out_facts(selection)) else ()
-    kept = {name: str(value) for name, value in ordered.items() if value}
-    way = Links("More", (Link("rows of these documents", view.href("/rows", **_of_rows(chosen))),))
-    blocks = (
+    numbers = listed.numbers(first, first + PAGE_ITEMS)
+    order = f", sorted by {listed.params['sort']}" if listed.params["sort"] else ""
+    caption = f"{first:,} to {first + len(numbers) - 1:,} of {plural(len(listed), 'document')}{order}"
+    filtered = (KeyValues(facts),) if (facts := left_out_facts(listed.selection)) else ()
+    kept = {name: str(value) for name, value in listed.params.items() if value}
+    rows: Params = {**kept, "source": None, "sort": None, "desc": None, "split": kept.get("split") or "all"}
+    way = Links("More", (Link("rows of these documents", view.href("/rows", **rows)),))
+    blocks: tuple[Block, ...] = (
         form,
         *filtered,
-        _table(view, numbers, caption, ordered),
-        *steps(view, "/documents", page, count, kept),
-        *((way,) if count and not chosen["source"] else ()),
+        data_table(view, numbers, caption, listed, first),
+        *steps(view, "/documents", page, len(listed), kept),
+        *(() if "source" in kept else (way,)),
     )
     every = plural(len(view.store.documents), "document")
-    summary = every if count == len(view.store.documents) else f"{count:,} of {every}"
+    summary = every if len(listed) == len(view.store.documents) else f"{len(listed):,} of {every}"
     return Page("Documents", blocks, summary=summary)
 
 
-def _of_rows(chosen: Params) -> Params:
-    """Parameters of rows of the same documents."""
-    return chosen | {"source": None, "split": chosen["split"] or "all"}
+def data_table(
+    view: View, documents: list[int], caption: str, listed: DocumentList | None = None, first: int = 0
+) -> DataTable:
+    """Table of documents with all their columns.
+
+    Args:
+        listed: the list that they are in, whose links keep it and whose heads sort it.
+        first: place of the first document in the list.
+    """
+    fixed, labels = documents_schema().names, any(group.label for group in view.opened.groups)
+    names = [
+        *(CHAT_COLUMNS if has_loss(view.store) else ()),
+        "tokens",
+        "source",
+        "id",
+        *(name for name in column_names(view.store) if name not in fixed),
+    ]
+    names += ["text_bytes", "split", *(["label"] if labels else []), "file", "position", "hash"]
+    names = list(dict.fromkeys(names))
+    bars = {} if listed is None else view.opened.bars_of(listed.choice)
+    if listed is None or not any(listed.params.values()):
+        hrefs = [view.document(one) for one in documents]
+    else:
+        hrefs = [listed.link(first + place) for place in range(len(documents))]
+    heads = [ColumnHead(name) if listed is None else _head(listed, name, bars.get(name)) for name in names]
+    known = view.opened.provenance.of(documents, budget=READING)
+    return document_table(view.store, documents, known, caption, heads, hrefs)
 
 
-def _table(view: View, documents_page: list[int], caption: str, params: Params) -> DataTable:
-    store, vocabulary = view.store, view.vocabulary
-    known = view.opened.provenance.of(documents_page, budget=READING)
-    fixed = documents_schema().names
-    shown = ["tokens", *(name for name in column_names(store) if name not in fixed), "text_bytes", "source"]
-    shown += ["split", *(["label"] if any(group.label for group in view.opened.groups) else [])]
-    shown += [name for name in ("id", "file", "position", "hash") if name not in shown]
-    head = (ColumnHead("document"), ColumnHead("begins"), *(_head(view, name, params) for name in shown))
-    rows: list[tuple[Value, ...]] = []
-    for document in documents_page:
-        one = known.get(document)
-        rows.append(
-            (
-                Link(f"{document:,}", view.document(document)),
-                beginning(vocabulary, store.documents[document]),
-                *("" if one is None else cut(_value(one, name), SHOWN_CHARACTERS) for name in shown),
-            )
-        )
-    return DataTable(caption, head, tuple(rows), "ll" + "".join(_side(name) for name in shown))
-
-
-def _side(name: str) -> str:
-    return "r" if name in NUMBERS else "l"
-
-
-def _value(one: Provenance, name: str) -> str:
-    """Value of a fixed or carried column as text."""
-    if name in one.columns:
-        return shown_value(one, name)
-    if name == "hash":
-        return "" if one.hash is None else f"{one.hash:016x}"
-    value = getattr(one, name, None)
-    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _head(view: View, name: str, params: Params) -> ColumnHead:
+def _head(listed: DocumentList, name: str, bars: ColumnBars | None) -> ColumnHead:
     """Head of a column: a link that sorts by it, its distribution, and links that filter by its values."""
-    if name == "split":
+    if name in ("split", *CHAT_COLUMNS):
         return ColumnHead(name)
+    view, params = listed.view, listed.params
     sorted_by = params["sort"] == name
     descending = bool(params["desc"]) if sorted_by else False
     turned = "" if descending or not sorted_by else "1"
     href = view.href("/documents", **(params | {"sort": name, "desc": turned}))
     order = ("descending" if descending else "ascending") if sorted_by else ""
     head = ColumnHead(name, href, order)  # type: ignore[arg-type]
-    bars = view.opened.bars.get(name)
     if bars is None or not bars.counts or name in ("position", "hash"):
         return head
     if bars.described.startswith(EACH_ONCE):

@@ -71,7 +71,7 @@ def settings_of(view: View) -> tuple[Rows, Params]:
         raise RecipeError(f"{view.opened.name} has no rows: it has {plural(tokens, 'token')}")
     split = choice(view.params, "split", (*view.opened.splits, "all"), view.opened.splits[0])
     default = default_seq_len(view, split) or 2
-    seq_len = number(view.params, "seq_len", default, least=2, most=tokens, what="tokens of a row")
+    seq_len = number(view.params, "seq_len", default, least=2, most=tokens, what="tokens per row")
     packing: Any = choice(view.params, "packing", PACKINGS, "concat")
     chosen, given = chosen_documents(view)
     params: Params = {

@@ -1,8 +1,8 @@
 """Find texts, token ids, document ids and files in a store of any size, page by page.
 
-    find_tokens(store, [1820, 262], after=0)      -> places, and where to continue
+    find_tokens(store, [1820, 262], Part(after=0))      -> places, and where to continue
     find_page(store, "id == 'a1b2'", after=0)
-    TextSearch.find(store, b"text", after=0)
+    TextSearch.find(store, b"text", Part(after=0))
 
 A search proceeds through the store from `after` and stops when it has enough hits or its time is up; the next
 page continues there. A page therefore takes the same time on any store, and a whole search as long as reading
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,14 +39,16 @@ from packline.viewing.tokens import Vocabulary
 if TYPE_CHECKING:
     import tokenizers
 
-BUDGET = 0.04
+BUDGET = 0.3
 """Seconds of searching per page."""
 BLOCK = 1 << 18
 """Tokens searched between two checks of the time."""
+MOST_HITS = 20
+"""Maximum hits per page."""
+MOST_OF_DOCUMENT = 2
+"""Maximum hits per page in one document; the others are counted."""
 MOST_IDS = 512
 """Maximum tokens of a search pattern."""
-TEXT_BUDGET = 0.15
-"""Seconds of searching per page."""
 TEXT_BLOCK = 1 << 17
 """Tokens searched between two checks of the time."""
 NO_TEXT = b"\xff"
@@ -64,6 +66,8 @@ class Hit:
     """Number of tokens."""
     skip: int = 0
     """Bytes of the first token before the text found."""
+    more: int = 0
+    """Further places in the document, as far as it was searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +81,27 @@ class Found:
     """Share of the store that has been searched, from 0 to 1."""
 
 
-def find_tokens(
-    store: StoreReader, ids: Sequence[int], *, after: int = 0, most: int = 20, budget: float = BUDGET
-) -> Found:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part of a store that a page searches."""
+
+    after: int = 0
+    """Token to begin at, counted over all shards: 0, or `after` of the previous page."""
+    until: int | None = None
+    """Token to end at; None: the end of the store."""
+    most: int = MOST_HITS
+    """Maximum hits."""
+    each: int = MOST_OF_DOCUMENT
+    """Maximum hits in one document."""
+    budget: float = BUDGET
+    """Seconds; one block is searched however long it takes."""
+
+
+def find_tokens(store: StoreReader, ids: Sequence[int], part: Part = Part()) -> Found:
     """Find a token sequence within documents, in the order of the store.
 
     Args:
         ids: the sequence; of none, or of more than `MOST_IDS`, nothing is found.
-        after: token to begin at, counted over all shards: 0, or `after` of the previous page.
-        most: maximum hits per page.
-        budget: seconds; one block is searched however long it takes.
     """
     wanted, most_id = np.array(ids, np.int64), int(np.iinfo(store.dtype).max)
     if not 0 < len(ids) <= MOST_IDS or int(wanted.min()) < 0 or int(wanted.max()) > most_id:
@@ -95,9 +110,7 @@ def find_tokens(
     def places(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         return ((at, 0, len(ids)) for at in _in_block(shard.tokens, wanted, start, stop))
 
-    return _find(
-        store, places, lambda start, skip, length, size: start + length <= size, BLOCK, after, most, budget
-    )
+    return _find(store, places, lambda start, skip, length, size: start + length <= size, BLOCK, part)
 
 
 def _find(
@@ -105,9 +118,7 @@ def _find(
     places: Callable[[Shard, int, int], Iterator[tuple[int, int, int]]],
     is_hit: Callable[[int, int, int, int], bool],
     block: int,
-    after: int,
-    most: int,
-    budget: float,
+    part: Part,
 ) -> Found:
     """Search blocks of tokens until there are hits enough or the time is up.
 
@@ -117,7 +128,7 @@ def _find(
         is_hit: function from the place of the first token in its document, the bytes into it, the number of
             tokens touched, and the tokens of the document.
     """
-    total = store.manifest.tokens
+    total = store.manifest.tokens if part.until is None else part.until
     hits: list[Hit] = []
     latest = -1
 
@@ -125,19 +136,24 @@ def _find(
         done = min(position / max(total, 1), 1.0)
         return Found(tuple(hits), position if position < total else None, done)
 
-    end, first, position = time.monotonic() + budget, 0, max(after, 0)
+    end, first, position = time.monotonic() + part.budget, 0, max(part.after, 0)
     for number, shard in enumerate(store.shards):
         last = first + shard.entry.tokens
-        while position < last:
-            stop = min(position - first + block, last - first)
+        while position < min(last, total):
+            stop = min(position - first + block, min(last, total) - first)
             for token, skip, length in places(shard, position - first, stop):
-                if len(hits) >= most and token != latest:
-                    return page(first + token)
                 inner = document_at(shard, token)
+                document = int(store.firsts[number]) + inner
                 start = token - int(shard.places(slice(inner, inner + 1))[0])
-                if is_hit(start, skip, length, int(shard.lengths[inner])):
-                    hits.append(Hit(int(store.firsts[number]) + inner, start, length, skip))
-                    latest = token
+                if not is_hit(start, skip, length, int(shard.lengths[inner])):
+                    continue
+                if len(hits) >= part.each and hits[-part.each].document == document and token != latest:
+                    hits[-1] = replace(hits[-1], more=hits[-1].more + 1)
+                    continue
+                if len(hits) >= part.most and token != latest:
+                    return page(first + token)
+                hits.append(Hit(document, start, length, skip))
+                latest = token
             position = first + stop
             if time.monotonic() > end:
                 return page(position)
@@ -146,7 +162,7 @@ def _find(
 
 
 def find_page(
-    store: StoreReader, where: str, *, after: int = 0, most: int = 20, budget: float = BUDGET
+    store: StoreReader, where: str, *, after: int = 0, most: int = MOST_HITS, budget: float = BUDGET
 ) -> Found:
     """Find documents that meet a condition on their columns, in the order of the store.
 
@@ -243,23 +259,14 @@ class TextSearch:
     def _words(self, text: str) -> list[str]:
         return [piece for piece, _ in self._encoder.pre_tokenizer.pre_tokenize_str(text)]
 
-    def find(
-        self,
-        store: StoreReader,
-        wanted: bytes,
-        *,
-        after: int = 0,
-        most: int = 20,
-        budget: float = TEXT_BUDGET,
-    ) -> Found:
+    def find(self, store: StoreReader, wanted: bytes, part: Part = Part()) -> Found:
         """Find a text within documents, in the order of the store.
+
+        Hits that begin in the same token are never separated.
 
         Args:
             store: the store whose tokenizer this is.
             wanted: bytes of a text, not empty.
-            after: token to begin at, counted over all shards: 0, or `after` of the previous page.
-            most: maximum hits per page; hits that begin in the same token are never separated.
-            budget: seconds; one block is searched however long it takes.
 
         Raises:
             CorruptStore: an id is outside the vocabulary.
@@ -274,7 +281,7 @@ class TextSearch:
         def places(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
             return self._in_block(shard, wanted, start, stop)
 
-        return _find(store, places, is_hit, TEXT_BLOCK, after, most, budget)
+        return _find(store, places, is_hit, TEXT_BLOCK, part)
 
     def _in_block(self, shard: Shard, wanted: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Places that begin in a range of tokens: token, bytes into it, number of tokens touched."""

@@ -30,7 +30,7 @@ import numpy as np
 
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
-from packline.errors import CorruptStore, PacklineError, RecipeError
+from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.loading.loader import Loader
 from packline.loading.trace import stores_of, trace_document
 from packline.packing.cache import PlanMemory
@@ -216,15 +216,27 @@ class SiteTokenizer:
 class InvalidForm(RecipeError):
     """Invalid input of a form, with a page that shows the error below the form."""
 
-    def __init__(self, page: Page, error: PacklineError) -> None:
+    def __init__(self, page: Page, error: PacklineError, status: int) -> None:
         super().__init__(error.message, hint=error.hint)
-        self.page = page
+        self.page, self.status = page, status
 
     @classmethod
     def of(cls, title: str, form: Form, error: PacklineError) -> InvalidForm:
-        """Make the error with a page of the form, the error and its remedy."""
+        """Make the error with a page of the form, the error and its remedy; an empty result is no error."""
+        if isinstance(error, CorruptStore):
+            raise error
+        if isinstance(error, StoreError):
+            return cls(Page(title, (form, Note(f"{error.message}."))), error, 200)
         notes = (Note(f"{error.message}.", "bad"), *((Note(f"Hint: {error.hint}"),) if error.hint else ()))
-        return cls(Page(title, (form, *notes)), error)
+        return cls(Page(title, (form, *notes)), error, 400)
+
+
+class Moved(Exception):
+    """Another page of the viewer shows what an address requests."""
+
+    def __init__(self, href: str) -> None:
+        super().__init__(href)
+        self.href = href
 
 
 def distinct(paths: Sequence[str | Path]) -> list[str]:
@@ -284,6 +296,7 @@ class ServedStore:
         self._rows: OrderedDict[tuple[int, RowOptions], Rows] = OrderedDict()
         self._selections: OrderedDict[DocumentFilter, Selection] = OrderedDict()
         self._orders: OrderedDict[tuple[DocumentFilter, str, bool], np.ndarray] = OrderedDict()
+        self._bars: OrderedDict[DocumentFilter, dict[str, ColumnBars]] = OrderedDict()
         self._lock = threading.Lock()
         self.measuring = threading.Thread(target=self._measure, name=f"lengths of {self.name}", daemon=True)
         self.measuring.start()
@@ -298,6 +311,11 @@ class ServedStore:
     def groups(self) -> list[Group]:
         """Totals by split, source and label."""
         return group_shards(self.store)
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """Sources of the store."""
+        return tuple(dict.fromkeys(group.source for group in self.groups))
 
     @cached_property
     def texts(self) -> TextSearch:
@@ -330,6 +348,15 @@ class ServedStore:
         with self._lock:
             key = (choice, column, descending)
             return recent(self._orders, key, lambda: sorted_places(selection, column, descending))
+
+    def bars_of(self, choice: DocumentFilter) -> dict[str, ColumnBars]:
+        """Distributions of the columns of a selection; those of the whole store once they are measured."""
+        selection = self.selection(choice)
+        if len(selection) == len(self.store.documents):
+            return self.bars
+        documents = selection.documents(np.arange(len(selection), dtype=np.int64))
+        with self._lock:
+            return recent(self._bars, choice, lambda: measure_columns(self.store, documents))
 
     def rows(self, seq_len: int, options: RowOptions) -> Rows:
         """Rows with these settings, cached for the next page.
@@ -383,7 +410,8 @@ class Site:
         for opened, name in zip(self.stores, distinct([one.store.place for one in self.stores]), strict=True):
             opened.name = name
         for name in tokenizers:
-            found[f"named {name}"] = SiteTokenizer.load(name)
+            loaded = SiteTokenizer.load(name)
+            found.setdefault(loaded.tokenizer.fingerprint, loaded)
         names = short_names([one.name for one in found.values()])
         self.tokenizers = [replace(one, name=name) for one, name in zip(found.values(), names, strict=True)]
         for one in self.tokenizers:

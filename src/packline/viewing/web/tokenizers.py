@@ -37,9 +37,10 @@ from packline.viewing.page import (
     TokenStrip,
 )
 from packline.viewing.text import plural
+from packline.viewing.token_pages import plain_bytes
 from packline.viewing.tokens import cells_of, document_strip
 from packline.viewing.turns import with_turns
-from packline.viewing.web.pages import plain_text, store_field
+from packline.viewing.web.pages import store_field
 from packline.viewing.web.site import ServedStore, SiteTokenizer, View, choice, number
 
 SPECIAL = (("text", "are text, as in a build"), ("control", "are control tokens"))
@@ -119,7 +120,7 @@ def _split(text: str, chosen: list[SiteTokenizer], control: bool) -> list[Block]
         strip = with_turns(TokenStrip(caption, cells[:SHOWN_TOKENS], more=more))
         ids = " ".join(str(number) for cell in cells for number in cell.ids)
         parts.append((strip, CopyText(f"ids of {one.name}", ids)))
-    return [SideBySide(tuple(parts)), _table(text, chosen, cut)]
+    return [_table(text, chosen, cut), SideBySide(tuple(parts))]
 
 
 def _samples(view: View, chosen: list[SiteTokenizer]) -> Links:
@@ -129,8 +130,8 @@ def _samples(view: View, chosen: list[SiteTokenizer]) -> Links:
         Link(name, view.href("/compare/tokenizers", text=text, **kept, special=view.params.get("special")))
         for name, text in SAMPLES
     ]
-    names = {name for one in chosen for name in one.tokenizer.special_tokens}
-    turn = next((turn for begin, turn in CHATS if begin in names), CHATS[-1][1])
+    known = (turn for one in chosen for begin, turn in CHATS if begin in one.tokenizer.special_tokens)
+    turn = next(known, CHATS[-1][1])
     talk = "".join(turn.format(role=role, text=text) for role, text in TALK)
     links.append(Link("conversation", view.href("/compare/tokenizers", text=talk, **kept, special="control")))
     return Links("Samples", ("Samples:", *links))
@@ -154,7 +155,9 @@ def _text(view: View) -> tuple[str, str]:
     entry = view.store.manifest.tokenizer
     tokens = view.store.documents[wanted][0 if entry.bos_id is None else 1 : -1]
     part = "" if len(tokens) <= TOKENS_OF_DOCUMENT else f", its first {TOKENS_OF_DOCUMENT} tokens"
-    text = plain_text(view.vocabulary, tokens[:TOKENS_OF_DOCUMENT].tolist())
+    text = plain_bytes(view.vocabulary, tokens[:TOKENS_OF_DOCUMENT].tolist()).decode(
+        "utf-8", "backslashreplace"
+    )
     return text[:LONGEST_TEXT], f"the text of document {wanted:,}{part}"
 
 
