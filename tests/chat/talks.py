@@ -20,6 +20,7 @@ NANOCHAT_TOKENS = tuple(
     )
 )
 
+PLAIN = [{"role": "user", "content": "Say a word."}, {"role": "assistant", "content": "A word, then."}]
 WEATHER = [
     {"role": "system", "content": "You help."},
     {"role": "user", "content": "Weather in Rome?"},
@@ -52,6 +53,12 @@ def with_tokens(
     config = {"bos_token": bos or None, **({} if template is None else {"chat_template": template})}
     (out / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
     return out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a store."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def write(path: Path, records: list[Any]) -> Path:

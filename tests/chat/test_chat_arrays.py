@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.chat import talks
+from tests.chat.talks import PLAIN
 from tests.chat.templates import CHATML, CHATML_TOKENS
 
 import packline
-from packline.errors import InputError, RecipeError
+from packline.errors import RecipeError
 from packline.facade import Store
 from packline.sources import json_array, sandbox
 from packline.sources.files import plain_name
 from packline.sources.json_array import Element, read_array
 
-PLAIN = [{"role": "user", "content": "Say a word."}, {"role": "assistant", "content": "A word, then."}]
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -99,7 +99,7 @@ def test_an_array_gives_the_tokens_of_json_lines(tokenizer: Path, tmp_path: Path
                 {"from": "gpt", "value": "日本\n]"},
             ],
         }
-        for number in range(300)
+        for number in range(100)
     ]
     lines = talks.write(tmp_path / "chat.jsonl", sharegpt)
     (tmp_path / "chat.json").write_text(json.dumps(sharegpt, indent=2), "utf-8")
@@ -146,12 +146,7 @@ def test_bad_elements_are_kept_with_their_place_and_good_ones_are_read(
     assert [one["detail"].split(":")[0] for one in kept] == [f"element {n}" for n in (1, 3, 5, 7)]
 
 
-def test_an_array_of_messages_is_refused_and_json_lines_named_json_are_read(
-    tokenizer: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "one.json").write_text(json.dumps(PLAIN, indent=1), "utf-8")
-    with pytest.raises(InputError, match="an array of messages"):
-        packline.sft(tmp_path / "one.json", tokenizer, out=tmp_path / "none", workers=0)
+def test_json_lines_named_json_are_read(tokenizer: Path, tmp_path: Path) -> None:
     talks.write(tmp_path / "lines.json", [{"messages": PLAIN}] * 2)
     assert build(tmp_path / "lines.json", tmp_path / "store", tokenizer).manifest.documents == 2
     assert plain_name("A/b.JSON.gz") == "a/b.json"

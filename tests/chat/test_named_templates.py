@@ -153,7 +153,7 @@ def test_text_and_mask_are_what_the_format_says_of_the_raw_messages(
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_chats_of_any_shape_are_written_as_the_format_says_or_refused(name: str) -> None:
-    for shape, messages, tools in chats(200, seed=1):
+    for shape, messages, tools in chats(60, seed=1):
         record = as_record(messages, tools)
         wanted = expected(name, record)
         try:
@@ -171,7 +171,7 @@ def test_real_conversations_are_written_as_the_format_says(name: str, shared: Pa
         pytest.skip("no conversations beside the project")
     seen = refused = 0
     for path in sorted(folder.glob("*.jsonl")):
-        for line in path.read_text("utf-8").split("\n")[:100]:
+        for line in path.read_text("utf-8").split("\n")[:30]:
             found = json.loads(line)
             record = found if isinstance(found, dict) else {"messages": found}
             wanted, seen = expected(name, record), seen + 1

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 from tests.chat import talks
+from tests.chat.talks import PLAIN, contents
 from tests.chat.templates import CHATML, CHATML_TOKENS, LLAMA3, LLAMA3_TOKENS, unmarked
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -40,19 +41,11 @@ CASES: dict[str, tuple[tuple[str, ...], str | None, Said, dict[str, Any]]] = {
     "llama3 without marks": (LLAMA3_TOKENS, unmarked(LLAMA3), talks.llama3_said, {"eod": "<|end_of_text|>"}),
     "nanochat": (talks.NANOCHAT_TOKENS, None, talks.nanochat_said, {"scheme": "nanochat"}),
 }
-PLAIN = [{"role": "user", "content": "Say a word."}, {"role": "assistant", "content": "A word, then."}]
 
 
 def make_tokenizer(base: Path, folder: Path, case: str) -> Path:
     tokens, template, _, _ = CASES[case]
     return talks.with_tokens(base, folder, tokens, template, "<|begin_of_text|>" if "llama3" in case else "")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a store."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -87,7 +80,7 @@ def test_real_conversations_are_trained_on_word_by_word(case: str, shared: Path,
     lines = [
         line
         for path in sorted((shared / "evals" / "chat").glob("*.jsonl"))
-        for line in path.read_text("utf-8").splitlines()[:60]
+        for line in path.read_text("utf-8").splitlines()[:20]
     ]
     (tmp_path / "chat.jsonl").write_text("\n".join(lines), "utf-8")
     base = shared / "tokenizers" / ("qwen3" if case == "chatml" else "gpt2") / "tokenizer.json"
@@ -219,13 +212,13 @@ def test_a_conversation_of_which_nothing_trained_is_left_is_too_long(
 def test_jsonl_compressed_parquet_and_any_number_of_processes_give_the_same_tokens(
     tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    messages = [[PLAIN[0], {"role": "assistant", "content": f"{n} times"}] for n in range(700)]
+    messages = [[PLAIN[0], {"role": "assistant", "content": f"{n} times"}] for n in range(300)]
     path = talks.write(
         tmp_path / "chat.jsonl", [{"id": f"a{n}", "messages": one} for n, one in enumerate(messages)]
     )
     with gzip.open(tmp_path / "chat.jsonl.gz", "wb") as file:
         file.write(path.read_bytes())
-    pq.write_table(pa.table({"messages": messages}), tmp_path / "chat.parquet", row_group_size=300)
+    pq.write_table(pa.table({"messages": messages}), tmp_path / "chat.parquet", row_group_size=130)
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     monkeypatch.setattr(sources_module, "UNIT_BYTES", 1 << 14)
     made = {}
@@ -361,7 +354,7 @@ def test_what_arrow_fills_up_with_nulls_is_not_in_calls(tokenizer_json: Path, tm
 def test_equal_conversations_are_in_one_split_and_shares_are_about_what_was_asked_for(
     tokenizer_json: Path, tmp_path: Path
 ) -> None:
-    talks_made = [[PLAIN[0], {"role": "assistant", "content": f"{n} times"}] for n in range(400)]
+    talks_made = [[PLAIN[0], {"role": "assistant", "content": f"{n} times"}] for n in range(200)]
     path = talks.write(tmp_path / "chat.jsonl", talks_made * 2)
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     shares = {"two": {"val_fraction": 0.2}, "three": {"val_fraction": 0.2, "test_fraction": 0.3}}
@@ -376,8 +369,8 @@ def test_equal_conversations_are_in_one_split_and_shares_are_about_what_was_aske
         }
         for name, store in made.items()
     }
-    assert [len(texts["three"][split]) for split in SPLITS] == pytest.approx([400, 160, 240], rel=0.25)
-    assert sum(len(set(one)) for one in texts["three"].values()) == 400
+    assert [len(texts["three"][split]) for split in SPLITS] == pytest.approx([200, 80, 120], rel=0.25)
+    assert sum(len(set(one)) for one in texts["three"].values()) == 200
     assert texts["two"]["val"] == texts["three"]["val"]
     assert made["three"].verify().ok
     assert made["two"].manifest.recipe.test_fraction is msgspec.UNSET

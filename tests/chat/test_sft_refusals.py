@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 from tests.chat import talks
+from tests.chat.talks import PLAIN
 from tests.chat.templates import CHATML, CHATML_TOKENS
 
 import packline
 from packline.errors import InputError
-
-PLAIN = [{"role": "user", "content": "Say a word."}, {"role": "assistant", "content": "A word, then."}]
 
 
 def test_conversations_whose_outputs_or_later_instructions_a_template_leaves_out_are_refused(

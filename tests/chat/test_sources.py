@@ -105,7 +105,7 @@ def test_what_is_missing_is_named_and_may_be_left_out_or_come_from_the_hub(tmp_p
         preset_sources("nanochat-sft", tmp_path, hub=True)
     gone = ["identity", "spelling", "spelling_bee"]
     left = preset_sources("nanochat-sft", tmp_path, hub=True, without=gone)
-    assert [one.name for one in left] == [one.name for one in PARTS if one.name.split("-")[0] not in gone]
+    assert [one.name for one in left] == [one.source.name for one in PARTS if one.source.label not in gone]
     assert all(one.inputs[0].startswith("hf://datasets/") for one in left)
     with pytest.raises(RecipeError, match="no part 'nothing'"):
         preset_sources("nanochat-sft", tmp_path, without=["nothing"])

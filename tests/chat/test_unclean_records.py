@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +75,25 @@ def test_what_nobody_asks_for_costs_no_conversation(
     assert store.manifest.ledger.imbalance() == []
     assert store.manifest.ledger.lost_ids == 2
     assert store.verify().ok
+
+
+def test_an_odd_value_in_a_row_costs_at_most_that_row(tokenizer_json: Path, tmp_path: Path) -> None:
+    raw = pa.array([b"good", b"\xff\xfe", b"good"], pa.binary())
+    columns = {
+        "prompt": pa.Array.from_buffers(pa.string(), 3, raw.buffers()),
+        "response": pa.array(["a", "b", "c"]),
+        "day": pa.array([0, 1, 10**7], pa.date32()),
+        "id": pa.Array.from_buffers(pa.string(), 3, raw.buffers()).take(pa.array([1, 0, 2])),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "chat.parquet")
+    store = packline.sft(
+        tmp_path / "chat.parquet",
+        talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, CHATML),
+        out=tmp_path / "store",
+        workers=0,
+    )
+    assert store.manifest.ledger.rejected == {"invalid_utf8": 1} and store.verify().ok
+    assert [(one.position, one.id) for one in map(store.provenance, range(2))] == [(0, None), (2, "good")]
 
 
 JSON = st.recursive(

@@ -16,59 +16,11 @@ from packline.vocabulary.texts import LANGUAGES, PASSAGES
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 SPECIAL = ["<unk>", "<s>", "</s>", "<|endoftext|>"]
 CONTENTS = [
-    "foo",
-    "foobar",
-    "bar",
-    "ob",
-    "oo",
-    "the",
-    "he",
-    "The",
-    "<tool>",
-    "<tool",
-    "tool>",
-    "  ",
-    "   ",
-    "\n",
-    "\n\n",
-]
-CONTENTS += [
-    "\t",
-    "é",
-    "e\u0301",
-    "日",
-    "'s",
-    "1",
-    "12",
-    "a",
-    ".",
-    "K",
-    ";",
-    "▁",
-    "Ġ",
-    "<|im_start|>",
-    "x y",
-    " z",
-    "w ",
-]
-CONTENTS += [
-    "\u2028",
-    "ſ",
-    "İ",
-    "ﬁ",
-    "각",
-    "<0x41>",
-    "a.b",
-    "_",
-    "-foo-",
-    "ß",
-    "\ufffd",
-    "…",
-    "\u0301",
-    "🧑‍🚀",
-    "qzx",
-    "",
-]
+    "foo", "foobar", "bar", "ob", "oo", "the", "he", "The", "<tool>", "<tool", "tool>", "  ", "   ", "\n",
+    "\n\n", "\t", "é", "e\u0301", "日", "'s", "1", "12", "a", ".", "K", ";", "▁", "Ġ", "<|im_start|>",
+    "x y", " z", "w ", "\u2028", "ſ", "İ", "ﬁ", "각", "<0x41>", "a.b", "_", "-foo-", "ß", "\ufffd", "…",
+    "\u0301", "🧑‍🚀", "qzx", "",
+]  # fmt: skip
 LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 GPT2 = {**LEVEL, "use_regex": True}
 

@@ -68,7 +68,7 @@ def test_trying_the_other_engine_costs_a_bounded_share_of_the_time(
 ) -> None:
     chooser = Chooser(dict(engines))
     part = TRIED_BYTES / 10e6
-    for _ in range(500):
+    for _ in range(300):
         encode(chooser, [WIDE * 3, *[WIDE] * 13])
         lost = engines["gigatoken"].seen.get("wide", 0) / 10e6
         total = lost + engines["fastokens"].seen["wide"] / 60e6

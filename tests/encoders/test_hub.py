@@ -1,4 +1,4 @@
-"""Tokenizers of the hub: by one question, and without a hub soon."""
+"""Tokenizers of the hub: one question, one commit, the cache, and without a hub soon."""
 
 from __future__ import annotations
 
@@ -29,22 +29,19 @@ from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError
 started = time.perf_counter()
 try:
-    found = load_tokenizer(sys.argv[1]).fingerprint
+    t = load_tokenizer(sys.argv[1])
+    found = [t.name, t.kind, t.revision, t.eos_token, t.chat, t.fingerprint]
 except TokenizerError as error:
-    found = "no: " + str(error)
+    found = str(error)
 print(json.dumps([found, time.perf_counter() - started]))
 """
+TRAINED = train_bpe(["some words, some more words"] * 5, 270)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("baseline")
-    (folder / "tokenizer.json").write_text(train_bpe(["some words, some more words"] * 5, 270), "utf-8")
-    return folder
-
-
-def load_elsewhere(name: str, endpoint: str, home: Path, cwd: Path | None = None) -> tuple[str, float]:
-    """A fingerprint or an error, and its seconds; in a process, since the client reads its settings once."""
+def load_elsewhere(
+    name: str, endpoint: str, home: Path, cwd: Path | None = None, **environment: str
+) -> tuple[Any, float]:
+    """What was found or an error, and its seconds; in a process, since the client reads its settings once."""
     kept = {
         key: value
         for key, value in os.environ.items()
@@ -54,7 +51,7 @@ def load_elsewhere(name: str, endpoint: str, home: Path, cwd: Path | None = None
     hub = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "NO_PROXY": "127.0.0.1", "PYTHONPATH": str(source)}
     done = subprocess.run(
         [sys.executable, "-c", CODE, name],
-        env=kept | hub,
+        env=kept | hub | {"HF_HUB_DISABLE_XET": "1"} | environment,
         capture_output=True,
         text=True,
         timeout=120,
@@ -64,6 +61,61 @@ def load_elsewhere(name: str, endpoint: str, home: Path, cwd: Path | None = None
     assert done.returncode == 0, done.stderr
     found, seconds = json.loads(done.stdout.splitlines()[-1])
     return found, seconds
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """As much of the hub as serving the files of one repository takes; without files, it is down."""
+
+    files: ClassVar[dict[str, bytes]] = {}
+    asked: ClassVar[list[str]] = []
+
+    def do_HEAD(self) -> None:
+        self.asked.append(self.path)
+        about = self.path.startswith("/api/models/")
+        part = "/revision/" if about else "/resolve/"
+        repository, _, rest = self.path.removeprefix("/api/models").removeprefix("/").partition(part)
+        revision, _, file = rest.partition("/")
+        known = repository == "some/repository" and revision in ("", "main", "v2", COMMIT)
+        data = self.files.get(file)
+        if about:
+            names = [{"rfilename": name} for name in self.files]
+            data = json.dumps({"id": repository, "sha": COMMIT, "siblings": names}).encode()
+        found = known and data is not None
+        data = data if found and data is not None else b""
+        self.send_response(503 if not self.files else 200 if found else 404)
+        if not found:
+            self.send_header("X-Error-Code", "EntryNotFound" if known else "RepoNotFound")
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("ETag", f'"{len(data)}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    do_GET = do_HEAD
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = b'{"eos_token": "<|endoftext|>", "chat_template": "x"}'
+    files = {"tokenizer.json": TRAINED.encode(), "tokenizer_config.json": config}
+    monkeypatch.setattr(Hub, "files", files)
+    Hub.asked.clear()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 @pytest.fixture
@@ -83,40 +135,11 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-class Broken(http.server.BaseHTTPRequestHandler):
-    """A hub that is down for maintenance."""
-
-    asked: ClassVar[list[str]] = []
-
-    def do_HEAD(self) -> None:
-        self.asked.append(self.path)
-        self.send_response(503)
-        self.end_headers()
-
-    do_GET = do_HEAD
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
 @pytest.fixture
-def broken() -> Iterator[str]:
-    Broken.asked.clear()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Broken)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def cache(home: Path, repository: str, folder: Path) -> None:
-    """Lay a repository down where the hub's client keeps what it has fetched."""
-    place = home / "hub" / f"models--{repository.replace('/', '--')}"
-    shutil.copytree(folder, place / "snapshots" / COMMIT)
-    (place / "refs").mkdir()
-    (place / "refs" / "main").write_text(COMMIT)
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "tokenizer.json").write_text(TRAINED, "utf-8")
+    return tmp_path / "local"
 
 
 def test_a_hub_that_refuses_costs_no_wait(refusing: str, tmp_path: Path) -> None:
@@ -138,10 +161,13 @@ def test_a_host_without_an_address_is_no_network(tmp_path: Path) -> None:
     assert seconds < CONNECT_SECONDS + 10
 
 
-def test_a_hub_that_is_down_is_asked_once(broken: str, tmp_path: Path) -> None:
-    said, _ = load_elsewhere("some/repository", broken, tmp_path)
+def test_a_hub_that_is_down_is_asked_once(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hub, "files", {})
+    said, _ = load_elsewhere("some/repository", server, tmp_path)
     assert "does not answer: HfHubHTTPError" in said and "503" in said
-    assert [each for each in Broken.asked if "some/" in each] == ["/api/models/some/repository"]
+    assert [each for each in Hub.asked if "some/" in each] == ["/api/models/some/repository"]
 
 
 def test_well_known_names_are_hub_ids_in_any_case() -> None:
@@ -154,22 +180,56 @@ def test_well_known_names_are_hub_ids_in_any_case() -> None:
 
 
 def test_what_was_fetched_before_is_there_without_a_hub(refusing: str, folder: Path, tmp_path: Path) -> None:
-    cache(tmp_path / "home", "Xenova/gpt-4", folder)
-    said, _ = load_elsewhere("cl100k_base", refusing, tmp_path / "home")
-    assert said == load_tokenizer(str(folder)).fingerprint
+    place = tmp_path / "home" / "hub" / "models--Xenova--gpt-4"  # where the hub's client keeps it
+    shutil.copytree(folder, place / "snapshots" / COMMIT)
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text(COMMIT)
+    found, _ = load_elsewhere("cl100k_base", refusing, tmp_path / "home")
+    assert found[-1] == load_tokenizer(str(folder)).fingerprint
 
 
-def test_a_folder_of_that_name_goes_before_the_hub(broken: str, folder: Path, tmp_path: Path) -> None:
+def test_a_folder_of_that_name_goes_before_the_hub(server: str, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "gpt2")
-    said, _ = load_elsewhere("gpt2", broken, tmp_path / "home", tmp_path)
-    assert said == load_tokenizer(str(folder)).fingerprint
-    assert Broken.asked == []
+    found, _ = load_elsewhere("gpt2", server, tmp_path / "home", tmp_path)
+    assert found[-1] == load_tokenizer(str(folder)).fingerprint
+    assert Hub.asked == []
 
 
-@pytest.mark.parametrize("name", ["none.json", "./none", "a/b/c", "two words", "none.tiktoken"])
-def test_what_is_no_hub_id_is_not_asked_for(broken: str, tmp_path: Path, name: str) -> None:
-    with pytest.raises(TokenizerError, match="expected a file or folder, found nothing"):
+@pytest.mark.parametrize(
+    "name", ["missing/tokenizer.json", "./missing", "/missing/folder", "a/b/c", "a b", "x.tiktoken"]
+)
+def test_what_is_no_hub_id_is_not_asked_for(name: str) -> None:
+    assert hub_id(name) is None
+    with pytest.raises(TokenizerError, match=r"no tokenizer at .* expected a file or folder, found nothing"):
         load_tokenizer(name)
-    said, _ = load_elsewhere(name, broken, tmp_path)
-    assert "expected a file or folder, found nothing" in said
-    assert Broken.asked == []
+
+
+def test_a_hub_id_is_fetched_pinned_and_found_again_offline(
+    server: str, folder: Path, tmp_path: Path
+) -> None:
+    fingerprint = load_tokenizer(str(folder)).fingerprint
+    expected = ["some/repository", "huggingface", COMMIT, "<|endoftext|>", True, fingerprint]
+    home = tmp_path / "home"
+    assert load_elsewhere("some/repository", server, home)[0] == expected
+    found, _ = load_elsewhere("some/repository@v2", server, home)
+    assert found == ["some/repository@v2", *expected[1:]]
+    Hub.asked.clear()
+    assert load_elsewhere("some/repository", server, home)[0] == expected
+    # One question; all files are in the cache.
+    assert [each for each in Hub.asked if "some/" in each] == ["/api/models/some/repository"]
+    Hub.asked.clear()
+    found, _ = load_elsewhere("some/repository", server, home, HF_HUB_OFFLINE="1")
+    assert found == expected and not Hub.asked
+
+
+def test_a_hub_id_that_cannot_be_had_says_so(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said, _ = load_elsewhere("no/such", server, tmp_path)
+    assert "cannot load the tokenizer no/such: no file or folder of that name here, and from" in said
+    assert "from the hub RepositoryNotFound" in said
+    said, _ = load_elsewhere("no/such", server, tmp_path, HF_HUB_OFFLINE="1")
+    assert "none in the cache of the hub, and HF_HUB_OFFLINE is set" in said
+    monkeypatch.setattr(Hub, "files", {"vocab.txt": b"a"})
+    said, _ = load_elsewhere("some/repository", server, tmp_path)
+    assert "no tokenizer some/repository in the hub: expected tokenizer.json or one of" in said

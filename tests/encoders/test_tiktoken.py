@@ -195,18 +195,6 @@ def test_real_rank_files_give_the_ids_of_tiktoken_on_real_text(name: str) -> Non
 
 
 @needs_shared
-@pytest.mark.parametrize("name", ["r50k_base", "cl100k_base"])
-def test_the_fast_engines_read_it_and_agree(name: str) -> None:
-    fastokens = pytest.importorskip("fastokens", reason="compares with fastokens")
-    gigatoken = pytest.importorskip("gigatoken", reason="compares with gigatoken")
-    tokenizer, expected = real(name)
-    fast = fastokens.Tokenizer.from_json_str(tokenizer.json)
-    assert [list(fast.encode(text, add_special_tokens=False).ids) for text in real_texts()] == expected
-    giga = gigatoken.Tokenizer.from_json(tokenizer.json)
-    assert giga.encode_batch_list(real_texts(), parallel=False) == expected
-
-
-@needs_shared
 def test_the_published_gpt2_has_the_ids_of_its_rank_file() -> None:
     _, expected = real("r50k_base")
     gpt2 = load_tokenizer(str(SHARED / "tokenizers" / "gpt2")).reference()

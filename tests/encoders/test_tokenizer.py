@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import pickle
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,7 +19,6 @@ from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "tokenizers"
-SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
 def contents() -> dict[str, Any]:
@@ -250,159 +245,12 @@ def test_folders_without_one_tokenizer_are_refused(tmp_path: Path) -> None:
         load_tokenizer(str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "name", ["missing/tokenizer.json", "./missing", "/missing/folder", "a/b/c", "a b", "x.tiktoken"]
-)
-def test_a_missing_path_is_not_looked_up_on_the_hub(name: str) -> None:
-    with pytest.raises(TokenizerError, match=r"no tokenizer at .* found nothing"):
-        load_tokenizer(name)
-
-
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_tokenizer_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any.model"
     path.write_bytes(data)
     with pytest.raises(TokenizerError):
         load_tokenizer(str(path))
-
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-class Hub(http.server.BaseHTTPRequestHandler):
-    """As much of the hub as serving the files of one repository takes."""
-
-    files: ClassVar = {
-        "tokenizer.json": json.dumps(CONTENTS).encode(),
-        "tokenizer_config.json": b'{"eos_token": "<|endoftext|>", "chat_template": "x"}',
-    }
-    asked: ClassVar[list[str]] = []
-
-    def about(self) -> None:
-        """Answer the question about a repository."""
-        repository, _, revision = self.path.removeprefix("/api/models/").partition("/revision/")
-        known = repository == "some/repository" and revision in ("", "main", "v2", COMMIT)
-        files = [{"rfilename": name} for name in self.files]
-        answer = {"id": repository, "sha": COMMIT, "siblings": files} if known else {"error": "not found"}
-        data = json.dumps(answer).encode()
-        self.send_response(200 if known else 404)
-        if not known:
-            self.send_header("X-Error-Code", "RepoNotFound")
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def do_HEAD(self) -> None:
-        self.asked.append(self.path)
-        if self.path.startswith("/api/models/"):
-            return self.about()
-        repository, _, file = self.path.removeprefix("/").partition("/resolve/")
-        revision, _, file = file.partition("/")
-        data = self.files.get(file)
-        if repository != "some/repository" or revision not in ("main", "v2", COMMIT) or data is None:
-            self.send_response(404)
-            self.send_header(
-                "X-Error-Code", "EntryNotFound" if repository == "some/repository" else "RepoNotFound"
-            )
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("ETag", f'"{len(data)}"')
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(data)
-
-    do_GET = do_HEAD
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def hub() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def load_elsewhere(name: str, home: Path, **environment: str) -> dict[str, Any]:
-    """Load in a process of its own, since the hub's client reads its environment once."""
-    pytest.importorskip("huggingface_hub", reason="reads from the hub")
-    code = (
-        "import sys, json\n"
-        "from packline.encoders.tokenizer import load_tokenizer\n"
-        "from packline.errors import TokenizerError\n"
-        "try:\n"
-        "    t = load_tokenizer(sys.argv[1])\n"
-        "    print(json.dumps([t.name, t.kind, t.revision, t.eos_token, t.chat, t.fingerprint]))\n"
-        "except TokenizerError as error:\n"
-        "    print(json.dumps({'error': str(error), 'hint': error.hint}))\n"
-    )
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith("HF_") and "proxy" not in key.lower()
-    }
-    settings = {
-        "PYTHONPATH": str(SOURCE),
-        "HF_HOME": str(home),
-        "HF_HUB_DISABLE_XET": "1",
-        "NO_PROXY": "127.0.0.1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code, name],
-        env=kept | settings | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    return found if isinstance(found, dict) else {"tokenizer": found}
-
-
-def test_a_hub_id_is_fetched_pinned_and_found_again_offline(tmp_path: Path, folder: Path, hub: str) -> None:
-    fingerprint = load_tokenizer(str(folder)).fingerprint
-    expected = ["some/repository", "huggingface", COMMIT, "<|endoftext|>", True, fingerprint]
-    assert load_elsewhere("some/repository", tmp_path / "home", HF_ENDPOINT=hub) == {"tokenizer": expected}
-    at = ["some/repository@v2", *expected[1:]]
-    assert load_elsewhere("some/repository@v2", tmp_path / "home", HF_ENDPOINT=hub) == {"tokenizer": at}
-    Hub.asked.clear()
-    assert load_elsewhere("some/repository", tmp_path / "home", HF_ENDPOINT=hub) == {"tokenizer": expected}
-    assert [each for each in Hub.asked if "some/" in each] == [
-        "/api/models/some/repository"
-    ]  # one question; all files are in the cache
-    Hub.asked.clear()
-    offline = load_elsewhere("some/repository", tmp_path / "home", HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
-    assert offline == {"tokenizer": expected} and not Hub.asked
-
-
-def test_a_hub_id_that_cannot_be_reached_says_so(tmp_path: Path, hub: str) -> None:
-    found = load_elsewhere("no/such", tmp_path, HF_ENDPOINT=hub)
-    assert (
-        "cannot load the tokenizer no/such: no file or folder of that name here, "
-        "and from the hub RepositoryNotFound" in found["error"]
-    )
-    offline = load_elsewhere("no/such", tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
-    assert "none in the cache of the hub, and HF_HUB_OFFLINE is set" in offline["error"]
-
-
-def test_a_hub_repository_without_a_tokenizer_is_refused(
-    tmp_path: Path, hub: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Hub, "files", {"vocab.txt": b"a"})
-    found = load_elsewhere("some/repository", tmp_path, HF_ENDPOINT=hub)
-    assert "no tokenizer some/repository in the hub: expected tokenizer.json or one of" in found["error"]
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/tokenizers")

@@ -15,9 +15,9 @@ from typing import Any
 Encode = Callable[[str], list[int]]
 
 
-def load(bundle: Path, task: dict[str, Any]) -> list[dict[str, Any]]:
+def load(bundle: Path, task: dict[str, Any], count: int | None = None) -> list[dict[str, Any]]:
     with open(bundle / "eval_data" / task["dataset_uri"], encoding="utf-8") as file:
-        data = [json.loads(line) for line in file if line.strip()]
+        data = [json.loads(line) for line in file if line.strip()][:count]
     random.Random(1337).shuffle(data)
     return data
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.chat import talks
 
 from packline.chat.tasks import Lettered, read_lettered
 from packline.encoders.encoder import Encoder
@@ -21,31 +22,15 @@ from packline.errors import InputError, RecipeError, TokenizerError
 from packline.evals.chat_evals import chat_task, find_ask
 from packline.evals.making import EvalsSettings, make_chat
 
-NINE = [
-    "<|bos|>", "<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>",
-    "<|python_start|>", "<|python_end|>", "<|output_start|>", "<|output_end|>",
-]  # fmt: skip
-
-
-def with_tokens(path: Path, out: Path, tokens: list[str]) -> Path:
-    """The tokenizer with special tokens behind its vocabulary."""
-    whole = json.loads(path.read_text("utf-8"))
-    first = 1 + max([*whole["model"]["vocab"].values(), *(token["id"] for token in whole["added_tokens"])])
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    for number, token in enumerate(tokens):
-        whole["added_tokens"].append({"id": first + number, "content": token, **flags})
-    out.write_text(json.dumps(whole), "utf-8")
-    return out
-
 
 def with_nine(path: Path, out: Path) -> Path:
-    """The tokenizer with nanochat's nine."""
-    return with_tokens(path, out, NINE)
+    """The folder of a tokenizer with nanochat's nine."""
+    return talks.with_tokens(path, out, talks.NANOCHAT_TOKENS)
 
 
 @pytest.fixture(scope="session")
 def chat_json(tokenizer_json: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return with_nine(tokenizer_json, tmp_path_factory.mktemp("chat") / "tokenizer.json")
+    return with_nine(tokenizer_json, tmp_path_factory.mktemp("chat")) / "tokenizer.json"
 
 
 @pytest.fixture(scope="session")
@@ -152,7 +137,7 @@ def test_mmlu_of_the_shared_folder(shared: Path, tmp_path: Path) -> None:
     folder = shared / "evals" / "mmlu"
     if not folder.is_dir():
         pytest.skip("no MMLU beside the project")
-    path = with_nine(shared / "tokenizers" / "gpt2" / "tokenizer.json", tmp_path / "tokenizer.json")
+    path = with_nine(shared / "tokenizers" / "gpt2" / "tokenizer.json", tmp_path / "gpt2")
     rows = []
     for file in sorted((folder / "test").glob("*.csv")):
         with open(file, encoding="utf-8", newline="") as opened:
@@ -164,7 +149,7 @@ def test_mmlu_of_the_shared_folder(shared: Path, tmp_path: Path) -> None:
                 )
     assert [as_row(one) for one in read_lettered(str(folder), "mmlu")] == rows
     assert len(rows) > 10_000
-    check(rows[::23], load_tokenizer(str(path)), 256)
+    check(rows[::97], load_tokenizer(str(path)), 256)
 
 
 # ------------------------------------------------------------------ chat templates
@@ -185,20 +170,10 @@ UNPROVEN = (  # what is rendered before a turn depends on what comes after: no m
     "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"
 )
 TOKENS_OF = {
-    CHATML: ["<|im_start|>", "<|im_end|>"],
-    LLAMA3: ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
-    UNPROVEN: ["<|im_start|>", "<|im_end|>"],
+    CHATML: ("<|im_start|>", "<|im_end|>"),
+    LLAMA3: ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    UNPROVEN: ("<|im_start|>", "<|im_end|>"),
 }
-
-
-def chat_folder(folder: Path, tokenizer_json: Path, template: str | None, tokens: list[str]) -> Path:
-    """A tokenizer as it is published: tokenizer.json beside its config."""
-    folder.mkdir()
-    with_tokens(tokenizer_json, folder / "tokenizer.json", tokens)
-    config = {"chat_template": template} if template else {}
-    begin = {"bos_token": tokens[0]} if template == LLAMA3 else {}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | begin))
-    return folder
 
 
 def prompts_by_jinja(template: str, folder: Path, texts: list[str]) -> list[list[int]]:
@@ -208,7 +183,7 @@ def prompts_by_jinja(template: str, folder: Path, texts: list[str]) -> list[list
 
     reference = Reference.from_file(str(folder / "tokenizer.json"))
     page = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(template)
-    begin = json.loads((folder / "tokenizer_config.json").read_text()).get("bos_token", "")
+    begin = json.loads((folder / "tokenizer_config.json").read_text()).get("bos_token") or ""
     found = []
     for text in texts:
         messages = [{"role": "user", "content": text}]
@@ -221,7 +196,8 @@ def prompts_by_jinja(template: str, folder: Path, texts: list[str]) -> list[list
 def test_questions_are_asked_by_the_template_of_the_tokenizer(
     tmp_path: Path, tokenizer_json: Path, template: str
 ) -> None:
-    folder = chat_folder(tmp_path / "model", tokenizer_json, template, TOKENS_OF[template])
+    bos = TOKENS_OF[template][0] if template == LLAMA3 else ""
+    folder = talks.with_tokens(tokenizer_json, tmp_path / "model", TOKENS_OF[template], template, bos)
     (tmp_path / "mmlu").mkdir()
     mmlu_hub(tmp_path / "mmlu")
     settings = EvalsSettings(tokenizer=str(folder), out=str(tmp_path / "out"))
@@ -243,7 +219,7 @@ def test_questions_are_asked_by_the_template_of_the_tokenizer(
 def test_a_special_token_in_a_question_stays_text_under_a_template(
     tmp_path: Path, tokenizer_json: Path
 ) -> None:
-    folder = chat_folder(tmp_path / "model", tokenizer_json, CHATML, TOKENS_OF[CHATML])
+    folder = talks.with_tokens(tokenizer_json, tmp_path / "model", TOKENS_OF[CHATML], CHATML)
     tokenizer = load_tokenizer(str(folder))
     ask, nanochat = find_ask(tokenizer)
     odd = Lettered("What is <|im_end|>?", ("A", "B"), ("<|im_start|>", "an end"), 1)
@@ -258,8 +234,8 @@ def test_a_special_token_in_a_question_stays_text_under_a_template(
 def test_a_template_that_is_named_wins_and_a_token_before_it_stands_once(
     tmp_path: Path, tokenizer_json: Path
 ) -> None:
-    tokens = [*NINE, *TOKENS_OF[CHATML]]
-    tokenizer = load_tokenizer(str(chat_folder(tmp_path / "model", tokenizer_json, None, tokens)))
+    tokens = (*talks.NANOCHAT_TOKENS, *TOKENS_OF[CHATML])
+    tokenizer = load_tokenizer(str(talks.with_tokens(tokenizer_json, tmp_path / "model", tokens)))
     assert find_ask(tokenizer)[1]
     ask, nanochat = find_ask(tokenizer, CHATML)
     assert not nanochat and ask("x")[0].text == "<|im_start|>"
@@ -272,7 +248,7 @@ def test_a_template_that_is_named_wins_and_a_token_before_it_stands_once(
 
 
 def test_a_tokenizer_that_cannot_ask_is_refused(tmp_path: Path, tokenizer_json: Path) -> None:
-    tokenizer = load_tokenizer(str(chat_folder(tmp_path / "model", tokenizer_json, None, [])))
+    tokenizer = load_tokenizer(str(talks.with_tokens(tokenizer_json, tmp_path / "model", ())))
     with pytest.raises(TokenizerError, match=r"no special token <\|user_start\|> and no chat template"):
         find_ask(tokenizer)
     with pytest.raises(RecipeError, match=r"the chat template refuses a question: .*no users"):

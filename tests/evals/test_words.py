@@ -43,7 +43,7 @@ MIXED += (
 
 
 @given(st.text(st.sampled_from(MIXED), max_size=60))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_words_are_those_of_the_page(text: str) -> None:
     assert split(text) == plain_words(text)
 
@@ -121,15 +121,13 @@ def rewritten(text: str, seed: int) -> str:
     return text.upper() if seed % 3 == 0 and text.upper().lower() == text.lower() else text
 
 
-@pytest.mark.parametrize("stretch", [256, 301, 1 << 17])  # eight words are fewer tokens than half of them
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_words_of_any_script_are_found_as_a_plain_search_finds_them(
     tmp_path: Path,
     tokenizer_json: Path,
     write_jsonl: WriteJsonl,
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
-    stretch: int,
 ) -> None:
     questions = [mixed_text(100 * seed + number, 14) for number in range(12)]
     draw = random.Random(seed)
@@ -144,36 +142,37 @@ def test_words_of_any_script_are_found_as_a_plain_search_finds_them(
         texts.append(text)
     store = build(tmp_path, texts, tokenizer_json, write_jsonl)
     path = write_jsonl(tmp_path / "questions.jsonl", questions, field="prompt")
-    monkeypatch.setattr(contamination, "CHUNK_TOKENS", stretch)
-    report = find_questions(store, [str(path)], n=6)
     expected = second_way(texts, questions, 6)
     assert len(expected) > 10
-    found = {(one.document, one.question): one.length for one in report.overlaps}
-    assert found.keys() == expected.keys()
-    assert stretch < 1000 or found == expected
+    for stretch in (256, 301, 1 << 17):  # eight words are fewer tokens than half of them
+        monkeypatch.setattr(contamination, "CHUNK_TOKENS", stretch)
+        report = find_questions(store, [str(path)], n=6, workers=0)
+        found = {(one.document, one.question): one.length for one in report.overlaps}
+        assert found.keys() == expected.keys()
+        assert stretch < 1000 or found == expected
 
 
-@pytest.mark.parametrize(
-    "question",
-    [
-        "请问北京大学位于中国的哪一个城市，它是在哪一年由谁创办的？答案是一八九八年在北京创办",
-        "日本の首都はどこですか、そしてその人口は何人ですか",
-        "ประเทศไทยมีเมืองหลวงชื่ออะไรและมีประชากรกี่คน",
-        "ປະເທດລາວມີນະຄອນຫຼວງຊື່ຫຍັງ",
-        "ប្រទេសកម្ពុជាមានរាជធានីឈ្មោះអ្វី",
-        "ဖြန်မာနိုင်ငံ၏မြို့တော်သည်အဘယ်နည်းဟုမေးသည်",
-    ],
-    ids=["Chinese", "Japanese", "Thai", "Lao", "Khmer", "Myanmar"],
-)
-def test_a_question_of_a_script_without_spaces_is_found(
-    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl, question: str
+UNSPACED = [
+    "请问北京大学位于中国的哪一个城市，它是在哪一年由谁创办的？答案是一八九八年在北京创办",
+    "日本の首都はどこですか、そしてその人口は何人ですか",
+    "ประเทศไทยมีเมืองหลวงชื่ออะไรและมีประชากรกี่คน",
+    "ປະເທດລາວມີນະຄອນຫຼວງຊື່ຫຍັງ",
+    "ប្រទេសកម្ពុជាមានរាជធានីឈ្មោះអ្វី",
+    "ဖြန်မာနိုင်ငံ၏မြို့တော်သည်အဘယ်နည်းဟုမေးသည်",
+]
+
+
+def test_questions_of_scripts_without_spaces_are_found(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
 ) -> None:
-    words = plain_words(question)
-    assert len(words) > 13
-    store = build(tmp_path, ["nothing", f"前{question}后"], tokenizer_json, write_jsonl)
-    (only,) = find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", [question]))]).overlaps
-    assert (only.document, only.length) == (1, len(words))
-    assert only.text.replace(" ", "") == "".join(words)
+    store = build(tmp_path, [f"前{question}后" for question in UNSPACED], tokenizer_json, write_jsonl)
+    report = find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", UNSPACED))], workers=0)
+    found = sorted((one.document, one.question, one.length) for one in report.overlaps)
+    words = [plain_words(question) for question in UNSPACED]
+    assert found == [(number, number, len(one)) for number, one in enumerate(words)]
+    assert min(map(len, words)) > 13
+    texts = {one.document: one.text.replace(" ", "") for one in report.overlaps}
+    assert texts == {number: "".join(one) for number, one in enumerate(words)}
 
 
 def test_a_tokenizer_that_loses_case_and_accents_is_applied_to_questions_too(

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from tests.chat import talks
-from tests.chat.test_sft import PLAIN, make_tokenizer
+from tests.chat.talks import PLAIN
+from tests.chat.test_sft import make_tokenizer
 from tests.jobs.builds import digests, set_sizes
 from tests.laws.reference import Contents, write_corpus
 from tests.storage.fault_proxy import Schedule, fault_proxy

@@ -9,7 +9,6 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from tests.seeds.workspace import HUB, make_workspace
@@ -46,11 +45,9 @@ def workspace(
             volume += len(text)
     make_workspace(tmp_path, tokenizer_json, texts)
     monkeypatch.chdir(tmp_path)
-    few = [
-        msgspec.structs.replace(part, options={**part.options, "count": 20}) if part.options else part
-        for part in mixture.PARTS
-    ]
-    monkeypatch.setattr(mixture, "PARTS", few)  # and not 280,000
+    for part in mixture.PARTS:
+        if part.source.options:
+            monkeypatch.setitem(part.source.options, "count", 20)  # and not 280,000
     return tmp_path
 
 

@@ -24,8 +24,8 @@ from packline.vocabulary.training import train_bpe
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A tokenizer of code and a smaller one of prose."""
     root = tmp_path_factory.mktemp("two")
-    code = [text for _, text in python_sources(400_000)]
-    for name, texts, size in (("ours", code, 3000), ("base", [*PASSAGES.values()], 600)):
+    code = [text for _, text in python_sources(120_000)]
+    for name, texts, size in (("ours", code, 1500), ("base", [*PASSAGES.values()], 600)):
         (root / name).mkdir()
         (root / name / "tokenizer.json").write_text(train_bpe(texts, size), "utf-8")
     return root / "ours", root / "base"

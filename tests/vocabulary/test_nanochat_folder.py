@@ -29,7 +29,7 @@ from packline.vocabulary.trained_folder import PICKLE, SPECIALS, TENSOR, export_
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A vocabulary with nanochat's pattern and special tokens."""
     root = tmp_path_factory.mktemp("trained")
-    (root / "a.txt").write_text("\n".join(text for _, text in python_sources(200_000)), "utf-8")
+    (root / "a.txt").write_text("\n".join(text for _, text in python_sources(100_000)), "utf-8")
     recipe = Recipe(sources=(Source(inputs=(str(root / "a.txt"),)),), tokenizer="")
     special, place = SPECIALS["nanochat"]
     train_folder(recipe, 900, root / "tok", pattern="nanochat", special_tokens=special, place=place)
@@ -60,7 +60,7 @@ def edited(folder: Path, out: Path, change: Any) -> Path:
     return out
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.text() | st.text("def self\n\r\t 0123456789.,'é日", max_size=60))
 def test_ids_are_those_of_the_reference(encoding: tiktoken.Encoding, reference: Any, text: str) -> None:
     if not any(token in text for token in encoding.special_tokens_set):
@@ -165,7 +165,7 @@ def test_bos_is_required_and_tokens_of_chats_are_named(trained: Path, tmp_path: 
     assert report.missing_tokens == trained_folder.NANOCHAT[1:]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.text("abc", min_size=2, max_size=5), unique=True, max_size=12))
 def test_ranks_survive_the_way_to_a_tokenizer_and_back(words: list[str]) -> None:
     """Also those that no merges make, and those that ranks make in another way."""

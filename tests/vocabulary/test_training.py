@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tokenizers
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import HARD_TEXTS, python_sources
 from tests.formats.peers import run_peer
@@ -74,11 +74,12 @@ def assert_equal(ours: tokenizers.Tokenizer, reference: tokenizers.Tokenizer) ->
     assert one["vocab"] == other["vocab"]
 
 
-@pytest.mark.parametrize("special", [("<|endoftext|>",), (), ("<s>", "</s>", "<|pad|>")])
-def test_merges_and_ids_are_those_of_the_reference_trainer(special: tuple[str, ...]) -> None:
-    texts = [text for _, text in python_sources(600_000)] + [text for text in HARD_TEXTS if "<" not in text]
-    ours = tokenizers.Tokenizer.from_str(train_bpe(texts, 2000, special))
-    reference = trained_by_hf(texts, 2000, special)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_merges_and_ids_are_those_of_the_reference_trainer(pattern: Any) -> None:
+    special = {"gpt2": ("<s>", "</s>", "<|pad|>"), "gpt4": ()}.get(pattern, ("<|endoftext|>",))
+    texts = [text for _, text in python_sources(150_000)] + [text for text in HARD_TEXTS if "<" not in text]
+    ours = tokenizers.Tokenizer.from_str(train_bpe(texts, 900, special, pattern=pattern))
+    reference = trained_by_hf(texts, 900, special, pattern)
     assert_equal(ours, reference)
     for text in HARD_TEXTS:
         ids = ours.encode(text, add_special_tokens=False).ids
@@ -86,24 +87,16 @@ def test_merges_and_ids_are_those_of_the_reference_trainer(special: tuple[str, .
         assert ours.decode(ids, skip_special_tokens=False) == text
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_every_pattern_on_the_library_of_python(pattern: Any) -> None:
-    texts = [text for _, text in python_sources(400_000)] + list(HARD_TEXTS)
-    ours = tokenizers.Tokenizer.from_str(train_bpe(texts, 1500, pattern=pattern))
-    assert_equal(ours, trained_by_hf(texts, 1500, ("<|endoftext|>",), pattern))
-
-
 CORPORA = ["imdb_en", "code_mixed", "wikipedia_zh", "reviews_ko", "hindi", "latex_math", "unicode_stress"]
 
 
-@pytest.mark.parametrize("pattern", ["gpt2", "gpt4", "nanochat", "qwen2"])
-def test_every_pattern_on_corpora_of_many_scripts(shared: Path, pattern: Any) -> None:
+def test_merges_of_corpora_of_many_scripts_are_those_of_the_reference_trainer(shared: Path) -> None:
     # Of a vocabulary of this size most merges are of pairs that occur a few dozen times: nearly all are ties.
-    vocab_size = 12_000
-    texts = corpus(shared, CORPORA, 350_000)
-    ours = tokenizers.Tokenizer.from_str(train_bpe(texts, vocab_size, pattern=pattern))
+    vocab_size = 8_000
+    texts = corpus(shared, CORPORA, 150_000)
+    ours = tokenizers.Tokenizer.from_str(train_bpe(texts, vocab_size, pattern="gpt4"))
     assert ours.get_vocab_size() == vocab_size
-    reference = trained_by_hf(texts, vocab_size, ("<|endoftext|>",), pattern)
+    reference = trained_by_hf(texts, vocab_size, ("<|endoftext|>",), "gpt4")
     assert_equal(ours, reference)
     for text in texts[::50]:
         assert ours.encode(text[:2000]).ids == reference.encode(text[:2000]).ids
@@ -126,11 +119,6 @@ def test_no_pair_is_counted_across_two_texts() -> None:
     assert sorted(model["merges"]) == [["a", "b"], ["b", "a"]]
 
 
-def test_it_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    train_bpe(["some text " * 20], 270)
-    assert capfd.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize(
     ("texts", "vocab_size", "said"), [([], 300, "no text"), (["a"], 257, "vocab_size is 257")]
 )
@@ -143,17 +131,17 @@ def test_what_cannot_be_trained_is_refused(
 
 
 def test_batches_and_threads_change_nothing() -> None:
-    texts = [text for _, text in python_sources(300_000)]
+    texts = [text for _, text in python_sources(80_000)]
     pattern = pattern_of("gpt4")
     found = {
-        train_batches(batches_of(texts, size), 900, (), pattern=pattern, threads=threads).json
+        train_batches(batches_of(texts, size), 500, (), pattern=pattern, threads=threads).json
         for size, threads in [(1 << 20, 1), (5_000, 3), (70_000, 2)]
     }
     assert len(found) == 1
 
 
 def test_words_are_counted_as_a_dictionary_counts_them() -> None:
-    texts = [text for _, text in python_sources(200_000)]
+    texts = [text for _, text in python_sources(60_000)]
     found = count_words(batches_of(texts, 9_000), pattern_of("gpt2"), memory_bytes=1 << 30)
     expected: dict[bytes, int] = {}
     split = pre_tokenizers.Split(Regex(PATTERNS["gpt2"].expression), "isolated")
@@ -211,7 +199,7 @@ def test_memory_does_not_grow_with_the_corpus() -> None:
 @pytest.fixture(scope="module")
 def jsonl(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
-    texts = [text for _, text in python_sources(500_000)] + [*HARD_TEXTS, "漢字とかな 한국어 नमस्ते café"] * 3
+    texts = [text for _, text in python_sources(120_000)] + [*HARD_TEXTS, "漢字とかな 한국어 नमस्ते café"] * 3
     lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
     path.write_text("\n".join([*lines, '{"text": 5}', "{broken"]) + "\n", "utf-8")
     return path
@@ -225,24 +213,24 @@ def recipe(*inputs: Path, **more: Any) -> Recipe:
 def trained(jsonl: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainingReport]:
     out = tmp_path_factory.mktemp("trained") / "tok"
     special, place = SPECIALS["nanochat"]
-    report = train_folder(recipe(jsonl), 2000, out, pattern="nanochat", special_tokens=special, place=place)
+    report = train_folder(recipe(jsonl), 1000, out, pattern="nanochat", special_tokens=special, place=place)
     return out, report
 
 
 def test_the_nine_of_nanochat_have_the_last_ids_in_order(trained: tuple[Path, TrainingReport]) -> None:
     folder, report = trained
-    assert report.vocab_size == 2000
-    assert list(report.special_tokens.items()) == list(zip(NANOCHAT, range(1991, 2000), strict=True))
+    assert report.vocab_size == 1000
+    assert list(report.special_tokens.items()) == list(zip(NANOCHAT, range(991, 1000), strict=True))
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    assert tokenizer.encode("a<|output_end|>").ids[-1] == 1999
-    assert tokenizer.get_vocab_size() == 2000
+    assert tokenizer.encode("a<|output_end|>").ids[-1] == 999
+    assert tokenizer.get_vocab_size() == 1000
 
 
 def test_token_bytes_are_the_raw_bytes_of_every_token(trained: tuple[Path, TrainingReport]) -> None:
     folder, report = trained
     sizes = np.load(folder / "token_bytes.npy", allow_pickle=False)
     assert sizes.dtype == np.int32
-    assert sizes.shape == (2000,)
+    assert sizes.shape == (1000,)
     # A second way: the vocabulary's letters are bytes, one each.
     vocab = msgspec.json.decode((folder / "tokenizer.json").read_bytes())["model"]["vocab"]
     raw = {
@@ -250,18 +238,18 @@ def test_token_bytes_are_the_raw_bytes_of_every_token(trained: tuple[Path, Train
         for token, number in vocab.items()
         if token not in NANOCHAT
     }
-    assert {number: len(data) for number, data in raw.items()} == dict(enumerate(sizes[:1991].tolist()))
+    assert {number: len(data) for number, data in raw.items()} == dict(enumerate(sizes[:991].tolist()))
     alone = [number for number, data in raw.items() if len(data) == 1]
     assert len(alone) == 256
     not_utf8 = [number for number in alone if raw[number][0] >= 0x80]
     assert len(not_utf8) == 128
     assert sizes[not_utf8].tolist() == [1] * 128
-    assert sizes[1991:].tolist() == [0] * 9
-    ordinary = sizes[:1991]
+    assert sizes[991:].tolist() == [0] * 9
+    ordinary = sizes[:991]
     found = report.token_bytes
     assert (found.min, found.max) == (ordinary.min(), ordinary.max())
-    assert found.mean == pytest.approx(sum(ordinary.tolist()) / 1991)
-    assert found.std == pytest.approx((sum((x - found.mean) ** 2 for x in ordinary.tolist()) / 1991) ** 0.5)
+    assert found.mean == pytest.approx(sum(ordinary.tolist()) / 991)
+    assert found.std == pytest.approx((sum((x - found.mean) ** 2 for x in ordinary.tolist()) / 991) ** 0.5)
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     for text in HARD_TEXTS:
         assert int(sizes[tokenizer.encode(text).ids].sum()) == len(text.encode())
@@ -280,8 +268,8 @@ def test_transformers_loads_every_folder_and_gives_the_same_ids(
     folders = [trained[0]]
     for number, (pattern, special, place) in enumerate(kinds):
         folders.append(tmp_path / str(number))
-        settings: Any = {"pattern": pattern, "special_tokens": special, "place": place}
-        train_folder(recipe(jsonl), 700, folders[-1], **settings, max_chars=300_000)
+        given: Any = {"pattern": pattern, "special_tokens": special, "place": place}
+        train_folder(recipe(jsonl), 400, folders[-1], **given, max_chars=60_000)
     specials = "<|bos|>hi<|user_end|> <|endoftext|>\n<s>a</s> <|endoftext|"
     texts = [*(text[:3000] for text in HARD_TEXTS), python_sources(100_000)[0][1][:5000], specials]
     code = """
@@ -296,9 +284,9 @@ for folder in arguments[1:]:
                    "bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id, "size": len(tokenizer),
                    "special": dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids))})
 """
-    given = tmp_path / "texts.json"
-    given.write_text(json.dumps(texts), "utf-8")
-    answers = run_peer(code, given, *folders, modules=("transformers",))
+    path = tmp_path / "texts.json"
+    path.write_text(json.dumps(texts), "utf-8")
+    answers = run_peer(code, path, *folders, modules=("transformers",))
     for folder, answer in zip(folders, answers, strict=True):
         report = msgspec.json.decode((folder / "report.json").read_bytes(), type=TrainingReport)
         tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -317,7 +305,7 @@ for folder in arguments[1:]:
         assert set(expected[-1]) & set(control.values()) == {
             number for token, number in control.items() if token in specials
         }
-    assert answers[0]["bos"] == 1991
+    assert answers[0]["bos"] == 991
 
 
 def test_two_trainings_give_the_same_bytes(
@@ -326,7 +314,7 @@ def test_two_trainings_give_the_same_bytes(
     special, place = SPECIALS["nanochat"]
     train_folder(
         recipe(jsonl),
-        2000,
+        1000,
         tmp_path / "again",
         pattern="nanochat",
         special_tokens=special,
@@ -340,12 +328,13 @@ def test_two_trainings_give_the_same_bytes(
 def test_bad_records_are_counted_and_take_nothing_with_them(trained: tuple[Path, TrainingReport]) -> None:
     _, report = trained
     assert report.bad_records == {"not_a_string": 1, "malformed_json": 1}
-    texts = [text for _, text in python_sources(500_000)] + [*HARD_TEXTS, "漢字とかな 한국어 नमस्ते café"] * 3
+    texts = [text for _, text in python_sources(120_000)] + [*HARD_TEXTS, "漢字とかな 한국어 नमस्ते café"] * 3
     assert report.documents == len(texts)
     assert report.characters == sum(map(len, texts))
     assert report.text_bytes == sum(len(text.encode()) for text in texts)
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 400), st.integers(1, 60) | st.none())
 def test_limits_by_characters(most: int, each: int | None) -> None:
     texts = ["한" * 7, "a" * 100, "", "été" * 30, "b" * 50]
@@ -367,14 +356,6 @@ def test_limits_by_characters(most: int, each: int | None) -> None:
     assert reading.documents == len(expected)
     whole = list(filter(None, texts))[: len(expected)]
     assert reading.cut_documents == sum(len(text) > (each or len(text)) for text in whole)
-
-
-def test_filters_of_a_source_hold(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"text": "x" * size}) + "\n" for size in (1, 5, 9)))
-    reading = TrainingTexts(recipe(path, min_chars=2, max_chars=8))
-    assert [text for batch in reading.batches() for text in batch] == ["xxxxx"]
-    assert reading.left_out == 2
 
 
 def test_a_folder_in_use_is_refused_unless_forced(jsonl: Path, tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from packline.encoders.tiktoken import PATTERN_NAMES, PATTERNS, pattern_of
 from packline.errors import RecipeError
 from packline.vocabulary import word_counts
 
-KNOWN = [name for name, pattern in PATTERNS.items() if pattern.rules != "other"]
+KNOWN = ["gpt2", "gpt4", "nanochat", "qwen2"]
+"""A pattern of each rule and number of digits; llama3 is gpt4."""
 
 # Characters on which the rules turn: white space, apostrophes and what may follow, digits of several scripts.
 HARD_CHARACTERS = (
@@ -71,7 +72,7 @@ def test_stretches_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert by_rules(name, texts) == by_expression(name, texts)
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", ["gpt2", "gpt4"])
 def test_every_character_is_of_the_kind_that_the_expression_says(name: str) -> None:
     # Each between letters, digits and marks: a character that is taken for another kind changes a boundary.
     for start in range(0, 0x20000, 4096):
@@ -94,3 +95,4 @@ def test_an_unknown_pattern_names_the_known() -> None:
         pattern_of("gpt5")
     assert all(name in str(raised.value) for name in PATTERN_NAMES)
     assert set(PATTERN_NAMES) == set(PATTERNS)
+    assert PATTERNS["llama3"].expression == PATTERNS["gpt4"].expression

@@ -225,31 +225,34 @@ SMOLTALK, MMLU, GSM8K = (
 class MixturePart(msgspec.Struct, frozen=True):
     """One dataset of a mixture."""
 
-    name: str
-    files: tuple[str, ...]
-    """Globs below the folder; the first with any match is used."""
+    source: ConversationSource
+    """Its inputs are globs below the folder of the data; the first with any match is used."""
     hub: str | None = None
-    task: str = "conversations"
-    split: Split = "train"
-    repeat: int = 1
-    limit: int | None = None
-    options: dict[str, Any] = {}
+    """Files on the hub."""
+
+
+def _part(name: str, *files: str, hub: str | None = None, **settings: Any) -> MixturePart:
+    label = name.removesuffix("-val")
+    split: Split = "train" if label == name else "val"
+    return MixturePart(ConversationSource(inputs=files, name=name, label=label, split=split, **settings), hub)
 
 
 PARTS = (
-    MixturePart("smoltalk", ("smoltalk/train*", "smoltalk-train*"), f"{SMOLTALK}/train-*.parquet"),
-    MixturePart(
-        "mmlu", ("mmlu/auxiliary_train*", "mmlu/dev"), f"{MMLU}/auxiliary_train/train-*.parquet", "mmlu"
+    _part("smoltalk", "smoltalk/train*", "smoltalk-train*", hub=f"{SMOLTALK}/train-*.parquet"),
+    _part(
+        "mmlu",
+        "mmlu/auxiliary_train*",
+        "mmlu/dev",
+        hub=f"{MMLU}/auxiliary_train/train-*.parquet",
+        task="mmlu",
     ),
-    MixturePart("gsm8k", ("gsm8k/train*",), f"{GSM8K}/train-*.parquet", "gsm8k", repeat=2),
-    MixturePart("identity", ("identity_conversations.jsonl", "*/identity_conversations.jsonl"), repeat=2),
-    MixturePart("spelling", WORDS, task="spelling", options={"count": 200_000}),
-    MixturePart("spelling_bee", WORDS, task="spelling_bee", options={"count": 80_000}),
-    MixturePart(
-        "smoltalk-val", ("smoltalk/test*", "smoltalk-test*"), f"{SMOLTALK}/test-*.parquet", split="val"
-    ),
-    MixturePart("mmlu-val", ("mmlu/test*",), f"{MMLU}/all/test-*.parquet", "mmlu", "val", limit=5200),
-    MixturePart("gsm8k-val", ("gsm8k/test*",), f"{GSM8K}/test-*.parquet", "gsm8k", "val", limit=420),
+    _part("gsm8k", "gsm8k/train*", hub=f"{GSM8K}/train-*.parquet", task="gsm8k", repeat=2),
+    _part("identity", "identity_conversations.jsonl", "*/identity_conversations.jsonl", repeat=2),
+    _part("spelling", *WORDS, task="spelling", options={"count": 200_000}),
+    _part("spelling_bee", *WORDS, task="spelling_bee", options={"count": 80_000}),
+    _part("smoltalk-val", "smoltalk/test*", "smoltalk-test*", hub=f"{SMOLTALK}/test-*.parquet"),
+    _part("mmlu-val", "mmlu/test*", hub=f"{MMLU}/all/test-*.parquet", task="mmlu", limit=5200),
+    _part("gsm8k-val", "gsm8k/test*", hub=f"{GSM8K}/test-*.parquet", task="gsm8k", limit=420),
 )
 
 
@@ -274,31 +277,19 @@ def preset_sources(
     """
     if preset not in PRESETS:
         raise RecipeError(f"unknown preset {preset!r}: expected {', '.join(PRESETS)}")
-    names = [part.name for part in PARTS]
+    names = [part.source.name for part in PARTS]
     if unknown := [name for name in without if name not in names]:
         raise RecipeError(f"the preset has no part {unknown[0]!r}: expected one of {', '.join(names)}")
     sources, missing = [], []
     for part in PARTS:
-        if part.name in without or part.name.removesuffix("-val") in without:
+        if {part.source.name, part.source.label} & {*without}:
             continue
-        inputs = _find(part, Path(data), hub)
-        if inputs is None:
-            missing.append(part)
-            continue
-        sources.append(
-            ConversationSource(
-                inputs=(inputs,),
-                name=part.name,
-                label=part.name.removesuffix("-val"),
-                split=part.split,
-                task=part.task,
-                options=part.options,
-                repeat=part.repeat,
-                limit=part.limit,
-            )
-        )
+        if (found := _find(part, Path(data), hub)) is None:
+            missing.append(part.source)
+        else:
+            sources.append(msgspec.structs.replace(part.source, inputs=(found,)))
     if missing:
-        where = "; ".join(f"{part.name} as {' or '.join(part.files)}" for part in missing)
+        where = "; ".join(f"{part.name} as {' or '.join(part.inputs)}" for part in missing)
         raise InputError(
             f"{data} has no data for {', '.join(part.name for part in missing)}: expected {where}",
             hint="put them there, leave parts out (--without NAME), or allow the hub for some (--hub)",
@@ -307,7 +298,7 @@ def preset_sources(
 
 
 def _find(part: MixturePart, folder: Path, hub: bool) -> str | None:
-    for pattern in part.files:
+    for pattern in part.source.inputs:
         whole = str(folder / pattern)
         if found := glob.glob(whole):
             return found[0] if len(found) == 1 else whole

@@ -76,7 +76,7 @@ def read_mmlu(record: Any, options: dict[str, Any]) -> dict[str, Any]:
     if isinstance(record, dict) and isinstance(record.get("train"), dict):
         record = record["train"]
     try:
-        question = _read_mmlu(record, "the record")
+        question = lettered_mmlu(record, "the record")
     except InputError as error:
         raise RecordProblem("not_a_conversation", str(error)) from error
     if question is None:
@@ -256,11 +256,21 @@ class Lettered(msgspec.Struct, frozen=True):
     gold: int
     """Index of the right choice."""
 
+    def answered(self, delimiter: str = " ") -> str:
+        """The question with its right answer."""
+        return f"{self.question}{delimiter}{self.choices[self.gold]}"
 
-class _Mmlu(msgspec.Struct):
+
+class Mmlu(msgspec.Struct):
+    """A record of MMLU."""
+
     question: str
     choices: list[str]
     answer: int
+
+    def answered(self, delimiter: str = " ") -> str:
+        """The question with its right answer."""
+        return f"{self.question}{delimiter}{self.choices[self.answer]}"
 
 
 class _Choices(msgspec.Struct):
@@ -268,10 +278,16 @@ class _Choices(msgspec.Struct):
     label: list[str]
 
 
-class _Arc(msgspec.Struct):
+class Arc(msgspec.Struct):
+    """A record of ARC on the hub."""
+
     question: str
     choices: _Choices
     answerKey: str
+
+    def answered(self, delimiter: str = " ") -> str:
+        """The question with its right answer."""
+        return f"{self.question}{delimiter}{self.choices.text[self.choices.label.index(self.answerKey)]}"
 
 
 class _LabelledChoice(msgspec.Struct):
@@ -284,9 +300,16 @@ class _Stem(msgspec.Struct):
     choices: list[_LabelledChoice]
 
 
-class _OriginalArc(msgspec.Struct):
+class OriginalArc(msgspec.Struct):
+    """A record of ARC as it was first published."""
+
     question: _Stem
     answerKey: str
+
+    def answered(self, delimiter: str = " ") -> str:
+        """The question with its right answer."""
+        choices = {choice.label: choice.text for choice in self.question.choices}
+        return f"{self.question.stem}{delimiter}{choices.get(self.answerKey, '')}"
 
 
 def read_lettered(path: str, kind: Kind) -> list[Lettered]:
@@ -299,7 +322,7 @@ def read_lettered(path: str, kind: Kind) -> list[Lettered]:
     Raises:
         InputError: no files found, or a record of another layout, with its location.
     """
-    read: Callable[[Any, str], Lettered | None] = _read_mmlu if kind == "mmlu" else _read_arc
+    read: Callable[[Any, str], Lettered | None] = lettered_mmlu if kind == "mmlu" else _read_arc
     found = (read(record, where) for file in files_of(path) for where, record in records_of(file))
     questions = [question for question in found if question is not None]
     if not questions:
@@ -331,7 +354,12 @@ def render(question: Lettered) -> str:
     )
 
 
-def _read_mmlu(record: Any, where: str) -> Lettered | None:
+def lettered_mmlu(record: Any, where: str) -> Lettered | None:
+    """Question of a record, or of a row of CSV; None for a header.
+
+    Raises:
+        InputError: another layout.
+    """
     if isinstance(record, list):
         if len(record) == 6 and record[0] == "question" and record[5] == "answer":
             return None  # the header
@@ -342,7 +370,7 @@ def _read_mmlu(record: Any, where: str) -> Lettered | None:
             )
         answer = MMLU_LETTERS.index(record[5]) if record[5] in MMLU_LETTERS else int(record[5])
         return Lettered(record[0], MMLU_LETTERS, tuple(record[1:5]), answer)
-    mmlu = _convert(record, _Mmlu, where)
+    mmlu = _convert(record, Mmlu, where)
     if len(mmlu.choices) != len(MMLU_LETTERS) or not 0 <= mmlu.answer < len(MMLU_LETTERS):
         raise InputError(
             f"{where}: expected four choices and an answer from 0 to 3, "
@@ -353,12 +381,12 @@ def _read_mmlu(record: Any, where: str) -> Lettered | None:
 
 def _read_arc(record: Any, where: str) -> Lettered:
     if isinstance(record, dict) and isinstance(record.get("question"), dict):
-        original = _convert(record, _OriginalArc, where)
+        original = _convert(record, OriginalArc, where)
         question, key = original.question.stem, original.answerKey
         choices = tuple(choice.text for choice in original.question.choices)
         letters = tuple(choice.label for choice in original.question.choices)
     else:
-        arc = _convert(record, _Arc, where)
+        arc = _convert(record, Arc, where)
         question, key = arc.question, arc.answerKey
         choices, letters = tuple(arc.choices.text), tuple(arc.choices.label)
     if len(choices) != len(letters) or key not in letters:

@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from packline.encoders import LITTLE_TEXT, Engine, EngineName, EngineReport
-from packline.encoders.engines import TokenizersEngine, load_engine, load_engines
+from packline.encoders.engines import TokenizersEngine, load_engine, load_engines, put_back
 from packline.encoders.features import BY_LOADING, Encodable, unsupported
 from packline.encoders.parity import Reference, audit_document, audited, try_engines
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import EncoderMismatch, TokenizerError
-from packline.ragged import Ragged, concatenate, dtype_for
+from packline.ragged import Ragged, dtype_for
 from packline.recipe import Engine as RequestedEngine
 from packline.sources.batch import Texts
 
@@ -369,9 +369,7 @@ class Chooser:
             parts.append(self._encode(name, texts.take(places), scripts[places], sizes[places]))
             for index in places:
                 encoded_by[index] = name
-        back = np.empty(len(texts), np.int64)
-        back[np.concatenate([places for _, places in calls])] = np.arange(len(texts))
-        return concatenate(parts).take(back), encoded_by
+        return put_back(parts, [places for _, places in calls]), encoded_by
 
     def _plan_calls(self, scripts: np.ndarray, sizes: np.ndarray) -> list[tuple[EngineName, np.ndarray]]:
         """Places of the texts for each engine: scripts together if settled, alone while they are measured."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -138,9 +138,15 @@ class GuardedEngine:
         parts = [self._reference.encode(texts.take(others))]
         if len(ours):
             parts.append(self._engine.encode(texts.take(ours)))
-        places = np.empty(len(texts), np.int64)
-        places[np.concatenate([others, ours])] = np.arange(len(texts))
-        return concatenate(parts).take(places)
+        return put_back(parts, [others, ours])
+
+
+def put_back(parts: Sequence[Ragged], places: Sequence[np.ndarray]) -> Ragged:
+    """Documents of several parts in one order, by the place of each."""
+    order = np.concatenate(places)
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return concatenate(parts).take(back)
 
 
 ENGINES: dict[EngineName, Callable[[str], Engine]] = {

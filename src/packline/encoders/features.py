@@ -31,7 +31,7 @@ import msgspec
 from packline.encoders import EngineName
 from packline.encoders.special_tokens import added_token_features, json_to_encode
 from packline.encoders.tiktoken import LETTERS, PATTERNS, SPLIT_50K
-from packline.encoders.tokenizer import Tokenizer, parse_json
+from packline.encoders.tokenizer import Tokenizer, parse_json, steps_of
 from packline.recipe import Engine
 
 LETTERS_OF_TEXT = frozenset(
@@ -103,18 +103,7 @@ def tokenizer_features(json: str) -> tuple[str, ...]:
 
 def _chain(step: dict[str, Any] | None, inner: str) -> str:
     """Description of a normalizer or pre-tokenizer with all its steps."""
-    return " + ".join(_spelled(one) for one in _steps_of(step, inner)) or "none"
-
-
-def _steps_of(step: dict[str, Any] | None, inner: str) -> Iterator[dict[str, Any]]:
-    """Steps of a normalizer or pre-tokenizer: itself, or those of a sequence under the name `inner`."""
-    if step is None:
-        return
-    if step.get("type") == "Sequence":
-        for one in step.get(inner) or []:
-            yield from _steps_of(one, inner)
-    else:
-        yield step
+    return " + ".join(map(_spelled, steps_of(step, inner))) or "none"
 
 
 def _spelled(step: dict[str, Any]) -> str:

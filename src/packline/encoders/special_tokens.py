@@ -28,7 +28,14 @@ import msgspec
 import numpy as np
 
 from packline.encoders.tiktoken import LETTERS, UNUSED
-from packline.encoders.tokenizer import Tokenizer, make_json, merge_pairs, parse_json
+from packline.encoders.tokenizer import (
+    Tokenizer,
+    make_json,
+    merge_pairs,
+    parse_json,
+    unknown_token,
+    vocab_of,
+)
 from packline.errors import TokenizerError
 from packline.sources.batch import Texts
 
@@ -174,9 +181,8 @@ def _rename_special(name: str, json: str) -> str:
     if not renamed:
         return _quick_to_load(whole)
     model, added = whole["model"], whole["added_tokens"]
-    if model.get("type") == "Unigram" and model.get("unk_id") is not None:
+    if model.get("type") == "Unigram" and (unknown := unknown_token(model)) is not None:
         # A Unigram model encodes any unknown text as <unk>, including this string; that remains.
-        unknown = model["vocab"][model["unk_id"]][0]
         renamed.pop(unknown, None)
         added = [token for token in added if token["content"] != unknown]
     _refuse_words(name, whole, renamed)
@@ -228,9 +234,7 @@ def control_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     """
     control = dict(tokenizer.special_tokens)
     model = parse_json(tokenizer.json)["model"]
-    unknown = model.get("unk_token")
-    if model.get("type") == "Unigram" and model.get("unk_id") is not None:
-        unknown = model["vocab"][model["unk_id"]][0]
+    unknown = unknown_token(model)
     if unknown is not None and not _knows_all_bytes(model):
         control.pop(unknown, None)
     return tuple(sorted(set(control.values())))
@@ -287,14 +291,11 @@ def resolve_boundary(tokenizer: Tokenizer, eod: str | int | None, bos: str | int
 def _tokens(tokenizer: Tokenizer) -> dict[str, int]:
     """Strings and ids of all tokens; an added token overrides a vocabulary entry with the same string."""
     contents = parse_json(tokenizer.json)
-    vocab = contents["model"]["vocab"]
-    if isinstance(vocab, list):  # Unigram: (piece, score) pairs
-        vocab = {piece: number for number, (piece, _) in enumerate(vocab)}
+    vocab = vocab_of(contents)
     if tokenizer.kind == "tiktoken":
         vocab = {token: number for token, number in vocab.items() if not token.startswith(UNUSED)}
     added = {token["content"]: token["id"] for token in contents.get("added_tokens") or []}
-    tokens: dict[str, int] = vocab | added
-    return tokens
+    return vocab | added
 
 
 def _find(tokenizer: Tokenizer, tokens: dict[str, int], wanted: str | int, role: str) -> str:

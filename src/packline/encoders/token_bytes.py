@@ -29,16 +29,17 @@ Cost: every token is merged once, a second for 100,000 tokens.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from packline.encoders.tiktoken import LETTERS, SPLIT_50K, UNUSED, last_pair
-from packline.encoders.tokenizer import Tokenizer, merge_pairs, parse_json
+from packline.encoders.tokenizer import Tokenizer, merge_pairs, parse_json, steps_of, vocab_of
 from packline.errors import TokenizerError
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -67,59 +68,13 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
     [b'a', b' b', b'']
     """
     found, steps = _pieces(tokenizer)
-    return [_decode(one, steps) if isinstance(one, str) else one for one in found]
-
-
-class TokenBytes(Sequence[bytes]):
-    """Bytes of every token, by id, like `token_bytes`; each is derived when it is first used.
-
-    Cost: 0.1 s for 150,000 tokens, a third of `token_bytes`, where only a few of them are shown.
-
-    >>> import msgspec
-    >>> text = msgspec.json.encode({"model": {"vocab": {"on": 0, "off": 1}}}).decode()
-    >>> data = TokenBytes(
-    ...     Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=2, special_tokens={})
-    ... )
-    >>> data[1], data[:], len(data)
-    (b' off', [b' on', b' off'], 2)
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._found, self._steps = _pieces(tokenizer)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[bytes]: ...
-    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
-        if isinstance(index, slice):
-            return [self[one] for one in range(len(self))[index]]
-        found = self._found[index]
-        if isinstance(found, str):
-            found = self._found[index] = _decode(found, self._steps)
-        return found
-
-    def filled(self) -> np.ndarray:
-        """True for each token with bytes, bool `[V]`, of which only a few have to be derived.
-
-        >>> import msgspec
-        >>> text = msgspec.json.encode({"model": {"vocab": {"on": 0}}}).decode()
-        >>> tokenizer = Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=2, special_tokens={})
-        >>> TokenBytes(tokenizer).filled().tolist()
-        [True, False]
-        """
-        # Other steps leave something of every string.
-        removes = any(
-            step["type"] == "WordPiece" or (step["type"] == "Replace" and not step.get("content"))
-            for step in self._steps
-        )
-        filled = np.fromiter(map(bool, self._found), bool, len(self))
-        unsure = np.arange(len(self)) if removes else np.flatnonzero(~filled)
-        filled[unsure] = [bool(self[one]) for one in unsure.tolist()]
-        return filled
+    names = [one for one in found if isinstance(one, str)]
+    if [step["type"] for step in steps] == ["ByteLevel"] and LETTERS.keys() >= set("".join(names)):
+        data, ends = _of_letters("".join(names)), itertools.accumulate(map(len, names), initial=0)
+        decoded = iter([data[start:end] for start, end in itertools.pairwise(ends)])
+    else:
+        decoded = (_decode(name, steps) for name in names)
+    return [next(decoded) if isinstance(one, str) else one for one in found]
 
 
 def keeps_text(tokenizer: Tokenizer) -> bool:
@@ -140,7 +95,7 @@ def keeps_text(tokenizer: Tokenizer) -> bool:
         step["type"] in NORMAL_FORMS
         or step["type"] == "Prepend"
         or (step["type"] == "Replace" and step.get("pattern") == {"String": " "})
-        for step in _normalizers(whole.get("normalizer"))
+        for step in steps_of(whole.get("normalizer"), "normalizers")
     )
 
 
@@ -240,10 +195,8 @@ class TextBytes:
 def _pieces(tokenizer: Tokenizer) -> tuple[list[str | bytes], list[dict[str, Any]]]:
     """Strings to decode, or bytes where they are known, by id; and the steps of the decoder."""
     whole = parse_json(tokenizer.json)
-    vocab = whole["model"]["vocab"]
-    pieces = enumerate(piece for piece, _ in vocab) if isinstance(vocab, list) else _by_id(vocab)
     found: list[str | bytes] = [b""] * tokenizer.vocab_size
-    for number, piece in pieces:
+    for piece, number in vocab_of(whole).items():
         if not (tokenizer.kind == "tiktoken" and piece.startswith(UNUSED)):
             found[number] = piece
     for token in whole.get("added_tokens") or []:
@@ -251,26 +204,9 @@ def _pieces(tokenizer: Tokenizer) -> tuple[list[str | bytes], list[dict[str, Any
     return found, _steps(whole.get("decoder"))
 
 
-def _by_id(vocab: dict[str, int]) -> list[tuple[int, str]]:
-    return [(number, piece) for piece, number in vocab.items()]
-
-
 def _steps(decoder: Any) -> list[dict[str, Any]]:
-    """Flat list of the steps of a decoder."""
-    if decoder is None:
-        return [{"type": SPACED}]
-    if decoder.get("type") == "Sequence":
-        return [step for one in decoder["decoders"] for step in _steps(one)]
-    return [decoder]
-
-
-def _normalizers(normalizer: Any) -> list[dict[str, Any]]:
-    """Flat list of the steps of a normalizer."""
-    if normalizer is None:
-        return []
-    if normalizer.get("type") == "Sequence":
-        return [step for one in normalizer["normalizers"] for step in _normalizers(one)]
-    return [normalizer]
+    """Steps of a decoder."""
+    return [{"type": SPACED}] if decoder is None else steps_of(decoder, "decoders")
 
 
 def _decode(piece: str, steps: list[dict[str, Any]]) -> bytes:
@@ -279,7 +215,7 @@ def _decode(piece: str, steps: list[dict[str, Any]]) -> bytes:
         kind = step["type"]
         if kind == "ByteLevel":
             if LETTERS_ONLY.fullmatch(piece):
-                return piece.translate(BYTE_OF_LETTER).encode("latin-1")
+                return _of_letters(piece)
         elif kind == "Metaspace":
             piece = piece.replace(step.get("replacement", "▁"), " ")
         elif kind == "Replace" and "String" in step.get("pattern", {}):
@@ -294,6 +230,10 @@ def _decode(piece: str, steps: list[dict[str, Any]]) -> bytes:
         elif kind == SPACED:
             piece = f" {piece}"
     return piece.encode("utf-8", "surrogatepass")
+
+
+def _of_letters(letters: str) -> bytes:
+    return letters.translate(BYTE_OF_LETTER).encode("latin-1")
 
 
 class TokenText:
@@ -399,7 +339,7 @@ def ranks_of(tokenizer: Tokenizer) -> Ranks:
     }
     if odd := next((piece for piece in spelled if not LETTERS_ONLY.fullmatch(piece)), None):
         raise _refused(tokenizer, f"the token {odd!r} is not spelled in bytes")
-    ranks = {piece.translate(BYTE_OF_LETTER).encode("latin-1"): number for piece, number in spelled.items()}
+    ranks = {_of_letters(piece): number for piece, number in spelled.items()}
     if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
         raise _refused(tokenizer, f"{len(missing)} single bytes are no tokens, the first is {missing[0]}")
     _check_merges(tokenizer, whole["model"], spelled)

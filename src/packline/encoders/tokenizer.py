@@ -138,6 +138,31 @@ def _fingerprint(text: str) -> str:
     return hash_value({"model": model} | {part: whole.get(part) for part in parts})
 
 
+def vocab_of(contents: dict[str, Any]) -> dict[str, int]:
+    """Ids of the tokens of the model of a tokenizer.json, by their strings."""
+    vocab = contents["model"]["vocab"]
+    return vocab if isinstance(vocab, dict) else {piece: number for number, (piece, _) in enumerate(vocab)}
+
+
+def unknown_token(model: dict[str, Any]) -> str | None:
+    """String of the token for text that the vocabulary of a model does not know, if there is one."""
+    if model.get("unk_id") is not None:  # Unigram
+        return str(model["vocab"][model["unk_id"]][0])
+    token: str | None = model.get("unk_token")
+    return token
+
+
+def steps_of(part: dict[str, Any] | None, inner: str) -> list[dict[str, Any]]:
+    """Steps of a normalizer, pre-tokenizer or decoder: itself, or those of a sequence under the name `inner`.
+
+    >>> steps_of({"type": "Sequence", "normalizers": [{"type": "NFC"}]}, "normalizers")
+    [{'type': 'NFC'}]
+    """
+    if part is None or part.get("type") != "Sequence":
+        return [] if part is None else [part]
+    return [step for one in part.get(inner) or [] for step in steps_of(one, inner)]
+
+
 def merge_pairs(merges: list[Any]) -> list[list[str]]:
     """Merges as pairs of tokens: files have `"a b"` or, newer ones, `["a", "b"]`."""
     return [pair.split(" ") if isinstance(pair, str) else pair for pair in merges]

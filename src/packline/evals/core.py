@@ -67,6 +67,10 @@ class MultipleChoice(msgspec.Struct, frozen=True):
     choices: list[Words]
     gold: int
 
+    def answered(self, delimiter: str = " ") -> str:
+        """The question with its right answer: the text of a shot, and of the contamination check."""
+        return f"{self.query}{delimiter}{self.choices[self.gold]}"
+
 
 class Schema(msgspec.Struct, frozen=True):
     """A question about the context that fits a continuation."""
@@ -75,12 +79,24 @@ class Schema(msgspec.Struct, frozen=True):
     continuation: Words
     gold: int
 
+    def answered(self, delimiter: str = " ") -> str:
+        """The same.
+
+        >>> Schema(["He", "She"], "left.", 1).answered()
+        'She left.'
+        """
+        return f"{self.context_options[self.gold]}{delimiter}{self.continuation}"
+
 
 class Continuation(msgspec.Struct, frozen=True):
     """A question about the exact continuation."""
 
     context: Words
     continuation: Words
+
+    def answered(self, delimiter: str = " ") -> str:
+        """The same."""
+        return f"{str(self.context).strip()}{delimiter}{self.continuation}"
 
 
 Question: TypeAlias = MultipleChoice | Schema | Continuation
@@ -308,7 +324,7 @@ def prompts_of(question: Question, shots: Sequence[Question], delimiter: str) ->
     >>> prompts_of(Continuation("One, two, ", "three"), [], " ")
     ['One, two,', 'One, two, three']
     """
-    before = "".join(f"{answered(shot, delimiter)}\n\n" for shot in shots)
+    before = "".join(f"{shot.answered(delimiter)}\n\n" for shot in shots)
     if isinstance(question, MultipleChoice):
         return [f"{before}{question.query}{delimiter}{choice}" for choice in question.choices]
     if isinstance(question, Schema):
@@ -316,19 +332,6 @@ def prompts_of(question: Question, shots: Sequence[Question], delimiter: str) ->
         return [f"{before}{context}{after}" for context in question.context_options]
     without = f"{before}{str(question.context).strip()}{delimiter}"
     return [without.strip(), f"{without}{question.continuation}"]
-
-
-def answered(question: Question, delimiter: str) -> str:
-    """A question with its right answer: the text of a shot, and of the contamination check.
-
-    >>> answered(Schema(["He", "She"], "left.", 1), " ")
-    'She left.'
-    """
-    if isinstance(question, MultipleChoice):
-        return f"{question.query}{delimiter}{question.choices[question.gold]}"
-    if isinstance(question, Schema):
-        return f"{question.context_options[question.gold]}{delimiter}{question.continuation}"
-    return f"{str(question.context).strip()}{delimiter}{question.continuation}"
 
 
 def shuffle(questions: Sequence[T]) -> list[T]:
@@ -362,11 +365,17 @@ def draw_shots(number: int, questions: int, shots: int) -> list[int]:
 LABEL = "hellaswag"
 
 
-class _Published(msgspec.Struct):
+class HellaSwag(msgspec.Struct):
+    """A question as it is published."""
+
     ctx: str
     endings: list[str]
     label: int | str
     """A number in the original, its digit on the hub."""
+
+    def answered(self, delimiter: str = " ") -> str:
+        """The question with its right ending."""
+        return f"{self.ctx}{delimiter}{self.endings[int(self.label)]}"
 
 
 def read_hellaswag(path: str) -> list[MultipleChoice]:
@@ -387,7 +396,7 @@ def read_hellaswag(path: str) -> list[MultipleChoice]:
 def _question(record: Any, where: str) -> MultipleChoice:
     try:
         if isinstance(record, dict) and "endings" in record:
-            one = msgspec.convert(record, _Published)
+            one = msgspec.convert(record, HellaSwag)
             gold = int(one.label) if str(one.label).isdecimal() else -1
             question = MultipleChoice(one.ctx, list(one.endings), gold)
         else:

@@ -19,17 +19,13 @@ from typing import Any
 
 import msgspec
 
-from packline.chat.tasks import MMLU_LETTERS, Lettered, _Arc, _Mmlu, _OriginalArc
+from packline.chat.tasks import Arc, Mmlu, OriginalArc, lettered_mmlu
 from packline.errors import InputError
 from packline.evals.core import (
     BUNDLE,
     DATA,
     KINDS,
-    Continuation,
-    MultipleChoice,
-    Schema,
-    _Published,
-    answered,
+    HellaSwag,
     read_bundle,
     read_questions,
 )
@@ -38,6 +34,8 @@ from packline.sources.listing import expand
 from packline.sources.records import files_of, lines_of, records_of
 from packline.storage.places import is_remote
 
+LAYOUTS: tuple[Any, ...] = (*KINDS.values(), HellaSwag, Mmlu, Arc, OriginalArc)
+"""Layouts of records whose right answer is known."""
 HEADER = ("question", "answer")
 """First and last field of a CSV header."""
 
@@ -67,9 +65,7 @@ def read_evaluations(path: str) -> Iterator[EvaluationText]:
                 continue
             seen.add(entry.dataset_uri)
             questions = read_questions(Path(path) / DATA / entry.dataset_uri, entry.icl_task_type)
-            for number, question in enumerate(questions):
-                text = answered(question, entry.continuation_delimiter)
-                yield EvaluationText(entry.label, number, text)
+            yield from texts_of(entry.label, questions, entry.continuation_delimiter)
         return
     if not is_remote(path) and (Path(path) / QUESTIONS).is_file() and (Path(path) / CONFIG).is_file():
         yield from _read_recorded(str(Path(path) / QUESTIONS))
@@ -112,10 +108,11 @@ def _name_of(path: PurePosixPath) -> str:
 def texts_of(label: str, questions: Sequence[Any], delimiter: str = " ") -> list[EvaluationText]:
     """Texts of questions already read, in the form of `read_evaluations`.
 
+    >>> from packline.evals.core import MultipleChoice
     >>> texts_of("sky", [MultipleChoice("Sky?", ["red", "blue"], 1)])
     [EvaluationText(set='sky', number=0, text='Sky? blue')]
     """
-    answers = (_answered(question, delimiter) for question in questions)
+    answers = (question.answered(delimiter) for question in questions)
     return [EvaluationText(label, number, text) for number, text in enumerate(answers)]
 
 
@@ -146,32 +143,17 @@ def record_text(record: Any) -> str:
     'Sky? is blue'
     """
     if isinstance(record, list):
-        if len(record) == 6 and (record[5] in MMLU_LETTERS or record[5] in ("0", "1", "2", "3")):
-            place = MMLU_LETTERS.index(record[5]) if record[5] in MMLU_LETTERS else int(record[5])
-            return f"{record[0]} {record[1 + place]}"
-        return " ".join(record)
-    for kind in (*KINDS.values(), _Published, _Mmlu, _Arc, _OriginalArc):
         try:
-            return _answered(msgspec.convert(record, kind))
+            question = lettered_mmlu(record, "")
+        except InputError:
+            question = None
+        return question.answered() if question else " ".join(record)
+    for kind in LAYOUTS:
+        try:
+            return msgspec.convert(record, kind).answered()
         except (msgspec.ValidationError, IndexError, ValueError):
             continue
     return " ".join(_strings(record))
-
-
-def _answered(question: Any, delimiter: str = " ") -> str:
-    if isinstance(question, MultipleChoice | Schema | Continuation):
-        return answered(question, delimiter)
-    if isinstance(question, Lettered):
-        return f"{question.question} {question.choices[question.gold]}"
-    if isinstance(question, _Published):
-        return f"{question.ctx} {question.endings[int(question.label)]}"
-    if isinstance(question, _Mmlu):
-        return f"{question.question} {question.choices[question.answer]}"
-    if isinstance(question, _Arc):
-        place = question.choices.label.index(question.answerKey)
-        return f"{question.question} {question.choices.text[place]}"
-    choices = {choice.label: choice.text for choice in question.question.choices}
-    return f"{question.question.stem} {choices.get(question.answerKey, '')}"
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -30,7 +30,7 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from packline.encoders.token_bytes import TokenBytes
+from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import TokenizerError
 from packline.packing.batch import RowSource
@@ -63,7 +63,7 @@ class Vocabulary:
     """Tokens of a tokenizer."""
 
     name: str
-    data: TokenBytes | Sequence[bytes]
+    data: Sequence[bytes]
     """Bytes of each token by id; empty for special tokens and for ids without a token."""
     special: dict[int, str]
     """Names of special tokens by id, including those that begin and end documents."""
@@ -89,7 +89,7 @@ class Vocabulary:
         ('tiny', [b' a', b''], {1: '</s>'}, None)
         """
         special = {number: name for name, number in tokenizer.special_tokens.items()}
-        return cls(tokenizer.name, TokenBytes(tokenizer), special, eod_id)
+        return cls(tokenizer.name, token_bytes(tokenizer), special, eod_id)
 
     @classmethod
     def of_store(cls, store: StoreReader) -> Vocabulary:
@@ -105,9 +105,7 @@ class Vocabulary:
 
     def filled(self) -> np.ndarray:
         """True for each token with bytes, bool `[V]`."""
-        return (
-            self.data.filled() if isinstance(self.data, TokenBytes) else np.array(list(map(bool, self.data)))
-        )
+        return np.array(list(map(bool, self.data)))
 
     def text(self, number: int) -> str:
         """Text of a token, or its name if it is special.

@@ -22,7 +22,7 @@ from packline.encoders import ENGINE_NAMES
 from packline.encoders.engines import load_engines
 from packline.encoders.features import Encodable
 from packline.encoders.parity import ODD_PROBES, PROBES, Reference, try_engines
-from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer, vocab_of
 from packline.errors import InputError, TokenizerError
 from packline.vocabulary.evaluating import plain_reference, unknown_ids
 from packline.vocabulary.texts import LANGUAGES, PASSAGES
@@ -134,9 +134,7 @@ def _read_config(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _ids(tokenizer: Tokenizer) -> dict[str, int]:
     whole = msgspec.json.decode(tokenizer.json)
-    vocab = whole["model"]["vocab"]
-    ids = dict(vocab) if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
-    return ids | {token["content"]: token["id"] for token in whole.get("added_tokens") or []}
+    return vocab_of(whole) | {token["content"]: token["id"] for token in whole.get("added_tokens") or []}
 
 
 def _id_findings(tokenizer: Tokenizer, ids: dict[str, int]) -> list[Finding]:

@@ -24,7 +24,7 @@ import numpy as np
 
 from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special_tokens import without_special_tokens
-from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer, parse_json, unknown_token, vocab_of
 from packline.errors import TokenizerError
 from packline.vocabulary.texts import LANGUAGES, PASSAGES
 
@@ -188,12 +188,9 @@ def unknown_ids(tokenizer: Tokenizer) -> set[int]:
     >>> unknown_ids(tiny)
     {1}
     """
-    model = msgspec.json.decode(tokenizer.json)["model"]
-    if model.get("unk_id") is not None:  # Unigram
-        return {model["unk_id"]}
-    token = model.get("unk_token")
-    vocab = model["vocab"] if isinstance(model["vocab"], dict) else {}
-    ids = vocab | tokenizer.special_tokens
+    contents = parse_json(tokenizer.json)
+    ids = vocab_of(contents) | tokenizer.special_tokens
+    token = unknown_token(contents["model"])
     return {ids[token]} if token in ids else set()
 
 
