@@ -40,9 +40,12 @@ def commands_of(console: str) -> list[tuple[str, list[str]]]:
 
 
 def plain(line: str) -> str:
-    """A line without what depends on the machine."""
-    if "│" in line:
-        return "│"
+    """A line without what depends on the machine, and on the documents in a row."""
+    kinds = {"text": "[│…]", "span": r": document \d", "place": r"^\s+\S+/\S+ at \d"}
+    for kind, pattern in kinds.items():
+        if re.search(pattern, line):
+            return kind
+    line = re.sub(r"\bspans\b", "span", line)
     line = re.sub(r"[\w/]+\.py\b(:\w+)?(#L\d+)?", "X", line)
     line = re.sub(r"\d[\d,.]*|[━·]+", "0", line)
     line = re.sub(r"\b0 [kMG]?(B)?(?![\w])", r"0 \1", line)
@@ -112,9 +115,10 @@ def test_shown_output_is_compared_but_for_what_depends_on_the_machine() -> None:
         ("packline    -V  # which?", ["0.1"]),
         ("make demo", []),
     ]
-    line = "  1,024 tokens, 3.5 kB  ━━━━  web/part.jsonl at 3, id ftplib.py:Some"
-    assert plain(line) == plain("12 tokens, 1.0 MB ·  web/part.jsonl at 0, id a/b.py")
+    line = "  1,024 tokens, 3.5 kB  ━━━━  of ftplib.py:Some in 1 span"
+    assert plain(line) == plain("12 tokens, 1.0 MB ·  of a/b.py in 3 spans")
     assert plain(line) != plain(line.replace("tokens", "documents"))
+    assert plain("  web/part.jsonl at 3, id a.py") == plain("  code/0.jsonl at 1,007") == "place"
     assert plain(" 12  Some│ text") == plain("            of│ another│ document")
     printed = "first 1\nsecond\n\nthird\n"
     assert missing(["first 20", "...", "third"], printed) == missing(["second", "third"], printed) == []
