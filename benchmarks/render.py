@@ -51,7 +51,7 @@ def render(results: Results) -> str:
         ("Packing and selecting", packing_tables(results)),
         ("Reading", reading_tables(results)),
         ("Exporting", [exporting_table(results)] if results.exporting else []),
-        ("Reusing, merging, many units", changing_tables(results)),
+        ("Reusing and merging", changing_tables(results)),
         ("Tokenizers and conversations", training_tables(results)),
     ):
         parts += [f"## {title}", *tables] if tables else []
@@ -93,10 +93,10 @@ def reading_tables(results: Results) -> list[str]:
 
 
 def changing_tables(results: Results) -> list[str]:
-    """Seconds of builds with reuse, of merge and diff, and of units without work."""
+    """Seconds of builds with reuse, and of merge and diff."""
     parts = [reusing_table(results)] if results.reusing else []
     parts += [merging_table(results)] if results.merging else []
-    return [*parts, units_table(results)] if results.units else parts
+    return parts
 
 
 def training_tables(results: Results) -> list[str]:
@@ -127,24 +127,19 @@ def headline(results: Results) -> str:
 
 
 def rate_rows(results: Results, corpus: str, tokenizer: str) -> list[list[str]]:
-    """One row per contender: the ceiling first, packline's steady rate and whole command, then peers."""
+    """One row per contender: the ceiling first, then packline and peers, steady and as a whole command."""
     ceiling = best_of(results, corpus, tokenizer, "ceiling", job)
     if not ceiling:
         return []
     top = spread_of(map(job, ceiling)).median
-    rows = [_row(f"ceiling: {ceiling[0].contender}, in memory, nothing written", ceiling, job, top)]
+    rows = [_row(f"ceiling: {ceiling[0].contender}, in memory", ceiling, job, top, timed=False)]
     for name in _names(results.runs, corpus, tokenizer, "packline"):
-        runs = runs_of(results, corpus, tokenizer, name)
-        fixed = spread_of(run.fixed_seconds for run in runs).median
-        rows.append(_row(f"**{name}**, steady rate", runs, steady, top))
-        rows.append(_row(f"{name}, whole command (fixed cost {fixed:.1f} s)", runs, whole, top))
+        rows.append(_row(f"**{name}**", runs_of(results, corpus, tokenizer, name), steady, top))
     peer_corpora = ("english", "slice") if corpus == "english" else (corpus,)
     for place in peer_corpora:
         for name in _names(results.runs, place, tokenizer, "peer"):
             runs = runs_of(results, place, tokenizer, name)
-            rows.append(_row(f"{name}, without imports", runs, job, top))
-            if place == "english":
-                rows.append(_row(f"{name}, whole command", runs, whole, top))
+            rows.append(_row(name, runs, job, top, timed=place == "english"))
     return rows
 
 
@@ -153,11 +148,14 @@ def _names(runs: Iterable[Run], corpus: str, tokenizer: str, kind: str) -> list[
     return list(dict.fromkeys(r.contender for r in runs if (r.corpus, r.tokenizer, r.kind) == wanted))
 
 
-def _row(name: str, runs: list[Run], rate: Callable[[Run], float], top: float) -> list[str]:
+def _row(
+    name: str, runs: list[Run], rate: Callable[[Run], float], top: float, timed: bool = True
+) -> list[str]:
     spread = spread_of(map(rate, runs))
     return [
         name,
         show_rate(spread),
+        show_rate(spread_of(map(whole, runs))) if timed else "",
         f"{spread.median / top:.2f}" if spread.median > top / 100 else "below 0.01",
     ]
 
@@ -174,18 +172,18 @@ def show_rate(spread: Spread) -> str:
 
 def table(title: str, last: str, rows: list[list[str]]) -> str:
     """A Markdown table of rates."""
-    lines = [f"| {title} | MB/s | {last} |", "|---|---:|---:|"]
+    lines = [f"| {title} | MB/s, without start-up | whole command | {last} |", "|---|---:|---:|---:|"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def memory_table(results: Results) -> str:
     """Peak memory by size of the input."""
     lines = [
-        "| JSONL file | largest worker, resident | largest worker, private | main process |",
-        "|---:|---:|---:|---:|",
+        "| JSONL file | largest worker, resident | main process |",
+        "|---:|---:|---:|",
     ]
     for run in results.memory:
-        sizes = (run.worker_resident_bytes, run.worker_private_bytes, run.main_resident_bytes)
+        sizes = (run.worker_resident_bytes, run.main_resident_bytes)
         cells = [show_size(run.input_bytes), *(f"{size / 2**20:.0f} MiB" for size in sizes)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -221,8 +219,8 @@ def selecting_table(results: Results) -> str:
         "exclude": "`exclude`, a list of a hundredth",
     }
     lines = [
-        "| selecting from a synthetic store | documents | selected | seconds | of CPU | memory | on disk |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| selecting from a synthetic store | documents | selected | seconds | memory | on disk |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     for case in dict.fromkeys(run.case for run in results.selecting):
         runs = [run for run in results.selecting if run.case == case]
@@ -231,7 +229,6 @@ def selecting_table(results: Results) -> str:
             f"{runs[0].documents:,}",
             f"{runs[0].selected:,}",
             show_rate(spread_of(run.seconds for run in runs)),
-            show_rate(spread_of(run.cpu_seconds for run in runs)),
             f"{max(run.resident_bytes for run in runs) / 1e9:.2f} GB",
             f"{max(run.plan_bytes for run in runs) / 1e6:.0f} MB" if runs[0].plan_bytes else "",
         ]
@@ -242,14 +239,16 @@ def selecting_table(results: Results) -> str:
 def loading_table(results: Results) -> str:
     """Rates of batches of bare NumPy, packline and peers, with the arrays that each returns."""
     lines = [
-        "| batches of 32 x 4,096 tokens from the page cache | arrays | million tokens/s |",
+        "| batches of 32 x 4,096 tokens from the page cache | arrays* | million tokens/s |",
         "|---|---|---:|",
     ]
     for name in dict.fromkeys(run.contender for run in results.loading):
         runs = [run for run in results.loading if run.contender == name]
         shown = f"**{name}**" if runs[0].kind == "packline" else name
-        lines.append(f"| {shown} | {runs[0].gives} | {show_rate(spread_of(run.rate for run in runs))} |")
-    return "\n".join(lines)
+        arrays = runs[0].gives.count(",") + 1
+        lines.append(f"| {shown} | {arrays} | {show_rate(spread_of(run.rate for run in runs))} |")
+    note = "\\* 2: tokens and targets; 4: also positions and segments (of Megatron the loss mask)."
+    return "\n".join([*lines, "", note])
 
 
 def show_seconds(seconds: Spread) -> str:
@@ -274,15 +273,16 @@ def cold_table(results: Results) -> str:
 
 
 def exporting_table(results: Results) -> str:
-    """Rates of exports by format, and of copies of the same files."""
+    """Rates of exports by format, of the largest store that was exported to it."""
     lines = [
         *busy_note(
             (run.busy_cores for run in results.exporting), "exports", "so rates are low, ratios imprecise"
         ),
-        "| export of a store, whole command | tokens | written | files | seconds | MB/s | copy, MB/s |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| export of a store, whole command | tokens | written | seconds | MB/s |",
+        "|---|---:|---:|---:|---:|",
     ]
-    for name, size in dict.fromkeys((run.contender, run.store_bytes) for run in results.exporting):
+    for name in dict.fromkeys(run.contender for run in results.exporting):
+        size = max(run.store_bytes for run in results.exporting if run.contender == name)
         runs = [run for run in results.exporting if (run.contender, run.store_bytes) == (name, size)]
         seconds = spread_of(run.wall_seconds for run in runs)
         copied = all(run.copy_seconds for run in runs)
@@ -290,10 +290,8 @@ def exporting_table(results: Results) -> str:
             name,
             show_size(size),
             show_size(runs[0].output_bytes),
-            f"{runs[0].files:,}",
             show_seconds(seconds),
             f"{spread_of(run.rate for run in runs).median:.0f}" if copied else "linked",
-            f"{spread_of(run.copy_rate for run in runs).median:.0f}" if copied else "",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -312,8 +310,8 @@ def reusing_table(results: Results) -> str:
     title = f"build of {show_size(first.text_bytes)} from {first.files} files, whole command"
     lines = [
         *busy_note((run.busy_cores for run in results.reusing), "these builds"),
-        f"| {title} | files changed | encoded | units reused | seconds | share of the first build |",
-        "|---|---:|---:|---:|---:|---:|",
+        f"| {title} | files changed | units reused | seconds | share of the first build |",
+        "|---|---:|---:|---:|---:|",
     ]
     whole = spread_of(run.wall_seconds for run in results.reusing if run.contender == first.contender).median
     for name, changed in dict.fromkeys((run.contender, run.changed) for run in results.reusing):
@@ -322,7 +320,6 @@ def reusing_table(results: Results) -> str:
         cells = [
             name,
             "" if name == first.contender else str(changed),
-            show_size(runs[0].run_text_bytes),
             f"{runs[0].units_reused:,} of {runs[0].units:,}",
             show_seconds(seconds),
             f"{seconds.median / whole:.2f}",
@@ -335,9 +332,8 @@ def remote_table(results: Results) -> str:
     """Rates of builds from an object server beside those from the disk."""
     lines = [
         *busy_note((run.busy_cores for run in results.remote), "these builds"),
-        "| build by two workers | text | seconds, whole command | processor seconds | MB/s after start-up "
-        "| share of the rate above |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| build by two workers | seconds, whole command | MB/s after start-up | share of the rate above |",
+        "|---|---:|---:|---:|",
     ]
     for name, contender in dict.fromkeys((run.input, run.contender) for run in results.remote):
         runs = [run for run in results.remote if (run.input, run.contender) == (name, contender)]
@@ -345,9 +341,7 @@ def remote_table(results: Results) -> str:
         share = spread_of(one.steady_rate / two.steady_rate for one, two in zip(runs, disk, strict=True))
         cells = [
             f"`{name}` {contender}",
-            show_size(runs[0].text_bytes),
             show_seconds(spread_of(run.wall_seconds for run in runs)),
-            show_seconds(spread_of(run.cpu_seconds for run in runs)),
             show_rate(spread_of(run.steady_rate / 1e6 for run in runs)),
             "" if contender == runs[0].base else f"{share.median:.2f}",
         ]
@@ -372,26 +366,6 @@ def merging_table(results: Results) -> str:
             f"{runs[0].changed:,}" if case.startswith("diff") else "",
             show_seconds(seconds),
             show_size(max(run.peak_bytes for run in runs)),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def units_table(results: Results) -> str:
-    """Rates of units without work, and the size of plans."""
-    lines = [
-        *busy_note((run.busy_cores for run in results.units), "these commands"),
-        "| units without work | units per second | memory of the driver | plan on disk | plan read in |",
-        "|---:|---:|---:|---:|---:|",
-    ]
-    for count in sorted({run.units for run in results.units}):
-        runs = [run for run in results.units if run.units == count]
-        cells = [
-            f"{count:,}",
-            f"{spread_of(run.units / run.seconds for run in runs).median:,.0f}",
-            show_size(max(run.driver_bytes for run in runs)),
-            show_size(runs[0].plan_bytes),
-            show_seconds(spread_of(run.plan_read_seconds for run in runs)),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

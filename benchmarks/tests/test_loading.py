@@ -211,8 +211,8 @@ def test_runs_survive_the_file_and_are_in_the_table(tmp_path: Path) -> None:
     again = load_results(tmp_path / "results.json")
     assert again == one
     lines = render(again).splitlines()
-    assert "| **packline, Rows.read** | tokens | 500 (500-500) |" in lines
-    assert "| nanoGPT get_batch | tokens | 50 (50-50) |" in lines
+    assert "| **packline, Rows.read** | 1 | 500 (500-500) |" in lines
+    assert "| nanoGPT get_batch | 1 | 50 (50-50) |" in lines
 
 
 def test_without_text_or_with_a_large_vocabulary_there_is_an_error(tmp_path: Path, work: Path) -> None:
