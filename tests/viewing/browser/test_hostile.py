@@ -203,8 +203,8 @@ def test_the_card_shows_what_is_hostile(chrome: Chrome, hostile: Store, hostile_
     """What a script puts on the page is text as well."""
     page = chrome.open(policy=False)
     watch = chrome.watch_of(page)
-    for number in range(0, len(hostile.documents), 3):
-        page.goto(f"{hostile_site}/document/{number}")
+    for number in range(0, len(hostile.rows(64)), max(len(hostile.rows(64)) // 6, 1)):
+        page.goto(f"{hostile_site}/row/{number}?seq_len=64")
         page.locator(".tokens .t").first.hover()
         page.locator(".card").wait_for(state="visible")
         assert "onerror" in page.locator(".card").inner_text(), "the name of the file"
