@@ -79,7 +79,7 @@ def shapes(draw: st.DrawFn) -> tuple[list[list[int]], list[str], list[str]]:
     return lengths, splits, ["web"] * cut + ["code"] * (units - cut)
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(shapes(), st.sampled_from(PACKINGS), st.sampled_from(ORDERS), st.integers(1, 3), st.data())
 def test_every_order_of_units_gives_the_batches_of_the_finished_store(
     shape: tuple[list[list[int]], list[str], list[str]],
@@ -117,18 +117,8 @@ def test_every_order_of_units_gives_the_batches_of_the_finished_store(
             # The finished store goes on from the state, and so does another follower, and back again.
             loader.load_state_dict(state)
             same(list(loader), expected[step:])
-            again = (
-                follow(replay.folder, seq_len=8, epochs=epochs, grace=0, **packing, **common)
-                if (follower.finished)
-                else follow(
-                    replay.folder,
-                    seq_len=8,
-                    epochs=epochs,
-                    on_wait=follower.on_wait,
-                    **packing,
-                    **common,
-                )
-            )
+            waits: dict[str, Any] = {"grace": 0} if follower.finished else {"on_wait": follower.on_wait}
+            again = follow(replay.folder, seq_len=8, epochs=epochs, **waits, **packing, **common)
             again.load_state_dict(loader.state_at(step))
             same(list(again), expected[step:])
             assert len(again) == len(expected)
@@ -194,17 +184,6 @@ sources = "web"
             assert follower.has_step(len(expected)) is False
 
 
-def test_weights_are_those_of_a_mixture(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "whole", [[9, 30, 4], [8, 8, 12], [20, 6]], sources=["web", "web", "code"])
-    mixture = Mixture([(store.rows(6, sources="web"), 0.75), (store.rows(6, sources="code"), 0.25)])
-    settings: dict[str, Any] = {"batch_size": 2, "order": "blocks", "block_rows": 1, "window_blocks": 2}
-    expected = list(Loader(mixture, **settings))
-    with Replay(store, tmp_path / "built") as replay:
-        weights = {"web": 0.75, "code": 0.25}
-        turns = take_turns(replay, replay.receipts[::-1])
-        same(list(follow(replay.folder, seq_len=6, weights=weights, on_wait=turns, **settings)), expected)
-
-
 # ------------------------------------------------------------------------------- waiting, and its end
 
 
@@ -215,13 +194,8 @@ def replay(tmp_path: Path) -> Iterator[Replay]:
         yield replay
 
 
-SETTINGS: dict[str, Any] = {
-    "seq_len": 8,
-    "batch_size": 1,
-    "order": "blocks",
-    "block_rows": 1,
-    "window_blocks": 2,
-}
+ORDER: dict[str, Any] = {"batch_size": 1, "order": "blocks", "block_rows": 1, "window_blocks": 2}
+SETTINGS: dict[str, Any] = {"seq_len": 8, **ORDER}
 
 
 def test_it_says_what_it_waits_for(replay: Replay) -> None:
@@ -250,7 +224,7 @@ def test_a_step_that_does_not_come_in_time_is_an_error(replay: Replay) -> None:
 
 
 def test_a_build_that_stops_is_reported_and_goes_on_when_it_is_resumed(replay: Replay) -> None:
-    expected = list(Loader(replay.store.rows(8), **{k: v for k, v in SETTINGS.items() if k != "seq_len"}))
+    expected = list(Loader(replay.store.rows(8), **ORDER))
     replay.begin()
     replay.commit(replay.receipts[0])
     replay.stop()
@@ -304,15 +278,13 @@ def test_a_store_built_again_with_other_contents_refuses_the_state(tmp_path: Pat
         ([["0" * 12, units, chain]], "another recipe, tokenizer or inputs"),
         ([[build, units, "0" * 12]], rf"the first {units} units that it read of source 0 differ"),
     ):
-        loader = Loader(
-            Store(replay.store.path).rows(8), **{k: v for k, v in SETTINGS.items() if k != "seq_len"}
-        )
+        loader = Loader(Store(replay.store.path).rows(8), **ORDER)
         with pytest.raises(RecipeError, match=problem):
             loader.load_state_dict({**state, "units": wrong})
 
 
 def test_a_state_ahead_of_the_build_waits_for_its_units(replay: Replay) -> None:
-    loader = Loader(replay.store.rows(8), **{k: v for k, v in SETTINGS.items() if k != "seq_len"})
+    loader = Loader(replay.store.rows(8), **ORDER)
     expected = list(loader)
     state = loader.state_at(9)
     replay.begin()
@@ -362,7 +334,7 @@ def test_what_needs_the_whole_store_is_refused(replay: Replay, changed: dict[str
 def test_a_finished_store_is_read_at_once(replay: Replay) -> None:
     follower = packline.follow(replay.store.path, **SETTINGS)
     assert follower.finished and len(follower) == 16
-    expected = list(Loader(replay.store.rows(8), **{k: v for k, v in SETTINGS.items() if k != "seq_len"}))
+    expected = list(Loader(replay.store.rows(8), **ORDER))
     same(list(follower), expected)
     assert repr(follower).startswith("<Follower: step 16 of 16, rank 0 of 1")
 
@@ -388,7 +360,7 @@ def test_traces_and_exports_wait_for_the_end(replay: Replay, tmp_path: Path) -> 
         replay.commit(name)
     replay.finish()
     assert len(list(follower)) == 16
-    loader = Loader(replay.store.rows(8), **{k: v for k, v in SETTINGS.items() if k != "seq_len"})
+    loader = Loader(replay.store.rows(8), **ORDER)
     assert follower.finished and trace_step(follower, 0).rows[0].spans == trace_step(loader, 0).rows[0].spans
 
 
@@ -396,36 +368,34 @@ def test_traces_and_exports_wait_for_the_end(replay: Replay, tmp_path: Path) -> 
 def test_sources_that_are_packed_alike_are_not_confused(tmp_path: Path, packing: dict[str, Any]) -> None:
     lengths = [[9, 13, 4], [8, 8, 12], [20, 6, 11], [7, 9, 3], [12, 19, 5], [6, 6, 6, 9]]
     store = make_store(tmp_path / "whole", lengths, sources=["web"] * 3 + ["code"] * 3)
-    mixture = Mixture([(store.rows(8, sources=name, **packing), 1) for name in ("web", "code")])
-    order: dict[str, Any] = {"batch_size": 1, "order": "blocks", "block_rows": 1, "window_blocks": 1}
+    weights = {"web": 0.75, "code": 0.25}
+    mixture = Mixture([(store.rows(8, sources=name, **packing), weight) for name, weight in weights.items()])
+    order = ORDER | {"window_blocks": 1}
     expected = list(Loader(mixture, **order))
     with Replay(store, tmp_path / "built") as replay:
         arrival = [
             name for pair in zip(replay.receipts[:3], replay.receipts[3:], strict=True) for name in pair
         ]
         turns = take_turns(replay, arrival)
-        weights = {"web": 1, "code": 1}
         same(
             list(follow(replay.folder, seq_len=8, weights=weights, on_wait=turns, **packing, **order)),
             expected,
         )
 
 
-def test_a_row_waits_for_the_token_after_it(tmp_path: Path) -> None:
-    """Across a boundary, the last target of a row is the first token of the next unit."""
-    store = make_store(tmp_path / "whole", [[8], [16], [8]])
-    order: dict[str, Any] = {"batch_size": 1, "order": "blocks", "block_rows": 1, "window_blocks": 1}
-    expected = list(Loader(store.rows(8, boundary_loss=True), **order))
-    with Replay(store, tmp_path / "built") as replay:
-        turns = take_turns(replay, replay.receipts)
-        follower = follow(replay.folder, seq_len=8, boundary_loss=True, on_wait=turns, **order)
-        same(list(follower), expected)
-
-
-def test_a_window_of_units_waits_for_its_last_one(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "whole", [[5, 5], [3, 3], [8], [2, 6]])
-    order: dict[str, Any] = {"batch_size": 1, "order": "blocks", "block_rows": 1, "window_blocks": 1}
-    packing: dict[str, Any] = {"packing": "best_fit", "pack_window": 2}
+@pytest.mark.parametrize(
+    ("lengths", "packing"),
+    [
+        # Across a boundary, the last target of a row is the first token of the next unit.
+        ([[8], [16], [8]], {"boundary_loss": True}),
+        ([[5, 5], [3, 3], [8], [2, 6]], {"packing": "best_fit", "pack_window": 2}),
+    ],
+)
+def test_a_row_waits_for_the_token_after_it_and_a_window_for_its_last_unit(
+    tmp_path: Path, lengths: list[list[int]], packing: dict[str, Any]
+) -> None:
+    store = make_store(tmp_path / "whole", lengths)
+    order = ORDER | {"window_blocks": 1}
     expected = list(Loader(store.rows(8, **packing), **order))
     with Replay(store, tmp_path / "built") as replay:
         turns = take_turns(replay, replay.receipts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 from collections import Counter
 from typing import Any
 
@@ -119,15 +118,6 @@ def test_each_row_comes_once_an_epoch_and_what_is_left_over_is_said(
         epoch = rows[start : start + count]
         assert len(set(epoch)) == len(epoch)
     assert (f"{made.left_over_rows:,} rows left over" in repr(made)) == bool(made.left_over_rows)
-
-
-def test_ranks_take_consecutive_parts_of_the_global_batch() -> None:
-    whole = loader("mixture").batch(3)
-    for rank in range(4):
-        made = loader("mixture", rank=rank, world_size=4)
-        part = made.batch(3)
-        for name in whole:
-            assert np.array_equal(part[name], whole[name][rank * 3 : rank * 3 + 3])
 
 
 def test_a_mixture_reads_each_source_once_a_batch() -> None:
@@ -345,12 +335,3 @@ def test_a_damaged_row_stops_at_its_batch_and_the_state_is_the_one_before(prefet
     rows.damaged = ()
     made.load_state_dict(made.state_dict())
     assert rows_in(next(iter(made))) == [(0, row) for row in range(50, 60)]
-
-
-def test_an_iterator_that_is_dropped_takes_its_thread_along() -> None:
-    before = threading.active_count()
-    for _ in range(20):
-        for batch in Loader(NumberedRows(100), batch_size=10, prefetch=3):
-            assert rows_in(batch)
-            break
-    assert threading.active_count() == before

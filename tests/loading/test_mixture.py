@@ -81,7 +81,7 @@ def test_decimals_count_as_they_are_written() -> None:
     assert Interleaving([30, 10]).sources(0, 8).tolist() in ([0, 1, 0, 0] * 2, [0, 0, 1, 0] * 2)
 
 
-@pytest.mark.parametrize("weight", [0, 0.0, -1, -0.5, float("nan"), float("inf"), "much", "", None, True])
+@pytest.mark.parametrize("weight", [0, -0.5, float("nan"), float("inf"), "much", None, True])
 def test_a_weight_that_is_none_is_refused(weight: Any) -> None:
     with pytest.raises(RecipeError, match="source 1: expected a weight above 0, found"):
         Mixture([(NumberedRows(3), 1), (NumberedRows(3, source=1), weight)])

@@ -74,12 +74,6 @@ def test_blocks_are_permuted_from_the_second_epoch_on() -> None:
     assert max(second) - min(second) > 400
 
 
-def test_the_example_of_the_docstring_is_a_block_shuffle_of_these_sizes() -> None:
-    how = row_order(LoaderOptions(order="blocks", block_rows=2, window_blocks=2))
-    first = Order(11, 0, order=how).between(0, 11).tolist()
-    assert [sorted(first[i : i + 4]) for i in (0, 4, 8)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
-
-
 @given(SIZES, SEEDS, st.integers(0, 2000), st.integers(0, 700), ORDERS)
 def test_any_stretch_is_what_its_draws_are_alone(
     rows: int, seed: int, start: int, count: int, how: RowOrder

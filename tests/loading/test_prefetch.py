@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packline.loading.read_ahead import make_ahead
@@ -45,6 +45,7 @@ def no_thread_stays() -> Iterator[None]:
     assert threads() == []
 
 
+@settings(max_examples=25)
 @given(st.integers(0, 5), st.integers(0, 20), st.integers(0, 6))
 def test_results_come_in_order(start: int, count: int, ahead: int) -> None:
     made = make_ahead(lambda number: number * 3, start, start + count, ahead=ahead)
@@ -71,8 +72,8 @@ def test_no_more_is_made_ahead_than_was_asked_for(ahead: int) -> None:
     taken.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3, 50])
-@pytest.mark.parametrize("error", [ValueError("damaged"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize("ahead", [0, 1, 50])
+@pytest.mark.parametrize("error", [ValueError("damaged"), KeyboardInterrupt()])
 def test_an_error_comes_out_in_the_place_of_its_result(ahead: int, error: BaseException) -> None:
     def make(number: int) -> int:
         if number == 7:

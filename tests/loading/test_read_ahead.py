@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from tests.loading.numbered import NumberedRows, rows_in
 
 from packline.loading.loader import Loader
-from packline.loading.order import Order, row_order
-from packline.packing.options import LoaderOptions
 from packline.testing import make_store
 
 
@@ -83,19 +81,6 @@ def test_random_access_and_other_orders_announce_nothing() -> None:
     for shuffle in (True, False):
         next(iter(Loader(rows, batch_size=5, prefetch=0, shuffle=shuffle)))
     assert rows.ranges == []
-
-
-@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 4), st.integers(0, 2))
-def test_a_block_holds_the_rows_of_its_number(count: int, size: int, window: int, epoch: int) -> None:
-    order = Order(
-        count, 7, order=row_order(LoaderOptions(order="blocks", block_rows=size, window_blocks=window))
-    )
-    first, stop = order.block_number(epoch * count), order.block_number((epoch + 1) * count - 1)
-    found = [row for number in range(first, stop + 1) for row in range(*order.block(number))]
-    assert sorted(found) == list(range(count))
-    drawn = order.between(epoch * count, (epoch + 1) * count)
-    for start in range(0, count, size * window):
-        assert set(drawn[start : start + size * window]) == set(found[start : start + size * window])
 
 
 @pytest.mark.parametrize(

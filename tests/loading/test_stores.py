@@ -55,14 +55,6 @@ def test_every_row_of_a_batch_is_the_row_that_the_schedule_names(stores: list[St
                 assert batch[name].dtype == alone[name].dtype
 
 
-def test_an_epoch_gives_every_token_of_the_store_once(stores: list[Store]) -> None:
-    rows = Rows(stores[0], 16, RowOptions(min_tail_fraction=0))
-    loader = Loader(rows, batch_size=1, seed=4, fields=["tokens", "segment_ids"])
-    held = np.concatenate([batch["tokens"][batch["segment_ids"] >= 0] for batch in loader])
-    documents = np.concatenate([document.astype(np.int32) for document in stores[0].documents])
-    assert np.array_equal(np.bincount(held), np.bincount(documents))
-
-
 def tokens_of(loader: Loader, steps: list[int]) -> list[list[list[int]]]:
     return [loader.batch(step)["tokens"].tolist() for step in steps]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from packline.errors import CorruptStore
 from packline.packing import best_fit
 from packline.packing.best_fit import BestFit, best_fit_counts, make_plan, plan_fingerprint
-from packline.packing.cache import PLAN, PlanFile, save_arrays
+from packline.packing.cache import save_arrays
 from packline.packing.fit import Fit, fit
 from packline.packing.options import DocumentFilter
 from packline.packing.packer import Spans
@@ -117,11 +116,6 @@ def test_rows_of_more_than_65536_tokens_are_sorted_as_well() -> None:
     rests = lengths % seq_len
     expected = np.lexsort((np.arange(len(rests)), -rests))
     assert plan.arrays["order"].tolist() == expected[rests[expected] > 0].tolist()
-
-
-@pytest.mark.parametrize("count", [2**32 - 1, 2**32])
-def test_places_have_room_for_every_document(count: int) -> None:
-    assert best_fit._place_type(count) == (np.uint32 if count < 2**32 else np.int64)
 
 
 def rows_by_hand(spans: Spans) -> list[list[tuple[int, int, int]]]:
@@ -296,12 +290,3 @@ def test_a_plan_that_lies_with_matching_checksums_is_caught_when_a_row_is_read(
     with pytest.raises(CorruptStore, match="does not fit the lengths"):
         for document in range(11):
             wrong.rows_of(document)
-
-
-def test_what_a_plan_says_is_what_was_counted(tmp_path: Path) -> None:
-    store, plans = make_store(tmp_path / "store", LENGTHS), tmp_path / "plans"
-    packer = BestFit.of_store(Selection(store), 10, plans=plans)
-    assert packer.plan.folder is not None
-    contents = msgspec.json.decode((packer.plan.folder / PLAN).read_bytes(), type=PlanFile)
-    assert contents.facts["seq_len"] == 10 and contents.facts["counts"]["documents"] == 11
-    assert contents.fingerprint == plan_fingerprint(Selection(store), 10)

@@ -6,7 +6,6 @@ import errno
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -80,10 +79,6 @@ def test_a_mapped_array_cannot_be_written_to(folder: Path) -> None:
         plan.arrays["order"][0] = 1
 
 
-def test_no_plan_is_none(tmp_path: Path) -> None:
-    assert load_arrays(tmp_path / "none", FINGERPRINT) is None
-
-
 def test_another_fingerprint_is_refused(folder: Path) -> None:
     with pytest.raises(CorruptStore, match=f"expected fingerprint ffff, found {FINGERPRINT}") as caught:
         load_arrays(folder, "ffff")
@@ -126,15 +121,6 @@ def test_files_of_the_wrong_size_are_refused_even_without_checksums(
         return
     with pytest.raises(CorruptStore, match=str(folder)):
         load_arrays(folder, FINGERPRINT, check=False)
-
-
-def test_a_very_large_plan_is_checked_on_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "CHECKED_BYTES", 10)
-    (folder / "order.u4").write_bytes(b"\0" * 12)
-    loaded = load_arrays(folder, FINGERPRINT)
-    assert loaded is not None and loaded.arrays["order"].tolist() == [0, 0, 0]
-    with pytest.raises(CorruptStore, match=r"damaged order\.u4"):
-        load_arrays(folder, FINGERPRINT, check=True)
 
 
 def resealed(folder: Path, **changes: Any) -> None:
@@ -250,7 +236,7 @@ print("done")
 def test_processes_that_make_the_same_plans_at_once_all_get_them(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path / "plans"), FINGERPRINT]
     writers = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]
     for writer in writers:
         assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
@@ -262,23 +248,6 @@ def test_processes_that_make_the_same_plans_at_once_all_get_them(tmp_path: Path)
         out, _ = writer.communicate(timeout=60)
         assert (out, writer.returncode) == ("done\n", 0)
     assert sorted(path.name for path in (tmp_path / "plans").iterdir()) == [str(n) for n in range(8)]
-
-
-def test_threads_likewise(tmp_path: Path) -> None:
-    barrier = threading.Barrier(4)
-    found: list[list[int]] = []
-
-    def write() -> None:
-        barrier.wait()
-        found.append(save_arrays(tmp_path / "p", FINGERPRINT, ARRAYS, FACTS).arrays["order"].tolist())
-
-    threads = [threading.Thread(target=write) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [[3, 1, 2]] * 4
-    assert [path.name for path in tmp_path.iterdir()] == ["p"]
 
 
 @pytest.fixture

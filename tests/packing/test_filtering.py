@@ -57,6 +57,7 @@ def documents_of(selection: Selection) -> list[int]:
 CHOICES = st.tuples(st.none() | WHERES, st.booleans(), st.sets(st.integers(0, 31), max_size=4))
 
 
+@settings(max_examples=40)
 @given(
     shapes(), CHOICES, st.integers(2, 9), st.sampled_from(PACKINGS), st.none() | st.integers(0, 9), st.data()
 )

@@ -1,17 +1,15 @@
-"""Offsets of documents: both implementations are a plain walk over the lengths, and damage is refused."""
+"""Offsets of documents, held or mapped: damage of an index is refused."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.packing.counting import SHARDS, made
 from tests.store.stores import relist
 
 from packline.errors import CorruptStore
@@ -30,30 +28,6 @@ def counts_of(shards: Sequence[Shard]) -> tuple[np.ndarray, np.ndarray]:
 def offsets_of_kind(kind: type[DocumentOffsets], shards: Sequence[Shard]) -> DocumentOffsets:
     """Offsets by one of the two implementations."""
     return MappedOffsets(shards, *counts_of(shards)) if kind is MappedOffsets else InMemoryOffsets(shards)
-
-
-@given(SHARDS, st.data())
-def test_both_ways_find_what_a_walk_over_the_lengths_finds(
-    shards: list[list[int]], data: st.DataObject
-) -> None:
-    with made(shards) as store:
-        numbers = data.draw(st.lists(st.sampled_from(range(len(shards))), min_size=1, unique=True))
-        flat = [length for number in numbers for length in shards[number]]
-        starts = [0, *accumulate(flat)]
-        owners = [place for place, length in enumerate(flat) for _ in range(length)] + [len(flat)]
-        tokens = np.array(data.draw(st.lists(st.integers(0, starts[-1]), max_size=30)), np.int64)
-        places = np.array(data.draw(st.lists(st.integers(0, len(flat) - 1), max_size=30)), np.int64)
-        for kind in (InMemoryOffsets, MappedOffsets):
-            found = offsets_of_kind(kind, [store.shards[number] for number in numbers])
-            expected = [owners[token] for token in tokens]
-            where, before = found.find(tokens)
-            assert where.tolist() == expected
-            assert before.tolist() == [starts[place] for place in expected]
-            assert found.before(places).tolist() == [starts[place] for place in places]
-            lengths = found.lengths_at(places)
-            assert lengths.tolist() == [flat[place] for place in places]
-            lengths += 1  # a new array: the index is untouched
-            assert found.lengths_at(places).tolist() == [flat[place] for place in places]
 
 
 @pytest.mark.parametrize("kind", [InMemoryOffsets, MappedOffsets])
@@ -96,5 +70,6 @@ def test_the_sizes_of_the_shards_decide_where_the_starts_are_held(
 
 @given(st.lists(st.integers(-5, 50)).map(sorted), st.lists(st.integers(-9, 60)))
 def test_bisection_finds_what_numpy_finds(ascending: list[int], values: list[int]) -> None:
+    """Where pyarrow cannot search: nothing else of the tests takes this way."""
     found = search_right(np.array(ascending, np.int64), np.array(values, np.int64))
     assert found.tolist() == np.array(ascending, np.int64).searchsorted(values, "right").tolist()

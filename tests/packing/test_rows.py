@@ -22,7 +22,6 @@ from packline.packing.offsets import SampledOffsets
 from packline.packing.options import PACKINGS, Packing
 from packline.packing.row import RowSpan
 from packline.packing.rows import Rows
-from packline.packing.selection import Selection
 from packline.testing import EOD_ID, document_tokens, make_store
 
 SETTINGS: list[dict[str, Any]] = [
@@ -245,11 +244,13 @@ def test_opening_in_stored_order_reads_nothing(store: Store, monkeypatch: pytest
         monkeypatch.setattr(shard, "lengths", None)
         monkeypatch.setattr(shard, "offsets", None)
         monkeypatch.setattr(shard, "tokens", None)
-    for packing in ("concat", "pad"):
-        rows = opened.rows(16, packing=packing)
-        assert len(rows) == len(store.rows(16, packing=packing))
+    settings: list[dict[str, Any]] = [{"packing": "concat"}, {"packing": "pad"}]
+    for options in [*settings, {"packing": "pad", "shuffle_documents": 3, "sources": "made"}]:
+        rows = opened.rows(16, **options)
+        assert len(rows) == len(store.rows(16, **options))
         assert len(rows.fingerprint) == 32
-        assert f"rows of 16 tokens, {packing}: 173 documents" in repr(rows)
+        assert f"rows of 16 tokens, {options['packing']}: 173 documents" in repr(rows)
+        assert "173 documents, " in repr(rows.selection)
 
 
 def test_large_sums_are_a_plan_that_is_made_once(store: Store, tmp_path: Path) -> None:
@@ -284,6 +285,7 @@ def test_large_sums_are_a_plan_that_is_made_once(store: Store, tmp_path: Path) -
         (16, {"split": "test"}, "split is 'test': expected one of train, all"),
         (16, {"pad_id": 1000}, "pad_id is 1000: expected an id of the vocabulary, 0 to 999"),
         (16, {"pad_id": -1}, "pad_id is -1: expected at least 0"),
+        (16, {"window": 3}, "window"),
     ],
 )
 def test_settings_that_make_no_sense(
@@ -291,11 +293,6 @@ def test_settings_that_make_no_sense(
 ) -> None:
     with pytest.raises(RecipeError, match=message):
         store.rows(seq_len, **settings)
-
-
-def test_an_unknown_setting_is_an_error(store: Store) -> None:
-    with pytest.raises(RecipeError, match="window"):
-        store.rows(16, window=3)  # type: ignore[call-arg]
 
 
 def test_no_document_or_no_row(tmp_path: Path) -> None:
@@ -356,9 +353,3 @@ def test_rows_travel_as_path_and_settings(store: Store, settings: dict[str, Any]
     other = pickle.loads(data)
     assert other.fingerprint == rows.fingerprint
     assert np.array_equal(other.read(np.arange(5))["tokens"], rows.read(np.arange(5))["tokens"])
-
-
-def test_a_selection_is_reached_from_rows(store: Store) -> None:
-    rows = store.rows(16, min_tokens=10)
-    assert isinstance(rows.selection, Selection)
-    assert len(rows.selection) == rows.counts.documents

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
+import json
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source
@@ -45,6 +49,21 @@ def bytes_as_strings(values: list[bytes | None]) -> pa.Array:
     """A string column whose bytes nobody checked, as many writers leave them."""
     binary = pa.array(values, pa.binary())
     return pa.Array.from_buffers(pa.string(), len(values), binary.buffers())
+
+
+def write_records(path: Path, records: list[dict[str, Any]], rows: int = 1 << 20) -> Path:
+    """Write a file of records, of the kind that its name says; `rows` are those of a row group of Parquet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(records), path, row_group_size=max(rows, 1))
+        return path
+    if path.stem.endswith(".json") or path.suffix == ".json":
+        data = json.dumps(records).encode()
+    else:
+        data = b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
+    data = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
+    path.write_bytes(zstandard.compress(data) if path.suffix == ".zst" else data)
+    return path
 
 
 def files_of(source: Source) -> list[InputFile]:

@@ -5,7 +5,6 @@ The second way is `json.loads` (or the rows that a Parquet file was written from
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import math
@@ -19,9 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sources.reading import write_records
 
 import packline
 from packline.errors import InputError, RecipeError
+from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source
 from packline.sources import lines as lines_module
 from packline.sources.batch import Batch
@@ -29,7 +30,7 @@ from packline.sources.carried import TYPES, Column, Misfit, fit, fit_all
 from packline.sources.fields import find_files
 from packline.sources.reader import Span, read_span
 
-KINDS = ["jsonl", "json", "jsonl.gz", "json.gz", "parquet"]
+KINDS = ["jsonl", "json", "jsonl.gz", "json.gz"]
 COLUMNS = ("url: string", "n: integer", "score: float", "meta.flag: boolean", "meta.when: timestamp")
 NAMES = [column.partition(":")[0] for column in COLUMNS]
 
@@ -94,26 +95,12 @@ def expected_value(record: dict[str, Any], column: str) -> Any:
     return Misfit
 
 
-def write(folder: Path, kind: str, given: list[dict[str, Any]]) -> Path:
-    path = folder / f"a.{kind}"
-    if kind.startswith("jsonl"):
-        data = "".join(json.dumps(record) + "\n" for record in given).encode()
-    else:
-        data = json.dumps(given).encode()
-    path.write_bytes(gzip.compress(data, mtime=0) if kind.endswith(".gz") else data)
-    return path
-
-
 def read(path: Path, columns: tuple[str, ...] = COLUMNS, **source: Any) -> list[Batch]:
     if "template" not in source:
         source = {"text": "text"} | source
     made = Source(inputs=(str(path),), columns=columns, **source)
     (file,) = find_files(Recipe(sources=(made,), tokenizer="t"))
     stop = pq.ParquetFile(path).num_row_groups if path.suffix == ".parquet" else file.size
-
-    class Hasher:
-        def update(self, data: Any) -> None: ...
-
     return list(read_span(file, made, Span(0, 0, stop), 1 << 20, Hasher()))
 
 
@@ -144,22 +131,22 @@ def check(batches: list[Batch], given: list[dict[str, Any]], columns: tuple[str,
 FIRST = {"text": "x", "url": "", "n": 1, "score": 0.5, "meta": {"flag": True, "when": "2024-01-01"}}
 
 
-@given(st.lists(records, max_size=6), st.sampled_from(KINDS[:4]), st.sampled_from([40, 300, 1 << 20]))
+@given(st.lists(records, max_size=6), st.sampled_from(KINDS), st.sampled_from([40, 300, 1 << 20]))
 def test_columns_are_the_fields_of_the_records(given: list[dict[str, Any]], kind: str, block: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setitem(lines_module.read_lines.__kwdefaults__ or {}, "block_bytes", block)
         given = [FIRST, *given]
-        path = write(Path(folder), kind, given)
+        path = write_records(Path(folder) / f"a.{kind}", given)
         check(read(path), given)
         check(read(path, template="{{ text }}"), given)
         check(read(path, id="meta.when"), given)
 
 
-@pytest.mark.parametrize("kind", KINDS[:4])
+@pytest.mark.parametrize("kind", KINDS)
 def test_fields_within_one_object_and_twice_used_ones_are_carried(tmp_path: Path, kind: str) -> None:
     given = [{"doc": {"id": f"i{n}", "text": f"t{n}", "lang": "de", "n": n}} for n in range(5)]
     columns = ("doc.text", "doc.lang", "doc.id", "doc.n")
-    batches = read(write(tmp_path, kind, given), columns, id="doc.id", text="doc.text")
+    batches = read(write_records(tmp_path / f"a.{kind}", given), columns, id="doc.id", text="doc.text")
     rows = rows_of(batches)
     assert rows == [
         {f"doc.{name}": record["doc"][name] for name in ("text", "lang", "id", "n")} for record in given

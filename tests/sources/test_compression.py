@@ -140,8 +140,8 @@ def test_what_stood_before_the_damage_is_passed_on(kind: Compression) -> None:
     assert data.startswith(first) and len(data) > len(first)
 
 
-@pytest.mark.parametrize("before", [0, 1, 2])
-@pytest.mark.parametrize("size", [100, 50_000, 400_000])
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("size", [100, 400_000])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_checksum_at_the_end_costs_nothing_that_stood_before_it(
     kind: Compression, size: int, before: int

@@ -308,29 +308,23 @@ def test_a_run_file_hands_out_the_shares_of_the_recipe(tmp_path: Path, tokenizer
     assert counts == {"a": 128, "b": 64, "c": 64}
 
 
-def test_budgets_are_shares_and_say_how_long_the_stage_lasts(tmp_path: Path, tokenizer_json: Path) -> None:
+def test_budgets_are_shares_and_without_shares_the_store_is_read_as_it_is(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
     prepare_command(tmp_path, tokenizer_json)
     recipe = write_sources(tmp_path, {"a": 400, "b": 400}, tokens={"a": 2304, "b": 768})
-    packline.build(recipe, out=tmp_path / "store", workers=0, engine="tokenizers")
-    done = run(
-        "init", "--run", "store", "--recipe", recipe, "--seq-len", "16", "--batch-size", "4", cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    settings = tomllib.loads((tmp_path / "run.toml").read_text())
-    (stage,) = settings["stages"]
-    assert stage["tokens"] == 3072
-    assert [(one["sources"], one["weight"]) for one in stage["sources"]] == [("a", 2304), ("b", 768)]
-    assert sum(1 for _ in packline.Loader.from_file(tmp_path / "run.toml")) == 3072 // 64
-
-
-def test_a_run_file_without_shares_reads_the_store_as_it_is(tmp_path: Path, tokenizer_json: Path) -> None:
-    prepare_command(tmp_path, tokenizer_json)
-    recipe = write_sources(tmp_path, {"a": 40, "b": 4})
     store = packline.build(recipe, out=tmp_path / "store", workers=0, engine="tokenizers")
-    done = run("init", "--run", "store", "--seq-len", "16", "--batch-size", "2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = sum(len(batch["tokens"]) for batch in packline.Loader.from_file(tmp_path / "run.toml"))
-    assert rows == len(store.rows(seq_len=16)) // 2 * 2
+    common = ("init", "--run", "store", "--seq-len", "16", "--batch-size", "4")
+    for shares in (("--recipe", recipe), ("--force",)):
+        done = run(*common, *shares, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        (stage,) = tomllib.loads((tmp_path / "run.toml").read_text())["stages"]
+        rows = sum(len(batch["tokens"]) for batch in packline.Loader.from_file(tmp_path / "run.toml"))
+        if shares == ("--force",):
+            assert rows == len(store.rows(seq_len=16)) // 4 * 4
+            continue
+        assert stage["tokens"] == 3072 and rows == 3072 // 16
+        assert [(one["sources"], one["weight"]) for one in stage["sources"]] == [("a", 2304), ("b", 768)]
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from tests.sources.reading import write_records
 
 import packline
 from packline.chat.sources import ConversationSource, find_conversation_files
@@ -22,16 +19,6 @@ from packline.vocabulary.texts import TrainingTexts
 RECORDS = [
     {"body": f"text {n}", "meta": {"score": n, "lang": "en"}, "key": n, "title": None} for n in range(9)
 ]
-
-
-def write(path: Path, records: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(records), path)
-        return path
-    data = "".join(json.dumps(one) + "\n" for one in records).encode()
-    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-    return path
 
 
 def found(path: Path, **fields: Any) -> list[InputFile]:
@@ -56,7 +43,7 @@ MISSPELT: list[tuple[dict[str, Any], str, str]] = [
 def test_a_misspelt_field_is_refused_and_the_meant_one_named(
     tmp_path: Path, kind: str, fields: dict[str, Any], wrong: str, meant: str
 ) -> None:
-    path = write(tmp_path / f"a.{kind}", RECORDS)
+    path = write_records(tmp_path / f"a.{kind}", RECORDS)
     with pytest.raises((InputError, RecipeError)) as caught:
         found(path, **fields)
     assert wrong in caught.value.message and "body" in caught.value.message
@@ -82,7 +69,7 @@ RIGHT: list[dict[str, Any]] = [
 def test_what_is_there_or_need_not_be_is_not_refused(
     tmp_path: Path, kind: str, fields: dict[str, Any]
 ) -> None:
-    assert len(found(write(tmp_path / f"a.{kind}", RECORDS), **fields)) == 1
+    assert len(found(write_records(tmp_path / f"a.{kind}", RECORDS), **fields)) == 1
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
@@ -93,7 +80,7 @@ def test_a_field_that_one_file_or_one_record_has_is_there(tmp_path: Path, kind: 
         records = [dict(one) for one in RECORDS]
         if abs(number - place) <= 4:
             records[0]["flag"], records[-1]["flag"] = None, True
-        write(tmp_path / f"in/{number:02d}.{kind}", records)
+        write_records(tmp_path / f"in/{number:02d}.{kind}", records)
     assert len(found(tmp_path / "in", text="body", where="flag is not None")) == 20
 
 
@@ -104,7 +91,7 @@ def test_files_of_which_nothing_can_be_read_refuse_nothing(tmp_path: Path) -> No
 
 
 def test_all_who_read_sources_refuse_it_before_any_work(tmp_path: Path, tokenizer_json: Path) -> None:
-    path = write(tmp_path / "a.jsonl", RECORDS)
+    path = write_records(tmp_path / "a.jsonl", RECORDS)
     recipe = Recipe(sources=(Source(inputs=(str(path),), text="boddy"),), tokenizer=str(tokenizer_json))
     with pytest.raises(RecipeError, match="'boddy'"):
         packline.build(path, tokenizer_json, text="boddy", out=tmp_path / "out")
@@ -112,7 +99,7 @@ def test_all_who_read_sources_refuse_it_before_any_work(tmp_path: Path, tokenize
         packline.estimate(path, tokenizer_json, text="boddy")
     with pytest.raises(RecipeError, match="'boddy'"):
         TrainingTexts(recipe)
-    chat = write(tmp_path / "chat.jsonl", [{"talks": [{"role": "user", "content": "a"}]}])
+    chat = write_records(tmp_path / "chat.jsonl", [{"talks": [{"role": "user", "content": "a"}]}])
     with pytest.raises(RecipeError, match="'talk'") as caught:
         find_conversation_files((ConversationSource(inputs=(str(chat),), field="talk"),))
     assert "did you mean 'talks'" in caught.value.hint

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import gzip
 import json
 import random
 from pathlib import Path
@@ -13,8 +12,8 @@ import jinja2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 from tests.jobs.builds import build, digests, rejects, set_sizes
+from tests.sources.reading import write_records
 
 import packline
 from packline.errors import InputError, RecipeError
@@ -46,16 +45,7 @@ def some_records(count: int, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def write(path: Path, records: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        rows = max(len(records) // (5 if path.name.endswith("two.parquet") else 1), 1)
-        pq.write_table(pa.Table.from_pylist(records), path, row_group_size=rows)
-        return path
-    data = b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
-    if path.suffix == ".gz":
-        data = gzip.compress(data, mtime=0)
-    path.write_bytes(zstandard.compress(data) if path.suffix == ".zst" else data)
-    return path
+    return write_records(path, records, len(records) // (5 if path.name.endswith("two.parquet") else 1))
 
 
 def expected_texts(records: list[dict[str, Any]], least: float | None = None) -> list[tuple[str, str]]:
@@ -100,13 +90,12 @@ def test_documents_are_what_plain_jinja_makes_of_the_records(
     assert report.ok and report.deep is not None and report.deep.documents > 10 and not report.deep.notes
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "two.parquet"])
-def test_a_template_is_worth_a_file_with_its_texts(tmp_path: Path, tokenizer_json: Path, kind: str) -> None:
+def test_a_template_is_worth_a_file_with_its_texts(tmp_path: Path, tokenizer_json: Path) -> None:
     """The same tokens, ends, ids and splits as a store of the texts themselves."""
     records = some_records(80)
     made = run(
         Recipe(
-            sources=(Source(inputs=(str(write(tmp_path / f"in/a.{kind}", records)),), template=TEMPLATE),),
+            sources=(Source(inputs=(str(write(tmp_path / "in/a.jsonl", records)),), template=TEMPLATE),),
             tokenizer=str(tokenizer_json),
             val_fraction=0.3,
             test_fraction=0.2,
@@ -178,7 +167,7 @@ def test_an_interrupted_build_goes_on(
     assert digests(run(recipe, tmp_path / "out").path) == whole
 
 
-@pytest.mark.parametrize("limit", [1, 7, 20, 33])
+@pytest.mark.parametrize("limit", [1, 7, 33])
 def test_a_limit_ends_at_the_same_record_with_filters(
     tmp_path: Path, tokenizer_json: Path, limit: int
 ) -> None:

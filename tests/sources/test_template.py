@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError
@@ -50,6 +50,7 @@ records = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("source", GOOD)
+@settings(max_examples=20)
 @given(record=records)
 def test_a_template_makes_what_plain_jinja_makes(source: str, record: dict[str, Any]) -> None:
     plain = jinja2.Environment().from_string(source)
@@ -60,6 +61,7 @@ def test_a_template_makes_what_plain_jinja_makes(source: str, record: dict[str, 
     assert template.render(wanted) == plain.render(record)  # no other field is looked at
 
 
+@settings(max_examples=20)
 @given(record=records)
 def test_json_is_not_escaped_for_html(record: dict[str, Any]) -> None:
     assert json.loads(Template("{{ turns | tojson }}").render(record)) == record["turns"]

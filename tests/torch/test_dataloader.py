@@ -27,8 +27,8 @@ from packline.testing import document_tokens, make_store  # noqa: E402
 from packline.torch import LoaderDataset, RowsDataset, block_mask, sdpa_mask, to_tensors, varlen  # noqa: E402
 
 SHARDS, DOCUMENTS, LENGTH = 3, 700, 64
-READS = 30_000
-WORKERS = [(0, None), (2, "fork"), (4, "fork"), (2, "spawn"), (4, "spawn")]
+READS = 9_000
+WORKERS = [(0, None), (2, "fork"), (4, "fork"), (2, "spawn")]
 
 pytestmark = [
     # More workers than cores is the point here; torch advises against it.
@@ -81,7 +81,7 @@ def equal(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", WORKERS[1:], ids=name)
-def test_thirty_thousand_random_reads(store: Store, right: np.ndarray, how: tuple[int, str]) -> None:
+def test_random_reads(store: Store, right: np.ndarray, how: tuple[int, str]) -> None:
     expected = right_rows(right)
     places = np.random.default_rng(how[0]).integers(0, len(expected), READS)
     dataset = RowsDataset(store.rows(seq_len=LENGTH, packing="concat"))
@@ -202,8 +202,8 @@ def test_the_order_is_the_loaders(store: Store, how: tuple[int, str | None]) -> 
         assert loader.state_dict() == dataset.state_after(steps)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_each_rank_gets_its_share(store: Store, rank: int) -> None:
+def test_each_rank_gets_its_share(store: Store) -> None:
+    rank = 1
     whole = [dict(batch) for batch in make_loader(store)]
     dataset = LoaderDataset(make_loader(store, rank=rank, world_size=2))
     found = list(DataLoader(dataset, batch_size=None, **workers(2, "fork")))

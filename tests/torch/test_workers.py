@@ -98,18 +98,6 @@ def test_a_compact_batch_becomes_the_arrays_of_its_rows(
             assert np.array_equal(arrays[name], expected[name])
 
 
-def test_a_mixture_has_the_rows_of_its_sources(stores: tuple[Store, Store]) -> None:
-    """Each row as its own source reads it alone."""
-    loader = mixed(stores, fields=ALL_FIELDS)
-    assert loader.schedule.stages[0].mixture.rows[1].store.has_loss
-    for step in range(len(loader)):
-        batch, placed = loader.batch(step), loader.rows_of_step(step)
-        for place, (source, row) in enumerate(zip(placed.sources, placed.rows, strict=True)):
-            alone = loader.schedule.stages[0].mixture.rows[source].read(np.array([row]), ALL_FIELDS)
-            for name in ALL_FIELDS:
-                assert np.array_equal(batch[name][place], alone[name][0])
-
-
 def test_two_bytes_for_a_token_are_sent(stores: tuple[Store, Store]) -> None:
     rows = stores[0].rows(1024)
     batch = CompactBatch.read([BatchPart(rows, np.arange(len(rows)))], FIELDS)
