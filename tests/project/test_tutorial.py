@@ -7,13 +7,11 @@ bars, names of modules, and the text of documents.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import re
 import shlex
 import shutil
-import subprocess
-import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ import pytest
 from tests.seeds.workspace import write_lines
 
 import packline
+from packline.cli.main import main
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NOT_RUN = ("pip", "packline demo")
@@ -48,6 +47,7 @@ def plain(line: str) -> str:
     line = re.sub(r"\bspans\b", "span", line)
     line = re.sub(r"[\w/]+\.py\b(:\w+)?(#L\d+)?", "X", line)
     line = re.sub(r"\d[\d,.]*|[━·]+", "0", line)
+    line = re.sub(r"0 (h 0 min|min 0 s)", "0 s", line)
     line = re.sub(r"\b0 [kMG]?(B)?(?![\w])", r"0 \1", line)
     return " ".join(line.split())
 
@@ -91,7 +91,7 @@ def run_page(page: str, expected: dict[str, int]) -> tuple[dict[str, Any], dict[
         elif language == "python":
             if code.startswith("# needs torch"):
                 pytest.importorskip("torch", reason="the optional torch is not installed")
-            with contextlib.redirect_stdout(io.StringIO()) as out:
+            with redirect_stdout(io.StringIO()) as out:
                 exec(compile(code, page, "exec"), names)
             printed = out.getvalue()
         else:
@@ -100,11 +100,11 @@ def run_page(page: str, expected: dict[str, int]) -> tuple[dict[str, Any], dict[
                     continue
                 program, *words = shlex.split(line, comments=True)
                 assert program == "packline"
-                command = [sys.executable, "-m", "packline", *words]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+                    returned = main(words)
                 wanted = next((code for word, code in expected.items() if word in line), 0)
-                assert done.returncode == wanted, f"{line}: {done.stderr}"
-                both = done.stderr + done.stdout
+                both = err.getvalue() + out.getvalue()
+                assert returned == wanted, f"{line}: {both}"
                 assert missing(shown, both) == [], f"{page}: not printed by {line}: {both}"
                 outputs[" ".join(words)] = both
     return names, outputs
