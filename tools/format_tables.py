@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from packline.cli.formats import facts, load, shown_default
-from packline.formats.format import NAMES
+from packline.cli.formats import facts, shown_default
+from packline.formats.format import NAMES, load_format
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "formats.md"
 
@@ -22,7 +22,7 @@ def option_rows(name: str) -> list[str]:
     """A row for each option of a format: name, default, description."""
     return [
         f"| `{one['name']}` | `{shown_default(one['default'])}` | {one['about']} |\n"
-        for one in facts(load(name))["options"]
+        for one in facts(load_format(name))["options"]
     ]
 
 

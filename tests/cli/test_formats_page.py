@@ -9,8 +9,7 @@ from typing import get_args
 import pytest
 from tools.format_tables import LIKE, option_rows, table_rows, with_tables
 
-from packline.cli.formats import load
-from packline.formats.format import NAMES
+from packline.formats.format import NAMES, load_format
 from packline.formats.types import Edges
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text("utf-8")
@@ -21,7 +20,7 @@ def test_every_format_has_a_section_among_its_kind() -> None:
     assert tuple(SECTIONS) == NAMES
     documents, rows = PAGE.split("## Formats of documents")[1].split("## Formats of rows")
     for name in NAMES:
-        assert f"### {name}\n" in (documents if load(name).kind == "documents" else rows)
+        assert f"### {name}\n" in (documents if load_format(name).kind == "documents" else rows)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,7 +42,7 @@ def test_a_section_refers_to_that_of_the_same_options(name: str, like: str) -> N
 @pytest.mark.parametrize("name", NAMES)
 def test_a_section_tells_what_is_lost_and_a_command_of_its_own(name: str) -> None:
     assert "Not preserved: " in SECTIONS[name]
-    if getattr(load(name), "holds_text", False):
+    if getattr(load_format(name), "holds_text", False):
         assert re.search(r"\$ packline build '\S+' --text text --tokenizer \S+ .*--out ", SECTIONS[name])
     assert all(f"--to {name} " in line for line in re.findall(r"\$ packline export .*", SECTIONS[name]))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
 from typing import Annotated, Any
@@ -11,8 +10,15 @@ from cyclopts import Parameter
 
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
-from packline.errors import unknown_name
-from packline.formats.format import NAMES, Format, describe_options
+from packline.errors import RecipeError
+from packline.formats.format import (
+    NAMES,
+    Format,
+    describe_options,
+    load_format,
+    load_other_format,
+    other_names,
+)
 
 
 def formats(
@@ -29,26 +35,22 @@ def formats(
       packline formats megatron
     """
     if name is None:
-        every = [facts(load(one)) for one in NAMES]
-        output.lines(list_lines(every))
-        output.result({"command": "formats", "exit_code": DONE, "formats": every})
+        every, refused = [facts(load_format(one)) for one in NAMES], []
+        for other in other_names():
+            try:
+                every.append(facts(load_other_format(other)))
+            except RecipeError as error:
+                refused.append(str(error))
+        output.lines([*list_lines(every), *([[""], *([f"  {one}"] for one in refused)] if refused else ())])
+        output.result({"command": "formats", "exit_code": DONE, "formats": every, "refused": refused})
         return DONE
-    name = name.lower()
-    if name not in NAMES:
-        raise unknown_name(f"no format {name!r}", name, NAMES)
-    format = load(name)
+    format = load_format(name) if name.lower() in NAMES else load_other_format(name)
     values = facts(format)
     layout = inspect.getdoc(inspect.getmodule(type(format))) or ""
     output.lines([[("  " + line).rstrip()] for line in layout.splitlines()])
     output.lines([[""], *option_lines(values["options"])])
     output.result({"command": "formats", "exit_code": DONE, "layout": layout, **values})
     return DONE
-
-
-def load(name: str) -> Format:
-    """A format by name, even if modules it needs are not installed."""
-    format: Format = importlib.import_module(f"packline.formats.{name}").FORMAT
-    return format
 
 
 def facts(format: Format) -> dict[str, Any]:

@@ -224,7 +224,7 @@ def make_export(
     view = _open_view(format, source, choice, chosen)
     place = str(out).rstrip("/") if is_remote(out) else os.path.abspath(out)
     identity = ExportIdentity(
-        format=to,
+        format=format.name,
         options=msgspec.to_builtins(chosen),
         source=_source_of(source, view),
         settings=_without_folders(choice),
@@ -238,7 +238,7 @@ def make_export(
         lines = format.trainer_lines(place, record, chosen)
         return _exported(place, record, lines, 0, 0, began, nothing_to_do=True)
     settings = PartSettings(
-        format=to,
+        format=format.name,
         options=identity.options,
         source="" if isinstance(source, RowView) else str(source),
         choice=choice,

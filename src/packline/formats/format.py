@@ -46,6 +46,8 @@ from packline.recipe import SPLITS
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from packline.formats.document_view import DocumentView
     from packline.formats.export_record import ExportRecord, Target
     from packline.formats.row_splits import RowSplits
@@ -226,6 +228,15 @@ ROW_FORMATS = ("npz", "pt", "litdata", "mds", "trl", "levanter", "baked")
 NAMES = (*DOCUMENT_FORMATS, *ROW_FORMATS)
 
 
+GROUP = "packline.formats"
+"""Entry points of formats in other distributions: the name of a format, and its class."""
+
+
+def other_names() -> tuple[str, ...]:
+    """Names of the formats of other distributions, none of which is imported."""
+    return tuple(sorted(_entry_points()))
+
+
 def get_format(name: str) -> Format:
     """Format of this name, in upper or lower case.
 
@@ -236,27 +247,79 @@ def get_format(name: str) -> Format:
     Traceback (most recent call last):
     packline.errors.RecipeError: no format 'tfrecord'
     """
-    name = name.lower()
-    if name not in NAMES:
-        raise unknown_name(f"no format {name!r}", name, NAMES)
-    format: Format = importlib.import_module(f"packline.formats.{name}").FORMAT
+    format = load_format(name) if name.lower() in NAMES else load_other_format(name)
     for module in format.needs:
         if importlib.util.find_spec(module) is None:
-            raise RecipeError(f"the format {name} needs {module}", hint=f"pip install 'packline[{module}]'")
+            hint = f"pip install 'packline[{module}]'" if format.name in NAMES else f"pip install {module}"
+            raise RecipeError(f"the format {format.name} needs {module}", hint=hint)
     return format
 
 
+def load_format(name: str) -> Format:
+    """One of packline's own formats, even if modules that it needs are not installed."""
+    format: Format = importlib.import_module(f"packline.formats.{name.lower()}").FORMAT
+    return format
+
+
+def load_other_format(name: str) -> Format:
+    """Format of another distribution, which is imported now.
+
+    Raises:
+        RecipeError: there is none, its name is taken, or its entry point does not name a format's class.
+    """
+    name = name.lower()
+    entries = _entry_points()
+    found = entries.get(name, [])
+    if not found:
+        raise unknown_name(f"no format {name!r}", name, (*NAMES, *entries))
+    owners = sorted(entry.dist.name if entry.dist else entry.value for entry in found)
+    what, hint = f"the format {name} of {' and '.join(owners)}", f"ask its authors, or uninstall {owners[-1]}"
+    if name in NAMES or len(found) > 1:
+        taken = "is packline's own" if name in NAMES else "can only be one of them"
+        raise RecipeError(f"{what} cannot be used: a format of this name {taken}", hint=hint)
+    try:
+        kind = found[0].load()
+        problem = _misfit(kind, name)
+        format: Format | None = None if problem else kind()
+    except Exception as error:
+        raise RecipeError(f"{what} cannot be loaded: {type(error).__name__}: {error}", hint=hint) from error
+    if format is None:
+        raise RecipeError(f"{what} cannot be used: {found[0].value} {problem}", hint=hint)
+    return format
+
+
+def _entry_points() -> dict[str, list[EntryPoint]]:
+    from importlib.metadata import entry_points
+
+    found: dict[str, list[EntryPoint]] = {}
+    for entry in entry_points(group=GROUP):
+        found.setdefault(entry.name.lower(), []).append(entry)
+    return found
+
+
+def _misfit(kind: Any, name: str) -> str:
+    """What keeps an object from being the class of a format of this name; empty if nothing does."""
+    if not isinstance(kind, type) or not issubclass(kind, DocumentFormat | RowFormat):
+        return "is no subclass of DocumentFormat or RowFormat"
+    if missing := sorted(kind.__abstractmethods__):
+        return f"lacks {', '.join(missing)}"
+    if (own := getattr(kind, "name", None)) != name:
+        return f"has the name {own!r}: expected {name!r}, as its entry point"
+    if not isinstance(getattr(kind, "title", None), str):
+        return "lacks a title"
+    options = getattr(kind, "options", None)
+    if not isinstance(options, type) or not issubclass(options, Options):
+        return "lacks options, a subclass of Options"
+    return ""
+
+
 def recognise(path: Path) -> Format:
-    """Format of a file or folder, if unambiguous.
+    """One of packline's own formats that a file or folder has, if unambiguous.
 
     Raises:
         InputError: none matches, or several do.
     """
-    found = [
-        name
-        for name in NAMES
-        if importlib.import_module(f"packline.formats.{name}").FORMAT.find_folders(path)
-    ]
+    found = [name for name in NAMES if load_format(name).find_folders(path)]
     if len(found) == 1:
         return get_format(found[0])
     what = f"it could be {' or '.join(found)}" if found else "it looks like none that packline knows"
@@ -348,7 +411,10 @@ def option_docs(options: type[Options]) -> dict[str, str]:
     for kind in reversed(options.__mro__):
         if not issubclass(kind, Options):
             continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+        try:
+            body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+        except OSError:  # of another distribution, which may be installed without its source
+            continue
         assert isinstance(body, ast.ClassDef)
         for field, text in zip(body.body, body.body[1:], strict=False):
             if (
