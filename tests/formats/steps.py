@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import pytest
 from hypothesis import strategies as st
-from tests.formats.stores import EOD, Case
+from tests.formats.stores import Case
 
 from packline.facade import Store
 from packline.formats.document_view import DocumentView
@@ -111,55 +110,6 @@ def expected(case: Case, edges: Edges) -> dict[str, list[list[int]]]:
 def flat(documents: Sequence[Sequence[int]]) -> list[int]:
     """All tokens of documents, one after another."""
     return [token for document in documents for token in document]
-
-
-def round_trip(case: Case, name: str, folder: Path, options: dict[str, Any] | None = None) -> Store:
-    """Export a store, import that, export it again: the same documents, the same bytes. The second store."""
-    from packline.api import import_
-    from packline.formats.export import run_export
-
-    store = case.make(folder / "store")
-    there, back = folder / "there", folder / "back"
-    run_export(store.path, to=name, out=there, options=options, workers=0)
-    imported = import_(
-        there, from_=name, tokenizer=store.path / "tokenizer", out=folder / "imported", workers=0
-    )
-    report = imported.verify()
-    assert report.ok, report.problems
-    assert imported.manifest.tokenizer == msgspec.structs.replace(
-        store.manifest.tokenizer, name=imported.manifest.tokenizer.name
-    )
-    documents: dict[str, list[list[int]]] = {}
-    for shard in imported.shards:
-        found = [shard.document(number).tolist() for number in range(len(shard))]
-        documents.setdefault(shard.entry.split, []).extend(found)
-    assert documents == expected(case, "eod" if case.bos_id is None else "both")
-    run_export(imported.path, to=name, out=back, options=options, workers=0)
-    beside = {"packline.json", "tokenizer.json"}
-    first, second = ({path.name: path.read_bytes() for path in out.iterdir()} for out in (there, back))
-    assert first.keys() == second.keys() and beside <= first.keys()
-    for file in first.keys() - beside:
-        assert first[file] == second[file], file
-    return imported
-
-
-def refused(case: Case, name: str, folder: Path, damage: Any, error: type[Exception], match: str) -> None:
-    """Export a store and damage that: importing it raises this error and leaves no store."""
-    from packline.api import import_
-
-    store = case.make(folder / "store")
-    write_all(store, name, folder / "out", link="copy")
-    damage(folder / "out")
-    with pytest.raises(error, match=match):
-        import_(
-            folder / "out",
-            from_=name,
-            tokenizer=store.path / "tokenizer",
-            out=folder / "no",
-            eod=EOD,
-            workers=0,
-        )
-    assert not (folder / "no" / "manifest.json").exists()
 
 
 class Drawn(NamedTuple):

@@ -9,18 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.formats.columns_made import messages, save, table
 from tests.formats.engines import bring_back, documents_of, files_of, loss_of, refuse, write
 from tests.formats.peers import run_peer
 from tests.formats.steps import expected, read_all
-from tests.formats.stores import CASES, Case, make_store, write_tokenizer
+from tests.formats.stores import CASES, Case, make_store
 
-from packline.api import import_
-from packline.errors import InputError, RecipeError, TokenizerError
+from packline.errors import InputError, RecipeError
 from packline.formats import arrow
-from packline.formats.format import get_format, recognise
+from packline.formats.format import get_format
 from packline.formats.layouts import columns
 
 LOAD = """
@@ -140,18 +137,6 @@ def test_what_is_left_out_is_in_the_ledger(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------- there and back
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_documents_and_masks_come_back_and_go_out_as_the_same_bytes(tmp_path: Path, case: Case) -> None:
-    store = case.make(tmp_path / "store")
-    options = {"edges": edges_of(case), "shard_tokens": 150}
-    write(store, "arrow", tmp_path / "out", options)
-    assert recognise(tmp_path / "out").name == "arrow"
-    back = bring_back(tmp_path / "out", "arrow", store, tmp_path / "back")
-    assert documents_of(back) == documents_of(store) and loss_of(back) == loss_of(store)
-    write(back, "arrow", tmp_path / "again", options)
-    assert files_of(tmp_path / "again") == files_of(tmp_path / "out")
-
-
 def test_provenance_is_the_file_and_the_row_and_the_id(tmp_path: Path) -> None:
     store = CASES["splits"].make(tmp_path / "store")
     write(store, "arrow", tmp_path / "out", {"provenance": True, "shard_tokens": 200})
@@ -163,24 +148,6 @@ def test_provenance_is_the_file_and_the_row_and_the_id(tmp_path: Path) -> None:
     for one in documents:
         rows.setdefault(one.file, []).append(one.position)
     assert all(found == list(range(len(found))) for found in rows.values()) and len(rows) == 5
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(2, 299), max_size=12), min_size=1, max_size=20),
-    st.sampled_from(["eod", "bos", "both", "none"]),
-    st.integers(1, 60),
-    st.integers(1, 5),
-)
-def test_any_documents_come_back(
-    tmp_path_factory: pytest.TempPathFactory, bodies: list[list[int]], edges: Any, size: int, shards: int
-) -> None:
-    folder = tmp_path_factory.mktemp("law")
-    case = Case("law", tuple(map(tuple, bodies)), 300, 0, 1, shards=min(shards, len(bodies)))
-    write(case.make(folder / "store"), "arrow", folder / "out", {"edges": edges, "shard_tokens": size})
-    found = read_all("arrow", folder / "out", {"edges": edges})
-    assert found.problems == [] and found.documents == expected(case, edges)
-    assert found.reader.documents == len(bodies)
 
 
 def test_record_batches_do_not_depend_on_the_shards_of_the_store(tmp_path: Path) -> None:
@@ -410,18 +377,8 @@ def test_the_arrow_file_format_is_told_apart(tmp_path: Path) -> None:
     ]
 
 
-def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    write(CASES["plain"].make(tmp_path / "store"), "arrow", tmp_path / "out")
-    other = write_tokenizer(tmp_path / "other", 1000, 0, 1)
-    with pytest.raises(TokenizerError, match="made with another tokenizer"):
-        import_(tmp_path / "out", from_="arrow", tokenizer=other, out=tmp_path / "back", workers=0)
-    assert not (tmp_path / "back" / "manifest.json").exists()
-
-
 def test_options_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = CASES["long"].make(tmp_path / "store")
-    with pytest.raises(RecipeError, match="expected shard_tokens of at least 1, found 0"):
-        write(store, "arrow", tmp_path / "out", {"shard_tokens": 0})
     with pytest.raises(RecipeError, match="column is 'source'"):
         write(store, "arrow", tmp_path / "out", {"column": "source", "provenance": True})
     monkeypatch.setattr(columns, "MOST_VALUES", 2000)

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from tests.formats.engines import (
     bring_back,
     damage,
@@ -18,16 +17,15 @@ from tests.formats.engines import (
     files_of,
     loss_of,
     refuse,
-    tokenizer_of,
     write,
 )
 from tests.formats.peers import run_peer
-from tests.formats.steps import Drawn, expected, flat, read_all, stores_to_export
+from tests.formats.steps import expected, flat, read_all
 from tests.formats.stores import CASES, EOD, Case, make_store, random_documents, write_tokenizer
 from tests.store.stores import with_rows
 
 from packline.api import import_
-from packline.errors import InputError, RecipeError, TokenizerError
+from packline.errors import InputError, RecipeError
 from packline.facade import Store
 from packline.formats.datatrove import FORMAT, humanised
 from packline.testing import write_manifest
@@ -175,21 +173,6 @@ answer = [humanize.metric(count, unit="T") for count in json.loads(arguments[0])
     assert run_peer(code, json.dumps(counts), modules=("humanize",)) == [humanised(n) for n in counts]
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_import_gives_back_the_documents_and_its_export_the_bytes(tmp_path: Path, case: Case) -> None:
-    store = case.make(tmp_path / "store")
-    edges = "eod" if case.bos_id is None else "both"
-    done = write(store, "datatrove", tmp_path / "out", {"edges": edges})
-    back = bring_back(tmp_path / "out", "datatrove", store, tmp_path / "back")
-    assert documents_of(back) == documents_of(store) and loss_of(back) == loss_of(store)
-    write(back, "datatrove", tmp_path / "again", {"edges": edges})
-    assert files_of(tmp_path / "again") == files_of(tmp_path / "out")
-    shared = sum(done.shared.values())
-    itemsize = store.dtype.itemsize + store.has_loss
-    assert shared == store.manifest.tokens * itemsize
-    assert [lost.what for lost in done.lost] == ["provenance"]
-
-
 def test_tokens_and_mask_are_the_stores_own_files(tmp_path: Path) -> None:
     store = CASES["loss"].make(tmp_path / "store")
     write(store, "datatrove", tmp_path / "out", {"step": "mine", "first_rank": 7})
@@ -215,67 +198,15 @@ def test_a_shard_without_a_mask_is_all_trained_on(tmp_path: Path) -> None:
         assert b"".join(path.read_bytes() for path in sorted(out.glob("*.loss"))) == bytes(wanted)
 
 
-@pytest.mark.parametrize(("vocab_size", "itemsize"), [(65_500, 2), (65_536, 2), (65_537, 4)])
-def test_the_limit_of_uint16_is_65536(tmp_path: Path, vocab_size: int, itemsize: int) -> None:
-    documents = [[vocab_size - 1, 5], [], [6, vocab_size - 1]]
-    store = make_store(tmp_path / "store", documents, vocab_size=vocab_size, eod_id=0, shards=2)
-    done = write(store, "datatrove", tmp_path / "out")
-    # 65,500 up to 65,536 are int32 in the store, so nothing is shared there; documents go into one file.
-    assert (sum(done.shared.values()) > 0) == (itemsize == 4)
-    tokens = b"".join(path.read_bytes() for path in sorted((tmp_path / "out").glob("*.ds")))
-    assert np.frombuffer(tokens, f"<u{itemsize}").tolist() == [vocab_size - 1, 5, 0, 0, 6, vocab_size - 1, 0]
-    assert (
-        (tmp_path / "out/00000_unshuffled.ds.metadata").read_text().startswith(f"tokenizer.json|{itemsize}\n")
-    )
-    back = bring_back(tmp_path / "out", "datatrove", store, tmp_path / "back")
-    assert documents_of(back) == documents_of(store)
-
-
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     store = CASES["wide"].make(tmp_path / "store")
     for options, words in (
-        ({"dtype": "uint16"}, "do not fit into uint16: expected at most 65,536"),
-        ({"shard_tokens": 0, "edges": "none"}, "shard_tokens of at least 1, found 0"),
         ({"first_rank": 99_999, "edges": "none", "shard_tokens": 10}, "numbers of files from 0 to 99,999"),
         ({"step": "a/b"}, "step that can be in a name"),
     ):
         with pytest.raises(RecipeError, match=words):
             write(store, "datatrove", tmp_path / "out", options)
         assert not (tmp_path / "out").exists()
-
-
-@settings(max_examples=25, deadline=None)
-@given(stores_to_export())
-def test_any_documents_come_back(tmp_path_factory: pytest.TempPathFactory, drawn: Drawn) -> None:
-    case, edges, shard_tokens, shuffle = drawn
-    folder = tmp_path_factory.mktemp("law")
-    options = {"edges": edges, "shard_tokens": shard_tokens}
-    write(case.make(folder / "store"), "datatrove", folder / "out", options, shuffle_documents=shuffle)
-    found = read_all("datatrove", folder / "out", options)
-    wanted = expected(case, edges)["train"]
-    assert found.problems == []
-    assert sorted(found.documents["train"]) == sorted(wanted)
-    if shuffle is None:
-        assert found.documents["train"] == wanted
-    for path in (folder / "out").glob("*.ds"):
-        lines = path.with_name(f"{path.name}.metadata").read_text().split("\n")
-        assert lines == [
-            "tokenizer.json|2",
-            str(path.stat().st_size // 2),
-            humanised(path.stat().st_size // 2),
-        ]
-        mask = path.with_name(f"{path.name}.loss")
-        assert mask.exists() == (case.loss is not None)
-        assert case.loss is None or mask.stat().st_size == path.stat().st_size // 2
-
-
-def test_files_are_cut_between_documents(tmp_path: Path) -> None:
-    case = CASES["plain"]
-    write(case.make(tmp_path / "store"), "datatrove", tmp_path / "out", {"shard_tokens": 100}, min_tokens=2)
-    indexes = [np.fromfile(path, "<u8") for path in sorted((tmp_path / "out").glob("*.index"))]
-    longest = max(len(one) for one in case.stored)
-    assert len(indexes) > 3 and all(0 < ends[-1] <= 100 + longest for ends in indexes)
-    assert sum(len(ends) for ends in indexes) == sum(len(one) >= 2 for one in case.stored)
 
 
 def test_without_an_index_documents_are_found_by_their_ends(tmp_path: Path) -> None:
@@ -360,18 +291,6 @@ def test_contents_that_are_wrong_are_refused_with_their_place(tmp_path: Path) ->
         refuse(tmp_path / "out", "datatrove", store, tmp_path / f"back{place}", words)
 
 
-def test_files_of_two_widths_are_refused(tmp_path: Path) -> None:
-    store = CASES["plain"].make(tmp_path / "store")
-    write(store, "datatrove", tmp_path / "out")
-    (tmp_path / "wide").mkdir()
-    write(store, "datatrove", tmp_path / "wide/out", {"dtype": "uint32"})
-    for path in (tmp_path / "wide/out").glob("*.ds*"):
-        path.rename(tmp_path / "out" / path.name.replace("00000", "00001"))
-    (tmp_path / "out/packline.json").unlink()
-    words = "dtype, as of the first file: expected uint16, found uint32"
-    refuse(tmp_path / "out", "datatrove", store, tmp_path / "back", words)
-
-
 def test_a_missing_index_is_refused(tmp_path: Path) -> None:
     store = CASES["shards"].make(tmp_path / "store")
     write(store, "datatrove", tmp_path / "out")
@@ -379,18 +298,3 @@ def test_a_missing_index_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out/00002_unshuffled.ds.index").unlink()
     words = "00002_unshuffled.ds.index: no such file, where other files have one"
     refuse(tmp_path / "out", "datatrove", store, tmp_path / "back", words)
-
-
-def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    store = CASES["plain"].make(tmp_path / "store")
-    write(store, "datatrove", tmp_path / "out")
-    other = make_store(tmp_path / "other", [[5]], vocab_size=1001, eod_id=0)
-    with pytest.raises(TokenizerError, match="was made with another tokenizer"):
-        import_(
-            tmp_path / "out",
-            from_="datatrove",
-            tokenizer=tokenizer_of(other),
-            out=tmp_path / "back",
-            eod=0,
-        )
-    assert not (tmp_path / "back").exists()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from tests.formats.stores import CASES, make_store, random_documents
@@ -124,18 +123,3 @@ def test_numbers_of_shards_that_stop_a_trainer_are_told(tmp_path: Path) -> None:
     tokens = (files[-1].stat().st_size - 1024) // 2
     assert tokens < USUAL_BATCH and f"the last shard of train has {tokens:,} tokens" in short
     assert warnings("llmc", "dropped", shard_tokens=size, last_shard="drop")[-1:] != (short,)
-
-
-@pytest.mark.parametrize("to", ["npz", "pt", "litdata", "mds", "trl", "levanter", "baked"])
-def test_rows_say_which_splits_are_left_out(tmp_path: Path, to: str) -> None:
-    store = CASES["splits"].make(tmp_path / "store")
-    val = [shard.entry for shard in store.shards if shard.entry.split == "val"]
-    train = msgspec.structs.replace(ROWS, split="train")
-    done = run_export(store.path, to=to, out=tmp_path / "out", choice=train, workers=0)
-    (left,) = (lost for lost in done.lost if lost.what == "split val")
-    assert (left.count, left.unit) == (sum(entry.documents for entry in val), "documents")
-    assert left.why.startswith(f"{sum(entry.tokens for entry in val):,} tokens: rows are of train alone")
-    both = run_export(
-        store.path, to=to, out=tmp_path / "both", choice=ExportChoice(seq_len=16, split="all"), workers=0
-    )
-    assert not [lost for lost in both.lost if lost.what.startswith("split")]

@@ -16,11 +16,7 @@ from packline.facade import Store
 from packline.formats.baked import BakedRows
 from packline.formats.choice import with_order
 from packline.formats.export import ExportPlanned
-from packline.formats.export_record import read_record
-from packline.formats.format import ROW_FORMATS, get_format
 from packline.packing.options import ExportChoice
-
-READ_IN_ORDER = ("litdata", "mds", "trl", "levanter", "baked")
 
 
 @pytest.fixture(scope="module")
@@ -35,25 +31,6 @@ def export(store: Store, name: str, out: Path, **settings: Any) -> tuple[dict[st
     packline.export(store, out=out, to=name, seq_len=16, workers=0, on_event=events.append, **settings)
     (order,) = (event.order for event in events if isinstance(event, ExportPlanned))
     return files_of(out), order
-
-
-@pytest.mark.parametrize("name", ROW_FORMATS)
-def test_rows_are_shuffled_with_seed_0_unless_a_format_keeps_the_order_of_its_input(
-    store: Store, tmp_path: Path, name: str
-) -> None:
-    default, order = export(store, name, tmp_path / "default")
-    shuffled, _ = export(store, name, tmp_path / "shuffled", seed=0)
-    stored, words = export(store, name, tmp_path / "stored", in_order=True)
-    assert shuffled != stored and default == (shuffled if name in READ_IN_ORDER else stored)
-    assert words == "rows in stored order: --seed shuffles them"
-    record = read_record(tmp_path / "default")
-    assert record is not None
-    if name in READ_IN_ORDER:
-        assert record.settings["seed"] == 0
-        assert order == "rows shuffled with seed 0: change it with --seed or --in-order"
-    else:
-        assert "seed" not in record.settings and order == words
-    assert get_format(name).shuffled == (name in READ_IN_ORDER)  # type: ignore[attr-defined]
 
 
 def test_the_default_order_is_that_of_the_loader(store: Store, tmp_path: Path) -> None:

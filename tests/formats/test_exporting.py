@@ -29,7 +29,6 @@ from packline.fingerprint import hash_bytes
 from packline.formats import export as exporting
 from packline.formats.export import ExportPlanned, run_export
 from packline.formats.export_record import read_record
-from packline.formats.format import NAMES
 from packline.formats.staging import Staging
 from packline.jobs import resources
 from packline.jobs.events import Progress, UnitDone
@@ -112,7 +111,7 @@ def crash(
     return done.returncode
 
 
-@pytest.mark.parametrize("after", [0, 1, 5, 12, 29, 41, 58, 77, 96])
+@pytest.mark.parametrize("after", [0, 5, 29, 58, 96])
 def test_killed_at_any_instant_and_run_again(
     store: Store, expected: dict[str, str], tmp_path: Path, after: int
 ) -> None:
@@ -125,7 +124,7 @@ def test_killed_at_any_instant_and_run_again(
     assert done.parts_kept == 0 or after > 12
 
 
-@pytest.mark.parametrize("after", range(0, 60, 7))
+@pytest.mark.parametrize("after", range(0, 60, 15))
 def test_linked_shards_survive_a_kill_as_well(store: Store, tmp_path: Path, after: int) -> None:
     before = digests(store.path)
     out, whole = tmp_path / "work" / "out", tmp_path / "whole"
@@ -181,14 +180,6 @@ for number in range(20):
     assert again.parts_kept > 0
     run_export(store.path, to="baked", out=tmp_path / "whole", options=options, choice=choice, workers=0)
     assert digests(Path(f"{out}0")) == digests(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_bytes_do_not_depend_on_processes(
-    store: Store, expected: dict[str, str], tmp_path: Path, workers: int
-) -> None:
-    bake(store, tmp_path / "out", workers=workers)
-    assert digests(tmp_path / "out") == expected
 
 
 def test_an_error_of_a_worker_is_raised_here(store: Store, tmp_path: Path) -> None:
@@ -363,17 +354,6 @@ def test_the_record_says_what_is_there(store: Store, tmp_path: Path) -> None:
         read_record(tmp_path)
 
 
-def test_shared_bytes_are_the_stores_own(store: Store, tmp_path: Path) -> None:
-    linked = run_export(store.path, to="megatron", out=tmp_path / "linked", workers=0)
-    copied = run_export(store.path, to="megatron", out=tmp_path / "copied", workers=0, link="copy")
-    assert list(linked.shared) == ["linked"] and list(copied.shared) == ["copied"]
-    assert linked.shared["linked"] == copied.shared["copied"] >= store.manifest.tokens * 2
-    same = {path.stat().st_ino for path in store.path.iterdir()}
-    names = [path.name for path in (tmp_path / "linked").glob("*.bin")]
-    assert names and all((tmp_path / "linked" / name).stat().st_ino in same for name in names)
-    assert not any((tmp_path / "copied" / name).stat().st_ino in same for name in names)
-
-
 def test_every_setting_decides_the_documents(store: Store, tmp_path: Path) -> None:
     run_export(store.path, to="nanogpt", out=tmp_path / "out", workers=0,
            choice=ExportChoice(split="train", min_tokens=10, shuffle_documents=3))  # fmt: skip
@@ -447,11 +427,3 @@ def test_a_loader_and_a_store_may_be_given_as_they_are(store: Store, tmp_path: P
     whole = (tmp_path / "store" / "rows-000000.bin").read_bytes()
     rows = (tmp_path / "loader" / "rows-000000.bin").read_bytes()
     assert rows and whole.startswith(rows)
-
-
-def test_all_formats_are_one_file_each_that_says_its_name() -> None:
-    from importlib import import_module
-
-    for name in NAMES:
-        module = import_module(f"packline.formats.{name}")
-        assert module.FORMAT.name == name and module.__doc__

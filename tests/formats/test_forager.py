@@ -7,14 +7,11 @@ The index is read whole; sample `i` is `num_bytes` bytes from `byte_offset` on o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.formats.engines import bring_back, damage, documents_of, files_of, refuse, write
-from tests.formats.steps import Drawn, expected, flat, read_all, stores_to_export
+from tests.formats.engines import bring_back, damage, documents_of, refuse, write
+from tests.formats.steps import expected, flat, read_all
 from tests.formats.stores import CASES, Case, make_store
 
 from packline.errors import InputError, RecipeError
@@ -96,77 +93,12 @@ def test_windows_go_over_all_documents_and_the_rest_is_said_to_be_lost(
             assert flat([one[len(before) :] for one in documents])[: len(kept)] == kept
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_import_gives_back_the_documents_and_its_export_the_bytes(tmp_path: Path, case: Case) -> None:
-    store = case.make(tmp_path / "store")
-    edges = "eod" if case.bos_id is None else "both"
-    done = write(store, "forager", tmp_path / "out", {"edges": edges})
-    assert sum(done.shared.values()) == store.manifest.tokens * store.dtype.itemsize
-    back = bring_back(tmp_path / "out", "forager", store, tmp_path / "back")
-    assert documents_of(back) == documents_of(store)
-    write(back, "forager", tmp_path / "again", {"edges": edges})
-    assert files_of(tmp_path / "again") == files_of(tmp_path / "out")
-
-
-def test_tokens_are_the_stores_own_files(tmp_path: Path) -> None:
-    store = CASES["shards"].make(tmp_path / "store")
-    write(store, "forager", tmp_path / "out")
-    names = [shard.name for shard in store.manifest.shards]
-    assert len(names) == 4
-    files = [f"tokenized-samples/train-{number:06d}-tokenized-samples.bin" for number in range(4)]
-    for file, name in zip(files, names, strict=True):
-        assert (tmp_path / "out" / file).samefile(store.path / f"{name}.bin")
-    assert (tmp_path / "out/index/file_location.txt").read_text().splitlines() == files
-
-
-@pytest.mark.parametrize(("vocab_size", "itemsize"), [(65_499, 2), (65_535, 2), (65_536, 4)])
-def test_the_limit_of_uint16_is_65535(tmp_path: Path, vocab_size: int, itemsize: int) -> None:
-    documents = [[vocab_size - 1, 5], [], [6, vocab_size - 1]]
-    store = make_store(tmp_path / "store", documents, vocab_size=vocab_size, eod_id=0)
-    write(store, "forager", tmp_path / "out")
-    stored = [[*document, 0] for document in documents]
-    assert TokensDataset(tmp_path / "out", f"<u{itemsize}").all() == stored
-    assert documents_of(bring_back(tmp_path / "out", "forager", store, tmp_path / "back")) == {
-        "train": stored
-    }
-
-
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     store = CASES["wide"].make(tmp_path / "store")
-    for options, words in (
-        ({"dtype": "uint16"}, "do not fit into uint16: expected at most 65,535"),
-        ({"sample_size": 0}, "expected sample_size and shard_tokens of at least 1"),
-        ({"shard_tokens": 0, "edges": "none"}, "shard_tokens of at least 1"),
-        ({"sample_size": 10**6}, "at least sample_size tokens, 1,000,000, found"),
-    ):
+    for options, words in (({"sample_size": 10**6}, "at least sample_size tokens, 1,000,000, found"),):
         with pytest.raises(RecipeError, match=words):
             write(store, "forager", tmp_path / "out", options)
         assert not (tmp_path / "out").exists()
-
-
-@settings(max_examples=25, deadline=None)
-@given(stores_to_export(st.just(False)), st.none() | st.integers(1, 9))
-def test_any_documents_come_back(
-    tmp_path_factory: pytest.TempPathFactory, drawn: Drawn, size: int | None
-) -> None:
-    case, edges, shard_tokens, shuffle = drawn
-    folder = tmp_path_factory.mktemp("law")
-    options: dict[str, Any] = {"edges": edges, "shard_tokens": shard_tokens, "sample_size": size}
-    store = case.make(folder / "store")
-    wanted = expected(case, edges)["train"]
-    total = len(flat(wanted))
-    if size is not None and total < size:
-        return
-    write(store, "forager", folder / "out", options, shuffle_documents=shuffle)
-    found = TokensDataset(folder / "out", "<u2").all()
-    if size is None:
-        assert sorted(found) == sorted(wanted)
-        read = read_all("forager", folder / "out", options | {"vocab_size": 300})
-        assert read.problems == [] and read.documents["train"] == found
-    else:
-        assert all(len(one) == size for one in found) and len(found) == total // size
-    if shuffle is None:
-        assert flat(found) == flat(wanted)[: len(flat(found))]
 
 
 # ------------------------------------------------------------------------------- as Forager writes them

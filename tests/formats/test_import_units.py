@@ -79,7 +79,7 @@ class Tokens(DocumentFormat):
         )
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.lists(st.integers(2, 20), max_size=9), min_size=1, max_size=12),
     st.integers(1, 40),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.formats.stores import CASES, EOD, Case, random_documents, write_tokenizer
+from tests.formats.stores import CASES, EOD, random_documents, write_tokenizer
 
 import packline
 from packline.api import import_
@@ -26,7 +26,6 @@ from packline.errors import (
     PacklineError,
     RecipeError,
     ResumeMismatch,
-    TokenizerError,
 )
 from packline.formats.import_ import ImportRequest, run_import
 from packline.jobs import resources
@@ -101,37 +100,6 @@ def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: 
     assert sum(int((row >= 0).sum()) for row in rows.read(np.arange(len(rows)))["targets"]) > 0
     again = import_(shards, from_="llmc", tokenizer=tokenizer, out=tmp_path / "store", eod=EOD)
     assert again.manifest == store.manifest
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
-def test_an_export_comes_back_as_the_same_documents(case: Case, tmp_path: Path) -> None:
-    store = case.make(tmp_path / "store")
-    packline.export(store, to="megatron", out=tmp_path / "out", workers=0)
-    back = import_(tmp_path / "out", tokenizer=store.path / "tokenizer", out=tmp_path / "back", workers=0)
-    assert back.manifest.tokenizer.bos_id == case.bos_id
-    stored = sorted(document.tolist() for document in store.documents)
-    assert sorted(document.tolist() for document in back.documents) == stored
-    report = back.verify(deep=True)
-    assert report.ok, report.problems
-
-
-def test_a_loss_mask_comes_back_with_its_tokens(tmp_path: Path) -> None:
-    for name in ("loss", "bos_loss"):
-        store = CASES[name].make(tmp_path / name)
-        packline.export(store, to="datatrove", out=tmp_path / f"{name}.out", workers=0)
-        back = import_(
-            tmp_path / f"{name}.out",
-            from_="datatrove",
-            tokenizer=store.path / "tokenizer",
-            out=tmp_path / f"{name}.back",
-        )
-        (shard,), (other,) = store.shards, back.shards
-        assert shard.loss is not None and other.loss is not None
-        if name == "loss":
-            assert np.array_equal(shard.loss, other.loss)
-        else:  # without the beginnings, which were not in the file
-            assert np.array_equal(shard.loss[shard.tokens != 1], other.loss[other.tokens != 1])
-        assert back.verify().ok
 
 
 def test_any_number_of_processes_gives_the_same_bytes(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
@@ -324,15 +292,6 @@ def test_what_is_cut_off_at_the_end_is_a_document_and_is_counted(tmp_path: Path,
     assert [one.tolist() for one in store.documents] == [[5, 6, 0], [7, 8, 0]]
     assert any(isinstance(one, Note) and "unfinished documents: 1" in one.text for one in events)
     assert store.verify(deep=True).ok
-
-
-def test_a_wrong_tokenizer_is_refused_before_work(tmp_path: Path) -> None:
-    store = CASES["plain"].make(tmp_path / "store")
-    packline.export(store, to="nanogpt", out=tmp_path / "out", workers=0)
-    other = write_tokenizer(tmp_path / "other", VOCABULARY, 3)
-    with pytest.raises(TokenizerError, match="made with another tokenizer"):
-        import_(tmp_path / "out", tokenizer=other, out=tmp_path / "back")
-    assert not (tmp_path / "back").exists()
 
 
 def test_requests_that_make_no_sense_are_refused(

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.formats.steps import expected, flat, read_all, refused, round_trip, write_all
+from tests.formats.steps import expected, flat, read_all, write_all
 from tests.formats.stores import CASES, Case, make_store
 
 from packline.errors import CorruptStore, InputError, RecipeError
@@ -110,12 +108,6 @@ def test_the_version_goes_by_the_vocabulary(
     assert load_shard(path).tolist() == [0, vocab_size - 1, 5, 0, 6]
 
 
-def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    store = CASES["wide"].make(tmp_path / "store")
-    with pytest.raises(RecipeError, match="llmc: ids of a vocabulary of 70,000 do not fit into uint16"):
-        write_all(store, "llmc", tmp_path / "out", {"version": 1})
-
-
 @pytest.mark.parametrize("size", [0, -1, 2**31])
 def test_a_shard_that_cannot_be_is_refused(tmp_path: Path, size: int) -> None:
     store = CASES["one"].make(tmp_path / "store")
@@ -147,49 +139,6 @@ def test_a_short_last_shard_may_be_dropped_and_is_in_the_ledger(tmp_path: Path) 
 # --------------------------------------------------------------------------------------------- reading
 
 
-@pytest.mark.parametrize("edges", ["bos", "eod"])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_reading_gives_back_the_documents(tmp_path: Path, case: Case, edges: Any) -> None:
-    options = {"shard_tokens": 37, "edges": edges}
-    write_all(case.make(tmp_path / "store"), "llmc", tmp_path / "out", options)
-    marker = case.eod_id if case.bos_id is None or edges == "eod" else case.bos_id
-    found = read_all("llmc", tmp_path / "out", {"edges": edges, "marker": marker})
-    assert found.problems == [] and found.unfinished == 0
-    assert found.documents == expected(case, edges)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(2, 299), max_size=12), min_size=1, max_size=12),
-    st.sampled_from(["bos", "eod", "both"]),
-    st.booleans(),
-    st.integers(1, 40),
-    st.integers(1, 3),
-)
-def test_any_documents_come_back(
-    tmp_path_factory: pytest.TempPathFactory,
-    bodies: list[list[int]],
-    edges: Any,
-    with_bos: bool,
-    size: int,
-    shards: int,
-) -> None:
-    if edges == "both" and not with_bos:
-        edges = "bos"
-    folder = tmp_path_factory.mktemp("law")
-    case = Case("law", tuple(map(tuple, bodies)), 300, 0, 1 if with_bos else None, shards=shards)
-    write_all(case.make(folder / "store"), "llmc", folder / "out", {"edges": edges, "shard_tokens": size})
-    stream = flat(expected(case, edges)["train"])
-    assert load_split(folder / "out", "*.bin") == stream
-    marker = 1 if with_bos and edges == "bos" else 0
-    found = read_all("llmc", folder / "out", {"edges": edges, "marker": marker})
-    assert found.problems == [] and found.documents == expected(case, edges)
-    for (name, position), document in zip(found.places, found.documents["train"], strict=True):
-        number = int(name.removesuffix(".bin").rpartition("_")[2])
-        begin = number * size + (position - 1024) // 2
-        assert stream[begin : begin + len(document)] == document
-
-
 def test_a_stream_that_does_not_begin_with_a_document(tmp_path: Path) -> None:
     """As a shard in the middle of a data set is."""
     tokens = np.array([7, 8, 0, 5, 6, 0, 9], "<u2")
@@ -198,12 +147,6 @@ def test_a_stream_that_does_not_begin_with_a_document(tmp_path: Path) -> None:
     found = read_all("llmc", path, {"marker": 0})
     assert found.documents == {"train": [[7, 8], [0, 5, 6], [0, 9]]} and found.unfinished == 1
     assert found.places == [(path.name, 1024), (path.name, 1028), (path.name, 1034)]
-
-
-@pytest.mark.parametrize("edges", ["bos", "eod"])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_there_and_back(tmp_path: Path, case: Case, edges: str) -> None:
-    round_trip(case, "llmc", tmp_path, {"shard_tokens": 45, "edges": edges})
 
 
 # ---------------------------------------------------------------------------------------------- damage
@@ -260,24 +203,10 @@ def test_what_is_behind_the_tokens_is_found_and_not_read(shards: Path) -> None:
     assert found.reader.tokens == 5
 
 
-def test_mixed_dtypes_are_found(shards: Path, tmp_path: Path) -> None:
-    write_all(CASES["wide"].make(tmp_path / "w"), "llmc", tmp_path / "w2")
-    (tmp_path / "w2" / FIRST).rename(shards / "x_train_000009.bin")
-    assert read_all("llmc", shards, {"marker": 0}).problems == [
-        "x_train_000009.bin: dtype, as of the first file: expected uint16, found uint32"
-    ]
-
-
 def test_an_evaluation_set_is_refused(shards: Path) -> None:
     (shards / "hellaswag_val.bin").write_bytes(struct.pack("<4i", 20240522, 1, 2, 9).ljust(1024, b"\0"))
     with pytest.raises(InputError, match=r"hellaswag_val.bin: .*found an evaluation set of llm.c"):
         read_all("llmc", shards, {"marker": 0})
-
-
-def test_nothing_there_is_refused(tmp_path: Path) -> None:
-    for path, found in ((tmp_path, "none"), (tmp_path / "gone", "nothing")):
-        with pytest.raises(InputError, match=rf"expected llm.c's shards, \*.bin, found {found}\n"):
-            read_all("llmc", path)
 
 
 def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
@@ -300,22 +229,3 @@ def test_it_is_recognised(shards: Path, tmp_path: Path) -> None:
     assert not FORMAT.recognises(tmp_path / "store") and not FORMAT.recognises(tmp_path / "gone")
     (shards / "fineweb_train_000000_mask.bin").write_bytes(b"")
     assert not FORMAT.recognises(shards)  # seed for a format with masks beside its tokens
-
-
-def _overwrite(name: str, offset: int, data: bytes) -> Any:
-    def damage(folder: Path) -> None:
-        whole = (folder / name).read_bytes()
-        (folder / name).write_bytes(whole[:offset] + data + whole[offset + len(data) :])
-
-    return damage
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        pytest.param(_overwrite(FIRST, 0, b"\1"), f"{FIRST}.*magic number", id="header"),
-        pytest.param(_overwrite(FIRST, 1032, b"\xf0\xff"), rf"(?s){FIRST}.*65,?520", id="an id outside"),
-    ],
-)
-def test_nothing_is_published_of_a_damaged_one(tmp_path: Path, damage: Any, message: str) -> None:
-    refused(CASES["plain"], "llmc", tmp_path, damage, CorruptStore, message)

@@ -146,17 +146,6 @@ def test_files_that_streaming_wrote_pass_the_check(tmp_path: Path) -> None:
         assert get_format("mds").recognises(tmp_path / name)
 
 
-def test_equal_stores_give_equal_bytes(tmp_path: Path) -> None:
-    states = []
-    for name in ("a", "b"):
-        store = make_store(tmp_path / name, random_documents(20, 300), vocab_size=300, eod_id=0)
-        write_rows(
-            RowView.of_store(store, seq_len=8), "mds", tmp_path / f"{name}-out", {"compression": "zstd"}
-        )
-        states.append(contents(tmp_path / f"{name}-out"))
-    assert states[0] == states[1]
-
-
 def test_what_is_lost_is_said(tmp_path: Path) -> None:
     view = view_of(CASES["loss"], tmp_path / "loss", seq_len=16, packing="best_fit")
     mds = get_format("mds")

@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.formats.peers import run_peer
-from tests.formats.steps import expected, flat, read_all, refused, round_trip, write_all
-from tests.formats.stores import CASES, Case, make_store
+from tests.formats.steps import expected, flat, read_all, write_all
+from tests.formats.stores import CASES, make_store
 
-from packline.errors import CorruptStore, InputError, RecipeError
+from packline.errors import RecipeError
 from packline.formats import megatron
 
 READ = """
@@ -77,23 +75,6 @@ def test_megatron_reads_every_document(tmp_path: Path) -> None:
             assert documents == expected(case, edges), (name, way)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_reading_gives_back_the_documents(tmp_path: Path, case: Case, way: str) -> None:
-    write_all(case.make(tmp_path / "store"), "megatron", tmp_path / "out", WAYS[way])
-    found = read_all("megatron", tmp_path / "out", WAYS[way])
-    assert found.problems == [] and found.unfinished == 0
-    assert found.documents == expected(case, WAYS[way].get("edges", "eod"))
-    itemsize = 4 if case.vocab_size > 65_499 else 2
-    place = dict.fromkeys((name for name, _ in found.places), 0)
-    for (name, position), tokens in zip(
-        found.places, [one for split in ("train", "val") for one in found.documents.get(split, [])],
-        strict=True,
-    ):  # fmt: skip
-        assert position == place[name]
-        place[name] += len(tokens) * itemsize
-
-
 def test_many_pairs_are_the_stores_own_files(tmp_path: Path) -> None:
     store = CASES["splits"].make(tmp_path / "store")
     plan = write_all(store, "megatron", tmp_path / "out")
@@ -134,41 +115,6 @@ def test_what_is_left_behind_is_said(tmp_path: Path) -> None:
     assert lost["eod"] == [
         ("begin-of-document tokens", documents), ("loss mask", tokens - documents), provenance
     ]  # fmt: skip
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(2, 299), max_size=12), min_size=1, max_size=12),
-    st.sampled_from(["eod", "bos", "both", "none"]),
-    st.sampled_from(["many", "single"]),
-    st.booleans(),
-    st.integers(1, 40),
-    st.integers(1, 3),
-    st.none() | st.integers(0, 5),
-)
-def test_any_documents_come_back(
-    tmp_path_factory: pytest.TempPathFactory,
-    bodies: list[list[int]],
-    edges: str,
-    files: str,
-    with_bos: bool,
-    shard_tokens: int,
-    shards: int,
-    shuffle: int | None,
-) -> None:
-    if edges == "both" and not with_bos:
-        edges = "eod"
-    folder = tmp_path_factory.mktemp("law")
-    case = Case("law", tuple(map(tuple, bodies)), 300, 0, 1 if with_bos else None, shards=shards)
-    options = {"edges": edges, "files": files, "shard_tokens": shard_tokens}
-    write_all(case.make(folder / "store"), "megatron", folder / "out", options, shuffle_documents=shuffle)
-    found = read_all("megatron", folder / "out", options)
-    wanted = expected(case, edges)["train"]  # type: ignore[arg-type]
-    assert found.problems == []
-    if shuffle is None:
-        assert found.documents["train"] == wanted
-    else:
-        assert sorted(found.documents["train"]) == sorted(wanted)
 
 
 def test_a_selection_is_cut_into_pairs_of_whole_documents(tmp_path: Path) -> None:
@@ -226,18 +172,6 @@ def test_one_pair_may_be_named(tmp_path: Path, path: str) -> None:
     case = CASES["shards"]
     write_all(case.make(tmp_path / "store"), "megatron", tmp_path / "out")
     assert read_all("megatron", tmp_path / "out" / path).documents == {"train": case.stored[10:20]}
-
-
-def test_a_folder_without_pairs_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "train.bin").write_bytes(b"\0\0")
-    with pytest.raises(InputError, match=r"expected Megatron's indexes, .*found none"):
-        read_all("megatron", tmp_path)
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_there_and_back(tmp_path: Path, case: Case, way: str) -> None:
-    round_trip(case, "megatron", tmp_path, WAYS[way])
 
 
 # ---------------------------------------------------------------------------------------------- damage
@@ -329,28 +263,3 @@ def test_an_index_of_several_blocks_is_the_same(tmp_path: Path, monkeypatch: pyt
         (tmp_path / "out" / f"{name}.idx").write_bytes(changed)
         (problem,) = read_all("megatron", tmp_path / "out").problems
         assert what in problem
-
-
-def test_mixed_dtypes_are_found(pair: Path, tmp_path: Path) -> None:
-    write_all(
-        CASES["wide"].make(tmp_path / "w"), "megatron", tmp_path / "w2", {"files": "single", "prefix": "x_"}
-    )
-    for path in (tmp_path / "w2").iterdir():
-        path.rename(pair / path.name)
-    assert read_all("megatron", pair).problems == [
-        "x_train_text_document.bin: dtype, as of the first file: expected uint16, found int32"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        pytest.param(_cut(10, ".bin"), r"train-000000.bin.*size in bytes", id="cut"),
-        pytest.param(_change(9, b"\2"), r"train-000000.idx.*version", id="header"),
-        pytest.param(_change(4, b"\xf0\xff", ".bin"), r"train-000000.bin.*65,?520", id="an id outside"),
-        pytest.param(_change(6, b"\5\0", ".bin"), r"train-000000.bin", id="no end"),
-    ],
-)
-def test_nothing_is_published_of_a_damaged_one(tmp_path: Path, damage: Any, message: str) -> None:
-    case = Case("damaged", ((5, 6, 7), (8,)), 300)
-    refused(case, "megatron", tmp_path, damage, CorruptStore, message)

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.formats.row_steps import write_rows
-from tests.formats.row_trips import IGNORED, files_of, rows_by_hand
+from tests.formats.row_trips import IGNORED, rows_by_hand
 from tests.formats.stores import CASES, Case, make_store
 
 from packline.errors import RecipeError
-from packline.facade import Store
 from packline.formats.check import check_dataset
 from packline.formats.export import run_export
 from packline.formats.format import get_format
@@ -223,11 +222,3 @@ def test_what_it_is_recognised_by(tmp_path: Path) -> None:
     assert not format.recognises(path)
     path.write_bytes(b"PK")
     assert not format.recognises(path) and not format.recognises(tmp_path)
-
-
-def test_equal_exports_have_equal_bytes(tmp_path: Path) -> None:
-    store: Store = CASES["shards"].make(tmp_path / "store")
-    choice = ExportChoice(seq_len=16, batch_size=3, seed=1)
-    for name in ("a", "b"):
-        run_export(store.path, to="npz", out=tmp_path / name, choice=choice, workers=0)
-    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")

@@ -15,14 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tests.formats.engines import bring_back, damage, documents_of, files_of, loss_of, refuse, write
-from tests.formats.steps import Drawn, expected, flat, read_all, stores_to_export
+from tests.formats.engines import bring_back, damage, documents_of, files_of, refuse, write
+from tests.formats.steps import expected, flat, read_all
 from tests.formats.stores import CASES, INPUT, RECORD_BYTES, Case, make_store
 
 from packline.errors import InputError, RecipeError
-from packline.facade import Store
 from packline.formats.olmo import FORMAT
 
 Documents = list[list[int]]
@@ -58,15 +55,6 @@ def rows_of(path: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-def ids_of(store: Store) -> dict[str, list[str | None]]:
-    """Documents' own ids by split."""
-    found: dict[str, list[str | None]] = {}
-    for number in range(len(store.documents)):
-        origin = store.provenance(number)
-        found.setdefault(origin.split, []).append(origin.id)
-    return found
-
-
 @pytest.mark.parametrize("edges", ["eod", "bos", "none"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_reader_sees_the_documents_and_masks(tmp_path: Path, case: Case, edges: str) -> None:
@@ -79,26 +67,6 @@ def test_the_reader_sees_the_documents_and_masks(tmp_path: Path, case: Case, edg
             before = case.bos_id is not None
             assert loss == [value for mask in case.loss for value in mask[before:]]
     assert "provenance" not in {lost.what for lost in done.lost}
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_import_gives_back_the_documents_and_its_export_the_bytes(tmp_path: Path, case: Case) -> None:
-    store = case.make(tmp_path / "store")
-    edges = "eod" if case.bos_id is None else "both"
-    done = write(store, "olmo", tmp_path / "out", {"edges": edges})
-    assert sum(done.shared.values()) == store.manifest.tokens * (store.dtype.itemsize + store.has_loss)
-    back = bring_back(tmp_path / "out", "olmo", store, tmp_path / "back")
-    assert documents_of(back) == documents_of(store) and loss_of(back) == loss_of(store)
-    assert ids_of(back) == ids_of(store)
-    write(back, "olmo", tmp_path / "again", {"edges": edges})
-    first, second = files_of(tmp_path / "out"), files_of(tmp_path / "again")
-    assert first.keys() == second.keys()
-    for name in first:
-        if name.endswith(".npy"):
-            assert first[name] == second[name]
-        else:  # lines name where documents came from, and that is another place now
-            lines = [rows_of(tmp_path / folder / name) for folder in ("out", "again")]
-            assert [line[:3] for line in lines[0]] == [line[:3] for line in lines[1]]
 
 
 def test_lines_say_where_documents_came_from_and_never_when(tmp_path: Path) -> None:
@@ -138,52 +106,15 @@ def test_an_id_with_commas_quotes_and_line_breaks_stays_on_its_line() -> None:
     assert list(csv.reader(io.StringIO(data)))[1][2:] == ["one two three", "x,y.jsonl", "5"]
 
 
-def test_tokens_and_masks_are_the_stores_own_files(tmp_path: Path) -> None:
-    store = CASES["loss"].make(tmp_path / "store")
-    write(store, "olmo", tmp_path / "out", {"prefix": "web-3"})
-    assert (tmp_path / "out/web-3-00000.npy").samefile(store.path / "train-made-000000.bin")
-    assert (tmp_path / "out/masks/web-3-00000.npy").samefile(store.path / "train-made-000000.loss")
-
-
-@pytest.mark.parametrize(("vocab_size", "itemsize"), [(65_500, 2), (65_536, 2), (65_537, 4)])
-def test_the_limit_of_uint16_is_65536(tmp_path: Path, vocab_size: int, itemsize: int) -> None:
-    documents = [[vocab_size - 1, 5], [], [6, vocab_size - 1]]
-    store = make_store(tmp_path / "store", documents, vocab_size=vocab_size, eod_id=0)
-    write(store, "olmo", tmp_path / "out")
-    found, _ = load_olmo([tmp_path / "out/part-0-00000.npy"], f"<u{itemsize}")
-    assert found == [[*document, 0] for document in documents]
-
-
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     store = CASES["wide"].make(tmp_path / "store")
     for options, words in (
-        ({"dtype": "uint16"}, "do not fit into uint16: expected at most 65,536"),
         ({"dtype": "uint8"}, "expected a dtype of auto, uint16, uint32, found 'uint8'"),
         ({"prefix": "a/b"}, "prefix that can be in a name"),
-        ({"shard_tokens": -1}, "shard_tokens of at least 1"),
     ):
         with pytest.raises(RecipeError, match=words):
             write(store, "olmo", tmp_path / "out", options)
         assert not (tmp_path / "out").exists()
-
-
-@settings(max_examples=25, deadline=None)
-@given(stores_to_export(st.just(True)))
-def test_any_documents_come_back(tmp_path_factory: pytest.TempPathFactory, drawn: Drawn) -> None:
-    case, edges, shard_tokens, shuffle = drawn
-    folder = tmp_path_factory.mktemp("law")
-    options = {"edges": edges, "shard_tokens": shard_tokens}
-    store = case.make(folder / "store")
-    write(store, "olmo", folder / "out", options, shuffle_documents=shuffle)
-    wanted = expected(case, edges)["train"]
-    if not flat(wanted):  # NumPy maps no empty file
-        return
-    found, loss_found = load_split(folder / "out", case, "train")
-    assert sorted(found) == sorted(wanted) and len(loss_found) == len(flat(wanted))
-    read = read_all("olmo", folder / "out", options | {"vocab_size": 300})
-    assert read.problems == [] and read.documents["train"] == found
-    if shuffle is None:
-        assert found == wanted
 
 
 # --------------------------------------------------------------------------------- as dolma writes them
@@ -305,14 +236,6 @@ def test_a_file_that_was_cut_off_and_says_nothing_of_its_width_is_refused(tmp_pa
     words = f"{NAME}.npy: size in bytes: expected 2 or 4 for each of 6 tokens, found 11"
     assert read_all("olmo", tmp_path / "made").problems == [words]
     refuse(tmp_path / "made", "olmo", store, tmp_path / "back", f"{NAME}.npy: size in bytes")
-
-
-def test_files_of_two_widths_are_refused(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
-    write_dolma(tmp_path / "made", [[[5, 6, 0]]], "<u2")
-    write_dolma(tmp_path / "made/more", [[[5, 6, 0]]], "<u4")
-    words = "part-0-00000.npy: dtype, as of the first file: expected"
-    refuse(tmp_path / "made", "olmo", store, tmp_path / "back", words)
 
 
 def test_an_id_outside_the_vocabulary_and_a_missing_end_are_refused(tmp_path: Path) -> None:

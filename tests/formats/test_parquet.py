@@ -11,19 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.formats.columns_made import table
-from tests.formats.engines import bring_back, documents_of, files_of, loss_of, refuse, write
+from tests.formats.engines import bring_back, documents_of, files_of, refuse, write
 from tests.formats.peers import run_peer
 from tests.formats.steps import expected, read_all
-from tests.formats.stores import CASES, Case, make_store, write_tokenizer
+from tests.formats.stores import CASES, Case, make_store
 
-from packline.api import import_
-from packline.errors import InputError, TokenizerError
 from packline.formats import parquet
 from packline.formats.export import run_export
-from packline.formats.format import recognise
 
 LOAD = """
 import datasets
@@ -80,40 +75,6 @@ def test_provenance_on_request(tmp_path: Path) -> None:
     assert content["input_ids"] == [case.stored[number] for number in case.val]
     store = bring_back(tmp_path / "out", "parquet", case.make(tmp_path / "same"), tmp_path / "back")
     assert store.provenance(len(store.documents) - 1).id == "d39"
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_documents_and_masks_come_back_and_go_out_as_the_same_bytes(tmp_path: Path, case: Case) -> None:
-    store = case.make(tmp_path / "store")
-    options = {"edges": edges_of(case), "shard_tokens": 150, "loss": "loss_mask"}
-    write(store, "parquet", tmp_path / "out", options)
-    assert recognise(tmp_path / "out").name == "parquet"
-    back = bring_back(tmp_path / "out", "parquet", store, tmp_path / "back")
-    assert documents_of(back) == documents_of(store) and loss_of(back) == loss_of(store)
-    write(back, "parquet", tmp_path / "again", options)
-    assert files_of(tmp_path / "again") == files_of(tmp_path / "out")
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(2, 299), max_size=12), min_size=1, max_size=20),
-    st.sampled_from(["eod", "bos", "both", "none"]),
-    st.sampled_from(["zstd", "snappy", "none"]),
-    st.integers(1, 60),
-)
-def test_any_documents_come_back(
-    tmp_path_factory: pytest.TempPathFactory,
-    bodies: list[list[int]],
-    edges: Any,
-    compression: str,
-    size: int,
-) -> None:
-    folder = tmp_path_factory.mktemp("law")
-    case = Case("law", tuple(map(tuple, bodies)), 300, 0, 1)
-    options = {"edges": edges, "shard_tokens": size, "compression": compression}
-    write(case.make(folder / "store"), "parquet", folder / "out", options)
-    found = read_all("parquet", folder / "out", {"edges": edges})
-    assert found.problems == [] and found.documents == expected(case, edges)
 
 
 def test_row_groups_are_bounded_and_do_not_depend_on_shards(tmp_path: Path) -> None:
@@ -231,15 +192,3 @@ def test_documents_that_cannot_be_are_refused(tmp_path: Path, content: pa.Table,
     pq.write_table(table({"input_ids": [[5, 0]]}), tmp_path / "x" / "a.parquet")
     pq.write_table(content, tmp_path / "x" / "b.parquet")
     refuse(tmp_path / "x", "parquet", store, tmp_path / "back", words)
-
-
-def test_another_tokenizer_and_no_files_are_refused(tmp_path: Path) -> None:
-    write(CASES["plain"].make(tmp_path / "store"), "parquet", tmp_path / "out")
-    other = write_tokenizer(tmp_path / "other", 1000, 0, 1)
-    with pytest.raises(TokenizerError, match="made with another tokenizer"):
-        import_(tmp_path / "out", from_="parquet", tokenizer=other, out=tmp_path / "back", workers=0)
-    assert not (tmp_path / "back" / "manifest.json").exists()
-    with pytest.raises(InputError, match=r"expected Parquet files, \*.parquet, found none"):
-        read_all("parquet", tmp_path / "other")
-    with pytest.raises(InputError, match="it looks like none that packline knows"):
-        recognise(tmp_path / "other")

@@ -18,7 +18,7 @@ from tests.project.trainer_checks import OLMO
 
 from packline.facade import Store
 from packline.formats.export import Exported, run_export
-from packline.formats.format import NAMES, get_format
+from packline.formats.format import get_format
 from packline.formats.row_view import RowView
 from packline.packing.batch import FIELDS
 from packline.packing.options import ExportChoice
@@ -47,15 +47,6 @@ def lines_of(store: Store, name: str, out: Path, **options: Any) -> tuple[str, .
 def rows_of(store: Store, fields: Sequence[str] = FIELDS, seed: int | None = 0) -> dict[str, np.ndarray]:
     view = RowView.of_store(store, seq_len=LENGTH, packing="best_fit", seed=seed)
     return view.read(0, view.rows, fields)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_lines_name_the_folder_or_there_are_none(store: Store, tmp_path: Path, name: str) -> None:
-    if name == "stacks":
-        pytest.skip("its tokenizer has to have certain tokens; it has no lines")
-    lines = lines_of(store, name, tmp_path / "out")
-    assert not lines or str(tmp_path / "out") in "\n".join(lines)
-    assert bool(lines) == (name != "pt")
 
 
 def test_the_page_has_the_lines_for_trl(store: Store, tmp_path: Path) -> None:

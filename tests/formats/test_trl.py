@@ -12,10 +12,8 @@ from tests.formats.peers import run_peer
 from tests.formats.row_trips import rows_by_hand
 from tests.formats.stores import CASES, Case
 
-from packline.errors import RecipeError
 from packline.facade import Store
 from packline.formats import trl
-from packline.formats.check import check_dataset
 from packline.formats.export import run_export
 from packline.formats.row_view import RowView
 from packline.packing.options import ExportChoice
@@ -34,7 +32,6 @@ row = datasets.load_from_disk(arguments[0]).with_format("torch")[0]
 answer = {column: [str(values.dtype), values.tolist()] for column, values in row.items()}
 """
 IGNORED = -100
-ALL_TRAIN = {name: case for name, case in CASES.items() if not case.val}
 
 
 def width_of(case: Case) -> int:
@@ -145,15 +142,3 @@ def test_the_first_label_of_a_row_keeps_the_mask(tmp_path: Path) -> None:
     with pa.ipc.open_stream(tmp_path / "out" / "data-00000-of-00001.arrow") as reader:
         labels = reader.read_all().column("labels").to_pylist()
     assert labels == [[5, -100], [7, -100], [9, 10], [-100]]
-
-
-def test_a_file_that_was_cut_and_bad_options_are_refused(tmp_path: Path) -> None:
-    store = CASES["plain"].make(tmp_path / "store")
-    with pytest.raises(RecipeError, match="expected shard_tokens of at least 1, found 0"):
-        write(store, tmp_path / "out", {"shard_tokens": 0})
-    write(store, tmp_path / "out", {"shard_tokens": 200})
-    path = sorted((tmp_path / "out").glob("*.arrow"))[1]
-    path.write_bytes(path.read_bytes()[:-9])
-    (tmp_path / "out" / "packline.json").unlink()
-    (problem,) = check_dataset(tmp_path / "out", "trl").problems
-    assert problem.file == path.name

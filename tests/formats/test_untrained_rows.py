@@ -18,7 +18,7 @@ from packline.facade import Store
 from packline.formats.baked import BakedRows
 from packline.formats.check import check_dataset
 from packline.formats.export import Exported
-from packline.formats.format import ROW_FORMATS, get_format
+from packline.formats.format import ROW_FORMATS
 from packline.formats.row_view import RowView
 from packline.packing.batch import FIELDS
 from packline.packing.options import DocumentFilter
@@ -163,10 +163,3 @@ def test_pack_counts_them_for_every_packing(store: Store) -> None:
         rows = store.rows(LENGTH, packing=price.packing, **overflow)  # type: ignore[arg-type]
         learned = rows.read(range(len(rows)), ["loss_mask"])["loss_mask"].any(axis=1)
         assert price.untrained_rows == (~learned).sum(), price.name
-
-
-def test_formats_without_a_mask_have_no_such_rows() -> None:
-    assert [
-        name for name in ROW_FORMATS
-        if not get_format(name).has_mask(get_format(name).options())  # type: ignore[attr-defined]
-    ] == ["pt", "litdata"]  # fmt: skip
