@@ -51,6 +51,7 @@ from packline.formats.format import (
     other_names,
     recognise,
 )
+from packline.formats.layouts import document_files
 from packline.jobs.events import UnitDone
 from packline.packing.options import ExportChoice
 from packline.viewing.analysis import analyze_foreign
@@ -179,7 +180,10 @@ def stored_edges(case: Case) -> str:
 
 @pytest.mark.parametrize("of", ["bos_loss", "empty", "long", "splits"])
 @pytest.mark.parametrize("way", WAYS)
-def test_documents_come_back_and_go_out_as_the_same_bytes(tmp_path: Path, way: str, of: str) -> None:
+def test_documents_come_back_and_go_out_as_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, of: str
+) -> None:
+    monkeypatch.setattr(document_files, "BLOCK_DOCUMENTS", 3)
     (name, options), case = WAYS[way], CASES[of]
     if "edges" in get_format(name).options.__struct_fields__:
         options = options | {"edges": stored_edges(case)}
