@@ -14,7 +14,7 @@ from packline.formats.format import NAMES, load_format
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "formats.md"
 
 
-LIKE = {"npy": "llmc", "parquet": "arrow"}
+LIKE = {"npy": "llmc", "olmo": "datatrove", "forager": "datatrove", "parquet": "arrow"}
 """Formats whose section refers to that of another format for the options that are the same."""
 
 
