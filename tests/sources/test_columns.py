@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sources.reading import write_records
 
@@ -131,6 +131,7 @@ def check(batches: list[Batch], given: list[dict[str, Any]], columns: tuple[str,
 FIRST = {"text": "x", "url": "", "n": 1, "score": 0.5, "meta": {"flag": True, "when": "2024-01-01"}}
 
 
+@settings(max_examples=60)
 @given(st.lists(records, max_size=6), st.sampled_from(KINDS), st.sampled_from([40, 300, 1 << 20]))
 def test_columns_are_the_fields_of_the_records(given: list[dict[str, Any]], kind: str, block: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
@@ -211,6 +212,7 @@ PARQUET: dict[str, tuple[st.SearchStrategy[Any], list[pa.DataType]]] = {
 
 
 @pytest.mark.parametrize("type", PARQUET)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_columns_of_parquet_have_the_values_of_its_rows(type: Any, data: st.DataObject) -> None:
     values, kinds = PARQUET[type]

@@ -105,12 +105,11 @@ def read_rows(rows: Any, seed: int, pipe: Connection) -> None:
     pipe.send_bytes(b"")
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_processes_that_share_open_rows(store: Store, right: np.ndarray, method: str) -> None:
+def test_processes_that_share_open_rows(store: Store, right: np.ndarray) -> None:
     expected = right_rows(right)
     rows = store.rows(seq_len=LENGTH, packing="concat", min_tail_fraction=1.0)
     rows.read(np.arange(5))  # maps are in use before the fork
-    context: Any = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context("fork")
     running = []
     for seed in range(3):
         ours, theirs = context.Pipe(duplex=False)
@@ -251,9 +250,7 @@ def test_the_state_without_workers_is_that_of_the_last_batch_handed_out(store: S
     assert all(equal(ours, theirs) for ours, theirs in zip(found, expected[3:], strict=True))
 
 
-@pytest.mark.parametrize(
-    "how", [(1, "fork"), (2, "fork"), pytest.param((2, "spawn"), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("how", [(1, "fork"), (2, "fork")])
 def test_the_state_beside_workers_is_refused_until_another_is_known(
     store: Store, how: tuple[int, str]
 ) -> None:
