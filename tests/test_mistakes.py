@@ -1,58 +1,32 @@
-"""Mistakes in recipes, run files and command lines, and what is printed for each.
+"""Mistakes in recipes and run files, and what is printed for each.
 
 The messages were read, one by one, as by a person who does not know the code: they name the place, what was
-found and what is expected; the hint says what to write. Words that no command has are in `cli/test_usage`.
+found and what is expected; the hint says what to write. Wrong command lines are in `cli/test_usage`.
 """
 
 from __future__ import annotations
 
-import json
-import shlex
 from pathlib import Path
 
 import pytest
 
-from packline.cli.main import main
 from packline.errors import RecipeError
 from packline.loading.run_file import read_run
 from packline.recipe import load_recipe
 
 SOURCE = '[[sources]]\ninputs = ["laws/"]\n'
+TOKENIZER = 'tokenizer = "t"\n'
 RECIPES = [
-    (
-        'tokenizer = "t"\n[sources]\ninputs = ["a"]',
-        "sources is a table: expected a list of tables",
-        "[[sources]]",
-    ),
-    (
-        'tokenizer = "t"\n[[source]]\ninputs = ["a"]',
-        "r.toml has no setting 'source'",
-        "did you mean 'sources'?",
-    ),
-    (
-        'tokenizer = "t"\n[[sources]]\ninputs = "laws/"',
-        "sources[0].inputs is 'laws/': expected a list",
-        '["laws/"]',
-    ),
-    ('[[sources]]\ninputs = ["a"]', "r.toml: tokenizer is missing", "write tokenizer = ..."),
-    ('tokenizer = "t"', "r.toml: sources is missing", "write [[sources]]"),
-    (
-        'tokenizer = "t"\n[[sources]]\nname = "a"\ninputs = ["x"]\n[[sources]]\nname = "a"\ninputs = ["y"]',
-        "two sources are called 'a': expected a different name for each",
-        "",
-    ),
-    ('tokenizer = "t"\nsources = []', "the recipe has no sources", "name at least one input"),
-    (
-        'tokenizer = "t"\n[[sources]]\ninputs = []',
-        "sources[0] has no inputs",
-        "at least one file, folder or glob",
-    ),
-    (
-        'tokenizer = gpt2\n[[sources]]\ninputs = ["a"]',
-        "not TOML: Invalid value (at line 1",
-        'tokenizer = "gpt2"',
-    ),
-    ('tokenizer = "t"\n[[sources]\n', "not TOML: Expected ']]'", "the line is: [[sources]"),
+    (f"{TOKENIZER}[sources]", "sources is a table: expected a list of tables", "[[sources]]"),
+    (f"{TOKENIZER}[[source]]", "r.toml has no setting 'source'", "did you mean 'sources'?"),
+    (f'{TOKENIZER}[[sources]]\ninputs = "a/"', "sources[0].inputs is 'a/': expected a list", '["a/"]'),
+    (SOURCE, "r.toml: tokenizer is missing", "write tokenizer = ..."),
+    (TOKENIZER, "r.toml: sources is missing", "write [[sources]]"),
+    (f'{TOKENIZER}{SOURCE}name = "a"\n{SOURCE}name = "a"', "two sources are called 'a': expected", ""),
+    (f"{TOKENIZER}sources = []", "the recipe has no sources", "name at least one input"),
+    (f"{TOKENIZER}[[sources]]\ninputs = []", "sources[0] has no inputs", "at least one file, folder or glob"),
+    (f"tokenizer = gpt2\n{SOURCE}", "not TOML: Invalid value (at line 1", 'tokenizer = "gpt2"'),
+    (f"{TOKENIZER}[[sources]\n", "not TOML: Expected ']]'", "the line is: [[sources]"),
 ]
 SETTINGS = [
     ("val_fracton = 0.1", "r.toml has no setting 'val_fracton'", "did you mean 'val_fraction'?"),
@@ -87,6 +61,9 @@ SETTINGS = [
     ('run.strict = "true"', "run: strict is 'true': expected true or false", "strict = true, without quotes"),
     ('run.strict = "yes"', "run: strict is 'yes': expected true or false", "strict = true, without quotes"),
     ("run.workers = -1", "run: workers is -1: expected at least 0", ""),
+    ("run.worker = 2", "run has no setting 'worker'", "did you mean 'workers'?"),
+    ("run.val_fraction = 0.1", "run: 'val_fraction' belongs to the top of a recipe", ""),
+    ("run.memory = '12 bananas'", "memory_bytes: '12 bananas' is not a size", "4GiB"),
     ("run.memory = 4", "memory is 4 bytes: expected at least 256 MiB", "write 4GiB"),
 ]
 OF_SOURCE = [
@@ -104,76 +81,43 @@ OF_SOURCE = [
     ('where = "score => 3"', "where, column 7 of 'score => 3': expected >=", "field in [values]"),
 ]
 LOADER = "[loader]\nbatch_size = 8\n"
+STAGE = "[[stages]]\nseq_len = 8\n"
 STORE = '[[stages.sources]]\nstore = "a"\n'
+OF_LOADER = [
+    ('order = "random"', "order is 'random': expected blocks", ""),
+    ('shuffle = "yes"', "shuffle is 'yes': expected", "shuffle = true"),
+    ("seed = -1", "loader: seed is -1: expected at least 0", ""),
+    ("prefetch = -1", "loader: prefetch is -1: expected at least 0", ""),
+    ("block_rows = 0", "loader: block_rows is 0: expected at least 1", ""),
+    ('keys = "hf"', "loader: keys is 'hf': expected huggingface or packline", ""),
+    ("fields = ['tokns']", "loader: fields[0] is 'tokns': expected", "did you mean 'tokens'?"),
+]
+OF_STAGE = [
+    ('packing = "bestfit"', "packing is 'bestfit'", "'best_fit'?"),
+    ('tokens = "many"', "tokens: 'many' is not a number", "2B"),
+    ("tokens = 0", "stages[0].tokens is 0: expected at least 1", ""),
+    ("from_step = -1", "stages[0].from_step is -1: expected at least 0", ""),
+    ("split_to = 0", "stages[0].split_to is 0: expected at least 1", ""),
+    ("min_tail_fraction = 2", "min_tail_fraction is 2: expected at least 0 and at most 1", ""),
+]
+OF_STORE = [
+    ('overflow = "cut"', "overflow is 'cut': expected drop, split", ""),
+    ("min_tokens = -1", "min_tokens is -1: expected at least 0", ""),
+    (STORE, "has no weight: expected one", "weight = 0.5"),
+    ("weight = -1", "weight is -1: expected a number above 0", "leave"),
+    ("max_epochs = 0", "max_epochs is 0: expected at least 1", ""),
+]
 RUNS = [
-    (f"[[stages]]\nseq_len = 8\n{STORE}", "loader is not given: expected a table", "write [loader]"),
+    (STAGE + STORE, "loader is not given: expected a table", "write [loader]"),
     (LOADER, "run.toml: stages is missing", "write [[stages]]"),
     (f"{LOADER}[stages]\nseq_len = 8", "stages is a table: expected a list of tables", "[[stages]]"),
     (f"{LOADER}[[stages]]\n{STORE}", "stages[0]: seq_len is missing", "write seq_len = ..."),
-    (
-        f"{LOADER}[[stages]]\nseqlen = 8\n{STORE}",
-        "stages[0] has no setting 'seqlen'",
-        "did you mean 'seq_len'?",
-    ),
-    (f'{LOADER}[[stages]]\nseq_len = 8\npacking = "bestfit"\n{STORE}', "packing is 'bestfit'", "'best_fit'?"),
-    (
-        f'{LOADER}[[stages]]\nseq_len = 8\n{STORE}overflow = "cut"',
-        "overflow is 'cut': expected drop, split",
-        "",
-    ),
-    (f"{LOADER}[[stages]]\nseq_len = 8\n{STORE}min_tokens = -1", "min_tokens is -1: expected at least 0", ""),
-    (f'{LOADER}order = "random"\n[[stages]]\nseq_len = 8\n{STORE}', "order is 'random': expected blocks", ""),
-    (
-        f'{LOADER}shuffle = "yes"\n[[stages]]\nseq_len = 8\n{STORE}',
-        "shuffle is 'yes': expected",
-        "shuffle = true",
-    ),
-    (f'{LOADER}[[stages]]\nseq_len = 8\ntokens = "many"\n{STORE}', "tokens: 'many' is not a number", "2B"),
-    (f"{LOADER}[[stages]]\nseq_len = 8\n{STORE}{STORE}", "has no weight: expected one", "weight = 0.5"),
-    (
-        f"[loader]\n[[stages]]\nseq_len = 8\n{STORE}",
-        "loader has no batch_size: expected rows",
-        "batch_size = 32",
-    ),
-    *(
-        (f"{LOADER}{setting}\n[[stages]]\nseq_len = 8\n{STORE}", message, "")
-        for setting, message in {
-            "seed = -1": "loader: seed is -1: expected at least 0",
-            "prefetch = -1": "loader: prefetch is -1: expected at least 0",
-            "block_rows = 0": "loader: block_rows is 0: expected at least 1",
-            'keys = "hf"': "loader: keys is 'hf': expected huggingface or packline",
-        }.items()
-    ),
-    *(
-        (f"{LOADER}[[stages]]\nseq_len = 8\n{setting}\n{STORE}", message, "")
-        for setting, message in {
-            "tokens = 0": "stages[0].tokens is 0: expected at least 1",
-            "from_step = -1": "stages[0].from_step is -1: expected at least 0",
-            "split_to = 0": "stages[0].split_to is 0: expected at least 1",
-            "min_tail_fraction = 2": "min_tail_fraction is 2: expected at least 0 and at most 1",
-        }.items()
-    ),
+    (f"{LOADER}[[stages]]\nseqlen = 8\n{STORE}", "stages[0] has no setting 'seqlen'", "mean 'seq_len'?"),
+    (f"[loader]\n{STAGE}{STORE}", "loader has no batch_size: expected rows", "batch_size = 32"),
     (f"{LOADER}[[stages]]\nseq_len = 0\n{STORE}", "stages[0].seq_len is 0: expected at least 2", ""),
-    (
-        f"{LOADER}[[stages]]\nseq_len = 8\n{STORE}weight = -1",
-        "weight is -1: expected a number above 0",
-        "leave",
-    ),
-    (f"{LOADER}[[stages]]\nseq_len = 8\n{STORE}max_epochs = 0", "max_epochs is 0: expected at least 1", ""),
-    (
-        f"{LOADER}fields = ['tokns']\n[[stages]]\nseq_len = 8\n{STORE}",
-        "loader: fields[0] is 'tokns': expected",
-        "did you mean 'tokens'?",
-    ),
-]
-COMMANDS = [
-    ("build a.jsonl --out o", "no tokenizer", "name one with --tokenizer: gpt2"),
-    ("build a.jsonl --val-fraction 1%", "--val-fraction is '1%': expected NUMBER", "packline build --help"),
-    ("export s --to nanogtp --out o", "no format 'nanogtp'", "did you mean 'nanogpt'?"),
-    ("info r.toml", "r.toml is a recipe, not the folder of a store", "packline build r.toml --out store"),
-    ("trace s --steps 0:4", "--steps and --write go together", "--write seen.parquet"),
-    ("view s --row 1", "--seq-len is missing", "--seq-len 4096"),
-    ("build nowhere.jsonl --tokenizer t --out o", "cannot find nowhere.jsonl", "check the path"),
+    *((f"{LOADER}{written}\n{STAGE}{STORE}", *said) for written, *said in OF_LOADER),
+    *((f"{LOADER}{STAGE}{written}\n{STORE}", *said) for written, *said in OF_STAGE),
+    *((f"{LOADER}{STAGE}{STORE}{written}\n", *said) for written, *said in OF_STORE),
 ]
 
 
@@ -186,8 +130,8 @@ def check(error: RecipeError, message: str, hint: str) -> None:
     ("written", "message", "hint"),
     [
         *RECIPES,
-        *((f'tokenizer = "t"\n{written}\n{SOURCE}', *said) for written, *said in SETTINGS),
-        *((f'tokenizer = "t"\n{SOURCE}{written}\n', *said) for written, *said in OF_SOURCE),
+        *((f"{TOKENIZER}{written}\n{SOURCE}", *said) for written, *said in SETTINGS),
+        *((f"{TOKENIZER}{SOURCE}{written}\n", *said) for written, *said in OF_SOURCE),
     ],
 )
 def test_a_mistake_in_a_recipe(
@@ -209,19 +153,3 @@ def test_a_mistake_in_a_run_file(
     with pytest.raises(RecipeError) as caught:
         read_run("run.toml")
     check(caught.value, message, hint)
-
-
-@pytest.mark.parametrize(("words", "message", "hint"), COMMANDS)
-def test_a_mistake_on_the_command_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: str,
-    message: str,
-    hint: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("r.toml").write_text(f'tokenizer = "t"\n{SOURCE}')
-    assert main([*shlex.split(words), "--json"]) in (1, 2)
-    error = json.loads(capsys.readouterr().out)["error"]
-    assert message in error["message"] and hint in error["hint"]

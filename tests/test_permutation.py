@@ -33,7 +33,7 @@ def joint(first: np.ndarray, second: np.ndarray, size: int, cells: int = 16) -> 
 
 
 def test_every_small_size_is_a_bijection() -> None:
-    for size in range(1, 2001):
+    for size in (*range(1, 300), *range(300, 2001, 37)):
         indices = np.arange(size)
         permutation = Permutation(size, 1, size)
         images = permutation(indices)
@@ -112,7 +112,7 @@ def test_every_place_gets_every_index_as_often(size: int) -> None:
     assert abs(np.trace(places) - keys) < SIGMAS * math.sqrt(keys)
 
 
-@pytest.mark.parametrize("size", [4096, 65_536, 100_003, 2**17 + 1, 2**20])
+@pytest.mark.parametrize("size", [4096, 100_003, 2**20])
 def test_no_pattern_between_neighbours_or_epochs(size: int) -> None:
     indices = np.arange(size)
     for key in range(3):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.errors import RecipeError, did_you_mean, unknown_name
+from packline.errors import RecipeError
 from packline.loading.run_file import SourceSettings, StageSettings, parse_run
 from packline.packing.options import LoaderOptions
-from packline.quantities import LENGTHS, parse_count, parse_length, read_quantities
+from packline.quantities import LENGTHS, parse_bytes, parse_count, parse_length, read_quantities
 from packline.recipe import Recipe, RunOptions, Share, Source, load_recipe, load_shares
 
 COUNTS = {"": 1, "k": 10**3, "K": 10**3, "m": 10**6, "B": 10**9, "g": 10**9, "T": 10**12, "Ki": 2**10}
@@ -23,6 +23,9 @@ def test_a_number_is_its_digits_times_its_unit(number: int, count: str, length: 
     assert parse_count(f" {number}{count}") == number * COUNTS[count]
     assert parse_length(f"{number} {length} ") == number * TOKENS[length]
     assert parse_count(f"{number:,}") == parse_count(f"{number:_}") == number
+    for ending in ("", "B", "b") if count != "B" else ():
+        assert parse_bytes(f"{number} {count}{ending}") == number * COUNTS[count]
+        assert parse_bytes(f"{number}.5{count}{ending}") == int((number + 0.5) * COUNTS[count])
 
 
 @pytest.mark.parametrize("wrong", ["", "k", "4q", "4 4", "1,00", "0x10", "1e3", "1.2345k", "0.5", "٣", "4kB"])
@@ -31,12 +34,15 @@ def test_what_is_no_whole_number_is_refused_with_an_example(wrong: str) -> None:
         with pytest.raises(RecipeError, match="is not a") as caught:
             parse(wrong)
         assert "for example" in caught.value.hint
+    for size in ("", "Ki", "4x", "4PB", "4 4"):
+        with pytest.raises(RecipeError, match="is not a size"):
+            parse_bytes(size)
 
 
 def test_every_length_is_a_setting_and_every_integer_of_a_file_may_have_a_unit() -> None:
     structs = (Recipe, Source, RunOptions, Share, LoaderOptions, StageSettings, SourceSettings)
     names = {name for one in structs for name in one.__struct_fields__}
-    assert set(LENGTHS) - {"vocab_size"} <= names
+    assert set(LENGTHS) - {"vocab_size", "max_seq_len"} <= names
     for struct in structs:
         read = read_quantities(dict.fromkeys(struct.__struct_fields__, "3k"), struct, "here")
         left = {name for name, value in read.items() if isinstance(value, str)}
@@ -64,36 +70,3 @@ def test_files_of_users_have_numbers_with_units(tmp_path: Path) -> None:
     stage, (source,) = run.stages[0], run.stages[0].sources
     assert (run.loader.batch_size, stage.tokens, stage.seq_len) == (1000, 4 * 10**9, 4096)
     assert (source.pack_window, source.max_tokens, source.weight) == (8, 32768, "1/3")
-
-
-@pytest.mark.parametrize(
-    ("line", "message", "hint"),
-    [
-        ("limit_tokens = '2Q'", "limit_tokens: '2Q' is not a number", "for example"),
-        ("limit_token = 2", "has no setting 'limit_token'", "did you mean 'limit_tokens'?"),
-        ("[run]\nworker = 2", "run has no setting 'worker'", "did you mean 'workers'?"),
-        ("seq_len = 512", "'seq_len' is chosen when the store is read", ""),
-        ("workers = 2", "'workers' belongs to [run]", ""),
-        ("weight = 2", "'weight' belongs to [[sources]]", ""),
-        ("[run]\nval_fraction = 0.1", "run: 'val_fraction' belongs to the top of a recipe", ""),
-        ("[run]\nmemory = '12 bananas'", "memory_bytes: '12 bananas' is not a size", "4GiB"),
-    ],
-)
-def test_a_wrong_setting_of_a_recipe_is_named_with_the_right_one(
-    tmp_path: Path, line: str, message: str, hint: str
-) -> None:
-    path = tmp_path / "recipe.toml"
-    path.write_text(f'tokenizer = "t"\nsources = [{{ inputs = ["a"] }}]\n{line}\n')
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(path)
-    assert message in caught.value.message and str(path) in caught.value.message
-    assert hint in caught.value.hint
-
-
-@given(st.text(max_size=8), st.lists(st.text(st.characters(codec="ascii"), min_size=1), max_size=5))
-def test_a_suggestion_is_a_known_name_and_case_does_not_matter(word: str, known: list[str]) -> None:
-    said = did_you_mean(word, known)
-    assert not said or any(f"{name!r}?" in said for name in known)
-    for name in known:
-        assert did_you_mean(name.upper(), [name]) == f"did you mean {name!r}? "
-    assert unknown_name("m", word, known).message == "m"

@@ -225,33 +225,3 @@ class UnitsLeft(PacklineError):
 
 class WorkerDied(PacklineError, RuntimeError):
     """A worker process ended unexpectedly, often because memory ran out."""
-
-
-ERRORS: dict[str, type[PacklineError]] = {
-    error.__name__: error
-    for error in (
-        PacklineError,
-        RecipeError,
-        InputError,
-        InputChanged,
-        NoDocuments,
-        TokenizerError,
-        EncoderMismatch,
-        BadRecord,
-        StoreError,
-        StoreNotFound,
-        StoreBusy,
-        BuildStopped,
-        WaitedTooLong,
-        ResumeMismatch,
-        CorruptStore,
-        HubError,
-        MixedDocuments,
-        OutOfMemory,
-        OutOfSpace,
-        OutputError,
-        UnitsLeft,
-        WorkerDied,
-    )
-}
-"""Error classes by name, to pass errors from one process to another."""

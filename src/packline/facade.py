@@ -136,13 +136,13 @@ class Store(StoreReader, Notebook):
 
         options = RowOptions(
             split=split,
-            labels=labels if labels is None or isinstance(labels, str) else tuple(labels),
-            sources=sources if sources is None or isinstance(sources, str) else tuple(sources),
+            labels=labels if labels is None else _names(labels),
+            sources=sources if sources is None else _names(sources),
             min_tokens=min_tokens,
             max_tokens=max_tokens,
             where=where,
-            unique=unique if isinstance(unique, bool) else _paths(unique),
-            exclude=None if exclude is None else _paths(exclude),
+            unique=unique if isinstance(unique, bool) else _names(unique),
+            exclude=None if exclude is None else _names(exclude),
             shuffle_documents=shuffle_documents,
             packing=packing,
             min_tail_fraction=min_tail_fraction,
@@ -164,5 +164,5 @@ class Store(StoreReader, Notebook):
         return verify(self.place, deep=deep, slice=slice)
 
 
-def _paths(paths: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
-    return (str(paths),) if isinstance(paths, str | Path) else tuple(map(str, paths))
+def _names(names: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
+    return (str(names),) if isinstance(names, str | Path) else tuple(map(str, names))

@@ -35,7 +35,7 @@ EXAMPLES: dict[Kind, str] = {
     "length": "for example 4096, 4_096 or 4k, which is 4,096",
     "size": "for example 4GiB or 512MB",
 }
-LENGTHS = ("seq_len", "split_to", "batch_tokens", "min_tokens", "max_tokens", "vocab_size")
+LENGTHS = ("seq_len", "split_to", "batch_tokens", "min_tokens", "max_tokens", "max_seq_len", "vocab_size")
 """Settings whose k is 1,024."""
 
 _NUMBER = re.compile(r"([+-]?\d{1,3}(?:,\d{3})+|[+-]?\d+(?:_\d+)*(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)

@@ -19,14 +19,17 @@ from packline.errors import StoreError
 
 @pytest.fixture
 def small_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the library in the place of the whole, a module in another encoding among it."""
+    """A part of the library in the place of the whole, a module in another encoding among it."""
     whole, folder = Path(sysconfig.get_paths()["stdlib"]), tmp_path / "library"
     (folder / "json").mkdir(parents=True)
-    for name in ("bisect.py", *(path.name for path in sorted(whole.glob("[a-d]*.py"))), "json/decoder.py"):
+    for name in ("bisect.py", *(path.name for path in sorted(whole.glob("[ab]*.py"))), "json/decoder.py"):
         shutil.copy(whole / name, folder / name)
+    (folder / "site-packages").mkdir()
+    shutil.copy(whole / "bisect.py", folder / "site-packages" / "other.py")
     (folder / "odd.py").write_bytes("# naïve\n".encode("latin-1"))
     paths = SimpleNamespace(get_paths=lambda: {"stdlib": str(folder)})
     monkeypatch.setattr(sys.modules["packline.cli.demo"], "sysconfig", paths)
+    monkeypatch.setattr(sys.modules["packline.cli.demo"], "VOCAB_SIZE", 700)
 
 
 @pytest.mark.usefixtures("small_library")
@@ -60,11 +63,13 @@ def test_it_touches_no_folder_that_is_not_its_own(tmp_path: Path) -> None:
         prepare_folder(tmp_path / "store" / "thesis.txt")
 
 
+@pytest.mark.usefixtures("small_library")
 def test_the_corpus_is_what_python_has(tmp_path: Path) -> None:
-    prepare_folder(tmp_path)
-    corpus = gather(tmp_path)
+    prepare_folder(tmp_path / "demo")
+    corpus = gather(tmp_path / "demo")
     recipe = tomllib.loads(corpus.recipe.read_text("utf-8"))
     assert [source["name"] for source in recipe["sources"]] == ["code", "docs"]
-    assert corpus.code_files > 400 and corpus.docs > 500
+    modules = [path for path in (tmp_path / "library").rglob("*.py") if path.name != "other.py"]
+    assert corpus.code_files == len(modules) and corpus.docs > len(modules)
     assert not any("site-packages" in pattern for pattern in corpus.code)
-    assert (tmp_path / MARK).exists()
+    assert (tmp_path / "demo" / MARK).exists()

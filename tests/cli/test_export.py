@@ -52,17 +52,8 @@ def test_the_plan_comes_before_the_result(store: Store, tmp_path: Path) -> None:
 
 
 def test_json_is_one_object(store: Store, tmp_path: Path) -> None:
-    words: list[str | Path] = [
-        "export",
-        store.path,
-        "--to",
-        "nanogpt",
-        "--out",
-        "out",
-        "--split",
-        "train",
-        "--json",
-    ]
+    words: list[str | Path] = ["export", store.path, "--to", "nanogpt", "--out", "out"]
+    words += ["--split", "train", "--json"]
     done = run(*words, cwd=tmp_path)
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 1 and done.stderr == ""
     found = result(done)
@@ -83,28 +74,14 @@ def test_options_of_the_format(store: Store, tmp_path: Path) -> None:
         (["--set", "rows=3"], "there is no setting 'rows'"),
         (["--set", "file_rows=few"], "file_rows is 'few': expected a whole number"),
     ):
-        done = run(
-            "export", store.path, "--to", "baked", "--seq-len", "16", *words, "--out", "no", cwd=tmp_path
-        )
+        done = run(*BAKE, store.path, "--seq-len", "16", *words, "--out", "no", cwd=tmp_path)
         assert done.returncode == 2 and said in done.stderr
         assert done.stderr.count("\n") == 2 and not (tmp_path / "no").exists()
 
 
 def test_baked_rows_are_those_of_the_loader(store: Store, tmp_path: Path) -> None:
     words = ["--seq-len", "16", "--packing", "best_fit", "--seed", "4", "--batch-size", "3", "--epochs", "2"]
-    done = run(
-        "export",
-        store.path,
-        "--to",
-        "baked",
-        *words,
-        "--min-tokens",
-        "4",
-        "--out",
-        "rows",
-        "--json",
-        cwd=tmp_path,
-    )
+    done = run(*BAKE, store.path, *words, "--min-tokens", "4", "--out", "rows", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = BakedRows(tmp_path / "rows" / "train")
     loader = packline.Loader(
@@ -154,9 +131,7 @@ store = "{store.path}"
     assert done.returncode == 2 and "--stage 0" in done.stderr
     done = run(*BAKE, "run.toml", "--out", "out", "--stage", "0", cwd=tmp_path)
     assert done.returncode == 0 and len(BakedRows(tmp_path / "out")) == 20
-    done = run(
-        "export", "run.toml", "--to", "baked", "--out", "x", "--stage", "0", "--seed", "1", cwd=tmp_path
-    )
+    done = run(*BAKE, "run.toml", "--out", "x", "--stage", "0", "--seed", "1", cwd=tmp_path)
     assert done.returncode == 2 and "--seed is set by the run file" in done.stderr
     done = run("export", "run.toml", "--to", "megatron", "--out", "x", cwd=tmp_path)
     assert done.returncode == 2 and "is a run file" in done.stderr
@@ -210,18 +185,7 @@ def test_another_export_in_the_same_place_is_refused(store: Store, tmp_path: Pat
 
 
 def test_ctrl_c_says_how_to_go_on(store: Store, tmp_path: Path) -> None:
-    words = [
-        "export",
-        str(store.path),
-        "--to",
-        "baked",
-        "--seq-len",
-        "8",
-        "--epochs",
-        "20",
-        "--set",
-        "file_rows=2",
-    ]
+    words = [*BAKE, str(store.path), "--seq-len", "8", "--epochs", "20", "--set", "file_rows=2"]
     command = [sys.executable, "-m", "packline", *words, "--out", "out", "--workers", "2"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path
@@ -307,17 +271,8 @@ def test_verify_tells_a_stray_file_and_a_missing_record(store: Store, tmp_path: 
     "value", ["fields=tokens,targets,loss_mask", 'fields=["tokens", "targets", "loss_mask"]']
 )
 def test_an_option_may_be_a_list(store: Store, tmp_path: Path, value: str) -> None:
-    words: list[str | Path] = [
-        "export",
-        store.path,
-        "--to",
-        "mds",
-        "--seq-len",
-        "32",
-        "--out",
-        tmp_path / "out",
-    ]
-    done = run(*words, "--set", value)
+    words = ["--to", "mds", "--seq-len", "32", "--set", value]
+    done = run("export", store.path, *words, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     index = json.loads((tmp_path / "out" / "train" / "index.json").read_bytes())
     assert index["shards"][0]["column_names"] == ["loss_mask", "targets", "tokens"]
@@ -346,7 +301,6 @@ def test_a_dry_run_says_what_the_export_does_and_writes_nothing(store: Store, tm
         made = result(run("export", store.path, *words, "-o", name, "--json", cwd=tmp_path))
         assert planned["rows"] == made["rows"]
         before = sorted(tmp_path.rglob("*"))
-    text = run(
-        "export", "in.jsonl", "--to", "nanogpt", "--tokenizer", "t", "-o", "o", "--dry-run", cwd=tmp_path
-    )
+    words = ["--to", "nanogpt", "--tokenizer", "t", "-o", "o", "--dry-run"]
+    text = run("export", "in.jsonl", *words, cwd=tmp_path)
     assert text.returncode in (1, 2) and sorted(tmp_path.rglob("*")) == before

@@ -33,27 +33,18 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
+def import_words(data: Path, tokenizer: Path) -> list[str | Path]:
+    return ["import", data, "--from", "nanogpt", "--tokenizer", tokenizer, "--eod", EOD, "--out"]
+
+
 def test_a_data_set_becomes_a_store(data: Path, tokenizer: Path, tmp_path: Path) -> None:
-    words: list[str | Path] = [
-        "import",
-        data,
-        "--from",
-        "nanogpt",
-        "--tokenizer",
-        tokenizer,
-        "--eod",
-        EOD,
-        "--out",
-    ]
+    words = import_words(data, tokenizer)
     done = run(*words, tmp_path / "store")
     assert done.returncode == 0, done.stderr
     assert "nanogpt: 2 files, 18 B, 9 tokens in 2 units" in done.stderr
     assert "3 documents, 9 tokens" in done.stdout and "\x1b" not in done.stdout + done.stderr
-    assert [one.tolist() for one in packline.open(tmp_path / "store").documents] == [
-        [5, 6, 0],
-        [7, 8, 9, 0],
-        [4, 0],
-    ]
+    expected = [[5, 6, 0], [7, 8, 9, 0], [4, 0]]
+    assert [one.tolist() for one in packline.open(tmp_path / "store")] == expected
     again = run(*words, tmp_path / "store", "--json")
     values = result(again)
     assert values["nothing_to_do"] is True and values["imported"][0]["format"] == "nanogpt"
@@ -85,17 +76,7 @@ def test_damage_and_wrong_usage_end_with_their_codes(data: Path, tokenizer: Path
 def test_an_interruption_says_how_to_go_on(tokenizer: Path, tmp_path: Path) -> None:
     data = tmp_path / "train.bin"
     np.tile(np.array([5, 6, 7, 0], "<u2"), 400_000).tofile(data)
-    words: list[str | Path] = [
-        "import",
-        data,
-        "--from",
-        "nanogpt",
-        "--tokenizer",
-        tokenizer,
-        "--eod",
-        EOD,
-        "--out",
-    ]
+    words = import_words(data, tokenizer)
     command = [sys.executable, "-m", "packline", *map(str, words), str(tmp_path / "store"), "--workers", "1"]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()

@@ -9,29 +9,12 @@ from typing import Any
 
 import pytest
 from tests.cli.command import result, run
-from tests.store.stores import build_store
+from tests.cli.runs import mixture, write_runs
 
 import packline
 from packline.loading.loader import Loader
 
-RUN = """
-[loader]
-batch_size = 2
-seed = 3
-
-[[stages]]
-seq_len = 32
-tokens = 640
-
-[[stages.sources]]
-store = "one"
-weight = 3
-
-[[stages.sources]]
-store = "two"
-weight = 1
-max_epochs = 2
-"""
+RUN = mixture("batch_size = 2\nseed = 3", 640, one="weight = 3", two="weight = 1\nmax_epochs = 2")
 LATER = """
 [[stages]]
 from_step = 4
@@ -49,15 +32,13 @@ def folder(
     documents: list[str],
     write_jsonl: Callable[..., Path],
 ) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    for name, part in (("one", documents[:40]), ("two", documents[40:60])):
-        write_jsonl(folder / f"{name}.jsonl", [{"text": text[:300]} for text in part])
-        build_store(folder / f"{name}.jsonl", tokenizer_json, folder / name)
+    texts = [text[:300] for text in documents[:60]]
+    parts = {"one": texts[:40], "two": texts[40:]}
+    folder = write_runs(tmp_path_factory.mktemp("runs"), tokenizer_json, write_jsonl, parts, RUN)
     packline.merge([folder / "one", folder / "two"], out=folder / "both")
     (folder / "recipe.toml").write_text(
         f'tokenizer = "{tokenizer_json}"\n[[sources]]\ninputs = ["one.jsonl"]\n'
     )
-    (folder / "run.toml").write_text(RUN)
     (folder / "changed.toml").write_text(RUN + LATER)
     (folder / "after.toml").write_text(f'{RUN}{LATER}exclude = "seen.parquet"\n')
     return folder

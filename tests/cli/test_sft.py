@@ -13,7 +13,6 @@ from tests.chat import talks
 from tests.chat.model_formats import QWEN3_PUBLISHED
 from tests.chat.templates import CHATML, CHATML_TOKENS, unmarked
 
-from packline.chat.named_templates import TEMPLATES
 from packline.cli.main import main
 
 SFT_PAGE = Path(__file__).resolve().parents[2] / "docs" / "sft.md"
@@ -98,13 +97,6 @@ def test_without_a_name_the_template_that_would_do_is_told(
     assert code == 2
     assert "none of 1 records could be used: mask 1" in said + json.dumps(facts)
     assert "use --chat-template qwen3" in said + json.dumps(facts)
-
-
-def test_help_lists_the_names(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in (["sft"], ["evals"]):
-        main([*command, "--help"])
-        said = " ".join(re.sub("[│]", " ", capsys.readouterr().out).split())
-        assert ", ".join(TEMPLATES) in said
 
 
 def test_conversations_longer_than_a_row_are_named_with_the_way_to_go(

@@ -35,9 +35,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_folder_builds_a_store(made: Path) -> None:
-    done = run(
-        "build", "corpus", "--tokenizer", "tok", "--eod", "<|bos|>", "--out", "store", "--json", cwd=made
-    )
+    words = ("build", "corpus", "--tokenizer", "tok", "--eod", "<|bos|>", "--out", "store", "--json")
+    done = run(*words, cwd=made)
     assert done.returncode == 0, done.stderr
     sizes = np.load(made / "tok" / "token_bytes.npy")
     tokens = np.concatenate([np.fromfile(path, np.uint16) for path in sorted((made / "store").glob("*.bin"))])
@@ -72,17 +71,8 @@ def test_what_was_not_read_is_said(made: Path) -> None:
 
 def test_eval_in_every_form(made: Path) -> None:
     (made / "notes.txt").write_text("import this\n" * 50)
-    words = (
-        "tokenizer",
-        "eval",
-        "tok",
-        "--against",
-        "baseline",
-        "--against",
-        "./none.json",
-        "--text",
-        "mine=notes.txt",
-    )
+    words = ["tokenizer", "eval", "tok", "--against", "baseline", "--against", "./none.json"]
+    words += ["--text", "mine=notes.txt"]
     done = run(*words, "--html", "page.html", cwd=made)
     assert done.returncode == 0, done.stderr
     assert "Relative Diff %" in done.stdout
@@ -132,10 +122,3 @@ def test_what_makes_no_sense_is_an_error_of_two_lines(
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert not (made / "x").exists()
-
-
-def test_help_of_each_command_has_its_options(made: Path) -> None:
-    for command, option in (("train", "--vocab-size"), ("eval", "--against"), ("check", "--model")):
-        assert option in run("tokenizer", command, "--help").stdout
-    assert "packline tokenizer train" in run("tokenizer", "--help").stdout
-    assert "tokenizer" in run("--help").stdout

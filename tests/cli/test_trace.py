@@ -5,35 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.cli.command import result, run
-from tests.store.stores import build_store
+from tests.cli.runs import ESCAPE, mixture, write_runs
 
 from packline.cli.main import main
 from packline.facade import Store
 from packline.loading.loader import Loader
 
-PLAN = """
-[loader]
-batch_size = 4
-seed = 7
-
-[[stages]]
-seq_len = 32
-tokens = 2048
-
-[[stages.sources]]
-store = "one"
-weight = 2
-
-[[stages.sources]]
-store = "two"
-weight = 1
-max_epochs = 5
-"""
-ESCAPE = "\x1b[2J\x1b]0;title\x07"
+PLAN = mixture("batch_size = 4\nseed = 7", 2048, one="weight = 2", two="weight = 1\nmax_epochs = 5")
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +25,9 @@ def folder(
     write_jsonl: Callable[..., Path],
 ) -> Path:
     """Two stores and a run file; texts that would repaint a terminal among them."""
-    folder = tmp_path_factory.mktemp("trace")
-    texts = [text[:300] for text in documents]
-    for name, part in (("one", texts[:60]), ("two", texts[60:90])):
-        records: list[dict[str, Any]] = [
-            {"text": ESCAPE + text, "id": f"{name}{n}"} for n, text in enumerate(part)
-        ]
-        write_jsonl(folder / f"{name}.jsonl", records)
-        build_store(folder / f"{name}.jsonl", tokenizer_json, folder / name)
-    (folder / "run.toml").write_text(PLAN, "utf-8")
-    return folder
+    texts = [ESCAPE + text[:300] for text in documents[:90]]
+    parts = {"one": texts[:60], "two": texts[60:]}
+    return write_runs(tmp_path_factory.mktemp("trace"), tokenizer_json, write_jsonl, parts, PLAN)
 
 
 def test_a_step_says_what_its_batch_holds(folder: Path) -> None:
@@ -129,8 +103,6 @@ def test_a_store_is_traced_with_the_settings_of_its_run(folder: Path) -> None:
     settings = ["--seq-len", "32", "--batch-size", "2", "--packing", "best_fit"]
     settings += ["--seed", "9", "--epochs", "2"]
     facts = result(run("trace", "one", *settings, "--step", "7", "--json", cwd=folder))
-    from packline.loading.loader import Loader
-
     rows = Store(folder / "one").rows(32, packing="best_fit")
     loader = Loader(rows, batch_size=2, seed=9, epochs=2, prefetch=0)
     drawn = loader.rows_of_step(7)

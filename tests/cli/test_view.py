@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.cli.command import environment, result, run
-from tests.store.stores import build_store
+from tests.cli.runs import ESCAPE, mixture, write_runs
 
+from packline.cli.output import _pager
 from packline.facade import Store
 from packline.loading.loader import Loader
 
-ESCAPE = "\x1b[2J\x1b]0;title\x07"
 HOSTILE = f"<script>alert(1)</script> {ESCAPE} \u202egnp.exe"
 ROWS = ("--seq-len", "32", "--packing", "best_fit")
 
@@ -33,14 +33,9 @@ def folder(
     write_jsonl: Callable[..., Path],
 ) -> Path:
     """A store whose first document would repaint a terminal, a run file, and batch files."""
-    folder = tmp_path_factory.mktemp("view")
-    texts = [HOSTILE, *[text[:300] for text in documents[:60]]]
-    records: list[dict[str, Any]] = [{"text": text, "id": f"n{place}"} for place, text in enumerate(texts)]
-    build_store(write_jsonl(folder / "web.jsonl", records), tokenizer_json, folder / "store")
-    (folder / "run.toml").write_text(
-        "[loader]\nbatch_size = 4\nseed = 7\n\n[[stages]]\nseq_len = 32\ntokens = 1024\n\n"
-        '[[stages.sources]]\nstore = "store"\n'
-    )
+    texts = {"store": [HOSTILE, *[text[:300] for text in documents[:60]]]}
+    plan = mixture("batch_size = 4\nseed = 7", 1024, store="")
+    folder = write_runs(tmp_path_factory.mktemp("view"), tokenizer_json, write_jsonl, texts, plan)
     tokens = np.arange(10, 30, dtype=np.int32).reshape(2, 10)
     targets = np.full((2, 10), -100, np.int32)
     targets[:, :6] = tokens[:, 1:7]
@@ -62,7 +57,7 @@ def test_a_document_is_all_of_its_tokens_and_obeyed_by_nothing(folder: Path) -> 
     assert strip["cells"][-1]["special"] and strip["cells"][-1]["text"] == "<|endoftext|>"
     done = run("view", "store", cwd=folder)
     assert done.returncode == 0 and not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e]", done.stdout)
-    assert re.search(r"file +web.jsonl", done.stdout) and "⟦<|endoftext|>⟧" in done.stdout
+    assert re.search(r"file +store.jsonl", done.stdout) and "⟦<|endoftext|>⟧" in done.stdout
     plain = "".join(line[11:] for line in done.stdout.splitlines() if re.match(r" +[\d,]+  ", line))
     assert plain.replace("│", "").startswith(
         "<script>alert(1)</script>·\\x1b[2J\\x1b]0;title\\x07·\\u202egnp.exe"
@@ -173,7 +168,7 @@ def test_a_grid_has_the_rows_and_tensors_that_were_asked_for(folder: Path) -> No
         (["run.toml", "--step", "1", "--seq-len", "8"], 2, "has its own settings"),
         (["nothing"], 1, "nothing"),
         (["nothing.npz"], 1, "cannot find nothing.npz"),
-        (["web.jsonl"], 1, "web.jsonl"),
+        (["store.jsonl"], 1, "store.jsonl"),
         (["a_batch_0001.npz", "--step", "1"], 2, "--step is for a store"),
         (["a_batch_0001.npz", "--row", "2"], 2, "row 2: expected 0 to 1"),
         (["a_batch_0001.npz", "--rows", "0"], 2, "--rows is 0"),
@@ -228,7 +223,11 @@ def test_a_terminal_gets_a_pager_with_colors_that_data_cannot_forge(folder: Path
     short = in_terminal(folder, "view", "store", "--document", "0", PAGER=str(pager))
     assert "PAGED" not in short and "\x1b[2J" not in short and "\x07" not in short
     assert "\\x1b[2J" in re.sub(r"\x1b\[[0-9;]*m", "", short)
-    assert "PAGED" not in in_terminal(folder, "view", "run.toml", "--step", "0", PAGER="cat")
-    assert "step" in in_terminal(folder, "view", "run.toml", "--step", "0", PAGER="/no/such/pager").lower()
-    plain = re.sub(r"\x1b\[\??[0-9;]*[a-zA-Z]", "", in_terminal(folder, "view", "store", NO_COLOR="1"))
-    assert "⟦<|endoftext|>⟧" in plain
+    uncolored = in_terminal(folder, "view", "run.toml", "--step", "0", PAGER="/no/such/pager", NO_COLOR="1")
+    assert "⟦<|endoftext|>⟧" in re.sub(r"\x1b\[\??[0-9;]*[a-zA-Z]", "", uncolored)
+
+
+@pytest.mark.parametrize("pager", ["cat", "", "/no/such/pager"])
+def test_a_pager_may_be_absent(pager: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGER", pager)
+    assert _pager() is None

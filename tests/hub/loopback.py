@@ -225,22 +225,6 @@ class LoopbackHub:
             )
         if request.method == "GET" and what == "tree":
             return self._tree(request, repository.find(revision), "/".join(rest[1:]))
-        if request.method == "GET" and what == "commits":
-            commits = [
-                {"id": each.sha, "title": each.title, "message": "", "authors": [], "date": DATE}
-                for each in repository.history(revision)
-            ]
-            return JSONResponse(commits)
-        if request.method == "GET" and what == "refs":
-            refs = {"branches": repository.branches, "tags": repository.tags}
-            listed = {
-                kind: [
-                    {"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": sha}
-                    for name, sha in found.items()
-                ]
-                for kind, found in refs.items()
-            }
-            return JSONResponse({**listed, "converts": []})
         if request.method == "POST" and what == "paths-info":
             paths = parse_qs((await request.body()).decode()).get("paths", [])
             files = repository.find(revision).files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.command import result, run
 from tests.hub.loopback import LoopbackHub
 from tests.hub.repositories import git_file
 from tests.hub.test_push import NAME, PLACE, content
@@ -30,6 +30,7 @@ def store(tmp_path: Path) -> Path:
 
 def test_a_pulled_store_is_the_pushed_one(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:
     pushed = push(store, PLACE)
+    hub.page = 3  # of a listing; the client asks for the next ones
     pulled = pull(PLACE, tmp_path / "copy")
     assert content(tmp_path / "copy") == content(store)
     assert pulled.revision == pushed.revision and pulled.kind == "store"
@@ -227,7 +228,6 @@ def test_a_private_repository_needs_a_token(
 
 def test_the_command_line_prints_the_commit(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:
     pushed = push(store, PLACE)
-    command = [sys.executable, "-m", "packline", "pull", PLACE, str(tmp_path / "copy"), "--json"]
-    ran = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
-    assert json.loads(ran.stdout)["pinned"] == f"{PLACE}@{pushed.revision}", ran.stderr
+    ran = run("pull", PLACE, tmp_path / "copy", "--json")
+    assert result(ran)["pinned"] == f"{PLACE}@{pushed.revision}", ran.stderr
     assert content(tmp_path / "copy") == content(store)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.cli.command import result, run
 from tests.hub.loopback import OTHER, READ, WRITE, LoopbackHub
 
 from packline.errors import CorruptStore, HubError, RecipeError, StoreError, StoreNotFound
@@ -286,12 +286,11 @@ def test_many_files_get_folders(hub: LoopbackHub, store: Path, monkeypatch: pyte
 
 
 def test_the_command_line(hub: LoopbackHub, store: Path) -> None:
-    command = [sys.executable, "-m", "packline", "push", str(store), PLACE]
-    ran = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    ran = run("push", store, PLACE)
     assert ran.returncode == 0, ran.stderr
     assert f"packline pull {PLACE}@{hub.repository(NAME).find('main').sha}" in ran.stdout
-    again = subprocess.run([*command, "--json"], capture_output=True, text=True, env=dict(os.environ))
-    facts = json.loads(again.stdout)
+    again = run("push", store, PLACE, "--json")
+    facts = result(again)
     published = b"".join(hub.files(NAME).values()).decode("latin-1")
     for text in (ran.stdout, ran.stderr, again.stdout, again.stderr, published):
         assert WRITE not in text

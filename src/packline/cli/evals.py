@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
 from cyclopts import Group, Parameter
 
 from packline.chat.named_templates import TEMPLATES
-from packline.cli.arguments import Length, TokenName, option
+from packline.cli.arguments import make_options, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.sft import read_template
@@ -26,6 +27,29 @@ from packline.viewing.text import plural
 QUESTIONS = Group("Questions", sort_key=5)
 TOKENS = Group("Tokens", sort_key=20)
 FILES = Group("Files", sort_key=30)
+OF_EVALS = {
+    TOKENS: {
+        "chat_template": f"chat: template to ask by: {', '.join(TEMPLATES)}; or a file. Default: nanochat's "
+        "tokens where the tokenizer has them, else its own template.",
+        "bos": "First token of every sequence: its string or id. Default: <|bos|> or the tokenizer's own; "
+        "for hellaswag none; with a chat template as it writes.",
+        "max_seq_len": "Maximum tokens; longer prompts lose their beginning, or are left out in chat. "
+        f"Default: {MAX_SEQ_LEN:,}.",
+    },
+    FILES: {
+        "format": "Format of the files: npz (default), safetensors, pt (stacks' dicts), llmc.",
+        "force": "Replace existing sets.",
+    },
+}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(make_options((EvalsSettings,), OF_EVALS)):  # type: ignore[misc]
+    """Settings of sets; None for those not given."""
+
+
+_OPTIONS = EvalOptions()
 
 
 def evals(
@@ -49,35 +73,7 @@ def evals(
     task: Annotated[
         list[str] | None, option("core: only this task, by its label. May be repeated.", QUESTIONS)
     ] = None,
-    chat_template: Annotated[
-        str | None,
-        option(
-            f"chat: template to ask by: {', '.join(TEMPLATES)}; or a file. Default: nanochat's tokens where "
-            "the tokenizer has them, else its own template.",
-            TOKENS,
-        ),
-    ] = None,
-    bos: Annotated[
-        TokenName | None,
-        option(
-            "First token of every sequence: its string or id. Default: <|bos|> or the tokenizer's own; for "
-            "hellaswag none; with a chat template as it writes.",
-            TOKENS,
-        ),
-    ] = None,
-    max_seq_len: Annotated[
-        Length,
-        option(
-            "Maximum tokens; longer prompts lose their beginning, or are left out in chat. "
-            f"Default: {MAX_SEQ_LEN:,}.",
-            TOKENS,
-        ),
-    ] = MAX_SEQ_LEN,
-    format: Annotated[
-        Literal["npz", "safetensors", "pt", "llmc"],
-        option("Format of the files: npz (default), safetensors, pt (stacks' dicts), llmc.", FILES),
-    ] = "npz",
-    force: Annotated[bool, option("Replace existing sets.", FILES)] = False,
+    options: EvalOptions = _OPTIONS,
 ) -> int:
     r"""Tokenize evaluation sets and mark the scored tokens.
 
@@ -100,16 +96,11 @@ def evals(
           --tokenizer gpt2/tokenizer.json --out hellaswag
     """
     chat = {"MMLU": mmlu, "ARC-Easy": arc_easy, "ARC-Challenge": arc_challenge}
-    _check(kind, path, chat, task, chat_template)
-    settings = EvalsSettings(
-        tokenizer=tokenizer,
-        out=out,
-        bos=bos,
-        chat_template=None if chat_template is None else read_template(chat_template),
-        max_seq_len=max_seq_len,
-        format=format,
-        force=force,
-    )
+    given = options.given()
+    _check(kind, path, chat, task, given.get("chat_template"))
+    if "chat_template" in given:
+        given["chat_template"] = read_template(given["chat_template"])
+    settings = EvalsSettings(tokenizer=tokenizer, out=out, **given)
 
     def hear(report: TaskReport) -> None:
         output.note(f"  {report.label}  {plural(report.sequences, 'sequence')}")

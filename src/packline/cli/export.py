@@ -18,7 +18,7 @@ from packline.cli.arguments import (
     TokenName,
     option,
 )
-from packline.cli.exporting import export_lines, options_of, show_exported, watch_export
+from packline.cli.exporting import export_lines, options_of, show_exported
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
@@ -96,7 +96,7 @@ def export(
         store = _store_of(list(source), tokenizer, out, workers, on, of_text)
         if len(source) == 1 and is_recipe(source[0]):
             given["options"] = with_weights(to, given["options"], source[0])
-        with watch_export(out) as hear:
+        with watch(Tally(), out, export_lines) as hear:
             exported = run_export(store, on_event=hear, **given)
     except KeyboardInterrupt as error:
         return interrupted(error, "finished parts are kept")

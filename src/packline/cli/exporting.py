@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from packline.cli.output import Line, output, table
-from packline.cli.progress import Tally, watch
 from packline.errors import RecipeError
 from packline.formats.export import Exported, ExportPlanned
-from packline.jobs.events import OnEvent, Planned
+from packline.jobs.events import Planned
 from packline.storage.places import is_remote
 from packline.viewing.text import duration, plural, size
 
@@ -34,13 +31,6 @@ def options_of(words: list[str] | None) -> dict[str, Any]:
             raise RecipeError(f"--set {word}: expected name=value", hint="--set shard_tokens=50000000")
         options[name.replace("-", "_")] = value
     return options
-
-
-@contextmanager
-def watch_export(out: str) -> Iterator[OnEvent]:
-    """Show a running export: a bar on a terminal, otherwise an occasional line."""
-    with watch(Tally(), out, export_lines) as hear:
-        yield hear
 
 
 def export_lines(planned: Planned) -> list[Line]:

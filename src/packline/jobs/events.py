@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from packline import errors
 from packline.encoders import EngineReport
-from packline.errors import ERRORS, PacklineError, WorkerDied
+from packline.errors import PacklineError, WorkerDied
 from packline.storage.local import plain_error
 from packline.store.ledger import Ledger
 
@@ -202,4 +203,5 @@ OnEvent = Callable[[Event], None]
 
 def revive(event: Failed) -> PacklineError:
     """Convert the event of another process back to its error."""
-    return ERRORS.get(event.error, PacklineError)(event.message, hint=event.hint)
+    kind: type[PacklineError] = getattr(errors, event.error, PacklineError)
+    return kind(event.message, hint=event.hint)
