@@ -199,7 +199,6 @@ def show_batch(target: str, tokenizer: str | None, tensor_type: str | None, pad_
 
 
 def _as_json(analysis: Analysis) -> dict[str, Any]:
-    """An analysis as values for JSON output."""
     values: dict[str, Any] = msgspec.to_builtins(analysis, str_keys=True)
     values["bytes_per_token"] = analysis.bytes_per_token
     values["prices"] = [price_facts(price) for price in analysis.prices]

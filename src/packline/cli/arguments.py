@@ -87,7 +87,6 @@ class Given:
     """Options by the names of settings; None for those not given."""
 
     def given(self) -> dict[str, Any]:
-        """The given options."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 

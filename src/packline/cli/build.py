@@ -99,7 +99,6 @@ def build(
 
 
 def facts(finished: Finished, tally: Tally, out: str, code: int, max_bad_fraction: float) -> dict[str, Any]:
-    """Results of a finished build as values for JSON output."""
     ledger = finished.ledger
     seconds = max(finished.seconds - finished.first_unit_seconds, 1e-9)
     values: dict[str, Any] = {

@@ -27,7 +27,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 from cyclopts import Parameter
@@ -42,6 +42,7 @@ from packline.errors import StoreError
 from packline.jobs.dry_run import Estimate, estimate_build
 from packline.jobs.events import Finished
 from packline.recipe import load_recipe
+from packline.store.lookup import find_by_id, find_by_place
 from packline.store.reader import StoreReader
 from packline.store.report import Report
 from packline.viewing.describe import FIRST_TOKENS, group_table, length_table
@@ -51,8 +52,6 @@ from packline.viewing.text import duration, plural, size
 from packline.viewing.tokens import document_strip
 
 VOCAB_SIZE = 16_384
-SHOWN = (("code", "bisect.py", None), ("docs", "docs.jsonl", "topic with"))
-"""Documents present in every Python, by source, file and id."""
 MARK = "demo.json"
 NOT_ITS_OWN = ("site-packages", "dist-packages", "__pycache__", "lib-dynload")
 END = "<|endoftext|>"
@@ -158,8 +157,8 @@ def _verify(corpus: Corpus) -> Report:
 def _show(corpus: Corpus) -> None:
     _title(6, "look", f"packline info {_quoted(corpus.store)}")
     store = StoreReader(corpus.store)
-    found = [find_document(store, *place) for place in SHOWN]
-    strips = [document_strip(store, one, most=FIRST_TOKENS) for one in found if one is not None]
+    found = [*find_by_place(store, "bisect.py", 0), *find_by_id(store, "topic with")]
+    strips = [document_strip(store, one, most=FIRST_TOKENS) for one in found]
     steps = KeyValues(
         (
             ("in Python", f"packline.open({str(corpus.store)!r}).documents[0]"),
@@ -169,23 +168,6 @@ def _show(corpus: Corpus) -> None:
     )
     lengths = length_table(measure_lengths(store))
     output.blocks(group_table(group_shards(store)), lengths, *strips, steps)
-
-
-def find_document(store: StoreReader, source: str, file: str, id: str | None) -> int | None:
-    """First document with the given source, file and, if given, id."""
-    import pyarrow.compute as pc
-
-    start = 0
-    for shard in store.shards:
-        columns: Any = shard.open_provenance().read(columns=["source", "file", "id"])
-        found = pc.and_(pc.equal(columns["source"], source), pc.equal(columns["file"], file))
-        if id is not None:
-            found = pc.and_(found, pc.equal(columns["id"], id))
-        place = pc.index(found, True).as_py()
-        if place >= 0:
-            return start + int(place)
-        start += len(shard)
-    return None
 
 
 class Corpus(NamedTuple):

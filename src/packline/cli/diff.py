@@ -49,7 +49,6 @@ def diff(
 
 
 def diff_runs(one: str, other: str) -> int:
-    """Compare two run files."""
     from packline.loading.run_summary import compare_runs
 
     found = compare_runs(one, other)

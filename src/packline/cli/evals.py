@@ -146,7 +146,6 @@ def _check(
 
 
 def task_lines(reports: list[TaskReport]) -> list[Line]:
-    """One line per task."""
     names = ("task", "kind", "questions", "sequences", "tokens", "cut on the left", "too long", "not scored")
     head: Line = [(name, "quiet") for name in names]
     rows: list[Line] = [

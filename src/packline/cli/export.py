@@ -106,7 +106,6 @@ def export(
 
 
 def _dry_run(sources: list[str], given: dict[str, Any]) -> int:
-    """Show the plan of an export of a store or run."""
     if len(sources) != 1 or is_recipe(sources[0]):
         raise RecipeError(
             "--dry-run of an export needs the store, and this is text",

@@ -59,7 +59,6 @@ def export_lines(planned: Planned) -> list[Line]:
 
 
 def show_exported(exported: Exported) -> None:
-    """Print the result of an export."""
     if exported.nothing_to_do:
         output.line(f"  {exported.out} holds this export: nothing to do")
         output.lines(table(_warnings(exported), "ll", width=output.wrap))

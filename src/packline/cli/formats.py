@@ -54,7 +54,6 @@ def formats(
 
 
 def facts(format: Format) -> dict[str, Any]:
-    """Facts about a format."""
     missing = [module for module in format.needs if importlib.util.find_spec(module) is None]
     return {
         "name": format.name,
@@ -66,7 +65,6 @@ def facts(format: Format) -> dict[str, Any]:
 
 
 def list_lines(every: list[dict[str, Any]]) -> list[Line]:
-    """All formats, one per line."""
     lines: list[Line] = []
     for kind, about in (("documents", "whole documents"), ("rows", "rows in training order")):
         rows: list[Line] = []
@@ -79,7 +77,6 @@ def list_lines(every: list[dict[str, Any]]) -> list[Line]:
 
 
 def option_lines(options: list[dict[str, Any]]) -> list[Line]:
-    """Options of a format with their defaults."""
     if not options:
         return [["  no options"]]
     rows: list[Line] = [[("--set", "quiet"), ("default", "quiet"), ""]]

@@ -51,7 +51,6 @@ class Reading:
     ] = None
 
     def options(self) -> dict[str, Any]:
-        """Options of the format, by name."""
         return options_of(self.set)
 
     def request(self, path: str, out: str, workers: int | None) -> ImportRequest:

@@ -44,7 +44,6 @@ def dry_run(command: str, out: str, plan: Callable[[OnEvent], None]) -> int:
 
 
 def finished_lines(imported: Imported, out: str) -> list[Line]:
-    """Lines with the result of an import."""
     manifest = imported.manifest
     counts = f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"
     done = "nothing to do: the store is complete" if imported.nothing_to_do else duration(imported.seconds)

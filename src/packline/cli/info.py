@@ -140,7 +140,6 @@ def write_report(
     rows: int | None,
     workers: int | None,
 ) -> int:
-    """Write a report of a store: one self-contained HTML file."""
     from packline.cli.analyze import watching
     from packline.viewing.html import check_place, write_page
     from packline.viewing.report import ROWS as SHOWN_ROWS
@@ -179,7 +178,6 @@ def write_report(
 
 
 def show_run(path: str) -> int:
-    """Show the stages of a run file."""
     from packline.loading.run_summary import summarize_run
     from packline.viewing.summaries import run_summary_page
 
@@ -192,7 +190,6 @@ def show_run(path: str) -> int:
 def _as_json(
     store: StoreReader, lengths: DocumentLengths, columns: list[ColumnCounts], shown: list[int]
 ) -> dict[str, Any]:
-    """Contents of the page as values for JSON output."""
     manifest = store.manifest
     groups: list[dict[str, Any]] = msgspec.to_builtins(group_shards(store))
     return {
@@ -303,7 +300,6 @@ def price_facts(price: PackingStats) -> dict[str, Any]:
 
 
 def _selection_facts(selection: Selection) -> tuple[tuple[str, str], ...]:
-    """The selected documents in words."""
     given = {name: value for name, value in selection.settings.items() if value not in (None, False)}
     chosen = ", ".join(f"{name} {_in_words(value)}" for name, value in given.items())
     counts = f"{plural(len(selection), 'document')}, {plural(selection.tokens, 'token')}"

@@ -19,7 +19,6 @@ SEQ_LEN, BATCH_SIZE = 4096, 32
 DEFAULT_TOKENIZER = "openai-community/gpt2"
 SEPARATORS = ("<|bos|>", "[SEP]")
 """Tokens that separate documents in vocabularies without an end of text."""
-"""Likely end-of-document tokens, in order of preference, for tokenizers with several candidates."""
 
 
 def init(

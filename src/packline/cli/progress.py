@@ -83,7 +83,6 @@ def reuse_lines(planned: ReusePlanned) -> list[Line]:
 
 
 def comparing_line(event: Comparing) -> str:
-    """Progress of a comparison of inputs as one line."""
     what = f"{plural(event.files, 'input')} with other times, {size(event.bytes)}"
     return f"{percent(event.fraction)}  comparing {what}, with what was read of them"
 
@@ -96,8 +95,6 @@ ALMOST = 0.98
 
 @dataclass(slots=True)
 class SourceTally:
-    """State of one source."""
-
     expected_bytes: int
     documents: int = 0
     text_bytes: int = 0
@@ -135,7 +132,6 @@ class Tally:
         self._clock, self._began = clock, clock()
 
     def hear(self, event: Event) -> None:
-        """Process an event."""
         if isinstance(event, Progress):
             self.tokens += event.tokens
             source = self.sources.setdefault(event.source, SourceTally(0))
@@ -269,14 +265,12 @@ def watch(
 
 
 def plan_lines(planned: Planned) -> list[Line]:
-    """Lines that describe a planned store."""
     if isinstance(planned, BuildPlanned):
         return build_lines(planned)
     return import_lines(planned) if isinstance(planned, ImportPlanned) else []
 
 
 def import_lines(planned: ImportPlanned) -> list[Line]:
-    """Lines that describe a planned import, or a build of conversations."""
     known = [
         *([plural(planned.documents, "document")] if planned.documents is not None else []),
         *([plural(planned.tokens, "token")] if planned.tokens is not None else []),
@@ -287,7 +281,6 @@ def import_lines(planned: ImportPlanned) -> list[Line]:
 
 
 def build_lines(planned: BuildPlanned) -> list[Line]:
-    """Lines that describe a planned build."""
     expected = sum(planned.sources.values())
     units = units_of(planned.units, is_exact=planned.is_exact)
     work = f"{plural(planned.files, 'file')}, about {size(expected)} of text, {units}"
@@ -379,7 +372,6 @@ def watch_bytes(name: str, at_the_end: str = "") -> Iterator[Callable[[int, int]
 def training_lines(
     report: TrainingReport, out: str, max_chars: int | None, doc_chars: int | None
 ) -> list[Line]:
-    """Summary of a training, as lines of a table."""
     one = report.token_bytes
     special = ", ".join(f"{token} {number}" for token, number in report.special_tokens.items())
     learned = f"{plural(report.documents, 'document')} of {plural(report.files, 'file')}"
@@ -415,7 +407,6 @@ def training_lines(
 
 
 def show_finished(finished: Finished, out: str) -> None:
-    """Print the final summary."""
     path = shlex.quote(out)
     done = [NoteBlock("nothing to do: the store is complete", "good")] if finished.nothing_to_do else []
     steps = KeyValues((("look at it", f"packline info {path}"), ("check it", f"packline verify {path}")))
@@ -460,7 +451,6 @@ def engine_shares(finished: Finished) -> dict[str, float]:
 
 
 def warn_of_splits(missing: list[str]) -> None:
-    """Warn about splits without documents."""
     for line in missing:
         output.warning(line, "request --val-documents 100, a larger fraction, or a source as the split")
 

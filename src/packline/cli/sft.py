@@ -149,7 +149,6 @@ def sft(
 
 
 def run(request: SftRequest, max_bad_fraction: float, on: On) -> int:
-    """Build, show progress and print the result."""
     tally = Tally()
     try:
         with watch(tally, request.out) as hear:

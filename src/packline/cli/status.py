@@ -45,7 +45,6 @@ def status(
 
 
 def status_lines(found: Status) -> list[Line]:
-    """A status as a page."""
     done, rest = bar(found.done_fraction or 0.0, 24)
     resume: list[Line] = []
     if found.state == "interrupted" and found.command:

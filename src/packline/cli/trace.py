@@ -36,7 +36,6 @@ INDENT = 12
 
 
 def step_lines(found: StepTrace, target: str) -> list[Line]:
-    """Lines that identify a batch."""
     step = f"{found.step:,} of {found.steps:,}, counted from 0; stage {found.stage} of {found.stages:,}"
     batch = f"{plural(found.batch_size, 'row')} of {found.seq_len:,} tokens, shared by "
     rows: list[Line] = [
@@ -68,7 +67,6 @@ def show_row(store: StoreReader, row: RowTrace, most: int | None) -> None:
 
 
 def span_text(store: StoreReader, span: SpanTrace) -> str:
-    """Beginning of a span, as text."""
     return str(store.tokenizer.decode(_first_tokens(store, span), skip_special_tokens=False))
 
 
@@ -110,8 +108,6 @@ _ROWS = RowArguments()
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class TraceTarget:
-    """Choice of what to trace."""
-
     step: Annotated[
         Count | None,
         option("Step, counted from 0: the batch after N batches.", STEP),
@@ -257,7 +253,6 @@ def write_steps(target: str, wanted: TraceTarget, rows: RowArguments) -> None:
 
 
 def show_step(loader: Loader, target: str, wanted: TraceTarget) -> None:
-    """Print the rows of a batch, one block each."""
     from packline.loading.trace import store_of, trace_step
 
     assert wanted.step is not None
@@ -277,7 +272,6 @@ def show_step(loader: Loader, target: str, wanted: TraceTarget) -> None:
 
 
 def show_documents(loader: Loader, target: str, wanted: TraceTarget) -> None:
-    """Print the uses of documents, one table each."""
     from packline.loading.trace import trace_document
 
     results = []
@@ -343,7 +337,6 @@ def find_documents(loader: Loader, wanted: TraceTarget) -> list[tuple[StoreReade
 
 
 def show_uses(store: StoreReader, document: int, uses: list[Occurrence], steps: int) -> None:
-    """Print a document and the table of its uses."""
     provenance = store.provenance(document)
     output.line(
         "  ",

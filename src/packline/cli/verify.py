@@ -115,7 +115,6 @@ def verify_against(
     write: str | None = None,
     on: On = "local",
 ) -> int:
-    """Search a store for the questions of evaluation sets."""
     from packline.evals.contamination import find_questions
 
     opened = StoreReader(store)
@@ -131,7 +130,6 @@ def verify_against(
 
 
 def show_list(store: str, path: str, documents: int) -> None:
-    """Print that a list of documents was written, and its use."""
     output.line("  ", ("wrote", "quiet"), f"  {path}: {plural(documents, 'document')}")
     if documents:
         command = shlex.join(["packline", "info", store, "--seq-len", "4096", "--exclude", path])
@@ -139,7 +137,6 @@ def show_list(store: str, path: str, documents: int) -> None:
 
 
 def verify_foreign(path: str, format: str, reading: Reading) -> int:
-    """Check a data set of another project."""
     from packline.formats.check import check_dataset
 
     with watch_bytes("verifying") as hear:
@@ -199,7 +196,6 @@ def report_blocks(report: Report) -> list[Block]:
 
 
 def contamination_page(report: ContaminationReport, store: str) -> Page:
-    """Page for a result."""
     unit = report.gram_of[:-1]
     left_out = f"{plural(report.common_grams, 'gram')} of too many questions, "
     left_out += f"{report.repetitive_grams:,} that repeat"

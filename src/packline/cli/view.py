@@ -87,7 +87,6 @@ class BatchFileOptions:
     pad_id: Annotated[int | None, option("Padding id, if the file has no lengths or mask.", BATCH)] = None
 
     def given(self) -> list[str]:
-        """Names of the given options."""
         names = [field.name for field in dataclasses.fields(self)]
         return [name.replace("_", "-") for name in names if getattr(self, name) is not None]
 
@@ -227,7 +226,6 @@ def read(target: str, batch: BatchFileOptions) -> tuple[BatchFile, Vocabulary | 
 
 
 def page_of_batch(target: str, wanted: ViewTarget, shown: Shown, batch: BatchFileOptions) -> Page:
-    """Page for a batch file."""
     found, vocabulary = read(target, batch)
     chosen = batch.tensor_type or ("input" if "input" in found.tensors else "target")
     return batch_page(
