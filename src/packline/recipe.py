@@ -144,7 +144,7 @@ class RecipeOfFile(Recipe, frozen=True, forbid_unknown_fields=True, kw_only=True
     folder: str
     """Folder of the file, which relative inputs are relative to; empty: the working directory."""
     tokenizer_place: str
-    """The tokenizer, beside the file if it is there."""
+    """The tokenizer, in the folder of the file if it is there."""
 
 
 class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
