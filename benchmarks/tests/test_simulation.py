@@ -28,12 +28,12 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "FIRST_PAUSE", 0.0)
 
 
-SMALL = World(nodes=10, workers=5, units=2000, replace_seconds=(5.0, 60.0))
+SMALL = World(nodes=10, workers=5, units=600, replace_seconds=(5.0, 60.0))
 worlds = st.builds(
     World,
     nodes=st.integers(1, 6),
     workers=st.integers(1, 4),
-    units=st.integers(1, 120),
+    units=st.integers(1, 60),
     losses_a_node_hour=st.sampled_from([0.0, 30.0, 300.0]),
     together=st.sampled_from([0.0, 0.9]),
     cut_off=st.sampled_from([0.0, 0.5]),
@@ -54,7 +54,7 @@ def run(world: World, how: How) -> Result:
 
 @pytest.mark.parametrize("how", ["ray", "slices"])
 @given(world=worlds)
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_no_unit_is_lost_or_doubled(how: How, world: World) -> None:
     run(world, how)
 
@@ -104,7 +104,7 @@ def test_a_fault_in_the_code_is_noticed(
 ) -> None:
     monkeypatch.setattr(owner, name, wrong)
     monkeypatch.setattr("benchmarks.simulation.LONGEST_SECONDS", 5000.0)
-    rough = replace(SMALL, units=500, losses_a_node_hour=100.0, refusals=0.05, put_seconds=0.3)
+    rough = replace(SMALL, units=300, losses_a_node_hour=100.0, refusals=0.05, put_seconds=0.3)
     with pytest.raises(AssertionError, match=message):
         run(rough, how)
 

@@ -16,9 +16,9 @@ from packline.errors import OutOfSpace
 
 NUMBERS = [f"{number} " * (number % 11 + 1) for number in range(60)]
 CORPUS: Contents = [
-    ("jsonl", NUMBERS[:25], True),
-    ("jsonl.zst", NUMBERS[20:], True),
-    ("parquet", NUMBERS, False),
+    ("jsonl", NUMBERS[:20], True),
+    ("jsonl.zst", NUMBERS[20:50], True),
+    ("parquet", NUMBERS[:20], False),
 ]
 
 

@@ -153,7 +153,8 @@ def test_no_damage_is_overlooked_or_misread(stores: list[Path], tmp_path: Path, 
             except PacklineError:
                 assert done.file == "manifest.json", told  # no manifest, no store
             outcomes["damages"] += 1
-            for (name, found), expected in zip(read(copy, asked), right, strict=True):
+            some = slice(seed % 3, None, 3)  # each question meets each kind of damage
+            for (name, found), expected in zip(read(copy, asked[some]), right[some], strict=True):
                 if isinstance(found, PacklineError):
                     assert str(found), told
                     outcomes["refused"] += 1

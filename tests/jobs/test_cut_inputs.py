@@ -174,7 +174,7 @@ def groups_of(sizes: dict[str, int]) -> set[tuple[str, ...]]:
     return {tuple(files[number].name for number in files_of(unit)) for unit in plan_units(RECIPE, files)}
 
 
-@pytest.mark.parametrize("mean", [20_000, 200_000, 600_000])
+@pytest.mark.parametrize("mean", [20_000, 600_000])
 @pytest.mark.parametrize("change", ["insert", "remove", "resize"])
 def test_a_change_of_one_small_file_among_2000_leaves_nine_groups_of_ten(change: str, mean: int) -> None:
     import numpy as np
@@ -182,7 +182,7 @@ def test_a_change_of_one_small_file_among_2000_leaves_nine_groups_of_ten(change:
     random = np.random.default_rng(7)
     sizes = {f"{number:05d}": int(size) for number, size in enumerate(random.exponential(mean, 2000))}
     kept, shares = groups_of(sizes), []
-    for number in random.integers(0, 2000, 20).tolist():
+    for number in random.integers(0, 2000, 6).tolist():
         changed = dict(sizes)
         if change == "insert":
             changed[f"{number:05d}-new"] = mean

@@ -1,27 +1,34 @@
-"""Executors: results are committed in order, a failure commits nothing after it, and progress adds up."""
+"""Executors: results are committed once and in order, nothing after a failure, and progress adds up."""
 
 from __future__ import annotations
 
+import gc
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.jobs import executors
-from packline.jobs.events import Failed, Progress
+from packline.jobs.events import Event, Failed, Progress
 from packline.jobs.executors import (
     REPLIES,
     Committed,
     Committer,
     Done,
+    LocalThreads,
     Opened,
     Reporter,
     Serial,
+    Start,
     encode,
 )
+from packline.jobs.host import open_runner
 from packline.jobs.job import Job, Opening, ReportProgress, Runner
 from packline.jobs.plan import Unit
 
@@ -34,52 +41,71 @@ class Broken(Exception):
 
 
 class Noting(Runner[Unit, str]):
-    """A runner that notes what it makes and commits, and fails to commit one result."""
+    """A runner that notes what it makes and commits, and fails where it is told to."""
 
-    def __init__(self, results: list[int], fail: str = "") -> None:
-        self.results, self.fail = results, fail
-        self.made: list[str] = []
-        self.committed: list[str] = []
+    def __init__(self, noted: Noted) -> None:
+        self.noted, self.threads = noted, set[int]()
 
     def run(self, unit: Unit, report: ReportProgress) -> Iterator[str]:
-        for number in range(self.results[unit.number]):
-            assert len(self.made) - len(self.committed) <= 1, "one commit at a time, while the next is made"
-            self.made.append(f"{unit.name}-{number}")
-            yield self.made[-1]
+        self.threads.add(threading.get_ident())
+        self.noted.ran.append(unit.name)
+        if unit.name == self.noted.fail_run:
+            raise Broken
+        report(3)
+        made = 0
+        for number in range(self.noted.results.get(unit.name, 1)):
+            own = [one for one in self.noted.committed if one.startswith(f"{unit.name}-")]
+            assert made - len(own) <= 1, "one commit at a time, while the next is made"
+            made += 1
+            yield f"{unit.name}-{number}"
 
     def commit(self, unit: Unit, result: str) -> None:
-        assert result.startswith(unit.name)
-        if result == self.fail:
+        assert result.startswith(f"{unit.name}-")
+        if result == self.noted.fail_commit:
             raise Broken
-        self.committed.append(result)
+        self.noted.committed.append(result)
 
 
-class Ready(Opening):
-    """Settings of a runner that is open."""
+class Noted(Opening):
+    """What the runners of a job have done.
 
-    def __init__(self, runner: Noting) -> None:
-        self.runner = runner
+    Args:
+        results: number of results of each unit, by name; one of those that are not named.
+    """
+
+    def __init__(
+        self, results: dict[str, int] | None = None, fail_run: str = "", fail_commit: str = ""
+    ) -> None:
+        self.results, self.fail_run, self.fail_commit = results or {}, fail_run, fail_commit
+        self.runners: list[Noting] = []
+        self.ran: list[str] = []
+        self.committed: list[str] = []
 
     def open(self) -> Noting:
-        return self.runner
+        self.runners.append(Noting(self))
+        return self.runners[-1]
 
 
 class Here(Job[Unit, str, None]):
-    """A job with this runner."""
+    """A job with these runners."""
 
     result = str
 
-    def __init__(self, runner: Noting) -> None:
-        self.runner = runner
+    def __init__(self, noted: Noted) -> None:
+        self.noted = noted
 
-    def opening(self) -> Opening:
-        return Ready(self.runner)
+    def opening(self) -> Noted:
+        return self.noted
 
     begin = todo = take = finish = Any  # type: ignore[assignment]
 
 
-def units_of(results: list[int]) -> list[Unit]:
-    return [Unit(f"u{number}", number) for number in range(len(results))]
+def units_of(count: int) -> list[Unit]:
+    return [Unit(f"u{number}", number) for number in range(count)]
+
+
+def noted_of(counts: list[int], fail: str = "") -> Noted:
+    return Noted({f"u{number}": count for number, count in enumerate(counts)}, fail_commit=fail)
 
 
 def flat(results: list[int]) -> list[str]:
@@ -87,35 +113,31 @@ def flat(results: list[int]) -> list[str]:
     return [f"u{number}-{place}" for number, count in enumerate(results) for place in range(count)]
 
 
-def run_here(counts: list[int], fail: str = "") -> tuple[Noting, list[str]]:
-    runner, results = Noting(counts, fail), list[str]()
+def run_here(counts: list[int], fail: str = "") -> tuple[Noted, list[str]]:
+    noted, results = noted_of(counts, fail), list[str]()
 
     def on_result(name: str, result: str) -> None:
-        assert result in runner.committed and result.startswith(name)
+        assert result in noted.committed and result.startswith(name)
         results.append(result)
 
-    session = Serial(Here(runner))
-    try:
-        session.run(units_of(counts), lambda event: None, on_result)
-    except Broken:
-        assert fail
-    else:
-        assert not fail
-    return runner, results
+    session = Serial(Here(noted))
+    with pytest.raises(Broken) if fail else nullcontext():
+        session.run(units_of(len(counts)), lambda event: None, on_result)
+    return noted, results
 
 
 @given(UNITS)
 def test_all_results_of_units_are_committed_once_in_order(counts: list[int]) -> None:
-    runner, results = run_here(counts)
-    assert results == runner.committed == flat(counts)
+    noted, results = run_here(counts)
+    assert results == noted.committed == flat(counts)
 
 
 @given(UNITS.filter(any), st.data())
 def test_nothing_is_committed_after_a_commit_that_failed(counts: list[int], data: st.DataObject) -> None:
     names = flat(counts)
     fail = data.draw(st.sampled_from(names))
-    runner, results = run_here(counts, fail)
-    assert runner.committed == results == names[: names.index(fail)]
+    noted, results = run_here(counts, fail)
+    assert noted.committed == results == names[: names.index(fail)]
 
 
 @given(UNITS, st.booleans())
@@ -123,7 +145,7 @@ def test_a_unit_is_done_after_its_last_commit_or_never(counts: list[int], fails:
     """As a worker sees it: messages come from the thread that commits."""
     names = flat(counts)
     fail = names[-1] if fails and names else ""
-    runner, heard = Noting(counts, fail), list[str]()
+    runner, heard = noted_of(counts, fail).open(), list[str]()
 
     def done(name: str, error: BaseException | None) -> None:
         heard.append(f"done {name}" if error is None else f"failed {name}")
@@ -133,7 +155,7 @@ def test_a_unit_is_done_after_its_last_commit_or_never(counts: list[int], fails:
         heard.append(result)
 
     committer = Committer(runner, commit, lambda event: None, on_done=done)
-    for unit in units_of(counts):
+    for unit in units_of(len(counts)):
         committer.run(unit)
     committer.close()
     expected: list[str] = []
@@ -176,3 +198,91 @@ def test_each_message_is_told_from_the_others() -> None:
     replies = (Opened(raw), Progress("web", 1, 2, 3), Committed("u", raw), Done("u"))
     for reply in (*replies, Failed("StoreError", "m", "h")):
         assert REPLIES.decode(encode(reply)) == reply
+
+
+# ------------------------------------------------------------------------------------- threads
+
+
+@pytest.mark.parametrize("count", [0, 2, 40])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_each_unit_is_run_and_committed_once_by_a_thread_with_a_runner_of_its_own(
+    count: int, workers: int
+) -> None:
+    noted, here = Noted(), threading.get_ident()
+    results: dict[str, str] = {}
+    tokens = 0
+
+    def heard(event: Event) -> None:
+        nonlocal tokens
+        assert isinstance(event, Progress) and threading.get_ident() == here
+        tokens += event.tokens
+
+    def done(name: str, result: str) -> None:
+        assert result in noted.committed and name not in results and threading.get_ident() == here
+        results[name] = result
+
+    session = LocalThreads(Here(noted), workers)
+    session.run(units_of(count), heard, done)
+    session.close()
+    names = [unit.name for unit in units_of(count)]
+    assert results == {name: f"{name}-0" for name in names} and tokens == 3 * count
+    assert sorted(noted.ran) == sorted(names) and sorted(noted.committed) == sorted(results.values())
+    assert len(noted.runners) == min(workers, count)
+    assert all(len(runner.threads) <= 1 for runner in noted.runners)
+
+
+@pytest.mark.parametrize("fault", [{"fail_run": "u7"}, {"fail_commit": "u7-0"}], ids=str)
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_error_is_raised_here_and_what_is_reported_was_committed(
+    workers: int, fault: dict[str, str]
+) -> None:
+    noted, results = Noted(**fault), list[str]()
+    session = LocalThreads(Here(noted), workers)
+    with pytest.raises(Broken):
+        session.run(units_of(500), lambda event: None, lambda name, result: results.append(result))
+    assert sorted(results) == sorted(noted.committed) and "u7-0" not in results
+    assert len(noted.ran) < 500
+
+
+def test_after_an_interruption_no_thread_is_left() -> None:
+    noted, before = Noted(), threading.active_count()
+
+    def interrupt(name: str, result: str) -> None:
+        raise KeyboardInterrupt
+
+    session = LocalThreads(Here(noted), 3)
+    with pytest.raises(KeyboardInterrupt):
+        session.run(units_of(5000), lambda event: None, interrupt)
+    assert threading.active_count() == before
+    assert len(noted.ran) < 5000
+
+
+# ---------------------------------------------------------------- the host that workers are forked from
+
+
+class Collecting(Noting):
+    """A runner that notes whether the garbage collector is on while it is opened."""
+
+    def __init__(self) -> None:
+        self.collecting = gc.isenabled()
+
+
+class Settings(msgspec.Struct):
+    """Settings without any."""
+
+    def open(self) -> Collecting:
+        """Runner."""
+        return Collecting()
+
+
+def test_workers_are_forked_with_the_collector_on_and_nothing_to_look_through() -> None:
+    """It is off while the tokenizer is loaded; a worker without it would keep every cycle of its life."""
+    before = len(gc.get_objects())
+    try:
+        runner = open_runner(Start(__name__, "Settings", encode(Settings()), 1, ""))
+        assert isinstance(runner, Collecting) and not runner.collecting
+        assert gc.isenabled()
+        assert len(gc.get_objects()) < before / 10
+    finally:
+        gc.enable()
+        gc.unfreeze()

@@ -11,20 +11,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import strategies as st
 from tests.jobs.test_folder import IDENTITY, receipt_of, receipts_of
-from tests.laws.reference import Contents
 
 from packline.errors import ResumeMismatch, StoreBusy, StoreError
 from packline.jobs import folder, work
 from packline.jobs.folder import StoreFolder
 from packline.jobs.work import is_running
-from packline.sources.reader import Span
 from packline.storage.publication import WORK
-
-NUMBERS = [f"{number} " * (number % 11 + 1) for number in range(60)]
-CORPUS: Contents = [("jsonl", NUMBERS[:25], True), ("jsonl.zst", NUMBERS[20:], True)]
-SPANS = st.lists(st.builds(Span, st.integers(0, 9), st.integers(0, 99), st.integers(0, 1 << 40)), max_size=3)
 
 
 def shared(place: Path) -> StoreFolder:

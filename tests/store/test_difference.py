@@ -97,7 +97,7 @@ def check(found: StoreDifference, one: Store, other: Store) -> None:
             assert len(listed) == min(len(keys), difference.MOST_LISTED)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=8)
 @given(
     one=CORPORA,
     other=CORPORA,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.store.stores import build_store
 
-from packline.errors import CorruptStore, StoreError
+from packline.errors import StoreError
 from packline.facade import Store
 from packline.store.lookup import find_by_id, find_by_place
 from packline.store.reader import document_number, provenance_of
@@ -97,11 +97,3 @@ def test_a_number_outside_the_store_is_an_error(built: Store) -> None:
     for number in (count, -count - 1):
         with pytest.raises(StoreError, match=f"expected 0 to {count - 1:,}"):
             document_number(built, number)
-
-
-def test_damaged_provenance_is_reported_with_its_file(damaged: Path) -> None:
-    store = Store(damaged)
-    path = damaged / f"{store.shards[0].entry.name}.docs.parquet"
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(CorruptStore, match=r"docs\.parquet"):
-        find_by_id(store, "d1")

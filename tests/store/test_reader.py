@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -12,13 +13,11 @@ import numpy as np
 import pytest
 
 import packline
-from packline.encoders.special_tokens import without_special_tokens
-from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, StoreNotFound
 from packline.facade import Store
 from packline.fingerprint import Hasher
 
-READS, WORKERS = 30_000, 3
+READS, WORKERS = 3_000, 2
 
 
 @pytest.fixture(scope="module")
@@ -30,36 +29,6 @@ def right(built: Store) -> list[np.ndarray]:
         ends = np.flatnonzero(tokens == built.eod_id) + 1
         documents += np.split(tokens, ends)[:-1]
     return documents
-
-
-def test_documents_are_those_of_the_inputs(
-    built: Store, right: list[np.ndarray], documents: list[str], tokenizer_json: Path
-) -> None:
-    import tokenizers
-
-    reference = tokenizers.Tokenizer.from_str(without_special_tokens(load_tokenizer(str(tokenizer_json))))
-    assert len(built.documents) == len(right) == len(documents)
-    for index in range(len(right)):
-        place = built.provenance(index)
-        text = documents[int((place.id or "")[1:])]
-        expected = [*reference.encode(text, add_special_tokens=False).ids, built.eod_id]
-        assert built.documents[index].tolist() == expected == right[index].tolist()
-        assert place.text_bytes == len(text.encode("utf-8"))
-        assert place.tokens == len(expected)
-
-
-def test_provenance_leads_to_the_record(built: Store, documents: list[str]) -> None:
-    import json
-
-    folder = built.path.parent / "in"
-    for index in range(0, len(built.documents), 7):
-        place = built.provenance(index)
-        assert ([place.source], place.label) == (list(built.manifest.sources), None)
-        with (folder / place.file).open("rb") as file:
-            file.seek(place.position)
-            record = json.loads(file.readline())
-        assert record["id"] == place.id
-        assert len(record["text"].encode("utf-8")) == place.text_bytes
 
 
 def test_any_integer_finds_its_document(built: Store, right: list[np.ndarray]) -> None:
@@ -100,35 +69,23 @@ def test_a_document_cannot_be_written_to(built: Store) -> None:
         document[0] = 1
 
 
-def test_text(built: Store, documents: list[str]) -> None:
-    for index in range(0, len(built.documents), 11):
-        assert built.text(index) == documents[int((built.provenance(index).id or "")[1:])]
-
-
-def read_digest(store: Store, seed: int, reads: int) -> str:
+def read_digest(documents: Sequence[np.ndarray], seed: int, reads: int) -> str:
     """The hash of documents at random places."""
     hasher = Hasher()
-    for index in np.random.default_rng(seed).integers(0, len(store.documents), reads):
-        hasher.update(store.documents[index].tobytes())
-    return str(hasher.hexdigest())
-
-
-def right_digest(right: list[np.ndarray], seed: int, reads: int) -> str:
-    hasher = Hasher()
-    for index in np.random.default_rng(seed).integers(0, len(right), reads):
-        hasher.update(right[index].tobytes())
+    for index in np.random.default_rng(seed).integers(0, len(documents), reads):
+        hasher.update(documents[index].tobytes())
     return str(hasher.hexdigest())
 
 
 def test_threads(built: Store, right: list[np.ndarray]) -> None:
     with ThreadPoolExecutor(8) as threads:
-        digests = list(threads.map(lambda seed: read_digest(built, seed, 2000), range(8)))
-    assert digests == [right_digest(right, seed, 2000) for seed in range(8)]
+        digests = list(threads.map(lambda seed: read_digest(built.documents, seed, 500), range(8)))
+    assert digests == [read_digest(right, seed, 500) for seed in range(8)]
 
 
 def worker(store: Store, seed: int, pipe: Connection) -> None:
     """Reads in a process of its own, with the store it was given."""
-    pipe.send_bytes(read_digest(store, seed, READS // WORKERS).encode())
+    pipe.send_bytes(read_digest(store.documents, seed, READS // WORKERS).encode())
 
 
 # A fork in a process that has threads is what a training script does, and only a warning to Python.
@@ -149,7 +106,7 @@ def test_worker_processes(built: Store, right: list[np.ndarray], method: str) ->
         digests.append(pipe.recv_bytes().decode())
         process.join()
         assert process.exitcode == 0
-    assert digests == [right_digest(right, seed, READS // WORKERS) for seed in range(WORKERS)]
+    assert digests == [read_digest(right, seed, READS // WORKERS) for seed in range(WORKERS)]
 
 
 def test_opening_refuses_what_disagrees(damaged: Path) -> None:

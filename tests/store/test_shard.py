@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import tempfile
 from pathlib import Path
 
@@ -39,13 +38,6 @@ def test_bytes_of_a_small_index(tmp_path: Path) -> None:
     assert (tmp_path / "a.idx").read_bytes() == expected
 
 
-def test_offsets_count_four_bytes_a_token_for_a_large_vocabulary(tmp_path: Path) -> None:
-    write(tmp_path / "a.idx", [3, 1, 2], dtype_for(151_670))
-    data = (tmp_path / "a.idx").read_bytes()
-    assert data[17] == 4
-    assert struct.unpack_from("<3q", data, 34 + 12) == (0, 12, 16)
-
-
 @given(LENGTHS, st.sampled_from([100, 151_670]), st.integers(1, 8))
 def test_what_is_written_is_what_is_read(lengths: list[int], vocab_size: int, block: int) -> None:
     dtype = dtype_for(vocab_size)
@@ -55,7 +47,7 @@ def test_what_is_written_is_what_is_read(lengths: list[int], vocab_size: int, bl
         write(path, lengths, dtype)
         assert path.stat().st_size == index_size(len(lengths))
         index = Index(path)
-        assert len(index) == len(lengths)
+        assert len(index) == len(lengths) and not index.offsets.flags.writeable
         assert index.dtype == dtype
         assert index.lengths.tolist() == lengths
         sums = [sum(lengths[:place]) * dtype.itemsize for place in range(len(lengths))]
@@ -64,14 +56,15 @@ def test_what_is_written_is_what_is_read(lengths: list[int], vocab_size: int, bl
 
 
 @given(st.data())
-def test_a_cut_index_is_refused(data: st.DataObject) -> None:
+def test_a_cut_or_missing_index_is_refused(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.idx"
         write(path, [3, 1, 2], dtype_for(100))
         size = path.stat().st_size
         path.write_bytes(path.read_bytes()[: data.draw(st.integers(0, size - 1))])
-        with pytest.raises(CorruptStore, match=r"a\.idx"):
-            Index(path)
+        for place in (path, path.with_name("none.idx")):
+            with pytest.raises(CorruptStore, match=place.name):
+                Index(place)
 
 
 @pytest.mark.parametrize(
@@ -94,19 +87,6 @@ def test_another_header_is_refused(tmp_path: Path, offset: int, byte: int, said:
         Index(path)
 
 
-def test_a_missing_index_is_a_corrupt_store(tmp_path: Path) -> None:
-    with pytest.raises(CorruptStore, match="cannot read"):
-        Index(tmp_path / "none.idx")
-
-
-def test_the_arrays_cannot_be_written_to(tmp_path: Path) -> None:
-    write(tmp_path / "a.idx", [3, 1, 2], dtype_for(100))
-    index = Index(tmp_path / "a.idx")
-    for array in (index.lengths, index.offsets, index.document_indices):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 7
-
-
-@pytest.mark.parametrize(("vocab_size", "name"), [(1, "uint16"), (65_499, "uint16"), (65_500, "int32")])
+@pytest.mark.parametrize(("vocab_size", "name"), [(65_499, "uint16"), (65_500, "int32")])
 def test_dtype_of_a_vocabulary(vocab_size: int, name: str) -> None:
     assert dtype_for(vocab_size).name == name

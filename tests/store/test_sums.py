@@ -60,19 +60,6 @@ def test_ranges_cover_the_blocks(blocks: set[int]) -> None:
     assert all(one.stop < other.start for one, other in itertools.pairwise(covered))
 
 
-def test_damage_is_located(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "store", [[1 << 21], [5]])
-    path = store.path / "train-made-000000.bin"
-    data = bytearray(path.read_bytes())
-    data[3 << 20] ^= 1
-    path.write_bytes(data)
-    (problem,) = verify(store.path).problems
-    assert (problem.file, problem.what) == (
-        path.name,
-        "checksum (damaged in byte range 3,072 KiB to 3,136 KiB)",
-    )
-
-
 def test_sums_that_are_not_those_of_the_files_are_found(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[1 << 20, 9], [5]])
     path = store.path / "train-made-000000.sums"
