@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sysconfig
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -133,3 +135,11 @@ def write_jsonl() -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def fresh() -> Iterator[Path]:
+    """A folder with the same path for all examples of a law: paths are part of the recipe."""
+    folder = Path(tempfile.mkdtemp(prefix="packline-"))
+    yield folder
+    shutil.rmtree(folder)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.jobs.builds import build, digests, set_sizes
+from tests.jobs.builds import Stop, build, digests, set_sizes, stop_after
 from tests.laws.reference import write_corpus
 
 import packline
@@ -23,21 +22,6 @@ NUMBERS = [f"document {number} of many" for number in range(120)]
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
     set_sizes(monkeypatch, 1500, 300)
-
-
-class Stop(Exception):
-    """What a caller raises to break a build off."""
-
-
-def stop_after(units: int) -> Callable[[Any], None]:
-    seen = [0]
-
-    def hear(event: Any) -> None:
-        seen[0] += isinstance(event, UnitDone)
-        if seen[0] >= units:
-            raise Stop
-
-    return hear
 
 
 def interrupted(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 
 import packline
 from packline.facade import Store
+from packline.jobs.events import UnitDone
+from packline.storage.places import open_storage
 
 SRC = Path(packline.__file__).parents[1]
 
@@ -43,6 +46,27 @@ def digests(folder: Path) -> dict[str, str]:
     """SHA-256 of every file of a store, by name below it."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def stored(place: str) -> dict[str, str]:
+    """SHA-256 of every object of a place."""
+    storage = open_storage(place)
+    return {one.name: hashlib.sha256(storage.read(one.name)).hexdigest() for one in storage.walk()}
+
+
+class Stop(Exception):
+    """Interrupts a build from one of its events."""
+
+
+def stop_after(units: int) -> Callable[[Any], None]:
+    """A listener that interrupts a build once so many units are done."""
+    done = itertools.count(1)
+
+    def hear(event: Any) -> None:
+        if isinstance(event, UnitDone) and next(done) >= units:
+            raise Stop
+
+    return hear
 
 
 def rejects(folder: Path) -> list[dict[str, Any]]:

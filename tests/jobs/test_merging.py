@@ -7,9 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +28,7 @@ from packline.recipe import Recipe, RunOptions, Source
 from packline.storage import local
 from packline.store.manifest_check import read_manifest
 from packline.store.merging import merge_recipes
-from packline.testing import make_store
+from packline.testing import make_store, write_manifest
 
 OPTIONS = RunOptions(workers=0, engine="tokenizers")
 ENDINGS = ("jsonl", "jsonl.gz", "parquet")
@@ -56,15 +54,7 @@ def sources(draw: st.DrawFn) -> list[list[tuple[str, list[str], dict[str, Any]]]
     return stores
 
 
-@pytest.fixture
-def fresh() -> Iterator[Path]:
-    """A folder with the same path each time: paths are part of the recipe."""
-    folder = Path(tempfile.mkdtemp(prefix="packline-"))
-    yield folder
-    shutil.rmtree(folder)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=6)
 @given(
     stores=sources(), val=st.sampled_from([0.0, 0.4]), named=st.booleans(), unit_bytes=st.integers(40, 400)
 )
@@ -108,31 +98,15 @@ def parts(tmp_path: Path) -> list[Path]:
     return [one.path, make_store(tmp_path / "two", [[7, 1, 1], [3]], sources=["c", "c"]).path]
 
 
-def test_documents_are_those_of_the_first_store_then_of_the_second(parts: list[Path], tmp_path: Path) -> None:
-    run_merge(parts, tmp_path / "out")
-    stores = [Store(path) for path in parts]
-    expected = [document.tolist() for store in stores for document in store.documents]
-    merged = Store(tmp_path / "out")
-    assert [document.tolist() for document in merged.documents] == expected
-    assert list(merged.manifest.sources) == ["a", "b", "c"]
-    assert merged.verify().ok and merged.path.joinpath("train-a-000000.bin").samefile(
-        parts[0] / "train-a-000000.bin"
-    )
-
-
-def changed(path: Path, **fields: Any) -> Callable[[], None]:
-    from packline.testing import write_manifest
-
+def change_recipe(path: Path, **fields: Any) -> None:
     manifest = read_manifest(path)
     recipe = msgspec.structs.replace(manifest.recipe, **fields)
-    return lambda: write_manifest(path, msgspec.structs.replace(manifest, recipe=recipe))
+    write_manifest(path, msgspec.structs.replace(manifest, recipe=recipe))
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"seed": 7}, "seed: 0 and 7"),
-        ({"val_fraction": 0.5}, "val_fraction: 0.0 and 0.5"),
         ({"test_fraction": 0.5}, "test_fraction: not given and 0.5"),
         ({"special_tokens": "parse"}, "special_tokens: 'text' and 'parse'"),
         ({"max_document_bytes": 9}, "max_document_bytes"),
@@ -141,7 +115,7 @@ def changed(path: Path, **fields: Any) -> Callable[[], None]:
 def test_other_settings_are_refused(
     parts: list[Path], tmp_path: Path, fields: dict[str, Any], said: str
 ) -> None:
-    changed(parts[1], **fields)()
+    change_recipe(parts[1], **fields)
     with pytest.raises(StoreError, match="cannot be merged") as caught:
         run_merge(parts, tmp_path / "out")
     assert said in str(caught.value) and "with the settings of the other" in caught.value.hint
@@ -151,7 +125,7 @@ def test_other_settings_are_refused(
 @pytest.mark.parametrize("name", ["limit_documents", "limit_tokens", "val_documents"])
 def test_settings_of_all_documents_together_are_refused(parts: list[Path], tmp_path: Path, name: str) -> None:
     for path in parts:
-        changed(path, **{name: 1000})()
+        change_recipe(path, **{name: 1000})
     with pytest.raises(StoreError, match=f"{name} = 1,000, which"):
         run_merge(parts, tmp_path / "out")
 
@@ -300,18 +274,13 @@ run_merge(sys.argv[2:], sys.argv[1])
 """
 
 
-def _count_files(folder: Path) -> int:
-    """Files below a folder from which a process removes folders at the same time."""
-    return sum(len(files) for _, _, files in os.walk(folder))
-
-
 def test_killed_at_any_time_a_merge_comes_to_the_same_bytes(parts: list[Path], tmp_path: Path) -> None:
     run_merge(parts, tmp_path / "clean")
     expected = digests(tmp_path / "clean")
     out = tmp_path / "out"
-    for wanted in (1, 8, 17, len(expected) - 5):
+    for wanted in (1, 17):
         with subprocess.Popen([sys.executable, "-c", SLOW, str(out), *map(str, parts)]) as process:
-            while _count_files(out) < wanted and process.poll() is None:
+            while sum(len(files) for *_, files in os.walk(out)) < wanted and process.poll() is None:
                 time.sleep(0.002)
             process.kill()
     run_merge(parts, out)

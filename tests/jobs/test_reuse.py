@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,7 +136,7 @@ def built(out: Path, corpus: Corpus, **more: Any) -> None:
         build(out, corpus.as_recipe(), None, **more)  # type: ignore[arg-type]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=8)
 @given(st.data())
 def test_reuse_equals_building_anew_over_random_edits(tokenizer_json: Path, data: st.DataObject) -> None:
     folder = Path(tempfile.mkdtemp(prefix="packline-reuse-"))
@@ -174,14 +173,11 @@ def corpus(tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
 
 
 class Heard:
-    """Events of a build."""
+    """Events of a build with the earlier store."""
 
-    def __init__(self, tmp_path: Path, corpus: Corpus, **more: Any) -> None:
+    def __init__(self, tmp_path: Path, corpus: Corpus) -> None:
         self.events: list[Any] = []
-        built(tmp_path / "new", corpus, reuse=tmp_path / "old", on_event=self.events.append, **more)
-        plain = {name: value for name, value in more.items() if name != "reuse"}
-        built(tmp_path / "clean", corpus, **plain)
-        assert digests(tmp_path / "new") == digests(tmp_path / "clean")
+        built(tmp_path / "new", corpus, reuse=tmp_path / "old", on_event=self.events.append)
 
     @property
     def plan(self) -> ReusePlanned:
@@ -200,6 +196,12 @@ class Heard:
         return {source.source: source.run for source in self.plan.sources if source.run}
 
 
+def check_new(tmp_path: Path, corpus: Corpus) -> None:
+    """The new store has the bytes of one that was built without the earlier one."""
+    built(tmp_path / "clean", corpus)
+    assert digests(tmp_path / "new") == digests(tmp_path / "clean")
+
+
 def test_of_equal_inputs_nothing_is_run(tmp_path: Path, corpus: Corpus) -> None:
     heard = Heard(tmp_path, corpus)
     assert heard.run == [] and heard.reasons() == {} and heard.plan.read_bytes > 0
@@ -210,59 +212,40 @@ def test_of_equal_inputs_nothing_is_run(tmp_path: Path, corpus: Corpus) -> None:
     assert planned.units_reused == finished.units_reused == heard.plan.units == finished.units
 
 
-def test_only_the_changed_units_are_run(tmp_path: Path, corpus: Corpus) -> None:
-    path = max((tmp_path / "in/plain").iterdir(), key=lambda one: one.stat().st_size)
-    with path.open("ab") as file:
-        file.write(b'{"text": "one more"}\n')
+@pytest.mark.parametrize("change", ["longer", "byte", "copied store"])
+def test_only_the_unit_that_has_changed_is_run(tmp_path: Path, corpus: Corpus, change: str) -> None:
+    path = min((tmp_path / "in/plain").iterdir(), key=lambda one: one.stat().st_size)
+    before, data = path.stat(), path.read_bytes()
+    if change == "longer":
+        path.write_bytes(data + b'{"text": "one more"}\n')
+    else:
+        path.write_bytes(data.replace(b"text 2", b"TEXT 2", 1))
+    if change == "byte":
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert (path.stat().st_mtime_ns, path.stat().st_size) == (before.st_mtime_ns, before.st_size)
+    if change == "copied store":  # it is no evidence for its inputs
+        shutil.copytree(tmp_path / "old", tmp_path / "copy")
+        shutil.rmtree(tmp_path / "old")
+        (tmp_path / "copy").rename(tmp_path / "old")
     heard = Heard(tmp_path, corpus)
-    assert heard.reasons() == {"plain": {"content changed": 1}}
+    check_new(tmp_path, corpus)
+    assert heard.reasons() == {"plain": {"content changed": 1}} and heard.plan.read_bytes > 0
     (unit,) = heard.run
     receipt = json.loads((tmp_path / f"new/receipts/{unit}.json").read_text())
-    assert [piece["file"] for piece in receipt["inputs"]] == [path.name]
-    assert heard.plan.read_bytes > 0
+    assert path.name in [piece["file"] for piece in receipt["inputs"]]
 
 
-def test_a_changed_byte_is_noticed_although_its_time_is_set_back(tmp_path: Path, corpus: Corpus) -> None:
-    path = min((tmp_path / "in/plain").iterdir())
-    before, data = path.stat(), path.read_bytes()
-    path.write_bytes(data.replace(b"text 2", b"TEXT 2", 1))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert path.stat().st_mtime_ns == before.st_mtime_ns and path.stat().st_size == before.st_size
-    heard = Heard(tmp_path, corpus)
-    assert heard.reasons() == {"plain": {"content changed": 1}} and len(heard.run) == 1
-
-
-def test_a_copy_of_a_store_is_no_evidence_for_its_inputs(tmp_path: Path, corpus: Corpus) -> None:
-    path = min((tmp_path / "in/plain").iterdir())
-    path.write_bytes(path.read_bytes().replace(b"text 2", b"TEXT 2", 1))
-    shutil.copytree(tmp_path / "old", tmp_path / "copy")
-    shutil.rmtree(tmp_path / "old")
-    (tmp_path / "copy").rename(tmp_path / "old")
-    assert Heard(tmp_path, corpus).reasons() == {"plain": {"content changed": 1}}
-
-
-CHANGES: dict[str, tuple[Callable[[Corpus], Any], str, bool]] = {
-    "filter": (lambda one: one.sources["plain"].update(min_chars=9), "min_chars: 0 -> 9", False),
-    "label": (lambda one: one.sources["plain"].update(label="x"), "label: not given -> 'x'", False),
-    "columns": (
-        lambda one: one.sources["plain"].update(columns=("n",)),
-        "columns: not given -> ['n']",
-        False,
-    ),
-    "seed": (lambda one: one.recipe.update(seed=3), "seed: 0 -> 3", True),
-    "share": (lambda one: one.recipe.update(val_fraction=0.5), "val_fraction: 0.3 -> 0.5", True),
-    "size": (
-        lambda one: one.recipe.update(max_document_bytes=999_999),
-        "max_document_bytes: 268435456 -> 999999",
-        True,
-    ),
-    "bos": (lambda one: one.recipe.update(bos="<|endoftext|>"), "bos: not given -> 0", True),
+CHANGES: dict[str, tuple[Callable[[Corpus], Any], bool]] = {
+    "min_chars: 0 -> 9": (lambda one: one.sources["plain"].update(min_chars=9), False),
+    "columns: not given -> ['n']": (lambda one: one.sources["plain"].update(columns=("n",)), False),
+    "seed: 0 -> 3": (lambda one: one.recipe.update(seed=3), True),
+    "bos: not given -> 0": (lambda one: one.recipe.update(bos="<|endoftext|>"), True),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_the_reason_names_the_setting_that_has_changed(tmp_path: Path, corpus: Corpus, change: str) -> None:
-    edit, reason, everywhere = CHANGES[change]
+@pytest.mark.parametrize("reason", CHANGES)
+def test_the_reason_names_the_setting_that_has_changed(tmp_path: Path, corpus: Corpus, reason: str) -> None:
+    edit, everywhere = CHANGES[reason]
     edit(corpus)
     reasons = Heard(tmp_path, corpus).reasons()
     assert set(reasons) == ({"plain", "mixed"} if everywhere else {"plain"})
@@ -274,8 +257,8 @@ def test_new_files_sources_and_another_tokenizer(tmp_path: Path, corpus: Corpus)
     corpus.add_file("plain", "jsonl", 30)
     reasons = Heard(tmp_path, corpus).reasons()
     assert list(reasons["other"]) == ["new source"] and "new file" in reasons["plain"]
-    for name in ("new", "clean"):
-        shutil.rmtree(tmp_path / name)
+    check_new(tmp_path, corpus)
+    shutil.rmtree(tmp_path / "new")
     text = corpus.tokenizer.read_text().replace("<|endoftext|>", "<|end|>")
     corpus.tokenizer = tmp_path / "tokenizer.json"
     corpus.tokenizer.write_text(text)
@@ -286,19 +269,20 @@ def test_new_files_sources_and_another_tokenizer(tmp_path: Path, corpus: Corpus)
     assert plan.units == 0 and "another tokenizer" in plan.sources[0].run
 
 
-@pytest.mark.parametrize("limits", [({}, {"limit_documents": 40}), ({"limit_documents": 40}, {}),
-                                    ({"limit_tokens": 900}, {"limit_tokens": 700}),
-                                    ({"limit_tokens": 700}, {"limit_tokens": 900})])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, {"limit_documents": 40}), ({"limit_tokens": 700}, {"limit_tokens": 900})]
+)
 def test_limits_may_change(
-    tmp_path: Path, corpus: Corpus, limits: tuple[dict[str, int], dict[str, int]]
+    tmp_path: Path, corpus: Corpus, before: dict[str, int], after: dict[str, int]
 ) -> None:
-    shutil.rmtree(tmp_path / "old")
-    plain = deepcopy(corpus.recipe)
-    corpus.recipe = plain | limits[0]
-    built(tmp_path / "old", corpus)
-    corpus.recipe = plain | limits[1]
-    heard = Heard(tmp_path, corpus)
-    assert heard.plan.units > 0
+    plain = corpus.recipe
+    if before:
+        shutil.rmtree(tmp_path / "old")
+        corpus.recipe = plain | before
+        built(tmp_path / "old", corpus)
+    corpus.recipe = plain | after
+    assert Heard(tmp_path, corpus).plan.units > 0
+    check_new(tmp_path, corpus)
 
 
 def test_a_strict_build_runs_what_has_bad_records(tmp_path: Path, corpus: Corpus) -> None:
@@ -319,6 +303,7 @@ def test_a_damaged_unit_is_run_again_and_reported(tmp_path: Path, corpus: Corpus
     units = {one.name.partition("-")[2].partition(".")[0] for one in (path, gone)}
     assert set(heard.run) >= {unit for unit in units if unit.count("-") == 1}
     assert str(path) in heard.notes and "is damaged: expected" in heard.notes and str(gone) in heard.notes
+    check_new(tmp_path, corpus)
 
 
 def test_a_damaged_receipt_costs_its_unit(tmp_path: Path, corpus: Corpus) -> None:
@@ -331,23 +316,18 @@ def test_a_damaged_receipt_costs_its_unit(tmp_path: Path, corpus: Corpus) -> Non
 
 @pytest.mark.parametrize("what", ["store", "shards"])
 def test_a_store_that_disappears_meanwhile_costs_time_only(tmp_path: Path, corpus: Corpus, what: str) -> None:
-    def remove(event: Any) -> None:
-        if isinstance(event, ReusePlanned):
-            if what == "store":
-                shutil.rmtree(tmp_path / "old")
-            else:
-                for path in (tmp_path / "old").glob("*.bin"):
-                    path.write_bytes(b"other")
-
     events: list[Any] = []
 
     def hear(event: Any) -> None:
         events.append(event)
-        remove(event)
+        if isinstance(event, ReusePlanned) and what == "store":
+            shutil.rmtree(tmp_path / "old")
+        elif isinstance(event, ReusePlanned):
+            for path in (tmp_path / "old").glob("*.bin"):
+                path.write_bytes(b"other")
 
     built(tmp_path / "new", corpus, reuse=tmp_path / "old", on_event=hear)
-    built(tmp_path / "clean", corpus)
-    assert digests(tmp_path / "new") == digests(tmp_path / "clean")
+    check_new(tmp_path, corpus)
     assert sum(isinstance(event, Note) and "again" in event.text for event in events) > 1
 
 
@@ -388,9 +368,10 @@ def test_a_full_disk_keeps_what_is_committed(
         built(tmp_path / "new", corpus, reuse=tmp_path / "old")
     assert any((tmp_path / "new/receipts").iterdir())
     assert Heard(tmp_path, corpus).run == []
+    check_new(tmp_path, corpus)
 
 
-@pytest.mark.parametrize("place", [3, 10, 25, 60, 110])
+@pytest.mark.parametrize("place", [3, 25, 110])
 def test_interrupted_anywhere_it_goes_on_with_or_without_the_earlier_store(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
@@ -412,8 +393,7 @@ def test_interrupted_anywhere_it_goes_on_with_or_without_the_earlier_store(
         assert not (tmp_path / "new/manifest.json").exists() or place > 60
     more = {"reuse": tmp_path / "old"} if place % 2 else {}
     built(tmp_path / "new", corpus, **more)
-    built(tmp_path / "clean", corpus)
-    assert digests(tmp_path / "new") == digests(tmp_path / "clean")
+    check_new(tmp_path, corpus)
 
 
 def test_an_input_that_changes_while_it_is_compared_stops_the_build(

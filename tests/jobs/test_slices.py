@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.jobs.builds import build, digests, set_sizes_everywhere, start_slice
+from tests.jobs.builds import build, digests, set_sizes_everywhere, start_slice, stored
 from tests.laws.reference import write_corpus
 from tests.storage.servers import Bucket
 
@@ -62,24 +61,30 @@ def test_a_slice_that_does_not_exist_is_refused(text: str) -> None:
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("slices")
-    contents = [("jsonl", documents[:200], True), ("jsonl.zst", documents[200:260], False)]
+    contents = [("jsonl", documents[:90], True), ("jsonl.zst", documents[90:120], False)]
     write_corpus(folder / "in", contents)
     with pytest.MonkeyPatch.context() as patch:
-        set_sizes_everywhere(patch, folder / "site", 60_000)
+        set_sizes_everywhere(patch, folder / "site", 25_000)
         yield folder / "in"
 
 
+@pytest.fixture(scope="module")
+def whole(corpus: Path, tokenizer_json: Path) -> dict[str, str]:
+    """Digests of the store of a build without slices."""
+    build(corpus.parent / "whole", corpus, tokenizer_json)
+    return digests(corpus.parent / "whole")
+
+
 def test_slices_one_after_another_make_the_store_of_one_build(
-    corpus: Path, tokenizer_json: Path, tmp_path: Path
+    corpus: Path, tokenizer_json: Path, tmp_path: Path, whole: dict[str, str]
 ) -> None:
-    build(tmp_path / "whole", corpus, tokenizer_json)
     streams = 0
     for number in (2, 0, 1):
         try:
             build(tmp_path / "store", corpus, tokenizer_json, on=Slice(number, 3))
         except UnitsLeft as left:
             streams += "compressed" in str(left)
-    assert digests(tmp_path / "store") == digests(tmp_path / "whole")
+    assert digests(tmp_path / "store") == whole
     assert streams < 3
 
 
@@ -100,9 +105,8 @@ def test_a_slice_that_comes_late_finds_the_store_of_its_own_copy_of_the_inputs(
 
 
 def test_a_build_without_slices_does_what_they_have_left(
-    corpus: Path, tokenizer_json: Path, tmp_path: Path
+    corpus: Path, tokenizer_json: Path, tmp_path: Path, whole: dict[str, str]
 ) -> None:
-    build(tmp_path / "whole", corpus, tokenizer_json)
     for number in range(40):  # one that does not own the compressed file
         try:
             build(tmp_path / f"store{number}", corpus, tokenizer_json, on=Slice(number, 40))
@@ -110,14 +114,12 @@ def test_a_build_without_slices_does_what_they_have_left(
             assert left.hint
             break
     build(tmp_path / f"store{number}", corpus, tokenizer_json)
-    assert digests(tmp_path / f"store{number}") == digests(tmp_path / "whole")
+    assert digests(tmp_path / f"store{number}") == whole
 
 
 def test_joining_publishes_once_all_is_committed_and_may_be_repeated(
-    corpus: Path, tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, tokenizer_json: Path, tmp_path: Path, whole: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build(tmp_path / "whole", corpus, tokenizer_json)
-
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -127,16 +129,18 @@ def test_joining_publishes_once_all_is_committed_and_may_be_repeated(
             build(tmp_path / "store", corpus, tokenizer_json, on=Slice(0, 1))
     for _ in range(2):
         build(tmp_path / "store", corpus, tokenizer_json, on=Slice(0, 1))
-    assert digests(tmp_path / "store") == digests(tmp_path / "whole")
+    assert digests(tmp_path / "store") == whole
 
 
-@pytest.mark.parametrize("limit", [{"limit_documents": 5}, {"limit_tokens": 500}])
-def test_limits_of_all_slices_together_are_refused(
-    corpus: Path, tokenizer_json: Path, tmp_path: Path, limit: dict[str, int]
+def test_limits_of_all_slices_together_and_a_scan_without_receipts_are_refused(
+    corpus: Path, tokenizer_json: Path, tmp_path: Path, whole: dict[str, str]
 ) -> None:
-    with pytest.raises(RecipeError, match=f"{next(iter(limit))} counts the documents of the whole build"):
-        build(tmp_path / "store", corpus, tokenizer_json, on=Slice(0, 2), **limit)
+    for name in ("limit_documents", "limit_tokens"):
+        with pytest.raises(RecipeError, match=f"{name} counts the documents of the whole build"):
+            build(tmp_path / "store", corpus, tokenizer_json, on=Slice(0, 2), **{name: 5})
     assert not (tmp_path / "store").exists()
+    with pytest.raises(RecipeError, match="keeps no receipts"):
+        packline.analyze(corpus.parent / "whole", on=Slice(0, 2))
 
 
 def test_slices_choose_the_same_validation_documents(
@@ -148,12 +152,6 @@ def test_slices_choose_the_same_validation_documents(
             build(tmp_path / "store", corpus, tokenizer_json, val_documents=3, on=Slice(number, 2))
     assert digests(tmp_path / "store") == digests(whole.path)
     assert sum(shard.documents for shard in whole.manifest.shards if shard.split == "val") == 3
-
-
-def test_a_scan_without_receipts_is_not_sliced(corpus: Path, tokenizer_json: Path, tmp_path: Path) -> None:
-    store = build(tmp_path / "store", corpus, tokenizer_json)
-    with pytest.raises(RecipeError, match="keeps no receipts"):
-        packline.analyze(store, on=Slice(0, 2))
 
 
 def test_status_sees_the_slices_of_a_build_in_an_object_store(
@@ -183,10 +181,14 @@ def test_status_sees_the_slices_of_a_build_in_an_object_store(
 
 
 def test_two_slices_that_see_the_last_receipt_both_publish(
-    corpus: Path, tokenizer_json: Path, tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    corpus: Path,
+    tokenizer_json: Path,
+    tmp_path: Path,
+    bucket: Bucket,
+    whole: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(SCRATCH, str(tmp_path / "scratch"))
-    build(tmp_path / "whole", corpus, tokenizer_json)
     place = bucket.place("store")
     recipe = Recipe(sources=(Source(inputs=(str(corpus),)),), tokenizer=str(tokenizer_json))
     options = RunOptions(workers=0, engine="tokenizers")
@@ -203,23 +205,13 @@ def test_two_slices_that_see_the_last_receipt_both_publish(
     monkeypatch.setattr(StoreFolder, "publish", publish_after_another)
     run_build(recipe, place, options, on=Slice(0, 1))
     assert len(published) == 2 and status(place).state == "finished"
-    (tmp_path / "copy").mkdir()
-    for one in open_storage(place).walk():
-        (tmp_path / "copy" / one.name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "copy" / one.name).write_bytes(open_storage(place).read(one.name))
-    assert digests(tmp_path / "copy") == digests(tmp_path / "whole")
+    assert stored(place) == whole
 
 
-SLICES = 3
-
-
-@pytest.mark.slow
-def test_slices_at_the_same_time(corpus: Path, tokenizer_json: Path, tmp_path: Path) -> None:
-    build(tmp_path / "whole", corpus, tokenizer_json)
-    running: list[subprocess.Popen[str]] = [
-        start_slice(tmp_path / "store", corpus, tokenizer_json, f"{number}/{SLICES}")
-        for number in range(SLICES)
-    ]
+def test_slices_at_the_same_time(
+    corpus: Path, tokenizer_json: Path, tmp_path: Path, whole: dict[str, str]
+) -> None:
+    running = [start_slice(tmp_path / "store", corpus, tokenizer_json, f"{number}/3") for number in range(3)]
     texts = [one.communicate(timeout=200)[0] for one in running]
-    assert [one.returncode for one in running] == [0] * SLICES, texts
-    assert digests(tmp_path / "store") == digests(tmp_path / "whole")
+    assert [one.returncode for one in running] == [0] * 3, texts
+    assert digests(tmp_path / "store") == whole

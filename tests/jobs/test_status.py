@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.jobs.builds import build, set_sizes
+from tests.jobs.builds import Stop, build, set_sizes, stop_after
 from tests.laws.reference import write_corpus
 
 import packline
@@ -17,16 +17,11 @@ from packline.cli.output import plain
 from packline.cli.progress import Tally
 from packline.cli.status import status_lines
 from packline.errors import BuildStopped, CorruptStore, StoreNotFound
-from packline.jobs import cut_inputs
 from packline.jobs.events import BuildPlanned, UnitDone, UnitsKnown
 from packline.jobs.folder import StoreFolder
 from packline.jobs.status import Status, status
 
 EOD = "<|endoftext|>"
-
-
-class Stop(Exception):
-    """Interrupts a build from one of its events."""
 
 
 @pytest.fixture
@@ -38,23 +33,15 @@ def stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[Path, Callable[..., Any]]:
     """A build of several units that was stopped, and how to go on with it."""
-    monkeypatch.setattr(cut_inputs, "UNIT_BYTES", ())
-    monkeypatch.setattr(cut_inputs, "LARGEST_UNIT", 64 << 10)
-    write_jsonl(tmp_path / "in.jsonl", documents)
-    done = []
-
-    def stop(event: Any) -> None:
-        if type(event).__name__ == "UnitDone":
-            done.append(event.unit)
-            if len(done) == 2:
-                raise Stop
+    set_sizes(monkeypatch, 64 << 10)
+    write_jsonl(tmp_path / "in.jsonl", documents[:300])
 
     def build(**more: Any) -> Any:
         out = tmp_path / "store"
         return packline.build(tmp_path / "in.jsonl", tokenizer_json, out=out, eod=EOD, workers=0, **more)
 
     with pytest.raises(Stop):
-        build(on_event=stop)
+        build(on_event=stop_after(2))
     return tmp_path / "store", build
 
 
@@ -82,9 +69,9 @@ class Listener:
 def test_one_number_of_units_is_told_everywhere(
     tmp_path: Path, documents: list[str], tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_sizes(monkeypatch, 40_000, 1 << 14)
+    set_sizes(monkeypatch, 25_000, 1 << 13)
     kinds = ("jsonl", "jsonl.zst", "jsonl.gz")
-    write_corpus(tmp_path / "in", [(kind, documents[:150], False) for kind in kinds])
+    write_corpus(tmp_path / "in", [(kind, documents[:90], False) for kind in kinds])
     folder, seen = tmp_path / "store", []
     while not (folder / "manifest.json").exists():
         listener = Listener(folder)
@@ -123,11 +110,7 @@ def test_interrupted_then_running_then_finished(stopped: tuple[Path, Callable[..
 
     store = build()
     done = status(folder)
-    assert (done.state, done.units_done, done.units_total) == (
-        "finished",
-        found.units_total,
-        found.units_total,
-    )
+    assert done.state == "finished" and done.units_done == done.units_total == found.units_total
     assert (done.documents, done.tokens) == (len(store.documents), store.manifest.tokens)
     assert done.recipe == found.recipe
     assert done.tokenizer_fingerprint == found.tokenizer_fingerprint
@@ -155,16 +138,12 @@ def test_an_export_has_a_status_too(stopped: tuple[Path, Callable[..., Any]]) ->
     _, build = stopped
     store, out = build(), stopped[0].parent / "rows"
 
-    def stop(event: Any) -> None:
-        if type(event).__name__ == "UnitDone":
-            raise Stop
-
     def export(**more: Any) -> Any:
         settings: dict[str, Any] = {"seq_len": 8, "options": {"file_rows": 64}, "workers": 0}
         return packline.export(store, to="baked", out=out, **settings, **more)
 
     with pytest.raises(Stop):
-        export(on_event=stop)
+        export(on_event=stop_after(1))
     found = status(out)
     assert (found.kind, found.state) == ("export", "interrupted")
     assert found.units_done >= 1 and found.bytes_on_disk > 0

@@ -79,25 +79,6 @@ def test_a_document_is_kept_or_left_out_for_the_first_reason(
     assert specials.tolist() == [text.count("<s>") for text in texts]
 
 
-@given(TEXTS, st.permutations(range(5)), st.integers(0, 3))
-def test_the_ledger_accounts_for_every_record_and_rejects_keep_the_order_of_the_file(
-    texts: list[str], order: list[int], shortest: int
-) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        unit = unit_run(Path(folder), min_chars=shortest)
-        rejects = [Reject(0, place * 10, "malformed_json", "", b"x" * place) for place in order]
-        unit.take(Batch(0, Texts.of(texts), np.arange(len(texts)) * 7, rejects=rejects))
-        receipt = unit.finish([])
-        kept = [text for text in texts if text and len(text) >= shortest]
-        assert receipt.ledger.imbalance() == []
-        assert receipt.ledger.documents_in == len(texts) + 5
-        assert receipt.ledger.text_tokens == receipt.ledger.text_bytes == len("".join(kept).encode())
-        assert sum(shard.documents for shard in receipt.shards) == receipt.ledger.documents == len(kept)
-        assert Path(folder, "000000.raw").read_bytes() == b"x" * sum(range(5))
-        lines = Path(folder, "000000.jsonl").read_text().splitlines()
-        assert [f'"position":{place * 10},' in line for place, line in enumerate(lines)] == [True] * 5
-
-
 @given(st.permutations([30, 10, 20]))
 def test_a_strict_build_stops_at_the_first_bad_record_of_the_file(places: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -15,7 +15,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.command import result, run
-from tests.jobs.builds import build, digests, set_sizes_everywhere
+from tests.jobs.builds import Stop, build, digests, set_sizes_everywhere, stop_after
 from tests.laws.reference import write_corpus
 
 import packline
@@ -51,10 +51,10 @@ def test_so_many_are_below_the_share_unless_equal_ones_stand_on_both_sides(
         assert below < count and ordered[below] == ordered[count]
 
 
-@pytest.mark.parametrize("count", [1, 7, 100])
 def test_the_documents_of_smallest_hash_are_chosen_for_any_workers(
-    count: int, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    count = 7
     texts = [f"text number {number} of many" for number in range(300)]
     files = [("jsonl.zst", texts[:90]), ("jsonl", texts[90:200]), ("parquet", texts[200:])]
     write_corpus(tmp_path / "in", [(kind, some, True) for kind, some in files])
@@ -106,13 +106,6 @@ def test_equal_texts_stay_together_and_the_smaller_number_is_said(
 def test_a_resumed_build_keeps_its_choice_and_refuses_inputs_with_another(
     tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch, write_jsonl: Callable[..., Path]
 ) -> None:
-    class Stop(Exception):
-        pass
-
-    def stop(event: Any) -> None:
-        if type(event).__name__ == "UnitDone":
-            raise Stop
-
     set_sizes_everywhere(monkeypatch, tmp_path / "site", 1000, 300)
     texts = [f"text number {number:04d}" for number in range(200)]
     path = write_jsonl(tmp_path / "in/a.jsonl", texts)
@@ -120,7 +113,7 @@ def test_a_resumed_build_keeps_its_choice_and_refuses_inputs_with_another(
     for name, change in (("same", False), ("touched", False), ("changed", True)):
         out = tmp_path / name
         with pytest.raises(Stop):
-            build(out, tmp_path / "in", tokenizer_json, val_documents=10, on_event=stop)
+            build(out, tmp_path / "in", tokenizer_json, val_documents=10, on_event=stop_after(1))
         if name != "same":
             os.utime(path, (1e9, 1e9 + len(name)))
         if change:  # documents of no committed unit: of the same length, and of other hashes
@@ -168,23 +161,15 @@ def test_conversations_have_just_so_many_too(tmp_path: Path, tokenizer_json: Pat
     found = []
     for workers in (0, 2):
         out = tmp_path / f"out-{workers}"
-        store = packline.sft(
-            tmp_path / "chat.jsonl",
-            tokenizer_json,
-            out=out,
-            chat_template=template,
-            val_documents=9,
-            workers=workers,
-        )
-        splits = [store.provenance(place).split for place in range(len(store.documents))]
-        assert splits.count("val") == 9 and splits.count("train") == 51
+        settings: dict[str, Any] = {"chat_template": template, "val_documents": 9, "workers": workers}
+        packline.sft(tmp_path / "chat.jsonl", tokenizer_json, out=out, **settings)
         found.append(digests(out))
     assert found[0] == found[1]
     texts = np.array([f"question {number} answer {number}" for number in range(60)])
     shares = [xxhash.xxh3_64_intdigest(text.encode(), 0) for text in texts]
     expected = set(np.argsort(np.array(shares, np.uint64))[:9].tolist())
     store = packline.open(tmp_path / "out-0")
-    val = {place for place in range(60) if store.provenance(place).split == "val"}
-    positions = sorted(store.provenance(place).position for place in range(60))
-    assert {positions.index(store.provenance(place).position) for place in val} == expected
+    origins = [store.provenance(place) for place in range(60)]
+    positions = sorted(origin.position for origin in origins)
+    assert {positions.index(one.position) for one in origins if one.split == "val"} == expected
     assert verify(tmp_path / "out-0").ok

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,6 @@ import packline
 from packline.errors import NoDocuments
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
-
-
-@pytest.fixture
-def fresh() -> Iterator[Path]:
-    """A folder with the same path each time: paths are part of the recipe."""
-    folder = Path(tempfile.mkdtemp(prefix="packline-"))
-    yield folder
-    shutil.rmtree(folder)
 
 
 @quick

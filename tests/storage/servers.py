@@ -25,6 +25,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
@@ -72,27 +73,29 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def wait_for(process: subprocess.Popen[bytes], port: int, seconds: float = 60.0) -> None:
-    """Wait until a server answers on its port."""
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            assert process.poll() is None, "the server has ended"
-            assert time.monotonic() < end, "the server does not answer"
-            time.sleep(0.05)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a server."""
-    process.terminate()
+@contextmanager
+def serving(command: list[str], port: int, log: Path, seconds: float = 60.0) -> Iterator[None]:
+    """Run a server from the time at which it answers on its port until the end of the block."""
+    with open(log, "wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent)
     try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert process.poll() is None, "the server has ended"
+                assert time.monotonic() < end, "the server does not answer"
+                time.sleep(0.05)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 MOTO = """
@@ -117,23 +120,9 @@ def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of an S3 server with conditions."""
     pytest.importorskip("moto", reason="the S3 server moto is not installed")
     port = free_port()
-    log = tmp_path_factory.mktemp("moto") / "log"
-    command = [
-        sys.executable,
-        "-c",
-        MOTO,
-        "-H",
-        "127.0.0.1",
-        "-p",
-        str(port),
-    ]
-    with open(log, "wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
-    try:
-        wait_for(process, port)
+    command = [sys.executable, "-c", MOTO, "-H", "127.0.0.1", "-p", str(port)]
+    with serving(command, port, tmp_path_factory.mktemp("moto") / "log"):
         yield f"http://127.0.0.1:{port}"
-    finally:
-        end(process)
 
 
 def make_bucket(endpoint: str) -> Bucket:
@@ -144,11 +133,16 @@ def make_bucket(endpoint: str) -> Bucket:
     return Bucket(endpoint, name)
 
 
-def set_environment(monkeypatch: pytest.MonkeyPatch, bucket: Bucket, home: Path) -> None:
-    """Let this process and its children use a bucket, and no credentials of the user."""
+def clear_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process and its children use no credentials of the user."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "GOOGLE_", "AZURE_")):
             monkeypatch.delenv(name)
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, bucket: Bucket, home: Path) -> None:
+    """Let this process and its children use a bucket, and no credentials of the user."""
+    clear_environment(monkeypatch)
     for name, value in bucket.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(home / "no-credentials"))
@@ -172,15 +166,10 @@ def lying_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bu
     port = free_port()
     (tmp_path / "served" / "bucket").mkdir(parents=True)
     command = [str(program), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--auth-key", f"{KEY},{SECRET}"]
-    with open(tmp_path / "rclone.log", "wb") as output:
-        process = subprocess.Popen([*command, str(tmp_path / "served")], stdout=output, stderr=output)
-    try:
-        wait_for(process, port)
+    with serving([*command, str(tmp_path / "served")], port, tmp_path / "rclone.log"):
         bucket = Bucket(f"http://127.0.0.1:{port}", "bucket")
         set_environment(monkeypatch, bucket, tmp_path)
         yield bucket
-    finally:
-        end(process)
 
 
 AZURITE = Path(__file__).parent / "azurite/node_modules/azurite/dist/src/blob/main.js"
@@ -195,35 +184,16 @@ def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if node is None or not AZURITE.exists():
         pytest.skip("Azurite is not installed: make azurite")
     port = free_port()
-    command = [
-        node,
-        str(AZURITE),
-        "--blobHost",
-        "127.0.0.1",
-        "--blobPort",
-        str(port),
-        "--inMemoryPersistence",
-    ]
-    with open(tmp_path / "azurite.log", "wb") as output:
-        process = subprocess.Popen(
-            [*command, "--disableTelemetry", "--skipApiVersionCheck"],
-            stdout=output,
-            stderr=output,
-            cwd=tmp_path,
-        )
-    try:
-        wait_for(process, port)
-        for name in list(os.environ):
-            if name.startswith(("AWS_", "GOOGLE_", "AZURE_")):
-                monkeypatch.delenv(name)
+    command = [node, str(AZURITE), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    command += ["--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"]
+    with serving(command, port, tmp_path / "azurite.log"):
+        clear_environment(monkeypatch)
         endpoint = f"http://127.0.0.1:{port}/devstoreaccount1"
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "devstoreaccount1")
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", AZURITE_KEY)
         monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", endpoint)
         _make_container(f"{endpoint}/packline")
         yield "az://packline"
-    finally:
-        end(process)
 
 
 def _make_container(address: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.command import result, run_alone
+from tests.cli.command import result, run, run_alone
 from tests.storage.fault_proxy import FAULTS, Schedule, fault_proxy
 from tests.storage.servers import Bucket
 
@@ -47,7 +47,7 @@ PATHS = {
 }
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", [path for path in PATHS if path != "folder to objects"])
 @pytest.mark.parametrize("verify", [False, True])
 def test_a_copy_is_equal_and_made_once(
     path: str, verify: bool, store: Path, tmp_path: Path, bucket: Bucket
@@ -192,23 +192,21 @@ def test_exports_and_plain_folders_are_copied_too(store: Path, tmp_path: Path, b
 
 def test_the_command_shows_what_it_did(store: Path, tmp_path: Path, bucket: Bucket) -> None:
     target = bucket.place("copy")
-    done = run_alone("push", "store", target, cwd=tmp_path, COLUMNS="100", **bucket.environment)
+    done = run_alone("push", "store", target, cwd=tmp_path, COLUMNS="100")
     assert done.returncode == 0, done.stderr
     assert f"store -> {target}" in done.stdout and "checksums of the manifest while reading" in done.stdout
-    values = result(
-        run_alone("pull", target, "back", "--verify", "--json", cwd=tmp_path, **bucket.environment)
-    )
+    values = result(run("pull", target, "back", "--verify", "--json", cwd=tmp_path))
     assert values["kind"] == "store" and values["verified"] and values["target"] == "back"
     for further in (bucket.place("again"), "beside"):  # from store to store, and from folder to folder
         command, source = ("push", target) if is_remote(further) else ("pull", "store")
-        done = run_alone(command, source, further, "--verify", cwd=tmp_path, **bucket.environment)
+        done = run(command, source, further, "--verify", cwd=tmp_path)
         assert done.returncode == 0 and "and the target read back" in done.stdout, done.stderr
     assert contents(bucket.place("again")) == contents(tmp_path / "beside") == contents(store)
-    again = run_alone("pull", target, "back", cwd=tmp_path, **bucket.environment)
+    again = run("pull", target, "back", cwd=tmp_path)
     assert "nothing to do: all files are there" in again.stdout
-    meant = run_alone("push", "store", "org/name", cwd=tmp_path)
+    meant = run("push", "store", "org/name", cwd=tmp_path)
     assert meant.returncode == 2 and "org/name is a folder: expected hf://datasets/ORG/NAME" in meant.stderr
-    failed = run_alone("push", "store", f"s3://{bucket.name}-none/x", cwd=tmp_path, **bucket.environment)
+    failed = run("push", "store", f"s3://{bucket.name}-none/x", cwd=tmp_path)
     assert failed.returncode == 1 and "there is no such bucket or container" in failed.stderr
 
 
@@ -244,7 +242,7 @@ def test_a_store_that_lies_is_refused_unless_it_has_one_writer(
 def test_an_option_of_another_place_is_refused_by_name(
     words: str, message: str, store: Path, tmp_path: Path
 ) -> None:
-    done = run_alone(*words.split(), cwd=tmp_path)
+    done = run(*words.split(), cwd=tmp_path)
     assert done.returncode in (1, 2) and message in done.stderr
     assert not (tmp_path / "new").exists()
 

@@ -4,47 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.storage.steps import failing_at, recorded
 
-from packline.errors import OutOfSpace, StoreError
-from packline.storage.local import LocalFolder, publish_bytes
-
-NAMES = st.sampled_from(["a", "b", "in/c", "in/.d"])
-
-
-@settings(max_examples=30)
-@given(st.lists(st.tuples(NAMES, st.binary(max_size=2)), max_size=12))
-def test_the_first_bytes_of_a_name_are_its_bytes_for_good(puts: list[tuple[str, bytes]]) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        folder, model = LocalFolder(Path(place)), dict[str, bytes]()
-        Path(place, "in").mkdir()
-        for name, data in puts:
-            is_new = name not in model
-            if model.setdefault(name, data) == data:
-                assert folder.put_new(name, data) == is_new
-            else:
-                with pytest.raises(StoreError, match="exists with another content"):
-                    folder.put_new(name, data)
-        assert {name: folder.read(name) for name in model} == model
-        assert folder.list("") == sorted(name for name in model if "/" not in name)
-        assert folder.list("in") == [name for name in model if name == "in/c"]
-        folder.delete(["a", "in/c", "none"])
-        assert folder.list("") == [name for name in model if name == "b"] and folder.list("none") == []
-
-
-@given(st.binary(max_size=20), st.integers(0, 25), st.none() | st.integers(0, 25))
-def test_a_range_is_that_of_the_bytes(data: bytes, start: int, size: int | None) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        Path(place, "a").write_bytes(data)
-        stop = None if size is None else start + size
-        assert LocalFolder(Path(place)).read("a", start, stop) == data[start:stop]
+from packline.errors import OutOfSpace
+from packline.storage.local import LocalFolder, copy_file, publish_bytes, share_file
 
 
 def put_two(folder: Path) -> None:
@@ -95,3 +62,44 @@ def test_a_failure_at_any_step_leaves_the_file_whole_or_absent(
         folder.put_new("a", b"whole")
         assert folder.read("a") == b"whole"
         assert os.listdir(folder.path) == ["a"]
+
+
+# ------------------------------------------------------------------ copies and links
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    path = tmp_path / "train.bin"
+    path.write_bytes(os.urandom(100_000))
+    return path
+
+
+def test_copying_continues_where_the_kernel_stops(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.copy_file_range
+    calls: list[int] = []
+
+    def some(source: int, target: int, count: int, here: int, there: int) -> int:
+        calls.append(count)
+        if len(calls) > 1:
+            raise OSError(errno.EXDEV, "no")
+        return whole(source, target, 1234, here, there)
+
+    monkeypatch.setattr(os, "copy_file_range", some)
+    copy_file(stored, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == stored.read_bytes() and len(calls) == 2
+
+
+@pytest.mark.parametrize("link", ["auto", "hard", "copy"])
+def test_an_existing_file_is_never_overwritten(stored: Path, tmp_path: Path, link: str) -> None:
+    (tmp_path / "other").write_bytes(b"old")
+    with pytest.raises(FileExistsError):
+        share_file(stored, tmp_path / "other", link)  # type: ignore[arg-type]
+    assert (tmp_path / "other").read_bytes() == b"old"
+
+
+def test_a_symbolic_link_is_followed(stored: Path, tmp_path: Path) -> None:
+    (tmp_path / "name").symlink_to(stored)
+    share_file(tmp_path / "name", tmp_path / "again")
+    assert os.path.samefile(tmp_path / "again", stored) and not (tmp_path / "again").is_symlink()

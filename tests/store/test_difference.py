@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +30,6 @@ CORPORA: st.SearchStrategy[dict[str, Corpus]] = st.dictionaries(
     st.dictionaries(st.sampled_from(FILES), TEXTS, min_size=1),
     min_size=1,
 )
-
-
-@pytest.fixture
-def fresh() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="packline-"))
-    yield folder
-    shutil.rmtree(folder)
 
 
 def write(folder: Path, corpus: dict[str, Corpus]) -> None:

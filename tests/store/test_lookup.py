@@ -12,7 +12,8 @@ from tests.store.stores import build_store
 from packline.errors import StoreError
 from packline.facade import Store
 from packline.store.lookup import find_by_id, find_by_place
-from packline.store.reader import document_number, provenance_of
+from packline.store.reader import document_number, provenance_of, shard_labels
+from packline.testing import make_store
 
 
 def test_every_document_is_found_by_its_id_and_by_its_place(built: Store) -> None:
@@ -97,3 +98,16 @@ def test_a_number_outside_the_store_is_an_error(built: Store) -> None:
     for number in (count, -count - 1):
         with pytest.raises(StoreError, match=f"expected 0 to {count - 1:,}"):
             document_number(built, number)
+
+
+def test_source_and_label_of_a_shard_are_those_of_its_documents_and_need_no_receipt(tmp_path: Path) -> None:
+    labels = ["b", None, "a", "b", None]
+    store = make_store(tmp_path / "store", [[3, 4], [5], [6, 2, 9], [7], [8, 1]], labels=labels)
+    for path in (store.path / "receipts").iterdir():
+        path.unlink()
+    found = shard_labels(Store(store.path))
+    told = [shard.provenance(0) for shard in store.shards]
+    assert [(one.source, one.label) for one in found] == [(one.source, one.label) for one in told]
+    names = [source.name for source in store.manifest.recipe.sources]
+    assert names == ["made-b", "made", "made-a"]
+    assert [names[one.number] for one in found] == [one.source for one in found]

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from packline.errors import CorruptStore, StoreError
 from packline.facade import Store
 from packline.fingerprint import hash_bytes, json_form
-from packline.store.manifest import FORMAT_VERSION, to_json
+from packline.store.manifest import FORMAT_VERSION
 from packline.store.manifest_check import read_manifest
 from packline.store.verify import verify
 
 
-def test_reading_gives_what_was_written(built: Store) -> None:
+def test_it_tells_nothing_of_the_run(built: Store) -> None:
     data = (built.path / "manifest.json").read_bytes()
-    assert to_json(read_manifest(built.path)) == data
     assert not [word for word in ("seconds", "hostname", "workers", "engine") if word.encode() in data]
 
 

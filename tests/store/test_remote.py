@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.storage.servers import Bucket, bucket, moto  # noqa: F401
+from tests.storage.servers import Bucket
 from tests.store.remote import PLACE, Faults, lengths_of, same_arrays, standing_for_bucket, upload
 
 import packline
@@ -19,6 +19,7 @@ from packline.cli.main import main
 from packline.errors import CorruptStore, InputError, RecipeError, StoreError, StoreNotFound
 from packline.formats.check import check_dataset
 from packline.packing.exclusions import write_duplicates
+from packline.storage.places import open_storage
 from packline.storage.protocol import FileFacts
 from packline.store.lookup import find_by_id, find_by_place
 from packline.testing import make_store
@@ -36,7 +37,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> packline.Store:
 
 
 @pytest.fixture
-def place(local: packline.Store, bucket: Bucket) -> str:  # noqa: F811
+def place(local: packline.Store, bucket: Bucket) -> str:
     upload(local.path, found := bucket.place("data/store"))
     return found
 
@@ -53,7 +54,7 @@ def test_stores_of_both_formats_are_read_and_checked(tmp_path: Path, version: in
     assert local.manifest.format_version == version and local.manifest.store_bytes > 6 << 20
     assert local.verify().ok
     rows = local.rows(512)
-    chosen = np.random.default_rng(0).permutation(len(rows))[:64].reshape(8, 8)
+    chosen = np.random.default_rng(0).permutation(len(rows))[:32].reshape(4, 8)
     with standing_for_bucket(Faults(local.path)) as storage:
         remote = packline.open(PLACE, cache=tmp_path / "cache", cache_bytes=most)
         there = remote.rows(512)
@@ -81,9 +82,8 @@ def test_stores_of_both_formats_are_read_and_checked(tmp_path: Path, version: in
         with pytest.raises(CorruptStore, match=rf"{name}.bin: bytes {block} arrived damaged"):
             remote.documents[document]
         assert np.array_equal(remote.documents[first], local.documents[first])
-        assert any(
-            name in one.file and "damaged in byte range" in one.what for one in remote.verify().problems
-        )
+        found = [one.what for one in remote.verify().problems if one.file == f"{name}.bin"]
+        assert len(found) == 1 and "damaged in byte range" in found[0]
 
 
 def test_each_byte_of_a_whole_file_is_fetched_once(
@@ -163,7 +163,7 @@ def test_commands_show_the_same(
     assert [one.read_bytes() for one in baked[0]] == [one.read_bytes() for one in baked[1]]
 
 
-def test_remote_stores_are_merged(bucket: Bucket, tmp_path: Path) -> None:  # noqa: F811
+def test_remote_stores_are_merged(bucket: Bucket, tmp_path: Path) -> None:
     one = make_store(tmp_path / "one", [[5, 2]], sources=["books"])
     two = make_store(tmp_path / "two", [[4]], sources=["web"])
     upload(two.path, bucket.place("two"))
@@ -172,10 +172,7 @@ def test_remote_stores_are_merged(bucket: Bucket, tmp_path: Path) -> None:  # no
     assert merged.manifest == local.manifest and merged.verify().ok
 
 
-def test_what_is_not_a_store_is_refused(
-    bucket: Bucket,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_what_is_not_a_store_is_refused(bucket: Bucket, tmp_path: Path) -> None:
     with pytest.raises(StoreNotFound, match="has no manifest"):
         packline.open(bucket.place("nothing"), cache=tmp_path)
     with pytest.raises(StoreError, match="no such bucket"):
@@ -242,12 +239,10 @@ def test_run_files_name_stores_by_uri(local: packline.Store, place: str, tmp_pat
     assert loaders[0].state_dict() == loaders[1].state_dict()
 
 
-def test_a_store_that_changes_is_read_anew(bucket: Bucket, tmp_path: Path) -> None:  # noqa: F811
+def test_a_store_that_changes_is_read_anew(bucket: Bucket, tmp_path: Path) -> None:
     place = bucket.place("changing")
     for lengths in ([[5, 2, 9]], [[5, 2, 8]]):
         store = make_store(tmp_path / "store", lengths)
-        from packline.storage.places import open_storage
-
         storage = open_storage(place)
         storage.delete([one.name for one in storage.walk()])
         upload(store.path, place)
@@ -274,7 +269,7 @@ def test_forked_workers_of_a_data_loader_read_the_same_batches(
     )
     for step, (mine, theirs) in enumerate(zip(loaders[0], workers, strict=False)):
         assert same_arrays(mine, {name: tensor.numpy() for name, tensor in theirs.items()})
-        if step == 30:
+        if step == 12:
             break
 
 

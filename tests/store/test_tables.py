@@ -80,10 +80,12 @@ INPUTS = st.lists(
 )
 
 
-@given(shards(), INPUTS, units())
+@given(shards(), INPUTS, units(), st.integers(0, 6))
 def test_rows_come_back(
-    shards: list[tuple[str, str, ShardEntry]], inputs: list[InputEntry], units: list[UnitEntry]
+    shards: list[tuple[str, str, ShardEntry]], inputs: list[InputEntry], units: list[UnitEntry], cut: int
 ) -> None:
+    parts = [ShardRows.from_entries(shards[:cut]), ShardRows.from_entries(shards[cut:])]
+    assert ShardRows.joined(parts).data == ShardRows.from_entries(shards).data
     ordered = sorted(units, key=lambda one: one.unit)
     for rows, expected in (
         (ShardRows.from_entries(shards), [shard for _, _, shard in shards]),
@@ -99,12 +101,6 @@ def test_rows_come_back(
         assert read == rows and read.data == rows.data
         with pytest.raises(IndexError):
             read[len(read)]
-
-
-@given(shards(), st.integers(0, 6))
-def test_joined_rows_are_those_of_one_table(rows: list[tuple[str, str, ShardEntry]], cut: int) -> None:
-    parts = [ShardRows.from_entries(rows[:cut]), ShardRows.from_entries(rows[cut:])]
-    assert ShardRows.joined(parts).data == ShardRows.from_entries(rows).data
 
 
 @settings(max_examples=30)

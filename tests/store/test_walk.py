@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.storage.servers import Bucket, bucket, moto  # noqa: F401
+from tests.storage.servers import Bucket
 from tests.store.remote import PLACE, Faults, standing_for_bucket, upload
 from tests.store.stores import build_store, reseal, with_rows
 
@@ -188,9 +188,7 @@ def test_a_slice_that_does_not_exist_is_refused(built: Store, slice: tuple[int, 
 
 
 def test_the_command_says_that_it_checked_one_slice(
-    bucket: Bucket,  # noqa: F811
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     local = make_store(tmp_path / "store", [[3, 4], [5], [6, 2]])
     upload(local.path, place := bucket.place("store"))
