@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import tempfile
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +52,17 @@ def test_a_bad_file_counts_as_one_record(records: int, bad_files: int, good: int
     assert sample.bad_fraction == pytest.approx(float((records * share + bad_files) / total) if total else 0)
     reasons = {"invalid_utf8": bad_files, "malformed_json": bad}
     assert sample.reject_reasons == {reason: count for reason, count in reasons.items() if count}
+
+
+@given(st.binary(min_size=1, max_size=200), st.integers(1, 2000), st.sampled_from(["gzip", "zstd"]))
+def test_the_expansion_of_a_small_file_is_exact(data: bytes, times: int, kind: str) -> None:
+    text = data * times
+    packed = gzip.compress(text) if kind == "gzip" else zstandard.compress(text)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a"
+        path.write_bytes(packed)
+        file = InputFile(0, 0, "a", str(path), len(packed), "", "jsonl", kind)  # type: ignore[arg-type]
+        assert dry_run._expansion(file) == len(text) / len(packed)
 
 
 def test_a_file_that_cannot_be_read_adds_nothing_and_the_others_count_for_it(
