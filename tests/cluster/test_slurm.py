@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.jobs.builds import SRC, build, digests
 from tests.laws.reference import write_corpus
+from tests.storage.servers import free_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 
@@ -68,12 +69,6 @@ SlurmdLogFile={folder}/slurmd.log
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} State=UNKNOWN
 PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
