@@ -103,7 +103,7 @@ def test_a_fault_in_the_code_is_noticed(
     how: How, owner: type, name: str, wrong: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, name, wrong)
-    monkeypatch.setattr("benchmarks.simulation.LONGEST_SECONDS", 5000.0)
+    monkeypatch.setattr("benchmarks.simulation.LONGEST_SECONDS", 1500.0)
     rough = replace(SMALL, units=300, losses_a_node_hour=100.0, refusals=0.05, put_seconds=0.3)
     with pytest.raises(AssertionError, match=message):
         run(rough, how)

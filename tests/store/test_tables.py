@@ -80,6 +80,7 @@ INPUTS = st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(shards(), INPUTS, units(), st.integers(0, 6))
 def test_rows_come_back(
     shards: list[tuple[str, str, ShardEntry]], inputs: list[InputEntry], units: list[UnitEntry], cut: int
