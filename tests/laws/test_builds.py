@@ -197,9 +197,7 @@ def test_a_limit_gives_the_beginning_of_the_unlimited_store(
     ]
 
 
-@pytest.mark.parametrize(
-    "limit", [{"limit_documents": n} for n in (1, 300, 301)] + [{"limit_tokens": 5000}]
-)
+@pytest.mark.parametrize("limit", [{"limit_documents": n} for n in (1, 300, 301)] + [{"limit_tokens": 5000}])
 def test_a_limit_gives_the_same_files_for_any_number_of_workers(
     limit: dict[str, int], tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
