@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
+import packline
 from packline.facade import Store
 
 NANOCHAT_TOKENS = tuple(
@@ -65,6 +66,12 @@ def write(path: Path, records: list[Any]) -> Path:
     """A line a record."""
     path.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records), "utf-8")
     return path
+
+
+def store_of(records: list[Any], tokenizer: Path, folder: Path, **settings: Any) -> Store:
+    """A store of these records."""
+    path = write(folder / "chat.jsonl", records)
+    return packline.sft(path, tokenizer, out=folder / "store", workers=0, **settings)
 
 
 def trained_texts(store: Store) -> list[list[str]]:

@@ -85,12 +85,7 @@ def build(path: Path, out: Path, tokenizer: Path) -> Store:
     return store
 
 
-@pytest.fixture
-def tokenizer(tokenizer_json: Path, tmp_path: Path) -> Path:
-    return talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, CHATML)
-
-
-def test_an_array_gives_the_tokens_of_json_lines(tokenizer: Path, tmp_path: Path) -> None:
+def test_an_array_gives_the_tokens_of_json_lines(chatml: Path, tmp_path: Path) -> None:
     sharegpt = [
         {
             "id": f"c{number}",
@@ -105,20 +100,20 @@ def test_an_array_gives_the_tokens_of_json_lines(tokenizer: Path, tmp_path: Path
     (tmp_path / "chat.json").write_text(json.dumps(sharegpt, indent=2), "utf-8")
     (tmp_path / "chat2.json.gz").write_bytes(gzip.compress(json.dumps(sharegpt).encode()))
     (tmp_path / "lists.json").write_text(json.dumps([PLAIN] * 3), "utf-8")
-    wanted = build(lines, tmp_path / "lines", tokenizer)
+    wanted = build(lines, tmp_path / "lines", chatml)
     for name in ("chat.json", "chat2.json.gz"):
-        store = build(tmp_path / name, tmp_path / f"store of {name}", tokenizer)
+        store = build(tmp_path / name, tmp_path / f"store of {name}", chatml)
         assert [one.tolist() for one in store.documents] == [one.tolist() for one in wanted.documents]
         found = store.provenance(7)
         assert found.id == "c7"
     raw = (tmp_path / "chat.json").read_bytes()
     position = Store(tmp_path / "store of chat.json").provenance(7).position
     assert json.JSONDecoder().raw_decode(raw[position:].decode())[0] == sharegpt[7]
-    assert build(tmp_path / "lists.json", tmp_path / "lists", tokenizer).manifest.documents == 3
+    assert build(tmp_path / "lists.json", tmp_path / "lists", chatml).manifest.documents == 3
 
 
 def test_bad_elements_are_kept_with_their_place_and_good_ones_are_read(
-    tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_array, "BLOCK_BYTES", 64)
     good = json.dumps({"messages": PLAIN}).encode()
@@ -129,7 +124,7 @@ def test_bad_elements_are_kept_with_their_place_and_good_ones_are_read(
     path.write_bytes(
         b"[" + b",\n".join(one for pair in zip([good] * 4, bad, strict=True) for one in pair) + b"]"
     )
-    store = packline.sft(path, tokenizer, out=tmp_path / "store", workers=0)
+    store = packline.sft(path, chatml, out=tmp_path / "store", workers=0)
     assert store.manifest.documents == 4
     assert store.manifest.ledger.rejected == dict.fromkeys(
         ("invalid_utf8", "malformed_json", "nothing_to_train", "too_large"), 1
@@ -146,9 +141,9 @@ def test_bad_elements_are_kept_with_their_place_and_good_ones_are_read(
     assert [one["detail"].split(":")[0] for one in kept] == [f"element {n}" for n in (1, 3, 5, 7)]
 
 
-def test_json_lines_named_json_are_read(tokenizer: Path, tmp_path: Path) -> None:
+def test_json_lines_named_json_are_read(chatml: Path, tmp_path: Path) -> None:
     talks.write(tmp_path / "lines.json", [{"messages": PLAIN}] * 2)
-    assert build(tmp_path / "lines.json", tmp_path / "store", tokenizer).manifest.documents == 2
+    assert build(tmp_path / "lines.json", tmp_path / "store", chatml).manifest.documents == 2
     assert plain_name("A/b.JSON.gz") == "a/b.json"
 
 

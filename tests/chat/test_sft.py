@@ -52,13 +52,8 @@ def make_tokenizer(base: Path, folder: Path, case: str) -> Path:
 def test_what_is_trained_on_are_the_assistants_words(case: str, tokenizer_json: Path, tmp_path: Path) -> None:
     _, _, said, settings = CASES[case]
     records = [PLAIN, {"messages": talks.WEATHER}, [*PLAIN, *talks.WEATHER[1:]], PLAIN + PLAIN[:1]]
-    store = packline.sft(
-        talks.write(tmp_path / "chat.jsonl", records),
-        make_tokenizer(tokenizer_json, tmp_path / "tokenizer", case),
-        out=tmp_path / "store",
-        workers=0,
-        **settings,
-    )
+    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", case)
+    store = talks.store_of(records, folder, tmp_path, **settings)
     assert talks.trained_texts(store) == [said(record) for record in records]
     assert store.verify().ok
     assert store.manifest.ledger.documents == len(records)
@@ -82,49 +77,39 @@ def test_real_conversations_are_trained_on_word_by_word(case: str, shared: Path,
         for path in sorted((shared / "evals" / "chat").glob("*.jsonl"))
         for line in path.read_text("utf-8").splitlines()[:20]
     ]
-    (tmp_path / "chat.jsonl").write_text("\n".join(lines), "utf-8")
+    records = [json.loads(line) for line in lines]
     base = shared / "tokenizers" / ("qwen3" if case == "chatml" else "gpt2") / "tokenizer.json"
-    store = packline.sft(
-        tmp_path / "chat.jsonl",
-        make_tokenizer(base, tmp_path / "tokenizer", case),
-        out=tmp_path / "store",
-        workers=0,
-        **settings,
-    )
-    assert talks.trained_texts(store) == [said(json.loads(line)) for line in lines]
-    assert store.manifest.ledger.documents_in == len(lines)
+    store = talks.store_of(records, make_tokenizer(base, tmp_path / "tokenizer", case), tmp_path, **settings)
+    assert talks.trained_texts(store) == [said(record) for record in records]
+    assert store.manifest.ledger.documents_in == len(records)
     assert store.verify().ok
 
 
-def test_chatml_is_written_as_by_hand_and_encoded_as_the_reference_does(
-    tokenizer_json: Path, tmp_path: Path
-) -> None:
-    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
-    store = packline.sft(
-        talks.write(tmp_path / "chat.jsonl", [PLAIN]), folder, out=tmp_path / "store", workers=0
-    )
+def test_chatml_is_written_as_by_hand_and_encoded_as_the_reference_does(chatml: Path, tmp_path: Path) -> None:
+    store = talks.store_of([PLAIN], chatml, tmp_path)
     asked = "<|im_start|>user\nSay a word.<|im_end|>\n"
     text = asked + "<|im_start|>assistant\nA word, then.<|im_end|>\n<|endoftext|>"
     assert talks.whole_texts(store) == [text]
-    reference = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+    reference = Tokenizer.from_file(str(chatml / "tokenizer.json")).encode(text, add_special_tokens=False).ids
     assert store.documents[0].tolist() == reference
+    said = "user\nSay a word.\nassistant\nA word, then.\n"  # control tokens are no text
+    assert store.provenance(0).text_bytes == store.manifest.ledger.text_bytes == len(said)
 
 
 def test_a_finished_store_is_that_of_conversations_that_were_touched_but_not_changed(
-    tokenizer_json: Path, tmp_path: Path
+    chatml: Path, tmp_path: Path
 ) -> None:
-    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     chat = talks.write(tmp_path / "chat.jsonl", [PLAIN])
     sources = [ConversationSource(inputs=(str(chat),), repeat=2)]
-    packline.sft(sources, folder, out=tmp_path / "store", workers=0)
+    packline.sft(sources, chatml, out=tmp_path / "store", workers=0)
     before, after = contents(tmp_path / "store"), time.time_ns() + 10**9
     os.utime(chat, ns=(after, after))
-    packline.sft(sources, folder, out=tmp_path / "store", workers=0)
+    packline.sft(sources, chatml, out=tmp_path / "store", workers=0)
     assert contents(tmp_path / "store") == before
     chat.write_text(chat.read_text().replace("Say", "Pay"))
     os.utime(chat, ns=(1, 1))
     with pytest.raises(ResumeMismatch, match=r"the content of input .*chat.jsonl"):
-        packline.sft(sources, folder, out=tmp_path / "store", workers=0)
+        packline.sft(sources, chatml, out=tmp_path / "store", workers=0)
 
 
 BAD: list[tuple[Any, str]] = [
@@ -144,14 +129,14 @@ BAD: list[tuple[Any, str]] = [
 
 
 def test_bad_conversations_are_kept_with_their_reason_and_the_ledger_balances(
-    tokenizer_json: Path, tmp_path: Path
+    chatml: Path, tmp_path: Path
 ) -> None:
     records = [one for bad, _ in BAD for one in (bad, PLAIN)]
     path = talks.write(tmp_path / "chat.jsonl", records)
     path.write_bytes(path.read_bytes() + b"not json\n[1, 2\n")
     store = packline.sft(
         path,
-        make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml"),
+        chatml,
         out=tmp_path / "store",
         max_tokens=300,
         workers=0,
@@ -197,20 +182,14 @@ def test_a_conversation_of_which_nothing_trained_is_left_is_too_long(
     tokenizer_json: Path, tmp_path: Path
 ) -> None:
     record = [{"role": "user", "content": "on and on " * 99}, PLAIN[1]]
-    store = packline.sft(
-        talks.write(tmp_path / "chat.jsonl", [record, PLAIN]),
-        make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "nanochat"),
-        out=tmp_path / "store",
-        scheme="nanochat",
-        max_tokens=64,
-        overflow="truncate",
-        workers=0,
-    )
+    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "nanochat")
+    cut: dict[str, Any] = {"scheme": "nanochat", "max_tokens": 64, "overflow": "truncate"}
+    store = talks.store_of([record, PLAIN], folder, tmp_path, **cut)
     assert store.manifest.ledger.rejected == {"too_long": 1}
 
 
 def test_jsonl_compressed_parquet_and_any_number_of_processes_give_the_same_tokens(
-    tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = [[PLAIN[0], {"role": "assistant", "content": f"{n} times"}] for n in range(300)]
     path = talks.write(
@@ -219,7 +198,6 @@ def test_jsonl_compressed_parquet_and_any_number_of_processes_give_the_same_toke
     with gzip.open(tmp_path / "chat.jsonl.gz", "wb") as file:
         file.write(path.read_bytes())
     pq.write_table(pa.table({"messages": messages}), tmp_path / "chat.parquet", row_group_size=130)
-    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     monkeypatch.setattr(sources_module, "UNIT_BYTES", 1 << 14)
     made = {}
     for name, given, workers in (
@@ -228,11 +206,13 @@ def test_jsonl_compressed_parquet_and_any_number_of_processes_give_the_same_toke
         ("gzip", tmp_path / "chat.jsonl.gz", 0),
         ("parquet", tmp_path / "chat.parquet", 0),
     ):
-        made[name] = packline.sft(given, folder, out=tmp_path / name, workers=workers)
+        made[name] = packline.sft(given, chatml, out=tmp_path / name, workers=workers)
         assert made[name].verify().ok, name
     tokens = {name: b"".join(one.tobytes() for one in store.documents) for name, store in made.items()}
     assert len(set(tokens.values())) == 1
     assert contents(made["plain"].path) == contents(made["two"].path)
+    receipt = json.loads((made["gzip"].path / "receipts" / "chat-000000.json").read_bytes())
+    assert receipt["audited"] == 3  # of 300: 0, 8, 64, however they are batched
     provenance = made["plain"].provenance(3)
     assert provenance.id == "a3"
     line = path.read_bytes()[provenance.position :].split(b"\n")[0]
@@ -240,12 +220,11 @@ def test_jsonl_compressed_parquet_and_any_number_of_processes_give_the_same_toke
 
 
 def test_an_interrupted_build_goes_on_and_gives_the_same_bytes(
-    tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN, {"messages": talks.WEATHER}] * 100)
-    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     monkeypatch.setattr(sources_module, "UNIT_BYTES", 1 << 15)
-    packline.sft(path, folder, out=tmp_path / "whole", workers=0)
+    packline.sft(path, chatml, out=tmp_path / "whole", workers=0)
     commit = StoreFolder.commit
     done: list[str] = []
 
@@ -257,31 +236,30 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_bytes(
 
     monkeypatch.setattr(StoreFolder, "commit", full)
     with pytest.raises(OutOfSpace):
-        packline.sft(path, folder, out=tmp_path / "again", workers=0)
+        packline.sft(path, chatml, out=tmp_path / "again", workers=0)
     monkeypatch.setattr(StoreFolder, "commit", commit)
     assert not (tmp_path / "again" / "manifest.json").exists()
     before = {name: (tmp_path / "again" / f"receipts/{name}.json").stat().st_mtime_ns for name in done}
     with pytest.raises(ResumeMismatch, match="max_tokens"):
-        packline.sft(path, folder, out=tmp_path / "again", workers=0, max_tokens=4000)
+        packline.sft(path, chatml, out=tmp_path / "again", workers=0, max_tokens=4000)
     plans: list[Any] = []
-    packline.sft(path, folder, out=tmp_path / "again", workers=0, on_event=plans.append)
+    packline.sft(path, chatml, out=tmp_path / "again", workers=0, on_event=plans.append)
     assert contents(tmp_path / "again") == contents(tmp_path / "whole")
     after = {name: (tmp_path / "again" / f"receipts/{name}.json").stat().st_mtime_ns for name in done}
     assert before == after
     assert plans[0].units_done == 2
 
 
-def test_inputs_that_changed_are_noticed(tokenizer_json: Path, tmp_path: Path) -> None:
+def test_inputs_that_changed_are_noticed(chatml: Path, tmp_path: Path) -> None:
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN] * 3)
-    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
-    packline.sft(path, folder, out=tmp_path / "store", workers=0)
-    packline.sft(path, folder, out=tmp_path / "store", workers=0)  # nothing to do
+    packline.sft(path, chatml, out=tmp_path / "store", workers=0)
+    packline.sft(path, chatml, out=tmp_path / "store", workers=0)  # nothing to do
     talks.write(path, [PLAIN] * 4)
     with pytest.raises(ResumeMismatch):
-        packline.sft(path, folder, out=tmp_path / "store", workers=0)
+        packline.sft(path, chatml, out=tmp_path / "store", workers=0)
 
 
-def test_sources_have_their_own_split_label_and_number_of_times(tokenizer_json: Path, tmp_path: Path) -> None:
+def test_sources_have_their_own_split_label_and_number_of_times(chatml: Path, tmp_path: Path) -> None:
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN] * 5)
     other = talks.write(tmp_path / "other.jsonl", [talks.WEATHER] * 3)
     sources = [
@@ -289,8 +267,7 @@ def test_sources_have_their_own_split_label_and_number_of_times(tokenizer_json: 
         ConversationSource(inputs=(str(other),), name="tools", split="val", limit=2),
         ConversationSource(inputs=(str(other),), name="exam", split="test"),
     ]
-    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
-    store = packline.sft(sources, folder, out=tmp_path / "store", workers=0)
+    store = packline.sft(sources, chatml, out=tmp_path / "store", workers=0)
     counts = {name: ledger.documents for name, ledger in store.manifest.sources.items()}
     assert counts == {"plain": 10, "tools": 2, "exam": 3}
     splits = {split: sum(len(one) for one in store.shards if one.entry.split == split) for split in SPLITS}
@@ -331,7 +308,7 @@ def _assistants(record: Any) -> list[Any]:
     return [one for one in record if one["role"] == "assistant"]
 
 
-def test_what_arrow_fills_up_with_nulls_is_not_in_calls(tokenizer_json: Path, tmp_path: Path) -> None:
+def test_what_arrow_fills_up_with_nulls_is_not_in_calls(chatml: Path, tmp_path: Path) -> None:
     # Calls of two tools share one column of structs, so each has the other's arguments as nulls.
     def talk(name: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         calls = [{"id": "c0", "type": "function", "function": {"name": name, "arguments": arguments}}]
@@ -339,11 +316,10 @@ def test_what_arrow_fills_up_with_nulls_is_not_in_calls(tokenizer_json: Path, tm
         return [PLAIN[0], {"role": "assistant", "content": "", "tool_calls": calls}, output]
 
     records = [talk("find", {"city": "Rome"}), talk("add", {"a": 1, "b": [None, 2]})]
-    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     pq.write_table(pa.table({"messages": records}), tmp_path / "chat.parquet")
     lines = talks.write(tmp_path / "chat.jsonl", records)
     stores = [
-        packline.sft(path, folder, out=tmp_path / f"store{n}", workers=0)
+        packline.sft(path, chatml, out=tmp_path / f"store{n}", workers=0)
         for n, path in enumerate((tmp_path / "chat.parquet", lines))
     ]
     texts = [talks.whole_texts(store) for store in stores]
@@ -352,14 +328,13 @@ def test_what_arrow_fills_up_with_nulls_is_not_in_calls(tokenizer_json: Path, tm
 
 
 def test_equal_conversations_are_in_one_split_and_shares_are_about_what_was_asked_for(
-    tokenizer_json: Path, tmp_path: Path
+    chatml: Path, tmp_path: Path
 ) -> None:
     talks_made = [[PLAIN[0], {"role": "assistant", "content": f"{n} times"}] for n in range(200)]
     path = talks.write(tmp_path / "chat.jsonl", talks_made * 2)
-    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     shares = {"two": {"val_fraction": 0.2}, "three": {"val_fraction": 0.2, "test_fraction": 0.3}}
     made = {
-        name: packline.sft(path, folder, out=tmp_path / name, workers=0, **cast("Any", share))
+        name: packline.sft(path, chatml, out=tmp_path / name, workers=0, **cast("Any", share))
         for name, share in shares.items()
     }
     texts = {
@@ -375,21 +350,16 @@ def test_equal_conversations_are_in_one_split_and_shares_are_about_what_was_aske
     assert made["three"].verify().ok
     assert made["two"].manifest.recipe.test_fraction is msgspec.UNSET
     with pytest.raises(RecipeError, match=r"test_fraction 0\.9: expected at most 1"):
-        packline.sft(path, folder, out=tmp_path / "no", val_fraction=0.2, test_fraction=0.9)
+        packline.sft(path, chatml, out=tmp_path / "no", val_fraction=0.2, test_fraction=0.9)
 
 
 def _texts(shard: Any) -> list[bytes]:
     return [shard.document(number).tobytes() for number in range(len(shard))]
 
 
-def test_rows_carry_the_mask(tokenizer_json: Path, tmp_path: Path) -> None:
+def test_rows_carry_the_mask(chatml: Path, tmp_path: Path) -> None:
     records = [[PLAIN[0], {"role": "assistant", "content": "word " * n}] for n in range(1, 30)]
-    store = packline.sft(
-        talks.write(tmp_path / "chat.jsonl", records),
-        make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml"),
-        out=tmp_path / "store",
-        workers=0,
-    )
+    store = talks.store_of(records, chatml, tmp_path)
     rows = store.rows(seq_len=96, packing="best_fit")
     batch = rows.read(np.arange(len(rows)), ["tokens", "targets"])
     mask = store.manifest.ledger.mask
@@ -410,29 +380,27 @@ def test_rows_carry_the_mask(tokenizer_json: Path, tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(
-    settings: dict[str, Any], message: str, tokenizer_json: Path, tmp_path: Path
+    settings: dict[str, Any], message: str, chatml: Path, tmp_path: Path
 ) -> None:
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN])
-    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     with pytest.raises(RecipeError, match=message):
-        packline.sft(path, folder, out=tmp_path / "store", **settings)
+        packline.sft(path, chatml, out=tmp_path / "store", **settings)
     assert not (tmp_path / "store").exists()
 
 
 def test_a_tokenizer_without_a_template_and_an_array_of_messages_are_refused(
-    tokenizer_json: Path, tmp_path: Path
+    chatml: Path, tokenizer_json: Path, tmp_path: Path
 ) -> None:
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN])
     with pytest.raises(RecipeError, match="has no chat template"):
         packline.sft(path, tokenizer_json, out=tmp_path / "store")
     (tmp_path / "chat.json").write_text(json.dumps(PLAIN))
-    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     with pytest.raises(InputError, match="an array of messages"):
-        packline.sft(tmp_path / "chat.json", folder, out=tmp_path / "store")
+        packline.sft(tmp_path / "chat.json", chatml, out=tmp_path / "store")
 
 
 def test_a_count_of_trained_tokens_that_is_wrong_is_noticed(
-    tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chatml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = ConversationRun._write
 
@@ -441,9 +409,7 @@ def test_a_count_of_trained_tokens_that_is_wrong_is_noticed(
         self._mask.trained_tokens += 1
 
     monkeypatch.setattr(ConversationRun, "_write", miscount)
-    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
-    path = talks.write(tmp_path / "chat.jsonl", [PLAIN])
-    report = packline.sft(path, folder, out=tmp_path / "store", workers=0).verify()
+    report = talks.store_of([PLAIN], chatml, tmp_path).verify()
     assert any("trained tokens" in str(problem) for problem in report.problems)
 
 

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 from tests.chat import talks
 from tests.chat.talks import PLAIN
-from tests.chat.templates import CHATML, CHATML_TOKENS
 
 import packline
 from packline.errors import InputError
 
 
 def test_conversations_whose_outputs_or_later_instructions_a_template_leaves_out_are_refused(
-    tokenizer_json: Path, tmp_path: Path
+    chatml: Path, tmp_path: Path
 ) -> None:
     shows = (
         "{% for m in messages if m.role != 'ROLE' %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
@@ -25,19 +24,16 @@ def test_conversations_whose_outputs_or_later_instructions_a_template_leaves_out
         [PLAIN[0], {"role": "assistant", "content": "[f(1)]"}, {"role": "tool", "content": "a\nb"}, PLAIN[1]],
         [*PLAIN, {"role": "system", "content": "Be brief."}, *PLAIN],
     ]
-    folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, CHATML)
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN, *records, *records])
     for role, lost in (("nobody", 0), ("tool", 2), ("system", 2)):
         store = packline.sft(
-            path, folder, out=tmp_path / role, chat_template=shows.replace("ROLE", role), workers=0
+            path, chatml, out=tmp_path / role, chat_template=shows.replace("ROLE", role), workers=0
         )
         assert store.manifest.ledger.rejected == ({"template": lost} if lost else {})
         assert store.manifest.documents == 5 - lost
 
 
-def test_of_answers_that_are_judged_only_the_good_ones_are_trained_on(
-    tokenizer_json: Path, tmp_path: Path
-) -> None:
+def test_of_answers_that_are_judged_only_the_good_ones_are_trained_on(chatml: Path, tmp_path: Path) -> None:
     judged = [
         {
             "prompt": PLAIN[:1],
@@ -46,11 +42,10 @@ def test_of_answers_that_are_judged_only_the_good_ones_are_trained_on(
         }
         for n in range(5)
     ]
-    folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, CHATML)
     path = talks.write(tmp_path / "judged.jsonl", judged)
-    store = packline.sft(path, folder, out=tmp_path / "store", workers=0)
+    store = packline.sft(path, chatml, out=tmp_path / "store", workers=0)
     assert talks.trained_texts(store) == [["Answer 0.<|im_end|>"], ["Answer 1.<|im_end|>"]]
     assert store.manifest.ledger.rejected == {"preference_data": 3}
     pairs = talks.write(tmp_path / "pairs.jsonl", [{"prompt": "a", "chosen": "b", "rejected": "c"}])
     with pytest.raises(InputError, match=r"preference data \(chosen, rejected\) .* DPOTrainer reads them"):
-        packline.sft(pairs, folder, out=tmp_path / "none", workers=0)
+        packline.sft(pairs, chatml, out=tmp_path / "none", workers=0)

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.chat import talks
-from tests.chat.templates import CHATML, CHATML_TOKENS
 
 import packline
 from packline.sources.jsonl import decode_odd, has_raw, is_utf8
@@ -57,14 +56,11 @@ BAD = [
 
 
 @pytest.mark.parametrize("array", [False, True])
-def test_what_nobody_asks_for_costs_no_conversation(
-    array: bool, tokenizer_json: Path, tmp_path: Path
-) -> None:
+def test_what_nobody_asks_for_costs_no_conversation(array: bool, chatml: Path, tmp_path: Path) -> None:
     lines = [*GOOD, *(text for text, _ in BAD)]
     path = tmp_path / ("chat.json" if array else "chat.jsonl")
     path.write_text(f"[{', '.join(lines)}]" if array else "\n".join(lines), "utf-8")
-    folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, CHATML)
-    store = packline.sft(path, folder, out=tmp_path / "store", workers=0)
+    store = packline.sft(path, chatml, out=tmp_path / "store", workers=0)
     assert talks.trained_texts(store) == [["Me.<|im_end|>"]] * len(GOOD)
     assert [store.provenance(number).id for number in range(len(GOOD))] == IDS
     lines = (store.path / "rejects" / "chat-000000.jsonl").read_text().splitlines()
@@ -77,7 +73,7 @@ def test_what_nobody_asks_for_costs_no_conversation(
     assert store.verify().ok
 
 
-def test_an_odd_value_in_a_row_costs_at_most_that_row(tokenizer_json: Path, tmp_path: Path) -> None:
+def test_an_odd_value_in_a_row_costs_at_most_that_row(chatml: Path, tmp_path: Path) -> None:
     raw = pa.array([b"good", b"\xff\xfe", b"good"], pa.binary())
     columns = {
         "prompt": pa.Array.from_buffers(pa.string(), 3, raw.buffers()),
@@ -88,7 +84,7 @@ def test_an_odd_value_in_a_row_costs_at_most_that_row(tokenizer_json: Path, tmp_
     pq.write_table(pa.table(columns), tmp_path / "chat.parquet")
     store = packline.sft(
         tmp_path / "chat.parquet",
-        talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, CHATML),
+        chatml,
         out=tmp_path / "store",
         workers=0,
     )

@@ -92,6 +92,14 @@ def test_byte_fallback_specials_added_tokens_and_holes() -> None:
     assert TextBytes(tokenizer).of(tokens, np.array([0, 3, 6, 7]), after=1).tolist() == [2, 3, 0]
 
 
+def test_letters_are_bytes_together_and_one_by_one() -> None:
+    vocab = {token: number for number, token in enumerate(["Ġ", "ab", "Ċc", "é", "ĠÃ©", "日"])}
+    expected = [b" ", b"ab", b"\nc", b"\xe9", " é".encode(), "日".encode()]
+    for size in (5, 6):  # the last is no letter of a byte, and makes the tokens be decoded one by one
+        model: dict[str, object] = {"type": "BPE", "vocab": dict([*vocab.items()][:size]), "merges": []}
+        assert token_bytes(make(model, {"type": "ByteLevel"}, {}, size)) == expected[:size]
+
+
 def test_wordpiece_has_a_space_before_all_but_the_first_word() -> None:
     vocab = {"the": 0, "##re": 1, "is": 2}
     tokenizer = make(

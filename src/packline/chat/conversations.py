@@ -7,10 +7,10 @@
 
 Roles may come in any order that the template renders; an assistant must speak. An output of a tool answers a
 call that was made before it, or words of the assistant that may be one (as in Hermes and ToolACE). Nothing is
-repaired: an invalid record is `RecordProblem`, with a reason that is counted, and so is an answer that nobody
-should learn: `chosen` and `rejected`, or `"label": false`.
+repaired: an invalid record is `RecordProblem`, with a reason that is counted, and so is an answer that is not
+to be learned: `chosen` and `rejected`, or `"label": false`.
 
-Cost: a few microseconds per message. `chat_template` and `nanochat` render conversations.
+Cost: a few microseconds per message. `chat_template` and `pieces` render conversations.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class ConversationBuild(TextBuild, kw_only=True):
 
     chat: ChatOptions
     parts: list[ConversationUnit]
-    """What each unit reads, by its number."""
+    """Part of a file that each unit reads, by its number."""
 
     def open(self) -> ConversationRunner:
         """Runner of the units."""
