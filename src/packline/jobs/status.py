@@ -126,7 +126,7 @@ def status(path: str | Path) -> Status:
 
 
 def _begun(storage: Storage, identity: BuildIdentity) -> dict[str, Any]:
-    """What is known of a build by its plan and its receipts."""
+    """Facts of a build, from its plan and its receipts."""
     committed = CommittedReceipts(storage)
     try:
         committed.refresh()
