@@ -298,7 +298,7 @@ def _entry_points() -> dict[str, list[EntryPoint]]:
 
 
 def _misfit(kind: Any, name: str) -> str:
-    """What keeps an object from being the class of a format of this name; empty if nothing does."""
+    """Reason why an object is not the class of a format of this name; empty if it is."""
     if not isinstance(kind, type) or not issubclass(kind, DocumentFormat | RowFormat):
         return "is no subclass of DocumentFormat or RowFormat"
     if missing := sorted(kind.__abstractmethods__):

@@ -289,7 +289,7 @@ class Loader(Notebook):
 
     @cached_property
     def _ahead(self) -> PlanAhead:
-        """What is prepared for steps that are read in order."""
+        """Plans of coming steps, for steps that are read in order."""
         if mirrors := self._mirrors:
             from packline.loading.fetch_ahead import FetchAhead
 

@@ -111,7 +111,7 @@ PACKING_FIELDS = tuple(
 )
 """Settings that turn documents into rows, in a stage or in a source."""
 OF_A_PACKING = ("min_tail_fraction", "overflow", "pack_window")
-"""Those that belong to one packing alone."""
+"""Settings that belong to one packing alone."""
 
 
 def read_run(path: str | Path) -> RunFile:

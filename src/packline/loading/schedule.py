@@ -158,7 +158,7 @@ class Schedule:
         ]
         """Rows per global batch of each of them."""
         self.stages: list[ScheduledStage] = []
-        """Those that have a place."""
+        """Stages that have a place."""
         orders: dict[str, Order] = {}
         consumed: dict[str, int] = {}
         ends = [*(stage.from_step for stage in stages[1:]), None]

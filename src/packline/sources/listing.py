@@ -280,7 +280,7 @@ Chosen = TypeVar("Chosen")
 Describe = Callable[[ListedFile], Any]
 """Describes a file by its beginning: an `InputFile`, or the error of one that cannot be used."""
 KindOf = Callable[[Any], object | None]
-"""What files of a kind share, by a description; None for an error."""
+"""Value that files of a kind share, by a description; None for an error."""
 
 
 def describe_alike(listed: Sequence[ListedFile], describe: Describe, kind_of: KindOf) -> Iterator[Any]:
@@ -301,7 +301,7 @@ def describe_alike(listed: Sequence[ListedFile], describe: Describe, kind_of: Ki
 
 
 def spread(files: Sequence[Chosen], most: int) -> list[Chosen]:
-    """At most so many files, from everywhere; not at equal distances, as every tenth may be of another kind.
+    """At most `most` files, from everywhere; not at equal distances, as every tenth may be of another kind.
 
     >>> spread("abcdefghij", 4), spread("abc", 4)
     (['a', 'd', 'e', 'h'], ['a', 'b', 'c'])
