@@ -92,5 +92,3 @@ def test_a_schema_describes_its_columns_and_names_are_not_taken_twice(tmp_path: 
     for options in (ColumnOptions(column="id", provenance=True), ColumnOptions(column="")):
         with pytest.raises(RecipeError, match="expected a name unlike"):
             plan_columns(view, options, "arrow", "{number}")
-    with pytest.raises(RecipeError, match="shard_tokens of at least 1"):
-        plan_columns(view, ColumnOptions(shard_tokens=0), "arrow", "{number}")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.packing.counting import SHARDS, made
 
-from packline.errors import InputError, RecipeError
+from packline.errors import InputError
 from packline.formats.document_view import DocumentView
 from packline.formats.layouts import document_files
 from packline.formats.layouts.document_files import (
@@ -42,7 +42,7 @@ def test_parts_are_the_shards_or_end_with_the_document_that_reaches_the_size(
         lengths = stream.lengths(0, stream.documents).tolist()
         starts = [0, *np.cumsum(lengths).tolist()]
         for dtype in (np.dtype("<u2"), np.dtype("<u4")):
-            parts = plan_files(view, "x", dtype, size)
+            parts = plan_files(view, dtype, size)
             edges = [0, *(part.stop for part in parts)]
             assert [part.start for part in parts] == edges[:-1] and edges[-1] == len(lengths)
             shared = seed is None and dtype.itemsize == 2
@@ -60,8 +60,6 @@ def test_parts_are_the_shards_or_end_with_the_document_that_reaches_the_size(
                 ends = np.concatenate(list(ends_of(stream, part.start, part.stop)))
                 expected = [end - starts[part.start] for end in starts[part.start + 1 : part.stop + 1]]
                 assert ends.tolist() == expected
-        with pytest.raises(RecipeError, match="shard_tokens of at least 1"):
-            plan_files(view, "x", np.dtype("<u2"), 0)
 
 
 @given(

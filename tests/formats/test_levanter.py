@@ -11,7 +11,6 @@ import pytest
 from tests.formats.row_steps import write_rows
 from tests.formats.stores import CASES, make_store, random_documents
 
-from packline.errors import RecipeError
 from packline.formats.check import check_dataset
 from packline.formats.export import run_export
 from packline.formats.format import recognise
@@ -68,5 +67,3 @@ def test_rows_of_two_lengths_are_reported(tmp_path: Path) -> None:
     one.rename(tmp_path / str(2 * LENGTH) / "other.parquet")
     (problem,) = check_dataset(tmp_path / str(2 * LENGTH), "levanter").problems
     assert problem.found == f"{LENGTH}, {2 * LENGTH}"
-    with pytest.raises(RecipeError, match="shard_tokens of at least 1"):
-        write_rows(RowView.of_store(store, seq_len=8), "levanter", tmp_path / "no", {"shard_tokens": 0})

@@ -185,8 +185,6 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[5, 6], [7]], vocab_size=300, eod_id=0)
     with pytest.raises(RecipeError, match="no row of 5 tokens is full"):
         write(RowView.of_store(store, seq_len=5, packing="pad"), tmp_path / "out")
-    with pytest.raises(RecipeError, match="max_files is 0"):
-        write(RowView.of_store(store, seq_len=2), tmp_path / "out", max_files=0)
 
 
 def test_files_that_torch_wrote(tmp_path: Path) -> None:

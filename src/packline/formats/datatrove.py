@@ -44,7 +44,7 @@ from packline.formats.layouts.document_files import (
     span_of,
     write_files,
 )
-from packline.formats.types import Edges, ExportPart, ExportPlan, Files, fitting_dtype
+from packline.formats.types import Edges, ExportPart, ExportPlan, Files, Size, fitting_dtype
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentView
@@ -73,7 +73,7 @@ class DatatroveOptions(Options, frozen=True):
     """Write `.metadata`."""
     tokenizer: str = ""
     """Name of the tokenizer in `.metadata`; default: that of the store, without the folders of a path."""
-    shard_tokens: int = SHARD_TOKENS
+    shard_tokens: Size = SHARD_TOKENS
     """Approximate tokens per file for `many`, if it is not a shard of the store."""
     vocab_size: int | None = None
     """Determines the dtype of files that do not declare it."""
@@ -107,7 +107,7 @@ class Datatrove(DocumentFormat):
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if "/" in options.step or not options.step:
             raise RecipeError(f"datatrove: expected a step that can be in a name, found {options.step!r}")
-        parts = plan_files(view, self.name, dtype, options.shard_tokens, options.files)
+        parts = plan_files(view, dtype, options.shard_tokens, options.files)
         most = options.first_rank + max(part.number for part in parts)
         if options.first_rank < 0 or most >= MOST_FILES:
             raise RecipeError(

@@ -51,6 +51,7 @@ from packline.formats.types import (
     ExportPlan,
     Files,
     NotPreserved,
+    Size,
     WrittenPart,
     fitting_dtype,
 )
@@ -75,9 +76,9 @@ class ForagerOptions(Options, frozen=True):
     """Dtype of the tokens."""
     edges: Edges = "eod"
     """Boundary tokens of documents."""
-    sample_size: int | None = None
+    sample_size: Size | None = None
     """Tokens of each sample, across documents; none: a sample is a document."""
-    shard_tokens: int = SHARD_TOKENS
+    shard_tokens: Size = SHARD_TOKENS
     """Approximate tokens per file for `many`, if it is not a shard of the store."""
     vocab_size: int | None = None
     """Determines the dtype when reading: 65,536 and more are uint32."""
@@ -110,7 +111,7 @@ class Forager(DocumentFormat):
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         lost = view.not_preserved(self.name)
         if options.sample_size is None:
-            parts = plan_files(view, self.name, dtype, options.shard_tokens, options.files)
+            parts = plan_files(view, dtype, options.shard_tokens, options.files)
             shared = shared_bytes(view, parts, with_loss=False)
             size = view.tokens * dtype.itemsize + 24 * view.documents
             return ExportPlan(tuple(parts), size - shared, shared, lost)
@@ -212,11 +213,6 @@ def _plan_windows(
 ) -> tuple[tuple[ExportPart, ...], tuple[NotPreserved, ...]]:
     """One part per file, `start` and `stop` in tokens; and the remainder of each split."""
     size = options.sample_size or 0
-    if size < 1 or options.shard_tokens < 1:
-        raise RecipeError(
-            f"forager: expected sample_size and shard_tokens of at least 1, found {size:,} and "
-            f"{options.shard_tokens:,}"
-        )
     parts, lost = [], []
     for split in view.splits:
         tokens = view.stream(split).tokens

@@ -25,12 +25,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packline.errors import RecipeError
 from packline.formats.format import Options, RowFormat
 from packline.formats.layouts.columns import LIMITS, WEIGHTS, create_parquet, list_array, make_schema
 from packline.formats.layouts.document_files import FileList, find_below
 from packline.formats.layouts.token_files import UNIT_TOKENS
-from packline.formats.types import ExportPart, ExportPlan, NotPreserved, RowFiles, fitting_dtype, row_parts
+from packline.formats.types import (
+    ExportPart,
+    ExportPlan,
+    NotPreserved,
+    RowFiles,
+    Size,
+    fitting_dtype,
+    row_parts,
+)
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
@@ -46,7 +53,7 @@ SCHEMA = make_schema({IDS: pa.list_(pa.int32()), WEIGHTS: pa.list_(pa.float32())
 class LevanterOptions(Options, frozen=True):
     """Options of rows in Parquet files."""
 
-    shard_tokens: int = UNIT_TOKENS
+    shard_tokens: Size = UNIT_TOKENS
     """Maximum tokens per file, unless a single row is longer."""
     compression: Literal["zstd", "snappy", "none"] = "zstd"
     """Compression of pages."""
@@ -82,10 +89,6 @@ class Levanter(RowFormat):
 
     def plan(self, view: RowView, options: LevanterOptions) -> ExportPlan:
         fitting_dtype(self.name, view.vocab_size, {"int32": LIMITS["int32"]})
-        if options.shard_tokens < 1:
-            raise RecipeError(
-                f"levanter: expected shard_tokens of at least 1, found {options.shard_tokens:,}"
-            )
         rows = max(options.shard_tokens // view.seq_len, 1)
         parts = row_parts(view.rows, rows, f"rows-{{number:05d}}-of-{{count:05d}}{ENDING}")
         why = "the target of a row's last token is in no row"

@@ -56,6 +56,7 @@ from packline.formats.types import (
     ExportPart,
     ExportPlan,
     Files,
+    Size,
     WrittenPart,
     fitting_dtype,
 )
@@ -98,7 +99,7 @@ class MegatronOptions(Options, frozen=True):
     """Prefix of file names for `single`, before `train_text_document`."""
     dtype: Literal["auto", "uint16", "int32"] = "auto"
     """auto: uint16 for a vocabulary below 65,500."""
-    shard_tokens: int = 1 << 28
+    shard_tokens: Size = 1 << 28
     """Approximate tokens per pair for `many`, where pairs are not the store's shards; documents stay whole.
     """
     root: str = ""
@@ -158,8 +159,6 @@ class Megatron(DocumentFormat):
 
     def plan(self, view: DocumentView, options: MegatronOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
-        if options.shard_tokens < 1:
-            raise RecipeError(f"megatron: expected shard_tokens of 1 or more, found {options.shard_tokens:,}")
         parts: list[ExportPart] = []
         shared = 0
         named = bool(options.weights) or len(view.store.manifest.recipe.sources) > 1

@@ -43,6 +43,7 @@ from packline.formats.types import (
     ExportPlan,
     NotPreserved,
     ReadTask,
+    Size,
 )
 from packline.ragged import offsets_of
 from packline.store.report import Findings
@@ -64,7 +65,7 @@ BYTES_PER_TOKEN = 4
 class NanochatOptions(Options, frozen=True):
     """Options for nanochat's files."""
 
-    shard_tokens: int = 1 << 26
+    shard_tokens: Size = 1 << 26
     """Tokens per train file, up to the end of a document: about 250 MB of text."""
     compression: Literal["zstd", "snappy", "none"] = "zstd"
     """Compression of pages."""
@@ -94,10 +95,6 @@ class Nanochat(DocumentFormat):
         )
 
     def plan(self, view: DocumentView, options: NanochatOptions) -> ExportPlan:
-        if options.shard_tokens < 1:
-            raise RecipeError(
-                f"nanochat: expected shard_tokens of at least 1, found {options.shard_tokens:,}"
-            )
         _text_of(view)  # refuses tokenizers that do not keep text
         parts: list[ExportPart] = []
         for split in (split for split in SPLITS if split in view.splits):

@@ -51,7 +51,7 @@ from packline.formats.layouts.document_files import (
     shared_bytes,
     write_files,
 )
-from packline.formats.types import Edges, ExportPart, ExportPlan, Files, fitting_dtype
+from packline.formats.types import Edges, ExportPart, ExportPlan, Files, Size, fitting_dtype
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +84,7 @@ class OlmoOptions(Options, frozen=True):
     """Boundary tokens of documents."""
     prefix: str = "part-0"
     """Prefix of file names, before `-00000.npy`."""
-    shard_tokens: int = SHARD_TOKENS
+    shard_tokens: Size = SHARD_TOKENS
     """Approximate tokens per file for `many`, if it is not a shard of the store."""
     vocab_size: int | None = None
     """Determines the dtype of files that do not declare it."""
@@ -132,7 +132,7 @@ class Olmo(DocumentFormat):
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if "/" in options.prefix or not options.prefix:
             raise RecipeError(f"olmo: expected a prefix that can be in a name, found {options.prefix!r}")
-        parts = plan_files(view, self.name, dtype, options.shard_tokens, options.files)
+        parts = plan_files(view, dtype, options.shard_tokens, options.files)
         if (most := max(part.number for part in parts) + 1) > MOST_FILES:
             raise RecipeError(
                 f"olmo: expected at most {MOST_FILES:,} files, found {most:,}", hint="set shard_tokens larger"

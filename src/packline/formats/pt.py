@@ -45,7 +45,15 @@ import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
 from packline.formats.format import Options, RowFormat
-from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved, RowFiles, WrittenPart
+from packline.formats.types import (
+    DatasetFile,
+    ExportPart,
+    ExportPlan,
+    NotPreserved,
+    RowFiles,
+    Size,
+    WrittenPart,
+)
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
@@ -178,7 +186,7 @@ class PtOptions(Options, frozen=True):
 
     dataset: str = "packline"
     """Name of the dataset in metadata.json."""
-    max_files: int | None = None
+    max_files: Size | None = None
     """Maximum number of files."""
 
 
@@ -194,8 +202,6 @@ class Pt(RowFormat):
         return False
 
     def plan(self, view: RowView, options: PtOptions) -> ExportPlan:
-        if options.max_files is not None and options.max_files < 1:
-            raise RecipeError(f"pt: max_files is {options.max_files}: expected 1 or more, or none")
         parts, files, start = [], 0, 0
         while start < view.rows and (options.max_files is None or files < options.max_files):
             stop = min(start + PART_FILES, view.rows)

@@ -35,7 +35,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from packline.errors import RecipeError
 from packline.formats.arrow import BATCH_DOCUMENTS, BATCH_TOKENS, FILE
 from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import Options, RowFormat
@@ -56,6 +55,7 @@ from packline.formats.types import (
     ExportPlan,
     NotPreserved,
     RowFiles,
+    Size,
     WrittenPart,
     fitting_dtype,
     row_parts,
@@ -77,7 +77,7 @@ class TrlOptions(Options, frozen=True):
     """Dtype of ids and labels."""
     padded: bool = False
     """Pad all rows to seq_len tokens."""
-    shard_tokens: int = UNIT_TOKENS
+    shard_tokens: Size = UNIT_TOKENS
     """Maximum tokens per file, unless a single row is longer."""
 
 
@@ -107,8 +107,6 @@ class Trl(RowFormat):
 
     def plan(self, view: RowView, options: TrlOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
-        if options.shard_tokens < 1:
-            raise RecipeError(f"trl: expected shard_tokens of at least 1, found {options.shard_tokens:,}")
         rows = max(options.shard_tokens // view.seq_len, 1)
         parts = row_parts(view.rows, rows, FILE)
         tokens = view.rows * view.seq_len if options.padded else view.tokens

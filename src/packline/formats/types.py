@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -21,6 +21,9 @@ Edges = Literal["eod", "bos", "both", "none"]
 
 `bos` without a begin-of-document token in the store is the end-of-document token, moved to the front.
 """
+
+Size = Annotated[int, msgspec.Meta(ge=1)]
+"""Number of an option, of at least 1."""
 
 Files = Literal["many", "single"]
 """Files of an export: one per shard of the store, sharing its bytes, or one per split."""

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from packline.errors import CorruptStore, InputError, RecipeError
+from packline.errors import CorruptStore, InputError
 from packline.formats.document_view import DocumentView
 from packline.formats.export_record import ExportRecord, Target
 from packline.formats.format import DatasetReader, DocumentFormat, Options
-from packline.formats.types import DatasetFile, DocumentBlock, Edges, ExportPart, ExportPlan, ReadTask
+from packline.formats.types import DatasetFile, DocumentBlock, Edges, ExportPart, ExportPlan, ReadTask, Size
 from packline.ragged import offsets_of
 from packline.recipe import SPLITS
 from packline.store.report import Findings
@@ -32,7 +32,7 @@ class LinesOptions(Options, frozen=True):
 
     edges: Edges = "eod"
     """Boundary tokens of documents."""
-    shard_tokens: int = 1 << 20
+    shard_tokens: Size = 1 << 20
     """Tokens per file, up to the end of a document."""
 
 
@@ -44,8 +44,6 @@ class Lines(DocumentFormat):
     options = LinesOptions
 
     def plan(self, view: DocumentView, options: LinesOptions) -> ExportPlan:
-        if options.shard_tokens < 1:
-            raise RecipeError(f"lines: expected shard_tokens of at least 1, found {options.shard_tokens}")
         parts = []
         for split in view.splits:
             stream = view.stream(split)

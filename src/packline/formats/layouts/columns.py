@@ -30,7 +30,7 @@ import pyarrow as pa
 from packline.errors import InputError, RecipeError
 from packline.formats.format import Options
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS
-from packline.formats.types import Edges, ExportPart, ExportPlan, fitting_dtype
+from packline.formats.types import Edges, ExportPart, ExportPlan, Size, fitting_dtype
 from packline.packing.layout import IGNORED
 from packline.ragged import offsets_of
 
@@ -71,7 +71,7 @@ class ColumnOptions(Options, frozen=True):
     """Writing: add a column of ones, and labels without a loss mask too: what axolotl takes as tokenized."""
     provenance: bool = False
     """Writing: add columns source, file, position and id."""
-    shard_tokens: int = 1 << 27
+    shard_tokens: Size = 1 << 27
     """Writing: tokens per file, up to the end of a document: 512 MB."""
 
 
@@ -143,12 +143,10 @@ def plan_columns(view: DocumentView, options: ColumnOptions, format: str, name: 
         name: template of file names with `split`, `number` and `count`; also the names of the parts.
 
     Raises:
-        RecipeError: an invalid file size, a vocabulary that does not fit, or a document too long for 32-bit
+        RecipeError: a vocabulary that does not fit, or a document too long for 32-bit
             lists.
     """
     fitting_dtype(format, view.vocab_size, LIMITS, options.dtype)
-    if options.shard_tokens < 1:
-        raise RecipeError(f"{format}: expected shard_tokens of at least 1, found {options.shard_tokens:,}")
     parts: list[ExportPart] = []
     for split in view.splits:
         stream, size = view.stream(split), options.shard_tokens

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packline.errors import InputError, RecipeError
+from packline.errors import InputError
 from packline.formats.export_record import read_record
 from packline.formats.format import DatasetReader
 from packline.formats.layouts.header_shards import split_of_words
@@ -45,7 +45,7 @@ SHARD_TOKENS = 1 << 28
 
 
 def plan_files(
-    view: DocumentView, format: str, dtype: np.dtype, shard_tokens: int, files: Files = "many"
+    view: DocumentView, dtype: np.dtype, shard_tokens: int, files: Files = "many"
 ) -> list[ExportPart]:
     """One part per file; `start` and `stop` are documents of its split, `number` counts from 0 in each.
 
@@ -53,12 +53,7 @@ def plan_files(
         dtype: dtype of the files; the store's bytes are shared if it has the same width.
         shard_tokens: tokens per file that is not a stored shard, up to the document that goes beyond.
         files: `single` for one file per split, which is a stored shard only if that is the only one.
-
-    Raises:
-        RecipeError: an invalid file size.
     """
-    if shard_tokens < 1:
-        raise RecipeError(f"{format}: expected shard_tokens of at least 1, found {shard_tokens:,}")
     parts: list[ExportPart] = []
     for split in view.splits:
         stream = view.stream(split)
