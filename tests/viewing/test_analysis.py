@@ -95,7 +95,7 @@ def check(analysis: Analysis, shards: Shards, splits: list[str], labels: list[st
     assert set(analysis.places) == named
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(small_shards, st.sampled_from(["uint16", "int32"]), st.data())
 def test_every_figure_is_that_of_counting_by_hand(shards: Shards, dtype: str, data: st.DataObject) -> None:
     splits = data.draw(

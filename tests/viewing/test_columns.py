@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.viewing.web.sites import client_of
 
 import packline
 from packline.cli.main import main
@@ -153,20 +152,6 @@ def test_pages_show_columns(built: Store, capsys: pytest.CaptureFixture[str], tm
     )
     packline.report(built, out=tmp_path / "report.html", workers=0)
     assert "0 to 4, mean 2" in (tmp_path / "report.html").read_text()
-
-
-def test_the_viewer_lists_and_finds_by_columns(built: Store) -> None:
-    client = client_of([built])
-    assert "0 to 4, mean 2" in client.get("/").text
-    assert "https://b.org/1" in client.get("/documents").text
-    assert "https://b.org/1" in client.get("/document/1").text
-    found = client.get(
-        "/search", params={"by": "where", "q": "url == 'https://b.org/1'"}, follow_redirects=True
-    )
-    assert "/document/1" in found.text and "https://b.org/1" in found.text
-    assert "Documents by source, file" in client.get("/search").text
-    wrong = client.get("/search", params={"by": "where", "q": "nope == 1"}, follow_redirects=True)
-    assert wrong.status_code == 400 and "no column &#x27;nope&#x27;" in wrong.text.replace("&#39;", "&#x27;")
 
 
 def test_counts_of_a_large_store_are_a_sample(

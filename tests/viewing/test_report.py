@@ -7,7 +7,6 @@ from the inputs, tokens of another tokenizer from the library itself.
 from __future__ import annotations
 
 import contextlib
-import html
 import json
 import re
 import xml.etree.ElementTree as ElementTree
@@ -26,7 +25,6 @@ from packline.jobs.build_job import run_build
 from packline.packing.selection import Selection
 from packline.packing.stats import compare_packings
 from packline.recipe import Recipe, RunOptions, Source
-from packline.viewing.describe import short_name
 from packline.viewing.html import render_file
 from packline.viewing.page import Heading, Page, TokenStrip
 from packline.viewing.report import (
@@ -69,10 +67,6 @@ def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path, docume
     recipe = Recipe(sources=sources, tokenizer=str(tokenizer_json), val_fraction=0.1)
     run_build(recipe, folder / "store", RunOptions(workers=0), None)
     return Store(folder / "store")
-
-
-def caption_of(figure: ElementTree.Element) -> str:
-    return figure.findtext("figcaption") or ""
 
 
 @pytest.fixture(scope="module")
@@ -230,17 +224,6 @@ def test_another_tokenizer_is_measured_on_the_texts_of_the_store(store: Store, t
     assert rows and all(row[2].startswith("1.00 ") for row in rows), "a token a byte"
 
 
-def test_it_is_one_file_that_fetches_and_runs_nothing(page: str, parsed: Parsed) -> None:
-    assert len(page.encode()) < 1_000_000
-    assert page.startswith("<!doctype html>")
-    assert "default-src 'none'" in html.unescape(page) and "script-src" not in page
-    assert not parsed.tags & {"script", "iframe", "object", "embed", "link", "img"}
-    assert not {name for name in parsed.attributes if name.startswith("on")} | (parsed.attributes & {"style"})
-    assert all(tag == "a" and address.startswith("#") for tag, address in parsed.addresses)
-    assert "url(" not in page and "@import" not in page
-    assert not parsed.open and not parsed.unbalanced
-
-
 def test_bars_are_hidden_from_screen_readers(page: str) -> None:
     bars = re.findall(r'<svg class="bar"[^>]*>', page)
     assert len(bars) > 20 and all('aria-hidden="true"' in bar for bar in bars), "each repeats a number"
@@ -348,10 +331,3 @@ def test_what_cannot_be_is_refused_before_anything_is_counted(store: Store, tmp_
     with pytest.raises(TokenizerError, match="no tokenizer"):
         packline.report(store, out=tmp_path / "r.html", against=tmp_path / "none.json")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "name, short", [("gpt2", "gpt2"), ("tokenizer.json", "tokenizer.json"), ("/a/b/tokenizer.json", "b")]
-)
-def test_a_tokenizer_is_called_by_its_own_name(name: str, short: str) -> None:
-    assert short_name(name) == short

@@ -437,6 +437,8 @@ def short_name(name: str) -> str:
 
     >>> short_name("tokenizers/gpt2/tokenizer.json"), short_name("Qwen/Qwen3-8B"), short_name("a/b/c/")
     ('gpt2', 'Qwen3-8B', 'c')
+    >>> short_name("tokenizer.json")
+    'tokenizer.json'
     """
     path = Path(name)
     return (path.parent.name or path.name) if path.name == "tokenizer.json" else path.name

@@ -103,37 +103,6 @@ def test_a_hit_does_not_reach_into_the_next_document(tmp_path: Path) -> None:
     assert find_tokens(store, [6, 0]).hits == (Hit(0, 1, 2),)
 
 
-@given(most=st.integers(1, 150), budget=st.sampled_from([0.0, 10.0]), position=st.sampled_from([None, 700]))
-def test_documents_of_a_file_are_all_found(
-    origins_store: Store, most: int, budget: float, position: int | None
-) -> None:
-    after: int | None = 0
-    hits: list[int] = []
-    while after is not None:
-        where = "file == 'made.txt'" + (f" and position == {position}" if position else "")
-        found = find_page(origins_store, where, after=after, most=most, budget=budget)
-        hits += [hit.document for hit in found.hits]
-        after = found.after
-    expected = [
-        number
-        for number in range(len(origins_store.documents))
-        if position is None or origins_store.provenance(number).position == position
-    ]
-    assert hits == expected
-
-
-@pytest.fixture(scope="module")
-def origins_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return small_store(tmp_path_factory.mktemp("origins") / "store")
-
-
-def test_an_id_is_found_where_it_is(origins_store: Store) -> None:
-    for wanted in ("d0", "d50", "d119"):
-        (hit,) = find_page(origins_store, f"id == {wanted!r}", budget=10.0).hits
-        assert origins_store.provenance(hit.document).id == wanted
-    assert find_page(origins_store, "id == 'D0'").hits == ()
-
-
 def test_a_damaged_provenance_is_an_error(tmp_path: Path) -> None:
     store = small_store(tmp_path / "store")
     (store.path / f"{store.shards[0].entry.name}.docs.parquet").write_bytes(b"no parquet")
