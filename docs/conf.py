@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "src"))
 
+from docutils import nodes  # noqa: E402
 from sphinx.ext.napoleon.docstring import GoogleDocstring  # noqa: E402
 
 import packline  # noqa: E402
@@ -33,9 +36,11 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
-# Of a console block only the commands are copied, without their prompt.
+# Of a console block only the commands are copied, without their prompt; blocks of text are outputs.
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
 copybutton_prompt_text = "$ "
 copybutton_line_continuation_character = "\\"
+copybutton_copy_empty_lines = False
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 default_role = "code"
@@ -52,6 +57,8 @@ python_use_unqualified_type_names = True
 html_theme = "furo"
 html_title = "packline"
 html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_favicon = "../src/packline/viewing/static/icon.svg"
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
 
@@ -81,9 +88,20 @@ def mark_drawings(_: Sphinx, what: str, name: str, obj: object, options: object,
         lines[:] = marked
 
 
+def describe(
+    _: Sphinx, name: str, template: str, context: dict[str, object], page: nodes.document | None
+) -> None:
+    """Give a page its first paragraph as the description that search engines show."""
+    first = page.next_node(nodes.paragraph) if page else None
+    if first:
+        text = textwrap.shorten(first.astext(), 200, placeholder=" ...")
+        context["metatags"] = f'{context["metatags"]}<meta name="description" content="{escape(text)}">\n'
+
+
 def setup(app: Sphinx) -> None:
     """Connect to the build of the site."""
     app.connect("builder-inited", write_command_line_page)
     app.connect("autodoc-process-docstring", mark_drawings)
+    app.connect("html-page-context", describe)
     # A colon in the docstring of an attribute does not separate a type from a text.
     GoogleDocstring._consume_inline_attribute = lambda self: ("", self._dedent(self._consume_to_end()))
