@@ -36,9 +36,10 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
-# Of a console block only the commands are copied, without their prompt; blocks of text are outputs.
+# Only commands and code are copied, without their prompts; blocks of text are outputs.
 copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
-copybutton_prompt_text = "$ "
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
 copybutton_line_continuation_character = "\\"
 copybutton_copy_empty_lines = False
 source_suffix = {".md": "markdown"}
@@ -69,9 +70,7 @@ def write_command_line_page(_: Sphinx) -> None:
 
     text = make_app().generate_docs(output_format="markdown", recursive=True)
     text = text.replace(" -m sphinx ", " ")  # from `python -m sphinx`, in the usage of subcommands
-    text = re.sub(
-        r"^## Table of Contents\n.*?(?=^\*\*Commands\*\*)", "", text, flags=re.MULTILINE | re.DOTALL
-    )
+    text = re.sub(r"^## Table of Contents\n.*?(?=^\*\*)", "", text, flags=re.MULTILINE | re.DOTALL)
     text = text.replace("# packline\n", "# Command line\n", 1)
     (HERE / "reference" / "cli.md").write_text(text, "utf-8")
 
