@@ -320,7 +320,7 @@ def legend(cells: Sequence[Cell], segments: str) -> list[list[str]]:
             "a character of several tokens, a tick for each",
         ),
         (re.search(r'class="t [^"]*\bz[1-3]', segments), "key z", "", "a token of a mark on a letter"),
-        (any(cell.mark for cell in cells), "t h", "found", "what was searched for"),
+        (any(cell.mark for cell in cells), "t h", "found", "what was searched for, or gone to"),
         ('<i class="e">' in segments, "t e", "\\x9f", "an invalid byte or an invisible character"),
     )
     return [mark for there, *mark in marks if there]
