@@ -29,7 +29,7 @@ from packline.sources.compression import Compression, DecompressedStream, detect
 from packline.sources.json_array import read_array, starts_array
 from packline.sources.jsonl import BOM, decode_json, fits_a_type, refuse_nested
 from packline.sources.lines import likely_charset
-from packline.sources.listing import common_folder, describe_alike, list_inputs
+from packline.sources.listing import JSON_LINES, common_folder, describe_alike, list_inputs
 from packline.storage.inputs import InputState, ListedFile, open_input, read_fully, read_start
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _format_of(path: str, name: str, head: bytes, source: Source) -> FileFormat:
         raise _table_error(path, plain[-3:])
     if plain.endswith(".txt"):
         return "text"
-    if plain.endswith((".jsonl", ".ndjson", ".jsonlines")):
+    if plain.endswith(JSON_LINES):
         return "jsonl"
     if plain.endswith(".parquet"):
         raise InputError(f"{path} is called Parquet but does not begin like it", hint="leave it out")

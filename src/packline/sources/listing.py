@@ -274,7 +274,9 @@ def _refuse_names(paths: Iterable[str]) -> None:
 LOOKED = 1000
 """Files of an ending that are looked at."""
 STEP = 0x9E3779B1
-ENDINGS = (".txt", ".jsonl", ".ndjson", ".jsonlines", ".json")
+JSON_LINES = (".jsonl", ".ndjson", ".jsonlines")
+"""Ends of the names of files with a JSON object per line."""
+ENDINGS = (".txt", *JSON_LINES, ".json")
 PACKED = (".gz", ".gzip", ".zst", ".zstd")
 Chosen = TypeVar("Chosen")
 Describe = Callable[[ListedFile], Any]

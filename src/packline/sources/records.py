@@ -32,7 +32,7 @@ from packline.sources.files import DEFAULT_ID, InputFile, plain_name
 from packline.sources.json_array import read_blocks
 from packline.sources.jsonl import BOM, decode_json, has_raw, is_utf8
 from packline.sources.lines import read_lines, reader_of, seek_record
-from packline.sources.listing import expand
+from packline.sources.listing import JSON_LINES, expand
 from packline.storage.inputs import open_input
 
 MAX_RECORD_BYTES = 64 << 20
@@ -41,7 +41,7 @@ DECODE = msgspec.json.Decoder().decode
 ROWS = 256
 """Rows of a Parquet file to hold in memory."""
 TEST = re.compile(r"(?:^|[/_.-])test(?:[/_.-]|$)", re.IGNORECASE)
-ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
+ENDINGS = (*JSON_LINES, ".json", ".csv", ".parquet")
 
 
 class Record(NamedTuple):
