@@ -10,8 +10,9 @@ import pytest
 
 from packline.errors import PacklineError
 
-# Its examples run where torch is; importing it elsewhere is an error on purpose.
-collect_ignore = [] if importlib.util.find_spec("torch") else ["src/packline/torch"]
+# They need torch; importing packline.torch elsewhere is an error on purpose.
+OF_TORCH = ["src/packline/torch", "tests/torch/transformer.py", "tests/vocabulary/test_nanochat_folder.py"]
+collect_ignore = [] if importlib.util.find_spec("torch") else OF_TORCH
 
 # Object stores on loopback, started by the first test that asks for one.
 pytest_plugins = ["tests.storage.servers"]

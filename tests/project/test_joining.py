@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -66,19 +68,35 @@ def test_the_road_of_the_first_change_exists() -> None:
 def test_the_first_change_can_be_made_and_its_test_notices(tmp_path: Path) -> None:
     """The test of the page fails before the change of the code, and passes after it."""
     files = [ROOT / "tests/test_quantities.py", ROOT / "src/packline/quantities.py"]
-    test, code = (path.read_text("utf-8") for path in files)
+    texts = [path.read_text("utf-8") for path in files]
     diffs = re.findall(r"^```diff\n-(.*)\n\+(.*)\n```", FIRST_CHANGE, re.MULTILINE)
     assert len(diffs) == 2
-    (old_test, new_test), (old_code, new_code) = diffs
-    assert test.count(old_test) == code.count(old_code) == 1
-    units: dict[str, dict[str, int]] = {}
-    exec(new_test, units)
-    parsing: dict[str, Any] = {"__name__": "changed"}
-    exec(code, parsing)
-    with pytest.raises(Exception, match="' 0p' is not a number"):
-        parsing["parse_count"](" 0p")
-    exec(code.replace(old_code, new_code), parsing)
-    assert all(parsing["parse_count"](f" 3{unit}") == 3 * factor for unit, factor in units["COUNTS"].items())
+    for text, (old, new) in zip(texts, diffs, strict=True):  # also where somebody has just made the change
+        assert text.count(old) + text.count(new) == 1
+    (test, code), (old_code, new_code) = texts, diffs[1]
+    package = Path(shutil.copytree(ROOT / "src" / "packline", tmp_path / "packline"))
+    (tmp_path / "test_change.py").write_text(test.replace(*diffs[0]), "utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        "/dev/null",
+        "test_change.py",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for text, told in (
+        (code.replace(new_code, old_code), "' 0p' is not a number"),
+        (code.replace(old_code, new_code), ""),
+    ):
+        (package / "quantities.py").write_text(text, "utf-8")
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode != 0) == bool(told) and told in done.stdout, done.stdout + done.stderr
 
 
 def test_the_version_and_the_format_of_stores_are_those_of_the_table() -> None:
