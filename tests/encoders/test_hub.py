@@ -41,7 +41,7 @@ TRAINED = train_bpe(["some words, some more words"] * 5, 270)
 def load_elsewhere(
     name: str, endpoint: str, home: Path, cwd: Path | None = None, **environment: str
 ) -> tuple[Any, float]:
-    """What was found or an error, and its seconds; in a process, since the client reads its settings once."""
+    """The tokenizer or an error, and seconds; in a process, since the client reads its settings once."""
     kept = {
         key: value
         for key, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""What holds of every format, packline's own and those of other distributions.
+"""Laws of every format, packline's own and those of other distributions.
 
 A format's own test file has its bytes and the project that owns it. What is here is a law of all formats, so
 a new one is held to it with a line in `SEVERAL_FILES` at most.

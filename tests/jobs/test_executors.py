@@ -65,7 +65,7 @@ class Noting(Runner[Unit, str]):
 
 
 class Noted(Opening):
-    """What the runners of a job have done.
+    """Notes of the runners of a job on what they have done.
 
     Args:
         results: number of results of each unit, by name; one of those that are not named.

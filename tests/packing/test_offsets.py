@@ -70,6 +70,6 @@ def test_the_sizes_of_the_shards_decide_where_the_starts_are_held(
 
 @given(st.lists(st.integers(-5, 50)).map(sorted), st.lists(st.integers(-9, 60)))
 def test_bisection_finds_what_numpy_finds(ascending: list[int], values: list[int]) -> None:
-    """Where pyarrow cannot search: nothing else of the tests takes this way."""
+    """The search for versions of pyarrow without one; no other test takes this way."""
     found = search_right(np.array(ascending, np.int64), np.array(values, np.int64))
     assert found.tolist() == np.array(ascending, np.int64).searchsorted(values, "right").tolist()

@@ -1,4 +1,4 @@
-"""What others need to join: the first change, the rules of a release, and the workflows of the forge."""
+"""Needs of people who join: the first change, the rules of a release, and the workflows of the forge."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class PlannedRows(NamedTuple):
         apart[layout.offsets] = True
         cuts = apart.nonzero()[0]
         first, last = cuts[:-1], cuts[1:] - 1
-        # Of one row a slice, which is quicker.
+        # One row is a slice, which is quicker.
         final: Any = layout.offsets[1:] - 1 if len(layout) > 1 else slice(-1, None)
         if layout.padded:
             last_targets, full = np.zeros(len(layout), np.bool_), (layout.padding == 0).nonzero()[0]
