@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import Length, OnName, option, place_of
-from packline.cli.import_ import Reading
+from packline.cli.arguments import Length, OnName, Reading, option, place_of
 from packline.cli.info import price_facts
 from packline.cli.main import DONE
 from packline.cli.output import Row, State, output

@@ -29,6 +29,7 @@ TOKENS = Group("Tokens", sort_key=20)
 SPLITS = Group("Splits and limits", sort_key=30)
 RUNNING = Group("Running", sort_key=40)
 OUTPUT = Group("Output", sort_key=50)
+FOREIGN = Group("Datasets of other projects", sort_key=12)
 
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 
@@ -305,3 +306,53 @@ class DocumentArguments(make_options((ExportChoice,), {CHOICE: OF_DOCUMENTS})): 
         from packline.loading.run_file import settings_of_store
 
         return settings_of_store(run, store, rows=rows) | given
+
+
+def options_of(words: list[str] | None) -> dict[str, Any]:
+    """Options of a format from `name=value` words.
+
+    Raises:
+        RecipeError: a word has no `=`.
+
+    >>> options_of(["files=single", "shard_tokens=1_000"])
+    {'files': 'single', 'shard_tokens': '1_000'}
+    """
+    options: dict[str, Any] = {}
+    for word in words or []:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise RecipeError(f"--set {word}: expected name=value", hint="--set shard_tokens=50000000")
+        options[name.replace("-", "_")] = value
+    return options
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Options for reading a data set of another project; None for those not given."""
+
+    from_: Annotated[
+        str | None,
+        option(
+            "Format of the dataset; `packline formats` lists them. Default: detected; verify needs it.",
+            FOREIGN,
+            name="--from",
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | None, option("Tokenizer that made the ids: a tokenizer.json, a hub id, ...", FOREIGN)
+    ] = None
+    eod: Annotated[
+        TokenName | None,
+        option("End-of-document token: its string or id. Default: from the data or the tokenizer.", FOREIGN),
+    ] = None
+    bos: Annotated[
+        TokenName | None, option("Begin-of-document token: its string or id. Default: none.", FOREIGN)
+    ] = None
+    set: Annotated[
+        list[str] | None,
+        option("Option of the format to read: NAME=VALUE, a list as NAME=A,B. May be repeated.", FOREIGN),
+    ] = None
+
+    def options(self) -> dict[str, Any]:
+        return options_of(self.set)

@@ -17,8 +17,9 @@ from packline.cli.arguments import (
     RowArguments,
     TokenName,
     option,
+    options_of,
 )
-from packline.cli.exporting import export_lines, options_of, show_exported
+from packline.cli.exporting import export_lines, show_exported
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch

@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from packline.cli.output import Line, output, table
-from packline.errors import RecipeError
 from packline.formats.export import Exported, ExportPlanned
 from packline.jobs.events import Planned
 from packline.storage.places import is_remote
 from packline.viewing.text import duration, plural, size
 
 HOW = {"linked": "hard links", "reflinked": "reflinks", "copied": "copies"}
-
-
-def options_of(words: list[str] | None) -> dict[str, Any]:
-    """Options of a format from `name=value` words.
-
-    Raises:
-        RecipeError: a word has no `=`.
-
-    >>> options_of(["files=single", "shard_tokens=1_000"])
-    {'files': 'single', 'shard_tokens': '1_000'}
-    """
-    options: dict[str, Any] = {}
-    for word in words or []:
-        name, equals, value = word.partition("=")
-        if not equals or not name:
-            raise RecipeError(f"--set {word}: expected name=value", hint="--set shard_tokens=50000000")
-        options[name.replace("-", "_")] = value
-    return options
 
 
 def export_lines(planned: Planned) -> list[Line]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, RUNNING, PlaceArguments, TokenName, option
-from packline.cli.exporting import options_of
+from packline.cli.arguments import MAIN, RUNNING, PlaceArguments, Reading, option
 from packline.cli.imported import dry_run as show_plan
 from packline.cli.imported import finished_lines, imported_facts
 from packline.cli.main import DONE, interrupted
@@ -18,53 +16,6 @@ from packline.cli.output import output
 from packline.cli.progress import Tally, kept, watch
 from packline.errors import RecipeError
 from packline.formats.import_ import ImportRequest, plan_import, run_import
-
-FOREIGN = Group("Datasets of other projects", sort_key=12)
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """Options for reading a data set of another project; None for those not given."""
-
-    from_: Annotated[
-        str | None,
-        option(
-            "Format of the dataset; `packline formats` lists them. Default: detected; verify needs it.",
-            FOREIGN,
-            name="--from",
-        ),
-    ] = None
-    tokenizer: Annotated[
-        str | None, option("Tokenizer that made the ids: a tokenizer.json, a hub id, ...", FOREIGN)
-    ] = None
-    eod: Annotated[
-        TokenName | None,
-        option("End-of-document token: its string or id. Default: from the data or the tokenizer.", FOREIGN),
-    ] = None
-    bos: Annotated[
-        TokenName | None, option("Begin-of-document token: its string or id. Default: none.", FOREIGN)
-    ] = None
-    set: Annotated[
-        list[str] | None,
-        option("Option of the format to read: NAME=VALUE, a list as NAME=A,B. May be repeated.", FOREIGN),
-    ] = None
-
-    def options(self) -> dict[str, Any]:
-        return options_of(self.set)
-
-    def request(self, path: str, out: str, workers: int | None) -> ImportRequest:
-        """Request for an import.
-
-        Raises:
-            RecipeError: no tokenizer is given.
-        """
-        if self.tokenizer is None:
-            raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
-        return ImportRequest(
-            path, self.from_, self.tokenizer, out, self.eod, self.bos, self.options(), workers
-        )
-
 
 _PLACE, _READING = PlaceArguments(), Reading()
 
@@ -99,7 +50,11 @@ def import_(
       packline import data.ds --from datatrove --tokenizer Qwen/Qwen3-8B \
           --eod '<|endoftext|>' --out store
     """
-    request = reading.request(path, out, workers)
+    if reading.tokenizer is None:
+        raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
+    request = ImportRequest(
+        path, reading.from_, reading.tokenizer, out, reading.eod, reading.bos, reading.options(), workers
+    )
     if dry_run:
         return show_plan("import", out, partial(plan_import, request))
     tally = Tally()

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import RUNNING, OnName, option, place_of
-from packline.cli.import_ import Reading
+from packline.cli.arguments import RUNNING, OnName, Reading, option, place_of
 from packline.cli.main import DONE, FAILED, UNCHECKED
 from packline.cli.output import output
 from packline.cli.progress import watch_bytes
