@@ -196,4 +196,4 @@ def repeat_store(model: Path, folder: Path, size: int) -> None:
         shards.append(msgspec.structs.replace(old, name=name, files=tuple(files)))
     source = next(iter(manifest.sources))
     listed = ShardRows.from_entries((shard.name.partition("-")[2], source, shard) for shard in shards)
-    write_manifest(folder, with_tables(manifest, msgspec.structs.replace(manifest.rows, shards=listed)))
+    write_manifest(folder, with_tables(manifest, shards=listed))

@@ -304,8 +304,7 @@ def synthetic_store(model: Path, folder: Path, documents: int) -> None:
     manifest = read_manifest(model)
     (source,) = manifest.sources
     shards = ShardRows.from_entries([("000000", source, ShardEntry(name, "train", documents, tokens, files))])
-    rows = msgspec.structs.replace(manifest.rows, shards=shards)
-    write_manifest(folder, with_tables(manifest, rows))
+    write_manifest(folder, with_tables(manifest, shards=shards))
 
 
 def _checksum_of(path: Path) -> str:

@@ -200,11 +200,11 @@ def change_store(store: Path, out: Path, every: int) -> None:
         files = tuple(_entry(out, name) if file.name == name else file for file in shard.files)
         shards[number] = msgspec.structs.replace(shard, files=files)
     units = zip(manifest.shards.names("unit"), manifest.shards.names("source"), shards, strict=True)
-    rows = msgspec.structs.replace(manifest.rows, shards=ShardRows.from_entries(units))
+    listed = ShardRows.from_entries(units)
     for table_file in manifest.tables:
         (out / table_file.name).unlink()
     (out / "manifest.json").unlink()
-    write_manifest(out, with_tables(manifest, rows))
+    write_manifest(out, with_tables(manifest, shards=listed))
 
 
 def measure(case: str, words: list[str], number: int, store: Path, changed: int) -> MergeRun:

@@ -11,7 +11,7 @@ import pytest
 from packline.recipe import Recipe, RunOptions, Share, Source
 from packline.sources.batch import Reason
 from packline.store.ledger import Ledger
-from packline.store.manifest import ManifestFile, Receipt, TokenizerEntry, Totals
+from packline.store.manifest import Manifest, Receipt, TokenizerEntry, Totals
 from packline.store.provenance import documents_schema
 from packline.store.tables import InputEntry, ShardEntry
 from packline.store.writer import RejectEntry
@@ -37,7 +37,7 @@ def test_every_row_of_the_page_is_a_field_of_a_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [ManifestFile, Totals, TokenizerEntry, InputEntry, ShardEntry, Receipt, RejectEntry, Ledger]
+    "kind", [Manifest, Totals, TokenizerEntry, InputEntry, ShardEntry, Receipt, RejectEntry, Ledger]
 )
 def test_every_field_of_the_files_is_in_the_page(kind: Any) -> None:
     assert {

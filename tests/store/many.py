@@ -14,7 +14,7 @@ from packline.store.files import FileEntry
 from packline.store.manifest import InputPiece, Manifest, Receipt, join_checksums, to_json, with_tables
 from packline.store.manifest_check import read_manifest
 from packline.store.naming import slug_of
-from packline.store.tables import InputRows, ShardEntry, ShardRows, Tables, UnitEntry, UnitRows
+from packline.store.tables import InputRows, ShardEntry, ShardRows, UnitEntry, UnitRows
 from packline.testing import write_manifest
 
 LINKS = 30_000
@@ -78,10 +78,12 @@ def _manifest(
         bytes=(piece.stop - piece.start) * count,
         checksum=join_checksums([piece.checksum] * count),
     )
-    rows = Tables(
-        ShardRows.from_entries((shard.name.partition("-")[2], whole.source, shard) for shard in shards),
-        InputRows.from_entries([whole]),
-        UnitRows.from_entries(UnitEntry(Path(entry.name).stem, whole.source, entry) for entry in receipts),
-    )
     model = msgspec.structs.replace(model, ledger=ledger, sources=dict.fromkeys(model.sources, ledger))
-    return with_tables(model, rows)
+    named = ((shard.name.partition("-")[2], whole.source, shard) for shard in shards)
+    units = (UnitEntry(Path(entry.name).stem, whole.source, entry) for entry in receipts)
+    return with_tables(
+        model,
+        shards=ShardRows.from_entries(named),
+        inputs=InputRows.from_entries([whole]),
+        units=UnitRows.from_entries(units),
+    )

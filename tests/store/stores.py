@@ -82,18 +82,18 @@ def with_rows(
     units: Iterable[UnitEntry] | None = None,
 ) -> Manifest:
     """The manifest with other rows of its tables."""
-    rows = manifest.rows
     if inputs is not None:
-        rows = msgspec.structs.replace(rows, inputs=InputRows.from_entries(inputs))
+        manifest = with_tables(manifest, inputs=InputRows.from_entries(inputs))
     if units is not None:
-        rows = msgspec.structs.replace(rows, units=UnitRows.from_entries(units))
+        manifest = with_tables(manifest, units=UnitRows.from_entries(units))
     if shards is not None:
-        sources = dict(zip(rows.units.names("unit"), rows.units.names("source"), strict=True))
+        listed_units = manifest.units
+        sources = dict(zip(listed_units.names("unit"), listed_units.names("source"), strict=True))
         named = ((shard.name.partition("-")[2], shard) for shard in shards)
         some = next(iter(manifest.sources))
         listed = ((unit, sources.get(unit, some), shard) for unit, shard in named)
-        rows = msgspec.structs.replace(rows, shards=ShardRows.from_entries(listed))
-    return with_tables(manifest, rows)
+        manifest = with_tables(manifest, shards=ShardRows.from_entries(listed))
+    return with_tables(manifest)
 
 
 def reseal(

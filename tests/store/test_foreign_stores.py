@@ -48,7 +48,7 @@ def changed_column(manifest: Manifest, column: str, value: Any) -> Manifest:
     place = table.column_names.index(column)
     values = [value, *table[column].to_pylist()[1:]]
     table = table.set_column(place, table.schema.field(place), pa.array(values, table.schema.types[place]))
-    return with_tables(manifest, replace(manifest.rows, shards=ShardRows(table)))
+    return with_tables(manifest, shards=ShardRows(table))
 
 
 CRAFTED: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
@@ -110,7 +110,7 @@ CRAFTED: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
         "name of a file of tokenizer/: expected tokenizer/ and one plain component",
     ),
     "source of an input": (
-        lambda old: with_rows(old, inputs=(replace(old.inputs[0], source="c"), *old.inputs[1:])),
+        lambda old: with_rows(old, inputs=(replace(old.inputs[0], source="c"), *list(old.inputs)[1:])),
         "source of an input",
     ),
 }

@@ -54,7 +54,7 @@ from packline.store.lookup import check_names
 from packline.store.manifest import MANIFEST, Manifest, assemble, with_tables
 from packline.store.mirror import Mirror
 from packline.store.reader import StoreReader
-from packline.store.tables import ShardRows, Tables, UnitRows
+from packline.store.tables import ShardRows, UnitRows
 from packline.where.conditions import fields_of
 from packline.where.grammar import parse_where
 
@@ -259,7 +259,7 @@ def partial_manifest(plan: Plan, shards: ShardRows, units: UnitRows) -> Manifest
         receipt_files=(),
         tokenizer_files=(),
     )
-    manifest = with_tables(manifest, Tables(shards, manifest.inputs, units))
+    manifest = with_tables(manifest, shards=shards, units=units)
     return msgspec.structs.replace(manifest, checksum=plan.build)
 
 

@@ -1,12 +1,8 @@
 """Manifest and receipts of a store, as frozen values with a JSON form.
 
     receipts/UNIT.json   Receipt: inputs and outputs of one unit, the commit record
-    manifest.json        ManifestFile: recipe, tokenizer, ledgers, and entries of the tables beside it
-    *.parquet            shards, inputs and units (`tables`)
-
-    Manifest             manifest.json and its tables together
-    read_manifest        the manifest of a finished store, checked
-    split_warnings       splits that the recipe requests and that got no document
+    manifest.json        Manifest: recipe, tokenizer, ledgers, and entries of the tables beside it
+    *.parquet            its shards, inputs and units (`tables`)
 
 They contain no time, machine or engine: equal inputs and recipes give equal bytes. Formats are versioned; a
 store of another version is refused, not misread. A manifest is untrusted data: a checksum shows that it is
@@ -36,7 +32,7 @@ from packline.store.tables import (
     InputRows,
     ShardEntry,
     ShardRows,
-    Tables,
+    TableRows,
     UnitEntry,
     UnitRows,
 )
@@ -52,6 +48,8 @@ READABLE = (2, 3)
 Dtype = Literal["uint16", "int32"]
 """Types of tokens."""
 MANIFEST = "manifest.json"
+TABLES = ("shards", "inputs", "units")
+"""Fields of a manifest that are tables beside it."""
 
 
 WHOLE_STREAM = -1
@@ -135,8 +133,11 @@ class Totals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Total bytes of all files of the store but the manifest."""
 
 
-class ManifestFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Contents of `manifest.json`, written last. Limits of single values are in the types."""
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A whole store: `manifest.json`, written last, and the tables beside it.
+
+    Limits of single values are in the types.
+    """
 
     format_version: int
     packline: str
@@ -154,29 +155,18 @@ class ManifestFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Origin of imported sources; empty for a build of text."""
     val_share: float | msgspec.UnsetType = msgspec.UNSET
     """val_fraction that results from the recipe's val_documents; absent without."""
+    shards: ShardRows = cast(Any, msgspec.UNSET)
+    """Shards, in the order of the documents. Like the other tables, not in `manifest.json`."""
+    inputs: InputRows = cast(Any, msgspec.UNSET)
+    units: UnitRows = cast(Any, msgspec.UNSET)
+    """Units and streams, sorted by name."""
     checksum: str = ""
-    """Checksum of this file's JSON form with this field empty: xxh3-128, 32 hexadecimal digits."""
-
-
-class Manifest(ManifestFile, frozen=True, kw_only=True):
-    """The whole store: `manifest.json`, and the rows of the tables beside it."""
-
-    rows: Tables
+    """Checksum of `manifest.json` with this field empty: xxh3-128, 32 hexadecimal digits."""
 
     @property
-    def shards(self) -> ShardRows:
-        """Shards, in the order of the documents: a sequence of `ShardEntry`, made when they are used."""
-        return self.rows.shards
-
-    @property
-    def inputs(self) -> InputRows:
-        """Inputs: a sequence of `InputEntry`, made when they are used."""
-        return self.rows.inputs
-
-    @property
-    def units(self) -> UnitRows:
-        """Units and streams, sorted by name: a sequence of `UnitEntry`, made when they are used."""
-        return self.rows.units
+    def rows(self) -> tuple[TableRows[Any], ...]:
+        """The tables, in the order of their entries."""
+        return self.shards, self.inputs, self.units
 
     @property
     def unit_count(self) -> int:
@@ -217,31 +207,33 @@ class Manifest(ManifestFile, frozen=True, kw_only=True):
 def to_json(value: Any) -> bytes:
     """JSON form: indented, keys in the order of the fields; a manifest with its own checksum."""
     if isinstance(value, Manifest):
-        fields = ManifestFile.__struct_fields__
-        value = ManifestFile(**{name: getattr(value, name) for name in fields})
-    return seal(value) if isinstance(value, ManifestFile) else json_form(value)
+        return seal(msgspec.structs.replace(value, **dict.fromkeys(TABLES, msgspec.UNSET)))
+    return json_form(value)
 
 
 def manifest_files(manifest: Manifest) -> dict[str, bytes]:
     """Tables and manifest as files, by name, in the order in which to write them: the manifest is last."""
-    rows = manifest.rows
-    tables = {one.file: one.data for one in (rows.shards, rows.inputs, rows.units)}
-    return {**tables, MANIFEST: to_json(manifest)}
+    return {**{one.file: one.data for one in manifest.rows}, MANIFEST: to_json(manifest)}
 
 
-def with_tables(manifest: Manifest, rows: Tables) -> Manifest:
-    """The manifest with other tables, and totals that agree with them."""
-    tokenizer = sum(entry.bytes for entry in manifest.tokenizer_files)
-    files = rows.files
-    totals = Totals(
-        shards=len(rows.shards),
-        inputs=len(rows.inputs),
-        units=len(rows.units),
-        documents=int(rows.shards.numbers("documents").sum()),
-        tokens=int(rows.shards.numbers("tokens").sum()),
-        bytes=rows.bytes + tokenizer + sum(entry.bytes for entry in files),
+def count_totals(manifest: Manifest) -> Totals:
+    """Sizes of a store, counted from its tables."""
+    listed = sum(size for rows in manifest.rows for size in rows.bytes_by_file().values())
+    return Totals(
+        shards=len(manifest.shards),
+        inputs=len(manifest.inputs),
+        units=len(manifest.units),
+        documents=int(manifest.shards.numbers("documents").sum()),
+        tokens=int(manifest.shards.numbers("tokens").sum()),
+        bytes=listed + sum(entry.bytes for entry in (*manifest.tokenizer_files, *manifest.tables)),
     )
-    return msgspec.structs.replace(manifest, rows=rows, tables=files, totals=totals)
+
+
+def with_tables(manifest: Manifest, **tables: TableRows[Any]) -> Manifest:
+    """The manifest with other tables, by name, and totals that agree with them."""
+    manifest = msgspec.structs.replace(manifest, **tables)
+    manifest = msgspec.structs.replace(manifest, tables=tuple(one.entry for one in manifest.rows))
+    return msgspec.structs.replace(manifest, totals=count_totals(manifest))
 
 
 def tokenizer_entry(tokenizer: Tokenizer, boundary: Boundary, round_trip: str = "") -> TokenizerEntry:
@@ -281,13 +273,7 @@ def assemble(
         streams: receipts of streams, by name of the stream.
     """
     names = source_names(recipe)
-    rows = Tables(
-        ShardRows.from_entries(
-            (receipt.unit, receipt.source, shard) for receipt in receipts for shard in receipt.shards
-        ),
-        InputRows.from_entries(inputs),
-        UnitRows.from_entries(_unit_entries(receipts, streams or {}, receipt_files)),
-    )
+    shards = ((receipt.unit, receipt.source, shard) for receipt in receipts for shard in receipt.shards)
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         packline=__version__,
@@ -301,9 +287,13 @@ def assemble(
         sources=totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts)),
         imported=tuple(imported),
         val_share=val_share,
-        rows=rows,
     )
-    return with_tables(manifest, rows)
+    return with_tables(
+        manifest,
+        shards=ShardRows.from_entries(shards),
+        inputs=InputRows.from_entries(inputs),
+        units=UnitRows.from_entries(_unit_entries(receipts, streams or {}, receipt_files)),
+    )
 
 
 def _unit_entries(

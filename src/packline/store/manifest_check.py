@@ -22,14 +22,16 @@ from packline.recipe import SPLITS
 from packline.storage.publication import EXPORT_BEGUN, WORK, unfinished_export
 from packline.store.files import StoreFiles, reading, store_files
 from packline.store.ledger import source_names
-from packline.store.manifest import FORMAT_VERSION, MANIFEST, READABLE, Manifest, ManifestFile
+from packline.store.manifest import FORMAT_VERSION, MANIFEST, READABLE, TABLES, Manifest, Totals, count_totals
 from packline.store.tables import (
     INPUTS,
     SHARDS,
     TOKENIZER,
     UNITS,
+    InputRows,
+    ShardRows,
     TableRows,
-    read_tables,
+    UnitRows,
 )
 from packline.toml import kind_hint, kind_of
 
@@ -46,23 +48,6 @@ Wrong = Iterator[tuple[str, str, object]]
 """Problems, as (description, expected, found)."""
 
 
-def check_tables(files: StoreFiles, manifest: Manifest) -> None:
-    """Check the tables of a manifest, without the files that they list.
-
-    Args:
-        files: files of the store, for the error.
-
-    Raises:
-        CorruptStore: names the table and the first impossible value.
-    """
-    for rows, problems in (
-        (manifest.shards, _wrong_shards),
-        (manifest.inputs, _wrong_inputs),
-        (manifest.units, _wrong_units),
-    ):
-        _refuse(files.path(rows.file), problems(manifest))
-
-
 def _refuse(path: str, problems: Wrong) -> None:
     for what, expected, found in problems:
         raise CorruptStore(
@@ -71,7 +56,7 @@ def _refuse(path: str, problems: Wrong) -> None:
         )
 
 
-def _wrong_values(manifest: ManifestFile) -> Wrong:
+def _wrong_values(manifest: Manifest) -> Wrong:
     entry = manifest.tokenizer
     for name, number in (("eod_id", entry.eod_id), ("bos_id", entry.bos_id)):
         if number is not None and number >= entry.vocab_size:
@@ -93,41 +78,16 @@ def _wrong_values(manifest: ManifestFile) -> Wrong:
             yield "source of an import", "a source of the recipe", repr(name)
 
 
-def _wrong_shards(manifest: Manifest) -> Wrong:
-    import pyarrow.compute as pc
-
-    rows, totals = manifest.shards, manifest.totals
-    table = rows.table
-    yield from _unlisted("split of a shard", table["split"], SPLITS, " or ".join(SPLITS))
-    yield from _wrong_rows("a shard", "shards", rows, totals.shards, manifest)
-    named = pc.binary_join_element_wise(table["split"], table["unit"], "-")
-    if not table["name"].equals(named):
-        differs = pc.not_equal(table["name"], named)
-        name, expected = (column.filter(differs)[0].as_py() for column in (table["name"], named))
-        yield "name of a shard", f"its split and its unit, {expected!r}", repr(name)
-    for name in ("documents", "tokens"):
-        if (found := int(rows.numbers(name).sum())) != (total := getattr(totals, name)):
-            yield f"{name} of a shard, in all", f"{total:,}", f"{found:,}"
-
-
-def _wrong_inputs(manifest: Manifest) -> Wrong:
-    yield from _wrong_rows("an input", "inputs", manifest.inputs, manifest.totals.inputs, manifest)
-
-
-def _wrong_units(manifest: Manifest) -> Wrong:
-    yield from _wrong_rows("a unit", "units", manifest.units, manifest.totals.units, manifest)
-    own = sum(entry.bytes for entry in (*manifest.tokenizer_files, *manifest.tables))
-    if (found := manifest.rows.bytes + own) != manifest.totals.bytes:
-        yield "bytes of all files", f"{manifest.totals.bytes:,}", f"{found:,}"
-
-
-def _wrong_rows(one: str, many: str, rows: TableRows[Any], total: int, manifest: Manifest) -> Wrong:
-    """Problems of any table: names, sources, numbers, files, and the number of rows."""
+def _wrong_rows(one: str, many: str, rows: TableRows[Any], manifest: Manifest, totals: Totals) -> Wrong:
+    """Problems of a table: names, sources, numbers, files, and sums."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    table = rows.table
+    if "split" in rows.columns:
+        yield from _unlisted(f"split of {one}", table["split"], SPLITS, " or ".join(SPLITS))
     if rows.files:
-        names = rows.table[0]
+        names = table[0]
         plain = pc.match_substring_regex(names, rf"\A{PLAIN.pattern}\z")
         if not pc.all(plain, min_count=0).as_py():
             found = names.filter(pc.invert(plain))[0].as_py()
@@ -135,7 +95,7 @@ def _wrong_rows(one: str, many: str, rows: TableRows[Any], total: int, manifest:
         if pc.count_distinct(names).as_py() != len(names):
             yield many, "each once", f"{_repeated(names.to_pylist())!r} twice"
     known = source_names(manifest.recipe)
-    yield from _unlisted(f"source of {one}", rows.table["source"], known, "a source of the recipe")
+    yield from _unlisted(f"source of {one}", table["source"], known, "a source of the recipe")
     for field in rows.schema():
         if field.type == pa.int64() and len(rows):
             values = rows.numbers(field.name)
@@ -144,10 +104,22 @@ def _wrong_rows(one: str, many: str, rows: TableRows[Any], total: int, manifest:
             elif float(values.sum(dtype="f8")) > MOST:
                 yield f"{field.name} of {one}", f"at most {MOST:,} in all", f"{int(values.max()):,}"
     for kind in rows.files:
-        if not rows.table[f"{kind}_bytes"].is_null().equals(rows.table[f"{kind}_checksum"].is_null()):
+        if not table[f"{kind}_bytes"].is_null().equals(table[f"{kind}_checksum"].is_null()):
             yield f"{kind} of {one}", "bytes and checksum, or neither", "one of them"
-    if len(rows) != total:
-        yield f"number of {many}", f"{total:,}", f"{len(rows):,}"
+    if "split" in rows.columns:
+        named = pc.binary_join_element_wise(table["split"], table["unit"], "-")
+        if not table["name"].equals(named):
+            differs = pc.not_equal(table["name"], named)
+            name, expected = (column.filter(differs)[0].as_py() for column in (table["name"], named))
+            yield "name of a shard", f"its split and its unit, {expected!r}", repr(name)
+    sums = {many: f"number of {many}"}
+    if many == "shards":
+        sums |= {name: f"{name} of {one}, in all" for name in ("documents", "tokens")}
+    elif many == "units":
+        sums["bytes"] = "bytes of all files"
+    for name, what in sums.items():
+        if (found := getattr(totals, name)) != (expected := getattr(manifest.totals, name)):
+            yield what, f"{expected:,}", f"{found:,}"
 
 
 def _unlisted(what: str, column: pa.ChunkedArray, known: Sequence[str], expected: str) -> Wrong:
@@ -170,15 +142,20 @@ def read_manifest(store: Path | StoreFiles) -> Manifest:
     """
     files = store_files(store)
     read = read_manifest_file(files)
-    fields = {name: getattr(read, name) for name in read.__struct_fields__}
-    manifest = Manifest(**fields, rows=read_tables(files, read.tables))
-    check_tables(files, manifest)
+    kinds: tuple[type[TableRows[Any]], ...] = (ShardRows, InputRows, UnitRows)
+    tables = {
+        name: kind.read(files, entry) for name, kind, entry in zip(TABLES, kinds, read.tables, strict=True)
+    }
+    manifest = msgspec.structs.replace(read, **tables)
+    totals = count_totals(manifest)
+    for one, many, rows in zip(("a shard", "an input", "a unit"), TABLES, manifest.rows, strict=True):
+        _refuse(files.path(rows.file), _wrong_rows(one, many, rows, manifest, totals))
     files.learn(manifest)
     return manifest
 
 
-def read_manifest_file(store: Path | StoreFiles) -> ManifestFile:
-    """Read and check `manifest.json` alone; see `read_manifest`."""
+def read_manifest_file(store: Path | StoreFiles) -> Manifest:
+    """Read and check `manifest.json` alone, without its tables; see `read_manifest`."""
     files = store_files(store)
     folder, path = files.place, files.path(MANIFEST)
     with reading(path):
@@ -187,7 +164,7 @@ def read_manifest_file(store: Path | StoreFiles) -> ManifestFile:
         except FileNotFoundError:
             raise _not_found(folder) from None
     try:
-        read = unseal(data, ManifestFile)
+        read = unseal(data, Manifest)
     except NotWhole as error:
         _check_version(folder, data)
         reason, hint = _reason(data, error), "build the store again"
@@ -204,7 +181,7 @@ def _reason(data: bytes, error: NotWhole) -> str:
     from packline.conversion import convert
 
     try:
-        convert(msgspec.json.decode(data), ManifestFile)
+        convert(msgspec.json.decode(data), Manifest)
     except RecipeError as wrong:
         return wrong.message
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -21,7 +21,7 @@ from packline.recipe import Recipe, recipe_difference
 from packline.store.ledger import source_names, total
 from packline.store.manifest import ImportEntry, Manifest, with_tables
 from packline.store.naming import slug_of
-from packline.store.tables import InputRows, ShardRows, Tables, UnitRows
+from packline.store.tables import InputRows, ShardRows, UnitRows
 from packline.version import __version__
 
 OWN = ("sources", "tokenizer", "encoding", "eod", "bos")
@@ -50,11 +50,6 @@ def merge_manifests(paths: Sequence[Path | str], manifests: Sequence[Manifest]) 
     for path, manifest in zip(paths, manifests, strict=True):
         _refuse_whole_settings(path, manifest.recipe)
     _refuse_same_sources(paths, manifests)
-    rows = Tables(
-        ShardRows.joined([one.shards for one in manifests]),
-        InputRows.joined([one.inputs for one in manifests]),
-        UnitRows.joined([one.units for one in manifests]),
-    )
     sources = {name: ledger for one in manifests for name, ledger in one.sources.items()}
     merged = msgspec.structs.replace(
         first,
@@ -65,7 +60,12 @@ def merge_manifests(paths: Sequence[Path | str], manifests: Sequence[Manifest]) 
         imported=_merge_imports([entry for one in manifests for entry in one.imported]),
         checksum="",
     )
-    return with_tables(merged, rows)
+    return with_tables(
+        merged,
+        shards=ShardRows.joined([one.shards for one in manifests]),
+        inputs=InputRows.joined([one.inputs for one in manifests]),
+        units=UnitRows.joined([one.units for one in manifests]),
+    )
 
 
 def merge_recipes(recipes: Sequence[Recipe]) -> Recipe:

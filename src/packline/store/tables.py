@@ -5,7 +5,7 @@
     units.parquet    unit, source; bytes and checksum of its receipt and of its two files of rejects
 
 A store may have a million shards. Its tables are read in bulk, and a row becomes a value only when it is
-used: `TableRows` is a sequence of such values. The manifest lists each table with its size and checksum, and
+used. The manifest lists each table with its size and checksum, and
 `manifest_check` checks their contents.
 """
 
@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from io import BytesIO
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice, starmap, zip_longest
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
 import msgspec
@@ -120,8 +120,8 @@ class Picked(Sequence[V_co]):
         return self._values[self.keys[index]]
 
 
-class TableRows(Sequence[E], Generic[E]):
-    """Rows of a table, each made into a value when it is used: an immutable sequence.
+class TableRows(Generic[E]):
+    """Rows of a table: its columns, and each row as a value, made when it is used.
 
     Args:
         table: columns of `schema()`.
@@ -155,22 +155,20 @@ class TableRows(Sequence[E], Generic[E]):
         """Table of rows: values in the order of the columns, and files."""
         import pyarrow as pa
 
-        schema, listed = cls.schema(), (cls._listed(values, files) for values, files in rows)
+        def listed(values: tuple[Any, ...], files: Iterable[FileEntry]) -> tuple[Any, ...]:
+            by_name = {file.name: (file.bytes, file.checksum) for file in files}
+            names = (f"{before}{values[0]}{behind}" for before, behind in cls.files.values())
+            found: list[tuple[Any, Any]] = [by_name.pop(name, (None, None)) for name in names]
+            assert not by_name, by_name
+            return (*values, *chain.from_iterable(found))
+
+        schema, waiting = cls.schema(), starmap(listed, rows)
         blocks = [schema.empty_table()]
-        while block := list(islice(listed, MADE)):  # few rows are values at the same time
+        while block := list(islice(waiting, MADE)):  # few rows are values at the same time
             columns = zip(*block, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             blocks.append(pa.Table.from_arrays(arrays, schema=schema))
         return cls(pa.concat_tables(blocks))
-
-    @classmethod
-    def _listed(cls, values: tuple[Any, ...], files: Iterable[FileEntry]) -> tuple[Any, ...]:
-        """Values of all columns; None for bytes and checksum of a file that the row does not have."""
-        by_name = {file.name: (file.bytes, file.checksum) for file in files}
-        names = (f"{before}{values[0]}{behind}" for before, behind in cls.files.values())
-        found: list[tuple[Any, Any]] = [by_name.pop(name, (None, None)) for name in names]
-        assert not by_name, by_name
-        return (*values, *chain.from_iterable(found))
 
     @classmethod
     def joined(cls, tables: Sequence[Self]) -> Self:
@@ -178,33 +176,6 @@ class TableRows(Sequence[E], Generic[E]):
         import pyarrow as pa
 
         return cls(pa.concat_tables([cls.schema().empty_table(), *(one.table for one in tables)]))
-
-    def names(self, column: str) -> list[str]:
-        """All values of a column of text."""
-        found: list[str] = self.table[column].to_pylist()
-        return found
-
-    def numbers(self, column: str) -> np.ndarray:
-        """All values of a column of numbers, int64 `[N]`; 0 for null."""
-        values = self.table[column]
-        if values.null_count:
-            values = values.fill_null(0)
-        found: np.ndarray = values.to_numpy()
-        return found
-
-    @cached_property
-    def data(self) -> bytes:
-        """The table as a Parquet file: a pure function of its rows."""
-        import pyarrow.parquet as pq
-
-        sink = BytesIO()
-        pq.write_table(self.table, sink, row_group_size=ROW_GROUP, compression="zstd", write_statistics=False)
-        return sink.getvalue()
-
-    @property
-    def entry(self) -> FileEntry:
-        """Entry of the table's file."""
-        return FileEntry(self.file, len(self.data), hash_bytes(self.data))
 
     @classmethod
     def read(cls, files: StoreFiles, entry: FileEntry) -> Self:
@@ -223,9 +194,33 @@ class TableRows(Sequence[E], Generic[E]):
         check_schema(path, table.schema, cls.schema())
         return cls(table)
 
+    def names(self, column: str) -> list[str]:
+        """All values of a column of text."""
+        found: list[str] = self.table[column].to_pylist()
+        return found
+
+    def numbers(self, column: str) -> np.ndarray:
+        """All values of a column of numbers, int64 `[N]`; 0 for null."""
+        found: np.ndarray = self.table[column].fill_null(0).to_numpy()
+        return found
+
     def bytes_by_file(self) -> dict[str, int]:
         """Total bytes of each kind of file."""
         return {kind: int(self.numbers(f"{kind}_bytes").sum()) for kind in self.files}
+
+    @cached_property
+    def data(self) -> bytes:
+        """The table as a Parquet file: a pure function of its rows."""
+        import pyarrow.parquet as pq
+
+        sink = BytesIO()
+        pq.write_table(self.table, sink, row_group_size=ROW_GROUP, compression="zstd", write_statistics=False)
+        return sink.getvalue()
+
+    @property
+    def entry(self) -> FileEntry:
+        """Entry of the table's file."""
+        return FileEntry(self.file, len(self.data), hash_bytes(self.data))
 
     @abstractmethod
     def _entry(self, row: dict[str, Any], files: tuple[FileEntry, ...]) -> E:
@@ -240,24 +235,18 @@ class TableRows(Sequence[E], Generic[E]):
         )
         return self._entry(row, tuple(files))
 
+    @cached_property
+    def _arrays(self) -> dict[str, pa.Array]:
+        """Arrays instead of columns in chunks: several times as fast for single values."""
+        (batch,) = self.table.to_batches()
+        return dict(zip(self.table.column_names, batch.columns, strict=True))
+
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    @overload
-    def __getitem__(self, index: int) -> E: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[E, ...]: ...
-    def __getitem__(self, index: int | slice) -> E | tuple[E, ...]:
-        places = range(len(self))[index]
-        if isinstance(places, range):
-            return tuple(map(self.__getitem__, places))
-        return self._value({name: column[places].as_py() for name, column in self._columns.items()})
-
-    @cached_property
-    def _columns(self) -> dict[str, pa.Array | pa.ChunkedArray]:
-        """Arrays instead of columns in chunks: several times as fast for single values."""
-        columns = zip(self.table.column_names, self.table.columns, strict=True)
-        return {name: one.chunk(0) if one.num_chunks == 1 else one for name, one in columns}
+    def __getitem__(self, index: int) -> E:
+        place = range(len(self))[index]
+        return self._value({name: column[place].as_py() for name, column in self._arrays.items()})
 
     def __iter__(self) -> Iterator[E]:
         for batch in self.table.to_batches(max_chunksize=BLOCK):
@@ -350,34 +339,3 @@ class UnitRows(TableRows[UnitEntry]):
 
     def _entry(self, row: dict[str, Any], files: tuple[FileEntry, ...]) -> UnitEntry:
         return UnitEntry(row["unit"], row["source"], files[0], files[1:])
-
-
-class Tables(msgspec.Struct, frozen=True):
-    """The three tables of a store."""
-
-    shards: ShardRows
-    inputs: InputRows
-    units: UnitRows
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all files that the tables list."""
-        return sum((*self.shards.bytes_by_file().values(), *self.units.bytes_by_file().values()))
-
-    @property
-    def files(self) -> tuple[FileEntry, ...]:
-        """Entries of the tables' own files."""
-        return self.shards.entry, self.inputs.entry, self.units.entry
-
-
-def read_tables(files: StoreFiles, entries: Sequence[FileEntry]) -> Tables:
-    """Read the tables of a store.
-
-    Args:
-        entries: their entries in the manifest: shards, inputs, units.
-
-    Raises:
-        CorruptStore: one is damaged.
-    """
-    shards, inputs, units = entries
-    return Tables(ShardRows.read(files, shards), InputRows.read(files, inputs), UnitRows.read(files, units))

@@ -60,7 +60,7 @@ def sources(view: View) -> Page:
             entry.compression or "none",
             f"{entry.bytes:,}",
         )
-        for entry in manifest.inputs[first : first + PAGE_ITEMS]
+        for entry in map(manifest.inputs.__getitem__, range(first, min(first + PAGE_ITEMS, count)))
     )
     blocks: list[Block] = [groups(view), Heading("Files")]
     if rows:
