@@ -17,7 +17,7 @@ from packline.store import receipts_check
 from packline.store.files import LocalFiles
 from packline.store.manifest import Receipt, to_json
 from packline.store.manifest_check import read_manifest
-from packline.store.receipts_check import ReceiptsCheck, check_rejects
+from packline.store.receipts_check import Receipts, check_receipts, check_rejects, read_receipts
 from packline.store.report import Findings
 from packline.store.writer import RejectsWriter
 from packline.testing import make_store, write_manifest
@@ -28,12 +28,11 @@ REJECTS = st.lists(
 )
 
 
-def checked(folder: Path) -> tuple[ReceiptsCheck, str]:
-    findings = Findings()
-    check = ReceiptsCheck(LocalFiles(folder), read_manifest(folder), findings)
-    check.read()
-    check.check_together()
-    return check, "\n".join(map(str, findings.problems))
+def checked(folder: Path) -> tuple[Receipts, str]:
+    findings, manifest = Findings(), read_manifest(folder)
+    receipts = read_receipts(LocalFiles(folder), manifest, findings)
+    check_receipts(manifest, receipts, findings)
+    return receipts, "\n".join(map(str, findings.problems))
 
 
 @pytest.fixture

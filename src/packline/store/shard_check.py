@@ -16,7 +16,7 @@ loop over documents or tokens. Does not check that the ids are the right ones fo
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -63,7 +63,7 @@ class ShardOrigin:
 
     source: str
     label: str | None
-    files: frozenset[str]
+    files: Set[str]
     columns: tuple[tuple[str, ColumnType | None], ...] = ()
     """Name of each carried column, and its type if the recipe declares it."""
 

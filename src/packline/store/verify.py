@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -26,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from packline.encoders.special_tokens import control_ids, resolve_boundary
+from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, PacklineError, RecipeError, refuse_unknown_names
 from packline.ragged import dtype_for
 from packline.recipe import parse_columns
@@ -34,20 +36,19 @@ from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.ledger import Ledger, source_names, total
 from packline.store.manifest import MANIFEST, Manifest, Receipt, splits_of
 from packline.store.manifest_check import read_manifest, read_manifest_file
-from packline.store.receipts_check import ReceiptsCheck, check_rejects
+from packline.store.receipts_check import check_receipts, check_rejects, read_receipts
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import ShardOrigin, TokenRules, check_file, check_shard
-from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, UNIT_FILES
+from packline.store.tables import INPUTS, RECEIPTS, REJECTS, SHARDS, TOKENIZER, UNITS
 from packline.store.walk import WHOLE, Slice, StoreUnit, check_units, units_of
 
 
-def check_kept_tokenizer(store: StoreFiles, manifest: Manifest, findings: Findings) -> tuple[int, ...] | None:
-    """Check the tokenizer kept with a store; its control ids, or None if it cannot be read."""
+def check_kept_tokenizer(store: StoreFiles, manifest: Manifest, findings: Findings) -> Tokenizer | None:
+    """Check the tokenizer kept with a store, and load it; None if it cannot be read."""
     entry = manifest.tokenizer
     whole = [check_file(store, file, findings) for file in manifest.tokenizer_files]
     name = f"{TOKENIZER}/tokenizer.json"
-    files = {file.name: file for file in manifest.tokenizer_files}
-    if name not in files:
+    if name not in {file.name for file in manifest.tokenizer_files}:
         findings.add(MANIFEST, "tokenizer_files", name, "not among them")
         return None
     if not all(whole):
@@ -55,7 +56,8 @@ def check_kept_tokenizer(store: StoreFiles, manifest: Manifest, findings: Findin
     try:
         tokenizer = load_kept_tokenizer(store, manifest.tokenizer_files)
         boundary = resolve_boundary(tokenizer, entry.eod, entry.bos)
-        fingerprint, control = tokenizer.fingerprint, control_ids(tokenizer)
+        fingerprint = tokenizer.fingerprint
+        control_ids(tokenizer)
     except PacklineError as error:
         findings.add(name, str(error))
         return None
@@ -70,7 +72,7 @@ def check_kept_tokenizer(store: StoreFiles, manifest: Manifest, findings: Findin
     ):
         if asked is not None and asked not in (token, number):
             findings.add(MANIFEST, f"{role} of the recipe and of the tokenizer", asked, token)
-    return control
+    return tokenizer
 
 
 SHARD_FILE = re.compile(r"(train|val|test)-.*|.*\.(bin|idx|docs\.parquet|loss|sums)")
@@ -113,25 +115,29 @@ def verify(
         raise RecipeError(f"the slice is {slice}: expected (i, n), with i from 0 to n-1")
     started = time.perf_counter()
     files = store_files(path).fresh()  # as it is there, not as it is in the cache
-    findings = Findings(slice)
-    manifest = _read_manifest(files, findings)
+    findings, deep_report = Findings(slice), None
+    manifest = None
+    try:
+        whole = [check_file(files, table, findings) for table in read_manifest_file(files).tables]
+        if all(whole):
+            manifest = read_manifest(files)
+    except CorruptStore as error:
+        named = (name for name in (SHARDS, INPUTS, UNITS) if files.path(name) in str(error))
+        findings.add(next(named, MANIFEST), str(error))
     if manifest is None:
         return findings.report(None, time.perf_counter() - started)
     findings.expect(_bytes_of(manifest, slice), on_progress)
-    control_ids = check_kept_tokenizer(files, manifest, findings)
-    receipts = ReceiptsCheck(files, manifest, findings)
-    receipts.read(slice)
+    tokenizer = check_kept_tokenizer(files, manifest, findings)
+    receipts = read_receipts(files, manifest, findings, slice)
     if slice[0] == 0:
-        receipts.check_together()
-    check = _UnitCheck(files, manifest, control_ids or (), receipts.by_unit)
-    readable = set(chain.from_iterable(check_units(files, manifest, check.run, findings, slice)))
+        check_receipts(manifest, receipts, findings)
+    check = _unit_check(files, manifest, tokenizer, receipts.by_unit)
+    readable = set(chain.from_iterable(check_units(files, manifest, check, findings, slice)))
     if slice[0] == 0:
         check_strays(files, manifest, findings)
-    deep_report = None
-    if deep and control_ids is not None:
+    if deep and tokenizer is not None:
         from packline.store.reencode_audit import reencode_audit
 
-        tokenizer = load_kept_tokenizer(files, manifest.tokenizer_files)
         deep_report = reencode_audit(files, manifest, tokenizer, readable, receipts.pieces(), findings)
     return findings.report(deep_report, time.perf_counter() - started)
 
@@ -141,93 +147,65 @@ def _bytes_of(manifest: Manifest, slice: Slice) -> int:
     if slice == WHOLE:
         return manifest.store_bytes
     read = sum(file.bytes for file in (*manifest.tokenizer_files, *manifest.tables))
+    read += 0 if slice[0] else manifest.units.bytes_by_file()["receipt"]
     for unit in units_of(manifest, slice):
         read += sum(file.bytes for file in unit.files)
-        if slice[0] and unit.receipt is not None:
-            read += unit.receipt.bytes
-    return read if slice[0] else read + manifest.units.bytes_by_file()["receipt"]
+        read += unit.receipt.bytes if slice[0] and unit.receipt is not None else 0
+    return read
 
 
-def _read_manifest(files: StoreFiles, findings: Findings) -> Manifest | None:
-    """Manifest and tables; None, with the problems, if they cannot be read."""
-    try:
-        listed = read_manifest_file(files)
-    except CorruptStore as error:
-        findings.add(MANIFEST, str(error))
-        return None
-    whole = [check_file(files, table, findings) for table in listed.tables]
-    if not all(whole):
-        return None
-    try:
-        return read_manifest(files)
-    except CorruptStore as error:
-        named = (table.name for table in listed.tables if files.path(table.name) in str(error))
-        findings.add(next(named, MANIFEST), str(error))
-        return None
-
-
-class _UnitCheck:
-    """Check of one unit after another: its shards and rejects, and both with the ledger of its receipt."""
-
-    def __init__(
-        self, files: StoreFiles, manifest: Manifest, control: tuple[int, ...], receipts: dict[str, Receipt]
-    ) -> None:
-        self._files, self._receipts = files, receipts
-        self._imported, self._splits = manifest.imported_sources, splits_of(manifest.recipe)
-        entry = manifest.tokenizer
-        if manifest.recipe.special_tokens == "parse":
-            control = ()
-        self._rules = TokenRules(
-            np.dtype(manifest.dtype).newbyteorder("<"),
-            entry.vocab_size,
-            entry.eod_id,
-            entry.bos_id,
-            tuple(number for number in control if 0 <= number < entry.vocab_size),
+def _unit_check(
+    files: StoreFiles, manifest: Manifest, tokenizer: Tokenizer | None, receipts: dict[str, Receipt]
+) -> Callable[[StoreUnit, Findings], list[str]]:
+    """Check of one unit: its shards and rejects, and both with the ledger of its receipt."""
+    entry, recipe = manifest.tokenizer, manifest.recipe
+    imported, splits = manifest.imported_sources, splits_of(recipe)
+    control = () if tokenizer is None or recipe.special_tokens == "parse" else control_ids(tokenizer)
+    rules = TokenRules(
+        np.dtype(manifest.dtype).newbyteorder("<"),
+        entry.vocab_size,
+        entry.eod_id,
+        entry.bos_id,
+        tuple(number for number in control if 0 <= number < entry.vocab_size),
+    )
+    # Imported documents may be in any split, may be empty, and may have control tokens anywhere.
+    imported_rules = replace(rules, control_ids=(), least_text_bytes=0)
+    inputs: dict[str, set[str]] = {}
+    for source, name in zip(manifest.inputs.names("source"), manifest.inputs.names("name"), strict=True):
+        inputs.setdefault(source, set()).add(name)
+    origins = {
+        name: ShardOrigin(
+            name, source.label, inputs.get(name, set()), tuple(parse_columns(source.columns or (), name))
         )
-        # Imported documents may be in any split, may be empty, and may have control tokens anywhere.
-        self._imported_rules = replace(self._rules, control_ids=(), least_text_bytes=0)
-        names = source_names(manifest.recipe)
-        inputs: dict[str, set[str]] = {name: set() for name in names}
-        for source, name in zip(manifest.inputs.names("source"), manifest.inputs.names("name"), strict=True):
-            inputs[source].add(name)
-        self._origins = {
-            name: ShardOrigin(
-                name, source.label, frozenset(inputs[name]), tuple(parse_columns(source.columns or (), name))
-            )
-            for name, source in zip(names, manifest.recipe.sources, strict=True)
-        }
+        for name, source in zip(source_names(recipe), recipe.sources, strict=True)
+    }
 
-    def run(self, unit: StoreUnit, findings: Findings) -> list[str]:
+    def check(unit: StoreUnit, findings: Findings) -> list[str]:
         """Check a unit; names of its shards whose documents can be read."""
-        receipt, is_imported = self._receipts.get(unit.name), unit.source in self._imported
-        origin = None if receipt is None else self._origins[receipt.source]
-        rules = self._imported_rules if is_imported else self._rules
-        counted = []
+        receipt, is_imported = receipts.get(unit.name), unit.source in imported
+        origin = None if receipt is None else origins[receipt.source]
+        whole: dict[str, Ledger] = {}
         for shard in unit.shards:
-            if shard.split not in self._splits and not is_imported:
-                expected = " or ".join(self._splits)
-                findings.add(MANIFEST, f"split of shard {shard.name}", expected, shard.split)
-            counted.append(check_shard(self._files, shard, rules, origin, findings))
-        whole = [one for one in counted if one is not None]
-        rejected = self._count_rejects(unit, findings)
+            if shard.split not in splits and not is_imported:
+                findings.add(MANIFEST, f"split of shard {shard.name}", " or ".join(splits), shard.split)
+            found = check_shard(files, shard, imported_rules if is_imported else rules, origin, findings)
+            if found is not None:
+                whole[shard.name] = found
+        sound = [check_file(files, file, findings) for file in unit.rejects]
+        rejected = None if sound else dict[str, int]()
+        if sound == [True, True]:
+            raw, lines = unit.rejects
+            rejected = check_rejects(files.local(lines), lines.name, raw.bytes, findings)
         if receipt is not None:
             name = f"{RECEIPTS}/{unit.name}.json"
-            if len(whole) == len(counted) == len(receipt.shards):
-                _compare_counts(findings, name, receipt.ledger, total(whole))
+            if len(whole) == len(unit.shards) == len(receipt.shards):
+                _compare_counts(findings, name, receipt.ledger, total(whole.values()))
             if rejected is not None:
                 what = "rejected, as counted in rejects/"
                 findings.compare(name, what, rejected, receipt.ledger.rejected)
-        return [shard.name for shard, found in zip(unit.shards, counted, strict=True) if found is not None]
+        return list(whole)
 
-    def _count_rejects(self, unit: StoreUnit, findings: Findings) -> dict[str, int] | None:
-        """Bad records by reason; None if the rejects are damaged."""
-        whole = [check_file(self._files, entry, findings) for entry in unit.rejects]
-        if not unit.rejects:
-            return {}
-        if not all(whole) or len(whole) != len(UNIT_FILES) - 1:
-            return None
-        raw, lines = unit.rejects
-        return check_rejects(self._files.local(lines), lines.name, raw.bytes, findings)
+    return check
 
 
 def check_strays(files: StoreFiles, manifest: Manifest, findings: Findings) -> None:
