@@ -11,19 +11,20 @@ called equal.
 Documents of a source that two stores do not share: matched by file and position, compared by hash.
 
     shards with equal checksums ── equal, not read
-    other shards ── extents of row groups ── parts of about a million documents ── join, compare
+    other shards ── row groups by their first place ── about a million documents ── sort, compare
 
-A part is a range of files and positions. Memory is bounded where documents are stored in about the order of
-their files, as builds do: each row group is read once for its extent, and once or twice for parts.
+Memory is bounded where documents are stored in about the order of their files, as builds do. Each row group
+that is read is read twice.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
+from itertools import zip_longest
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -83,24 +84,76 @@ class DocumentChange(msgspec.Struct, frozen=True):
     position: int
 
 
-def compare_documents(
+def _different_shards(
+    stores: tuple[StoreReader, StoreReader], counts: dict[str, DocumentCounts]
+) -> dict[str, tuple[list[Shard], list[Shard]]]:
+    """Shards of each store that are not in the other, by source; documents of the others are counted."""
+    mine, theirs = map(_shards_by_contents, stores)
+    left: dict[str, tuple[list[Shard], list[Shard]]] = {name: ([], []) for name in counts}
+    for side, own, others in ((0, mine, theirs), (1, theirs, mine)):
+        for key in (key for key in own if key not in others):
+            left[key[0]][side].append(stores[side].shards[own[key][0]])
+    documents = stores[0].manifest.shards.numbers("documents").tolist()
+    for key in mine.keys() & theirs.keys():
+        kind = "same" if mine[key][1:] == theirs[key][1:] else "other_tokens"
+        setattr(counts[key[0]], kind, getattr(counts[key[0]], kind) + documents[mine[key][0]])
+    return left
+
+
+def _shards_by_contents(store: StoreReader) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """Number of each shard and checksums of its tokens and loss mask.
+
+    By source, split, checksum of provenance, and the number of earlier shards with the same.
+    """
+    names = ("source", "split", "docs_checksum", "bin_checksum", "loss_checksum")
+    rows = zip(*map(store.manifest.shards.names, names), strict=True)
+    seen: Counter[tuple[str, ...]] = Counter()
+    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for number, row in enumerate(rows):
+        found[*row[:3], seen[row[:3]]] = (number, *row[3:])
+        seen[row[:3]] += 1
+    return found
+
+
+def _compare_documents(
     source: str, shards: tuple[list[Shard], list[Shard]], counts: DocumentCounts
 ) -> list[DocumentChange]:
     """Compare the documents of a source in the shards that two stores do not share, and count them.
 
     Returns:
         The first documents of each kind.
-
-    Raises:
-        CorruptStore: provenance is damaged.
     """
+    import pyarrow as pa
+
     files: dict[str, int] = {}
     listed: dict[str, list[Place]] = {kind: [] for kind in KINDS}
-    groups = [[group for shard in own for group in _groups(shard, files)] for own in shards]
-    cuts = [(-1, 0), *_cuts([*groups[0], *groups[1]]), (len(files), 0)]
-    for start, stop in itertools.pairwise(cuts):
-        one, other = (_read(own, files, start, stop) for own in groups)
-        for kind, places in _compare(one, other, counts).items():
+    carried = [{pair for shard in own for pair in shard.open_provenance().carried} for own in shards]
+    # What one store alone has is a difference of the recipes; values of another type are never equal.
+    columns = {
+        name: len({pair for own in carried for pair in own if pair[0] == name}) == 1
+        for name in dict(carried[0]).keys() & dict(carried[1]).keys()
+    }
+    groups: list[tuple[Place, int, int, Shard]] = []
+    for side, own in enumerate(shards):
+        for shard in own:
+            for number, (_, table) in enumerate(shard.open_provenance().groups(["file", "position"])):
+                numbers, positions = _numbers(table, files), table["position"].to_numpy()
+                if len(table):
+                    first = int(numbers.min())
+                    place = first, int(positions[numbers == first].min())
+                    groups.append((place, side, number, shard))
+    groups.sort(key=itemgetter(0))
+    waiting: list[pa.Table] = []
+    for (_, side, number, shard), following in zip_longest(groups, groups[1:]):
+        waiting.append(_read(shard, number, side, files, columns))
+        if following is not None and sum(map(len, waiting)) < PART:
+            continue
+        table = pa.concat_tables(waiting, promote_options="default")
+        file, position = (len(files), 0) if following is None else following[0]
+        numbers, positions = table["file"].to_numpy(), table["position"].to_numpy()
+        below = (numbers < file) | (numbers == file) & (positions < position)  # no later group has others
+        waiting = [table.filter(pa.array(~below))]
+        for kind, places in _compare(table.filter(pa.array(below)), counts).items():
             listed[kind] = sorted([*listed[kind], *places])[:MOST_LISTED]
     names = list(files)
     return [
@@ -110,108 +163,42 @@ def compare_documents(
     ]
 
 
-def _different_shards(
-    stores: tuple[StoreReader, StoreReader], counts: dict[str, DocumentCounts]
-) -> dict[str, tuple[list[Shard], list[Shard]]]:
-    """Shards of each store that are not in the other, by source; documents of the others are counted."""
-    left: dict[str, tuple[list[Shard], list[Shard]]] = {name: ([], []) for name in counts}
-    waiting: dict[tuple[str, ...], list[tuple[int, tuple[str, ...]]]] = {}
-    for number, (documents, tokens) in enumerate(_keys(stores[0])):
-        waiting.setdefault(documents, []).append((number, tokens))
-    for number, (documents, tokens) in enumerate(_keys(stores[1])):
-        source, shard = documents[0], stores[1].shards[number]
-        if found := waiting.get(documents):
-            kind = "same" if found.pop()[1] == tokens else "other_tokens"
-            setattr(counts[source], kind, getattr(counts[source], kind) + len(shard))
-        else:
-            left[source][1].append(shard)
-    for number, documents in sorted((number, key) for key, own in waiting.items() for number, _ in own):
-        left[documents[0]][0].append(stores[0].shards[number])
-    return left
+def _numbers(table: pa.Table, files: dict[str, int]) -> np.ndarray:
+    """Number of the file of each document, int64 `[D]`; new files are added."""
+    column = table["file"].combine_chunks().dictionary_encode()
+    numbers = [files.setdefault(name, len(files)) for name in column.dictionary.to_pylist()]
+    return np.array(numbers, np.int64)[column.indices.to_numpy()]
 
 
-def _keys(store: StoreReader) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Source, split and checksum of provenance of each shard; checksums of its tokens and its loss mask."""
-    rows = store.manifest.shards
-    documents = zip(*(rows.names(name) for name in ("source", "split", "docs_checksum")), strict=True)
-    losses = (checksum or "" for checksum in rows.names("loss_checksum"))
-    return zip(documents, zip(rows.names("bin_checksum"), losses, strict=True), strict=True)
-
-
-class _Group(NamedTuple):
-    """A row group, and the first and last place of its documents."""
-
-    first: Place
-    last: Place
-    documents: int
-    number: int
-    shard: Shard
-
-
-def _groups(shard: Shard, files: dict[str, int]) -> Iterator[_Group]:
-    """Row groups of a shard.
+def _read(shard: Shard, group: int, side: int, files: dict[str, int], columns: dict[str, bool]) -> pa.Table:
+    """Documents of a row group, with `side`, `split` and the number of the file.
 
     Args:
-        files: numbers of files by name, to which new names are added.
-    """
-    for number, (_, table) in enumerate(shard.open_provenance().groups(["file", "position"])):
-        if len(table):
-            numbers, positions = _places(table, files)
-            order = np.lexsort((positions, numbers))[[0, -1]]
-            first, last = zip(numbers[order].tolist(), positions[order].tolist(), strict=True)
-            yield _Group(first, last, len(table), number, shard)
-
-
-def _places(table: pa.Table, files: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of files, and positions, int64 `[D]` each."""
-    column = table["file"].combine_chunks().dictionary_encode()
-    names = [files.setdefault(name, len(files)) for name in column.dictionary.to_pylist()]
-    return np.array(names, np.int64)[column.indices.to_numpy()], table["position"].to_numpy()
-
-
-def _cuts(groups: Sequence[_Group]) -> Iterator[Place]:
-    """Places between parts of about `PART` documents."""
-    held, start = 0, (-1, 0)
-    for one in sorted(groups, key=lambda group: group.first):
-        if held and held + one.documents > PART and one.first > start:
-            yield (start := one.first)
-            held = 0
-        held += one.documents
-
-
-def _read(groups: Sequence[_Group], files: dict[str, int], start: Place, stop: Place) -> pa.Table:
-    """Documents of a part, in the order of file, position and hash.
-
-    Returns:
-        The columns of provenance, with `file` as a number, `split`, and `repeat`: the number of earlier
-        documents at the same place.
+        columns: carried columns, and whether both stores have values of one type.
     """
     import pyarrow as pa
 
-    none = pa.table({name: np.empty(0, np.int64) for name in ("file", "position", "tokens")})
-    found: list[pa.Table] = [none.append_column("hash", pa.array([], pa.uint64()))]
-    for one in groups:
-        if one.first < stop and one.last >= start:
-            table = one.shard.open_provenance().read(one.number).drop_columns("source")
-            numbers, positions = _places(table, files)
-            chosen = np.ones(len(table), bool)
-            for (file, position), inside in ((start, True), (stop, False)):
-                chosen &= ((numbers > file) | (numbers == file) & (positions >= position)) == inside
-            label = table["label"].cast(pa.string())
-            table = table.set_column(table.column_names.index("file"), "file", pa.array(numbers))
-            table = table.set_column(table.column_names.index("label"), "label", label)
-            kept = table.filter(pa.array(chosen))
-            found.append(kept.append_column("split", pa.repeat(one.shard.entry.split, len(kept))))
-    table = pa.concat_tables(found, promote_options="permissive")
-    table = table.sort_by([(name, "ascending") for name in ("file", "position", "hash")])
-    places = np.stack([table["file"].to_numpy(), table["position"].to_numpy()])
-    first = np.append(True, (places[:, 1:] != places[:, :-1]).any(axis=0))[: len(table)]
-    order = np.arange(len(table))
-    return table.append_column("repeat", pa.array(order - np.maximum.accumulate(np.where(first, order, 0))))
+    table = shard.open_provenance().read(group)
+    found = {"side": pa.array(np.full(len(table), side)), "file": pa.array(_numbers(table, files))}
+    for name in ("position", "hash", "id", "text_bytes", "tokens"):
+        found[name] = table[name]
+    found["label"] = table["label"].cast(pa.string())
+    found["split"] = pa.repeat(shard.entry.split, len(table))
+    for name, comparable in columns.items():
+        if not comparable:
+            found[name] = found["side"]
+        elif name not in table.column_names:
+            found[name] = pa.nulls(len(table))
+        else:  # NaN equals itself as a string
+            floating = pa.types.is_floating(table[name].type)
+            found[name] = table[name].cast(pa.string()) if floating else table[name]
+    return pa.table(found)
 
 
-def _compare(one: pa.Table, other: pa.Table, counts: DocumentCounts) -> dict[str, list[Place]]:
-    """Join two sides by file, position and repeat, and count the documents that differ.
+def _compare(table: pa.Table, counts: DocumentCounts) -> dict[str, list[Place]]:
+    """Match documents of two sides by file and position, and count those that differ.
+
+    Several documents at one place are matched in the order of their hashes.
 
     Returns:
         File and position of the first documents of each kind.
@@ -219,47 +206,39 @@ def _compare(one: pa.Table, other: pa.Table, counts: DocumentCounts) -> dict[str
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    keys = ["file", "position", "repeat"]
-    sides = [
-        side.select(keys).append_column(name, pa.array(np.arange(len(side))))
-        for side, name in ((one, "mine"), (other, "theirs"))
-    ]
-    both = sides[0].join(sides[1], keys, join_type="full outer").sort_by([(key, "ascending") for key in keys])
-    kinds = {"removed": both.filter(both["theirs"].is_null()), "added": both.filter(both["mine"].is_null())}
-    both = both.filter(pc.and_(both["mine"].is_valid(), both["theirs"].is_valid()))
-    mine, theirs = (
-        side.drop_columns(keys).take(both[name]) for side, name in ((one, "mine"), (other, "theirs"))
-    )
-    hashed = pc.and_(mine["hash"].is_valid(), theirs["hash"].is_valid())
-    same = {
-        name: _equal(mine[name], theirs[name]) for name in mine.column_names if name in theirs.column_names
+    table = table.sort_by([(name, "ascending") for name in ("file", "position", "side", "hash")])
+    files, positions, sides = (table[name].to_numpy() for name in ("file", "position", "side"))
+    order = np.arange(len(table))
+    new = np.append(True, (np.diff([files, positions, sides]) != 0).any(axis=0))[: len(table)]
+    repeats = order - np.maximum.accumulate(np.where(new, order, 0))
+    order = np.lexsort((sides, repeats, positions, files))
+    table, keys = table.take(pa.array(order)), np.stack([files, positions, repeats])[:, order]
+    both = np.flatnonzero((np.diff(keys) == 0).all(axis=0))
+    alone = np.ones(len(table), bool)
+    alone[both] = alone[both + 1] = False
+    one, other = table.take(pa.array(both)), table.take(pa.array(both + 1))
+
+    def same(name: str) -> np.ndarray:
+        mine, theirs = one[name], other[name]
+        equal = pc.fill_null(pc.equal(mine, theirs), False)
+        return np.asarray(pc.or_(equal, pc.and_(mine.is_null(), theirs.is_null())))
+
+    hashed = np.asarray(pc.and_(one["hash"].is_valid(), other["hash"].is_valid()))
+    changed = ~np.where(hashed, same("hash"), same("tokens"))
+    equal = ~changed
+    for name in set(table.column_names) - {"side", "hash"}:
+        equal &= same(name)
+    counts.same += int(np.count_nonzero(equal & hashed))
+    counts.unchecked += int(np.count_nonzero(equal & ~hashed))
+    found = {
+        "added": np.flatnonzero(alone & (sides[order] == 1)),
+        "removed": np.flatnonzero(alone & (sides[order] == 0)),
+        "changed": both[changed],
+        "otherwise": both[~changed & ~equal],
     }
-    changed = pc.invert(pc.if_else(hashed, same.pop("hash"), same["tokens"]))
-    equal = functools.reduce(pc.and_, same.values())
-    kinds["changed"] = both.filter(changed)
-    kinds["otherwise"] = both.filter(pc.invert(pc.or_(changed, equal)))
-    for kind, found in kinds.items():
-        setattr(counts, kind, getattr(counts, kind) + len(found))
-    equal = pc.and_not(equal, changed)
-    counts.same += pc.sum(pc.and_(equal, hashed)).as_py() or 0
-    counts.unchecked += pc.sum(pc.and_not(equal, hashed)).as_py() or 0
-    return {
-        kind: [(row["file"], row["position"]) for row in found.slice(0, MOST_LISTED).to_pylist()]
-        for kind, found in kinds.items()
-    }
-
-
-def _equal(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Equality of values, bool `[N]`; null equals null, and NaN itself."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if left.type != right.type:
-        return pa.chunked_array([pa.repeat(False, len(left))])
-    same = pc.or_(pc.fill_null(pc.equal(left, right), False), pc.and_(left.is_null(), right.is_null()))
-    if pa.types.is_floating(left.type):  # unlike null, NaN is a value
-        same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(left), pc.is_nan(right)), False))
-    return same
+    for kind, places in found.items():
+        setattr(counts, kind, getattr(counts, kind) + len(places))
+    return {kind: list(zip(*keys[:2, at[:MOST_LISTED]].tolist(), strict=True)) for kind, at in found.items()}
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -355,7 +334,7 @@ def diff(one: str | Path, other: str | Path) -> StoreDifference:
     by_source = {name: DocumentCounts() for name in (*mine.sources, *theirs.sources, *names)}
     different = _different_shards(stores, by_source)
     for name, counts in by_source.items():
-        found = compare_documents(name, different[name], counts)
+        found = _compare_documents(name, different[name], counts)
         by_split = tokens[0].get(name, {}), tokens[1].get(name, {})
         there = name in mine.sources and name in theirs.sources
         if there and counts.equal and by_split[0] == by_split[1]:
