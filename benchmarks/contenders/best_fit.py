@@ -54,12 +54,12 @@ def main() -> None:
 def pack(lengths: np.ndarray, seq_len: int, out: Path) -> int:
     """packline's: rows of a plan that was written to `out`."""
     from packline.packing.best_fit import make_plan
-    from packline.packing.cache import save_arrays
+    from packline.packing.cache import save_plan
 
     starts = range(0, len(lengths), BLOCK)
     blocks = (lengths[start : start + BLOCK].astype(np.int64) for start in starts)
-    plan = make_plan(blocks, len(lengths), seq_len)
-    saved = save_arrays(out, "0" * 32, plan.arrays, plan.facts)
+    plan = make_plan(blocks, 0, len(lengths), seq_len)
+    saved = save_plan(out, "0" * 32, plan)
     return int(saved.arrays["long_rows"][-1]) + int(saved.arrays["firsts"][-1])
 
 

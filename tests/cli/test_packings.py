@@ -110,14 +110,14 @@ def test_a_plan_is_written_when_asked_for_and_checked_the_next_time(store: Path,
     assert values["plans"][0]["bytes"] == sum(path.stat().st_size for path in folder.iterdir())
     # It is the plan that rows of these settings use.
     selection = Selection(Store(store), DocumentFilter(shuffle_documents=3))
-    packer = best_fit.BestFit.of_store(selection, 10)
+    packer = best_fit.BestFit(selection, 10)
     assert packer.plan.folder == folder
-    data = bytearray((folder / "order.u4").read_bytes())
-    data[5] ^= 1
-    (folder / "order.u4").write_bytes(data)
+    data = bytearray((folder / "plan.bin").read_bytes())
+    data[-70] ^= 1
+    (folder / "plan.bin").write_bytes(data)
     damaged = run(*words)
     assert damaged.returncode == 1
-    assert "damaged order.u4" in damaged.stderr and "hint: delete that folder" in damaged.stderr
+    assert "is damaged: expected checksum" in damaged.stderr and "hint: delete that folder" in damaged.stderr
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from packline.errors import CorruptStore
-from packline.packing import best_fit
-from packline.packing.best_fit import BestFit, best_fit_counts, make_plan, plan_fingerprint
-from packline.packing.cache import save_arrays
+from packline.packing import best_fit, cache
+from packline.packing.best_fit import BestFit, best_fit_counts, make_plan, plan_settings
+from packline.packing.cache import Plan, plan_fingerprint, save_plan
 from packline.packing.fit import Fit, fit
 from packline.packing.options import DocumentFilter
 from packline.packing.packer import Spans
@@ -99,7 +99,7 @@ def test_the_order_is_all_pieces_longest_first_whatever_the_blocks(
     lengths, seq_len = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(best_fit, "SORT_BLOCK", sort)
-        plan = make_plan(blocks_of(lengths, read), len(lengths), seq_len)
+        plan = make_plan(blocks_of(lengths, read), 0, len(lengths), seq_len)
     rests = [length % seq_len for length in lengths]
     expected = sorted((place for place, rest in enumerate(rests) if rest), key=lambda place: -rests[place])
     assert plan.arrays["order"].tolist() == expected
@@ -112,7 +112,7 @@ def test_rows_of_more_than_65536_tokens_are_sorted_as_well() -> None:
     seq_len = 70_000
     lengths = np.random.default_rng(1).integers(1, 3 * seq_len, 5_000)
     lengths[:200] = [65_535, 65_536, 65_537, 1] * 50
-    plan = make_plan([lengths], len(lengths), seq_len)
+    plan = make_plan([lengths], 0, len(lengths), seq_len)
     rests = lengths % seq_len
     expected = np.lexsort((np.arange(len(rests)), -rests))
     assert plan.arrays["order"].tolist() == expected[rests[expected] > 0].tolist()
@@ -151,7 +151,7 @@ def check_packing(packer: BestFit, lengths: dict[int, int]) -> None:
         assert packer.rows_of(document).tolist() == numbers
     counts = packer.counts
     assert counts.imbalance(seq_len) == 0
-    assert counts == best_fit_counts(packer.selection.blocks(), len(packer.selection), seq_len)
+    assert counts == best_fit_counts(packer.selection, seq_len)
     assert (counts.rows, counts.documents, counts.tokens) == (len(rows), len(lengths), sum(lengths.values()))
     assert counts.padding_tokens == sum(seq_len - sum(span[2] for span in row) for row in rows)
     assert counts.split_documents == sum(len(set(numbers)) > 1 for numbers in where.values())
@@ -180,7 +180,7 @@ def test_every_token_is_in_one_row_and_every_row_is_found(case: tuple[list[int],
     with TemporaryDirectory() as folder:
         shards = [shard for shard in (lengths[:cuts], lengths[cuts:]) if shard]
         store = make_store(Path(folder) / "store", shards)
-        packer = BestFit.of_store(Selection(store, DocumentFilter(**chosen)), seq_len)
+        packer = BestFit(Selection(store, DocumentFilter(**chosen)), seq_len)
         check_packing(packer, kept)
         for document in set(range(len(lengths))) - set(kept):
             assert not len(packer.rows_of(document))
@@ -193,7 +193,7 @@ def test_every_token_is_in_one_row_and_every_row_is_found(case: tuple[list[int],
 
 def test_in_a_row_the_longest_piece_comes_first_and_equal_ones_by_place(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[2, 6, 2, 6, 2, 13, 6, 2, 2, 10]])
-    packer = BestFit.of_store(Selection(store), 10)
+    packer = BestFit(Selection(store), 10)
     rows = rows_by_hand(packer.spans(np.arange(len(packer))))
     assert rows[:2] == [[(5, 0, 10)], [(9, 0, 10)]]
     assert sorted(rows[2:]) == [
@@ -204,13 +204,17 @@ def test_in_a_row_the_longest_piece_comes_first_and_equal_ones_by_place(tmp_path
     ]
 
 
+def fingerprint_of(store: Any) -> str:
+    return plan_fingerprint(store, plan_settings(Selection(store), 10))
+
+
 LENGTHS = [[5, 9, 3, 3, 8, 30, 1], [4, 4, 4, 2]]
 
 
 def test_a_small_selection_writes_nothing(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", LENGTHS)
     before = sorted(store.path.iterdir())
-    packer = BestFit.of_store(Selection(store), 10)
+    packer = BestFit(Selection(store), 10)
     assert packer.plan.folder is None and sorted(store.path.iterdir()) == before
 
 
@@ -231,37 +235,37 @@ def test_a_large_selection_writes_its_plan_and_uses_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, never_made: Any
 ) -> None:
     store = make_store(tmp_path / "store", LENGTHS)
-    monkeypatch.setattr(best_fit, "SMALL", 5)
-    first = BestFit.of_store(Selection(store), 10)
+    monkeypatch.setattr(cache, "LARGE", 8 * 5)
+    first = BestFit(Selection(store), 10)
     assert first.plan.folder is not None and first.plan.folder.parent == store.path / "plans"
     assert store.verify().ok
     never_made()
-    again = BestFit.of_store(Selection(store), 10)
+    again = BestFit(Selection(store), 10)
     check_packing(again, dict(enumerate(LENGTHS[0] + LENGTHS[1])))
     with pytest.raises(AssertionError, match="made again"):
-        BestFit.of_store(Selection(store), 9)
+        BestFit(Selection(store), 9)
     with pytest.raises(AssertionError, match="made again"):
-        BestFit.of_store(Selection(store, DocumentFilter(shuffle_documents=1)), 10)
+        BestFit(Selection(store, DocumentFilter(shuffle_documents=1)), 10)
 
 
 def test_a_store_that_was_built_anew_gets_a_plan_of_its_own(tmp_path: Path) -> None:
     plans = tmp_path / "plans"
-    old = BestFit.of_store(Selection(make_store(tmp_path / "store", LENGTHS)), 10, plans=plans)
+    old = BestFit(Selection(make_store(tmp_path / "store", LENGTHS)), 10, plans=plans)
     shutil.rmtree(tmp_path / "store")
     store = make_store(tmp_path / "store", [[8, 8, 2]])
-    new = BestFit.of_store(Selection(store), 10, plans=plans)
+    new = BestFit(Selection(store), 10, plans=plans)
     check_packing(new, {0: 8, 1: 8, 2: 2})
     assert old.plan.folder != new.plan.folder and len(list(plans.iterdir())) == 2
 
 
 def test_a_plan_of_another_store_is_refused(tmp_path: Path) -> None:
     plans = tmp_path / "plans"
-    other = BestFit.of_store(Selection(make_store(tmp_path / "other", [[8, 8, 2]])), 10, plans=plans)
+    other = BestFit(Selection(make_store(tmp_path / "other", [[8, 8, 2]])), 10, plans=plans)
     store = make_store(tmp_path / "store", LENGTHS)
     assert other.plan.folder is not None
-    shutil.copytree(other.plan.folder, plans / best_fit.plan_fingerprint(Selection(store), 10)[:16])
+    shutil.copytree(other.plan.folder, plans / fingerprint_of(store)[:16])
     with pytest.raises(CorruptStore, match="a plan of another store") as caught:
-        BestFit.of_store(Selection(store), 10, plans=plans)
+        BestFit(Selection(store), 10, plans=plans)
     assert "delete" in caught.value.hint
 
 
@@ -270,7 +274,7 @@ def test_a_plan_that_lies_with_matching_checksums_is_caught_when_a_row_is_read(
     tmp_path: Path, place: int | str
 ) -> None:
     store, plans = make_store(tmp_path / "store", LENGTHS), tmp_path / "plans"
-    packer = BestFit.of_store(Selection(store), 10, plans=plans)
+    packer = BestFit(Selection(store), 10, plans=plans)
     order = packer.plan.arrays["order"].copy()
     if place == "swapped":
         order[0], order[-1] = order[-1], order[0]
@@ -278,13 +282,12 @@ def test_a_plan_that_lies_with_matching_checksums_is_caught_when_a_row_is_read(
         order[0] = place
     assert packer.plan.folder is not None
     shutil.rmtree(packer.plan.folder)
-    save_arrays(
+    save_plan(
         packer.plan.folder,
-        plan_fingerprint(Selection(store), 10),
-        {**packer.plan.arrays, "order": order},
-        packer.plan.facts,
+        fingerprint_of(store),
+        Plan({**packer.plan.arrays, "order": order}, packer.plan.facts),
     )
-    wrong = BestFit.of_store(Selection(store), 10, plans=plans)
+    wrong = BestFit(Selection(store), 10, plans=plans)
     with pytest.raises(CorruptStore, match="does not fit the lengths"):
         wrong.spans(np.arange(len(wrong)))
     with pytest.raises(CorruptStore, match="does not fit the lengths"):

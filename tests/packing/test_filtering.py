@@ -243,7 +243,7 @@ def test_a_selection_is_kept_as_a_plan_until_something_changes(
         changed.fingerprint
     )
     for plan in (store.path / "plans").iterdir():
-        table = plan / "table.u4"
+        table = plan / "plan.bin"
         table.write_bytes(table.read_bytes()[:-4] + b"\0\0\0\1")
     with pytest.raises(StoreError, match="damaged"):
         Selection(store, DocumentFilter(**{**as_dict(choice), "exclude": str(moved)}))

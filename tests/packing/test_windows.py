@@ -12,16 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.packing import by_hand
 
-from packline.errors import CorruptStore, RecipeError
+from packline.errors import RecipeError
 from packline.facade import Store
-from packline.packing import best_fit, windows
-from packline.packing.best_fit import BestFit
-from packline.packing.cache import CachedArrays, PlanMemory, save_arrays
+from packline.packing import best_fit, cache
+from packline.packing.best_fit import BestFit, make_plan, window_edges, window_of
 from packline.packing.options import DocumentFilter
 from packline.packing.packer import Counts
 from packline.packing.selection import Selection
 from packline.packing.stats import compare_packings
-from packline.packing.windows import WindowedBestFit, window_edges, window_of
 from packline.testing import make_store
 
 SHARDS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=9), min_size=1, max_size=7)
@@ -49,7 +47,7 @@ def test_each_window_is_best_fit_of_its_units_alone(
         if not any(length >= (chosen.min_tokens or 0) for shard in shards for length in shard):
             return
         selection = Selection(store, chosen)
-        packer = WindowedBestFit(selection, seq_len, units, plans=PlanMemory() if memory else None)
+        packer = BestFit(selection, seq_len, units, plans={} if memory else None)
         expected: list[list[tuple[int, int, int]]] = []
         first = 0
         counts: list[Counts] = []
@@ -64,7 +62,7 @@ def test_each_window_is_best_fit_of_its_units_alone(
             first += sum(map(len, group))
             if kept:
                 with TemporaryDirectory() as inner:
-                    alone = BestFit.of_store(Selection(make(inner, [kept])), seq_len)
+                    alone = BestFit(Selection(make(inner, [kept])), seq_len)
                     counts.append(alone.counts)
                     for row in contents(alone, np.arange(len(alone))):
                         expected.append([(numbers[place], begin, size) for place, begin, size in row])
@@ -78,7 +76,8 @@ def test_each_window_is_best_fit_of_its_units_alone(
         assert packer.counts.rows == len(packer) == sum(one.rows for one in counts)
         assert packer.counts.imbalance(seq_len) == 0
         assert packer.counts.padding_tokens == sum(one.padding_tokens for one in counts)
-        assert packer.window_ends.tolist() == np.cumsum([one.rows for one in counts]).tolist()
+        edges = np.cumsum([0, *(one.rows for one in counts)]).tolist()
+        assert packer.plan.arrays["rows"].tolist() == edges and packer.settled(None) == edges[-2]
         (price,) = (
             [
                 price
@@ -100,8 +99,8 @@ def test_later_units_leave_earlier_windows_as_they_are(
     if not shards:
         return
     with TemporaryDirectory() as folder, TemporaryDirectory() as other:
-        short = WindowedBestFit(Selection(make(folder, shards)), seq_len, units)
-        long = WindowedBestFit(Selection(make(other, shards + more)), seq_len, units)
+        short = BestFit(Selection(make(folder, shards)), seq_len, units)
+        long = BestFit(Selection(make(other, shards + more)), seq_len, units)
         rows = np.arange(len(short))
         assert contents(short, rows) == contents(long, rows)
 
@@ -122,9 +121,9 @@ def test_a_unit_without_selected_documents_counts(tmp_path: Path) -> None:
 def test_a_large_selection_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make(tmp_path, [[5, 9, 3], [7, 30], [2, 2, 8]])
     expected = store.rows(10, packing="best_fit", pack_window=2)
-    monkeypatch.setattr(windows, "SMALL", 1)
+    monkeypatch.setattr(cache, "LARGE", 8)
     first = store.rows(10, packing="best_fit", pack_window=2)
-    monkeypatch.setattr(windows, "make_windows", None)
+    monkeypatch.setattr(best_fit, "make_plan", None)
     again = store.rows(10, packing="best_fit", pack_window=2)
     rows = np.arange(len(expected))
     for other in (first, again):
@@ -134,32 +133,25 @@ def test_a_large_selection_is_planned_once(tmp_path: Path, monkeypatch: pytest.M
     assert len(list((store.path / "plans").iterdir())) == 1
 
 
-def test_a_plan_of_other_windows_is_refused(tmp_path: Path) -> None:
-    store = make(tmp_path, [[5, 9, 3], [7, 30], [2, 2, 8]])
-    selection = Selection(store)
-    plan = windows.make_windows(selection, 10, 1)
-    fingerprint = best_fit.plan_fingerprint(selection, 10, 2)
-    save_arrays(tmp_path / "plans" / fingerprint[:16], fingerprint, plan.arrays, plan.facts)
-    with pytest.raises(CorruptStore, match="3 windows: expected 2"):
-        store.rows(10, packing="best_fit", pack_window=2, plans=tmp_path / "plans")
+def test_windows_of_a_store_that_grows_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, int]] = []
 
+    def counted(blocks: Any, start: int, stop: int, seq_len: int) -> Any:
+        made.append((start, stop))
+        return make_plan(blocks, start, stop, seq_len)
 
-def test_the_memory_keeps_the_newest_plans_and_every_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("packline.packing.cache.MEMORY_DOCUMENTS", 10)
-    memory, made = PlanMemory(), []
-
-    def maker(name: str) -> Any:
-        def make() -> CachedArrays:
-            made.append(name)
-            return CachedArrays({"order": np.zeros(4, np.uint32)}, {})
-
-        return make
-
-    for name in "abcacb":
-        memory.plan(name, maker(name))
-    assert made == ["a", "b", "c", "a", "b"]
-    assert [memory.rows(name, maker(name), lambda plan: 7) for name in "ddd"] == [7, 7, 7]
-    assert made.count("d") == 1
+    monkeypatch.setattr(best_fit, "make_plan", counted)
+    shards = [[5, 9, 3], [7, 30], [2, 2, 8], [4], [1, 1]]
+    memory: dict[Any, Any] = {}
+    for size in range(1, 6):
+        store = make(tmp_path / str(size), shards[:size])
+        packer = BestFit(Selection(store), 10, 2, plans=memory)
+        alone = BestFit(Selection(store), 10, 2, plans={})
+        rows = np.arange(len(alone))
+        assert contents(packer, rows) == contents(alone, rows)
+    assert made.count((0, 5)) == 1 + 4  # by the memory, and by each of those alone
+    (held,) = memory.values()
+    assert list(held) == [(0, 5), (5, 9), (9, 11)]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ A store is described from its manifest, its indexes and its first documents.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -326,23 +325,14 @@ def write_plan(selection: Selection, seq_len: int, pack_window: int | None) -> d
         CorruptStore: the existing plan is damaged.
         StoreError: the plan cannot be written.
     """
-    from packline.packing.best_fit import make_plan, plan_fingerprint
-    from packline.packing.cache import CachedArrays, cached_arrays, plan_folder
-    from packline.packing.windows import make_windows
+    from packline.packing.best_fit import BestFit, planned_folder
 
-    fingerprint = plan_fingerprint(selection, seq_len, pack_window)
-    folder = plan_folder(selection.store, fingerprint, None)
-    there = folder.exists()
-
-    def make() -> CachedArrays:
-        if pack_window is None:
-            return make_plan(selection.blocks(), len(selection), seq_len)
-        return make_windows(selection, seq_len, pack_window)
-
-    cached_arrays(folder, fingerprint, make, check=True)
+    there = planned_folder(selection, seq_len, pack_window) is not None
+    folder = BestFit(selection, seq_len, pack_window, write=True).plan.folder
+    assert folder is not None
     return {
         "seq_len": seq_len,
         "folder": str(folder),
-        "bytes": sum(path.stat().st_size for path in Path(folder).iterdir()),
+        "bytes": sum(path.stat().st_size for path in folder.iterdir()),
         "state": "already exists, and is complete" if there else "written",
     }

@@ -31,7 +31,7 @@ from packline.jobs.run_records import is_run
 from packline.jobs.work import is_running
 from packline.loading.needed_units import build_identity, selected_names
 from packline.loading.state import UNKNOWN
-from packline.packing.cache import PlanMemory
+from packline.packing.best_fit import BestFit
 from packline.packing.gather import PlannedRows
 from packline.packing.options import RowOptions
 from packline.packing.packer import Spans
@@ -44,7 +44,6 @@ from packline.packing.rows import (
     split_fingerprint,
 )
 from packline.packing.selection import selection_identity
-from packline.packing.windows import WindowedBestFit, window_of
 from packline.recipe import SPLITS, Recipe
 from packline.storage.places import open_storage
 from packline.storage.publication import WORK
@@ -100,7 +99,7 @@ class GrowingBuild:
         self._rows: dict[str, tuple[ShardRows, UnitRows]] = {}
         """Shards and units of each source, as far as they are published."""
         self._parts: dict[tuple[str, ...], GrowingStore] = {}
-        self._plans: dict[tuple[str, ...], PlanMemory] = {}
+        self._plans: dict[tuple[str, ...], dict[Any, Any]] = {}
         """Plans of the documents of these sources: the same settings choose other documents of others."""
 
     @property
@@ -187,7 +186,7 @@ class GrowingBuild:
         part, complete = self._part(sources)
         if options.where is not None:
             check_names(part, fields_of(parse_where(options.where)))
-        plans = self._plans.setdefault(sources, PlanMemory())
+        plans = self._plans.setdefault(sources, {})
         if complete:
             return Rows(part, seq_len, options, plans=plans)
         packed = self._packed(part, seq_len, options, plans)
@@ -218,7 +217,7 @@ class GrowingBuild:
         return {} if self._published is None else self._published.following
 
     def _packed(
-        self, part: GrowingStore, seq_len: int, options: RowOptions, plans: PlanMemory
+        self, part: GrowingStore, seq_len: int, options: RowOptions, plans: dict[Any, Any]
     ) -> Rows | None:
         """Rows of the part; None if there are none yet."""
         sizes = part.manifest.shards.by_split("tokens")
@@ -236,16 +235,12 @@ class GrowingBuild:
 
     def _settled(self, rows: Rows, sources: tuple[str, ...]) -> int:
         """Number of rows that later units do not change."""
-        packer = rows.packer
         if rows.packing == "concat":
             return (rows.selection.tokens - 1) // rows.seq_len
-        if not isinstance(packer, WindowedBestFit):
+        if not isinstance(rows.packer, BestFit):
             return len(rows)
         unfinished = (name for name in sources if name in self._planned and self._following.get(name, name))
-        following = self._following.get(next(unfinished, ""), packer.last_unit)
-        if window_of(following, packer.units) != window_of(packer.last_unit, packer.units):
-            return len(rows)
-        return int(packer.window_ends[-2]) if len(packer.window_ends) > 1 else 0
+        return rows.packer.settled(self._following.get(next(unfinished, "")))
 
 
 def partial_manifest(plan: Plan, shards: ShardRows, units: UnitRows) -> Manifest:

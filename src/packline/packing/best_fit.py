@@ -15,42 +15,54 @@ The plan holds the places of all pieces in order of length (longest first, stabl
 `fit` a small table of which runs of that order make which rows. A row is found by a search in a few
 thousand groups, and a document by a search among those of its length: no reverse index is kept.
 
+With `pack_window`, documents of so many units of a source are packed together, window by window:
+
+    units of a source     web-000000 web-000001 | web-000002 web-000003 | web-000004        pack_window=2
+    windows               packed as one          packed as one           the last may be shorter
+    rows                  0 .. 411               412 .. 830              831 .. 1,020
+
+The rows of a window depend on the documents of its units alone, so they are known as soon as its units are,
+and neither later units nor other sources change them: such rows can be read while the store is built. A
+unit's number decides its window: units `n * pack_window` to `(n + 1) * pack_window - 1` of a source are
+window n, and the slices of a stream are numbered within the stream. A unit without selected documents counts,
+so a selection does not move the others. The price is a little more padding, because the last rows of every
+window are not full; `packline info STORE --run run.toml` shows it.
+
 Cost, with D documents: two sequential passes, about 50 ns per document in total; memory
 D * (2 bytes, or 4 for L above 65,536) + P * (4 bytes, 8 from 2**32 documents) for P <= D pieces
 + 12 bytes per document of L tokens or more + 100 MB. On disk the same without the first term. A selection
-of less than a million documents is packed in memory each time it is opened, in a twentieth of a second.
+of less than a million documents is packed in memory each time it is opened, in a twentieth of a second. Each
+window takes up to a tenth of a second; those of a store that is being built are made once, and held.
 
 Limits: packing looks at lengths alone; it does not keep neighboring documents together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from packline.errors import CorruptStore
-from packline.fingerprint import hash_value
-from packline.packing.cache import CachedArrays, cached_arrays, plan_folder
+from packline.errors import CorruptStore, RecipeError
+from packline.packing.cache import Plan, Plans, find_plan, plan_fingerprint, plan_folder
 from packline.packing.fit import Fit, fit
 from packline.packing.packer import Counts, Spans
 from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 
-VERSION = 1
+VERSION = 2
 """Version of the contents of a plan; another version makes plans anew."""
-SMALL = 1 << 20
-"""Number of documents below which making a plan again is cheaper than a file."""
 SORT_BLOCK = 1 << 20
 """Pieces sorted at a time: the arrays of a step nearly fit into a processor's cache."""
 
 
 class Pieces(NamedTuple):
-    """Results of one pass over the lengths."""
+    """Results of one pass over the lengths of a window."""
 
     counts: np.ndarray
     """int64 `[L]`: pieces of each length; `counts[0]` documents that fill rows exactly."""
@@ -66,64 +78,72 @@ class Pieces(NamedTuple):
 
 
 class BestFit:
-    """Rows of whole documents.
+    """Rows of whole documents, in W windows.
 
     Args:
         selection: documents to pack.
         seq_len: tokens per row, L.
-        plan: plan of these documents; `of_store` finds or makes it.
-        start: place of the first document.
-        stop: one past the last place; None: all.
+        units: units of a window; None: all documents are one window.
+        plans: where plans are kept. If a folder is given, the plan of a small selection is written too.
+        write: write the plan also of a small selection, and check every byte of an existing one.
+
+    Raises:
+        RecipeError: windows of shuffled documents.
+        CorruptStore: the plan on disk is damaged, or belongs to another store.
+        StoreError: a plan cannot be written.
     """
 
     def __init__(
         self,
         selection: Selection,
         seq_len: int,
-        plan: CachedArrays,
-        start: int = 0,
-        stop: int | None = None,
+        units: int | None = None,
+        *,
+        plans: Plans = None,
+        write: bool = False,
     ) -> None:
-        self.selection, self.seq_len, self.plan = selection, seq_len, plan
-        self._start = start
-        self._count = (len(selection) if stop is None else stop) - start
-        arrays = plan.arrays
+        if units is not None and selection.settings["shuffle_documents"] is not None:
+            raise RecipeError(
+                "expected shuffle_documents or pack_window, found both: windows are units in stored order",
+                hint="a loader shuffles the rows",
+            )
+        self.selection, self.seq_len, self.units = selection, seq_len, units
+        # Of a store that grows, windows that were complete are as they were.
+        memory: dict[Any, Any] = plans if isinstance(plans, dict) else {}
+        self.plan = find_plan(
+            selection.store,
+            plans,
+            plan_settings(selection, seq_len, units),
+            lambda: _make_windows(selection, seq_len, units, memory),
+            size=8 * len(selection),
+            save=write or plans is not None,
+            check=write or None,
+        )
+        arrays = self.plan.arrays
         self._fit = Fit(*(np.asarray(arrays[name], np.int64) for name in Fit._fields))
         self._order = arrays["order"]
         self._long_places, self._long_rows = arrays["long_places"], arrays["long_rows"]
-        self._full = int(self._long_rows[-1])
-        """Rows of one document each; packed rows are numbered from here."""
-
-    @classmethod
-    def of_store(cls, selection: Selection, seq_len: int, *, plans: str | Path | None = None) -> BestFit:
-        """Rows of a selection, whose plan is mapped, or made and kept.
-
-        Args:
-            selection: documents to pack.
-            seq_len: tokens per row, L.
-            plans: folder of plans; default below the store. If given, the plan of a small selection is
-                written too.
-
-        Raises:
-            CorruptStore: the plan on disk is damaged, or belongs to another store.
-            StoreError: a plan cannot be written.
-        """
-        fingerprint = plan_fingerprint(selection, seq_len)
-        plan = cached_arrays(
-            plan_folder(selection.store, fingerprint, plans),
-            fingerprint,
-            lambda: make_plan(selection.blocks(), len(selection), seq_len),
-            save=plans is not None or len(selection) >= SMALL,
-        )
-        return cls(selection, seq_len, plan)
+        self._edges, self._rows, self._full = (arrays[name] for name in ("edges", "rows", "full"))
 
     def __len__(self) -> int:
-        return self._full + int(self._fit.firsts[-1])
+        return int(self._rows[-1])
 
     @property
     def counts(self) -> Counts:
         """Costs of the packing, from the plan."""
         return Counts(**self.plan.facts["counts"])
+
+    def settled(self, following: str | None) -> int:
+        """Number of rows that stay as they are when more units are built.
+
+        Args:
+            following: name of the first of those; None if it is one of the last unit's window.
+        """
+        assert self.units is not None
+        last = [unit for unit, first in self.selection.units() if first < len(self.selection)][-1]
+        if following is None or window_of(following, self.units) == window_of(last, self.units):
+            return int(self._rows[-2])
+        return len(self)
 
     def spans(self, rows: np.ndarray) -> Spans:
         """Spans of these rows.
@@ -136,36 +156,41 @@ class BestFit:
         """
         if len(rows) == 1:
             return self._row(int(rows[0]))
-        full = rows < self._full
-        ranks, lengths, pieces = self._pieces(rows[~full] - self._full)
+        windows = self._rows.searchsorted(rows, "right") - 1
+        before = rows - self._rows[windows] + self._full[windows]  # full rows before
+        full = before < self._full[windows + 1]
+        before = before[full]
+        ranks, lengths, pieces = self._pieces((rows - self._full[windows + 1])[~full])
         each = np.ones(len(rows), np.int64)
         each[~full] = pieces
         offsets = offsets_of(each)
         whole = np.repeat(full, each)
-        numbers = self._long_rows.searchsorted(rows[full], "right") - 1
+        numbers = self._long_rows.searchsorted(before, "right") - 1
         places = np.empty(len(whole), np.int64)
         places[whole], places[~whole] = self._long_places[numbers], self._order[ranks]
         all_lengths = np.full(len(whole), self.seq_len, np.int64)
         all_lengths[~whole] = lengths
         documents, begins, tokens = self._documents(places)
         starts = tokens - all_lengths  # a piece is the end of its document
-        starts[whole] = (rows[full] - self._long_rows[numbers]) * self.seq_len
+        starts[whole] = (before - self._long_rows[numbers]) * self.seq_len
         self._check(starts, all_lengths, tokens)
         return Spans(offsets, documents, starts, all_lengths, begins, tokens)
 
     def _row(self, row: int) -> Spans:
         """Do the same for one row, in a third of the calls."""
-        if row < self._full:
-            number = int(self._long_rows.searchsorted(row, "right")) - 1
+        window = int(self._rows.searchsorted(row, "right")) - 1
+        before = row - int(self._rows[window]) + int(self._full[window])
+        if before < (full := int(self._full[window + 1])):
+            number = int(self._long_rows.searchsorted(before, "right")) - 1
             lengths = np.array([self.seq_len])
             documents, begins, tokens = self._documents(self._long_places[number : number + 1])
-            starts = np.array([(row - int(self._long_rows[number])) * self.seq_len])
+            starts = np.array([(before - int(self._long_rows[number])) * self.seq_len])
         else:
             firsts, runs, bases, each, sizes = self._fit
-            group = int(firsts.searchsorted(row - self._full, "right")) - 1
+            group = int(firsts.searchsorted(row - full, "right")) - 1
             run = slice(int(runs[group]), int(runs[group + 1]))
             many = each[run]
-            ranks = _ranges(bases[run] + (row - self._full) * many, many)
+            ranks = _ranges(bases[run] + (row - full) * many, many)
             lengths = sizes[run].repeat(many)
             documents, begins, tokens = self._documents(self._order[ranks])
             starts = tokens - lengths  # a piece is the end of its document
@@ -192,30 +217,34 @@ class BestFit:
     def _documents(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers, first tokens and lengths of the documents at these places; see `Selection.at`."""
         places = np.asarray(places, np.int64)
-        if int(np.maximum.reduce(places, initial=0)) >= self._count:
-            raise self._damaged(f"a document at place {int(places.max()):,} of {self._count:,}")
-        return self.selection.at(places + self._start)
+        if int(np.maximum.reduce(places, initial=0)) >= len(self.selection):
+            raise self._damaged(f"a document at place {int(places.max()):,} of {len(self.selection):,}")
+        return self.selection.at(places)
 
     def last_place(self, rows: int) -> int:
-        """Place of the last document that the first `rows` rows depend on: packing looks at all."""
-        return self._start + self._count - 1
+        """Place of the last document that the first `rows` rows depend on: the last of their last window."""
+        return int(self._edges[self._rows.searchsorted(rows, "left")]) - 1
 
     def rows_of(self, document: int) -> np.ndarray:
         """All rows with tokens of this document, sorted int64; empty if it is not selected."""
-        found = int(self.selection.places(np.array([document], np.int64))[0])
-        place = found - self._start
-        if found < 0 or not 0 <= place < self._count:
+        place = int(self.selection.places(np.array([document], np.int64))[0])
+        if place < 0:
             return np.empty(0, np.int64)
-        length = int(self.selection.lengths(found, found + 1)[0])
+        length = int(self.selection.lengths(place, place + 1)[0])
         full, rest = divmod(length, self.seq_len)
+        window = int(self._edges.searchsorted(place, "right")) - 1
         number = int(self._long_places.searchsorted(place)) if full else 0
-        rows = int(self._long_rows[number]) + np.arange(full)
-        return np.append(rows, self._full + self._row_of_piece(place, rest)) if rest else rows
+        first = int(self._long_rows[number] - self._full[window] + self._rows[window])
+        rows = first + np.arange(full)
+        if not rest:
+            return rows
+        return np.append(rows, int(self._full[window + 1]) + self._row_of_piece(window, place, rest))
 
-    def _row_of_piece(self, place: int, length: int) -> int:
+    def _row_of_piece(self, window: int, place: int, length: int) -> int:
         """Packed row of a document's piece: its rank, then the run that has this rank."""
         starts, lengths, run_of = self._by_rank
-        first, last = np.searchsorted(-lengths, [-length, -length + 1])
+        first, last = starts.searchsorted(self.plan.arrays["ranks"][window : window + 2]).tolist()
+        first, last = (first + np.searchsorted(-lengths[first:last], [-length, -length + 1])).tolist()
         lowest = int(starts[first]) if first < len(starts) else len(self._order)
         highest = int(starts[last]) if last < len(starts) else len(self._order)
         rank = lowest + int(self._order[lowest:highest].searchsorted(place))
@@ -240,44 +269,129 @@ class BestFit:
         )
 
 
-def plan_fingerprint(selection: Selection, seq_len: int, pack_window: int | None = None) -> str:
-    """Fingerprint of everything that a plan depends on."""
-    settings = {"packing": "best_fit", "version": VERSION, "seq_len": seq_len, "pack_window": pack_window}
-    return hash_value({**settings, "selection": selection.fingerprint})
+def window_of(unit: str, units: int) -> tuple[str, int]:
+    """Window of a unit, by its name; consecutive units with the same window are packed together.
+
+    >>> window_of("web-000012", 8), window_of("web-000003-000007", 8), window_of("other", 8)
+    (('web', 1), ('web-000003', 0), ('other', -1))
+    """
+    series, _, number = unit.rpartition("-")
+    if not number.isdigit():
+        return unit, -1
+    return series, int(number) // units
 
 
-def best_fit_counts(lengths: Iterable[np.ndarray], documents: int, seq_len: int) -> Counts:
+def window_edges(selection: Selection, units: int | None) -> list[int]:
+    """First place of each window with documents, and one past the last place."""
+    begins = [0]
+    before: tuple[str, int] | None = None
+    for unit, first in selection.units() if units else ():
+        window = window_of(unit, units or 1)
+        if window != before and begins[-1] < first < len(selection):
+            begins.append(first)
+        before = window
+    return [*begins, len(selection)]
+
+
+def plan_settings(selection: Selection, seq_len: int, units: int | None = None) -> dict[str, Any]:
+    """Everything that a plan depends on, apart from the store."""
+    settings = {"packing": "best_fit", "version": VERSION, "seq_len": seq_len, "pack_window": units}
+    return {**settings, "selection": selection.fingerprint}
+
+
+def planned_folder(selection: Selection, seq_len: int, units: int | None = None) -> Path | None:
+    """Folder of the plan, beside the store or in the cache, if it exists."""
+    settings = plan_settings(selection, seq_len, units)
+    folder = plan_folder(selection.store, plan_fingerprint(selection.store, settings))
+    return folder if folder.exists() else None
+
+
+def best_fit_counts(selection: Selection, seq_len: int, units: int | None = None) -> Counts:
     """Costs of best_fit, from a pass over the lengths; nothing is sorted or written."""
-    pieces = _survey(lengths, documents, seq_len, keep=False)
-    return _counts(documents, pieces, fit(pieces.counts, seq_len), seq_len)
+    found = []
+    for start, stop in pairwise(window_edges(selection, units)):
+        pieces = _survey(selection.blocks(start, stop), start, stop, seq_len, keep=False)
+        found.append(_counts(stop - start, pieces, fit(pieces.counts, seq_len), seq_len))
+    return _summed(found)
 
 
-def make_plan(lengths: Iterable[np.ndarray], documents: int, seq_len: int) -> CachedArrays:
-    """Make the plan of documents in memory, from blocks of their lengths; see the module for its cost."""
-    pieces = _survey(lengths, documents, seq_len, keep=True)
+def _make_windows(selection: Selection, seq_len: int, units: int | None, memory: dict[Any, Any]) -> Plan:
+    """Make the plan of all windows, but for those that are in memory, which then has those of this plan."""
+    key = msgspec.json.encode(selection.identity), seq_len, units
+    earlier, made = memory.get(key, {}), dict[tuple[int, int], Plan]()
+    memory[key] = made
+    edges = window_edges(selection, units)
+    for start, stop in pairwise(edges):
+        made[start, stop] = earlier.get((start, stop)) or make_plan(
+            selection.blocks(start, stop), start, stop, seq_len
+        )
+    return _joined(list(made.values()), edges)
+
+
+def make_plan(lengths: Iterable[np.ndarray], start: int, stop: int, seq_len: int) -> Plan:
+    """Make the plan of one window in memory, from blocks of lengths; see the module for its cost."""
+    pieces = _survey(lengths, start, stop, seq_len, keep=True)
     fitted = fit(pieces.counts, seq_len)
-    counts = _counts(documents, pieces, fitted, seq_len)
+    counts = _counts(stop - start, pieces, fitted, seq_len)
     arrays = {
-        "order": _sort(pieces, seq_len),
+        "order": _sort(pieces, seq_len, start),
         "long_places": pieces.long_places,
         "long_rows": pieces.long_rows,
         **fitted._asdict(),
     }
-    facts = {"packing": "best_fit", "seq_len": seq_len, "counts": msgspec.to_builtins(counts)}
-    return CachedArrays(arrays, facts)
+    return Plan(arrays, {"counts": msgspec.to_builtins(counts)})
+
+
+def _joined(plans: Sequence[Plan], edges: Sequence[int]) -> Plan:
+    """One plan of all windows: places, ranks, full rows and packed rows are counted through."""
+
+    def column(name: str) -> list[np.ndarray]:
+        return [one.arrays[name] for one in plans]
+
+    def counted(name: str) -> np.ndarray:
+        return offsets_of(np.concatenate([np.diff(one) for one in column(name)]))
+
+    full = offsets_of([int(one[-1]) for one in column("long_rows")])
+    packed = offsets_of([int(one[-1]) for one in column("firsts")])
+    ranks = offsets_of([len(one) for one in column("order")])
+    orders = column("order")
+    order = orders[0] if len(plans) == 1 else np.concatenate(orders)
+    for one, first, last in zip(plans, ranks.tolist(), ranks.tolist()[1:], strict=False):
+        one.arrays["order"] = order[first:last]  # a window that is held takes no memory of its own
+    shifts = zip(column("bases"), column("each"), ranks.tolist(), packed.tolist(), strict=False)
+    arrays = {
+        "order": order,
+        "long_places": np.concatenate(column("long_places")),
+        "long_rows": counted("long_rows"),
+        "firsts": counted("firsts"),
+        "runs": counted("runs"),
+        "bases": np.concatenate([bases + rank - row * each for bases, each, rank, row in shifts]),
+        "each": np.concatenate(column("each")),
+        "lengths": np.concatenate(column("lengths")),
+        "edges": np.array(edges, np.int64),
+        "ranks": ranks,
+        "rows": full + packed,
+        "full": full,
+    }
+    counts = _summed([Counts(**one.facts["counts"]) for one in plans])
+    return Plan(arrays, {"counts": msgspec.to_builtins(counts)})
+
+
+def _summed(counts: Sequence[Counts]) -> Counts:
+    return Counts(*(sum(column) for column in zip(*map(msgspec.structs.astuple, counts), strict=True)))
 
 
 def _place_type(documents: int) -> np.dtype:
     return np.dtype("<u4" if documents < 2**32 else "<i8")
 
 
-def _survey(blocks: Iterable[np.ndarray], documents: int, seq_len: int, *, keep: bool) -> Pieces:
-    """Run the pass over the lengths."""
-    place_type = _place_type(documents)
-    remainders = np.empty(documents if keep else 0, "<u2" if seq_len <= 1 << 16 else "<u4")
+def _survey(blocks: Iterable[np.ndarray], start: int, stop: int, seq_len: int, *, keep: bool) -> Pieces:
+    """Run the pass over the lengths of the documents at places `start` to `stop`."""
+    place_type = _place_type(stop)
+    remainders = np.empty(stop - start if keep else 0, "<u2" if seq_len <= 1 << 16 else "<u4")
     counts = np.zeros(seq_len, np.int64)
     long_places, long_full = [np.empty(0, place_type)], [np.empty(0, np.uint32)]
-    start = tokens = split = full_rows = 0
+    done = tokens = split = full_rows = 0
     for lengths in blocks:
         full = lengths // seq_len
         rest = lengths - full * seq_len
@@ -287,22 +401,22 @@ def _survey(blocks: Iterable[np.ndarray], documents: int, seq_len: int, *, keep:
         full_rows += int(full.sum())
         if keep:
             long = np.flatnonzero(full)
-            remainders[start : start + len(rest)] = rest
-            long_places.append((long + start).astype(place_type))
+            remainders[done : done + len(rest)] = rest
+            long_places.append((long + start + done).astype(place_type))
             long_full.append(full[long].astype(np.uint32))
-        start += len(rest)
+        done += len(rest)
     long_rows = offsets_of(np.concatenate(long_full) if keep else [full_rows])
     return Pieces(counts, remainders, np.concatenate(long_places), long_rows, tokens, split)
 
 
-def _sort(pieces: Pieces, seq_len: int) -> np.ndarray:
+def _sort(pieces: Pieces, seq_len: int, first: int) -> np.ndarray:
     """Sort the places of all pieces, longest first and by place where equal: a counting sort in blocks.
 
     Each block is sorted separately, and each of its runs of one length goes after those of earlier blocks.
     """
     remainders, counts = pieces.remainders, pieces.counts.copy()
     counts[0] = 0
-    order = np.empty(int(counts.sum()), _place_type(len(remainders)))
+    order = np.empty(int(counts.sum()), _place_type(first + len(remainders)))
     # Position of the next piece of each length.
     following = np.cumsum(counts[::-1])[::-1] - counts
     for start in range(0, len(remainders), SORT_BLOCK):
@@ -314,7 +428,7 @@ def _sort(pieces: Pieces, seq_len: int) -> np.ndarray:
         ends = np.cumsum(here)
         target = np.repeat(following - (ends - here), here)
         target += np.arange(len(target))
-        order[target] = sorted_places + start
+        order[target] = sorted_places + first + start
         following += here
     return order
 

@@ -1,79 +1,81 @@
-"""Arrays from a pass over all lengths, kept on disk so that no process computes them again: pack plans.
+"""Arrays from a pass over all documents, kept on disk so that no process computes them again: plans.
 
-    <store>/plans/3f9c21d07a54be18/        named by the fingerprint of store, selection and settings
-        plan.json                          fingerprint, facts, and each array's dtype, size and checksum
-        order.u4  long_rows.i8  ...        little-endian, no header, mapped when read
+    <store>/plans/3f9c21d07a54be18/plan.bin      named by the fingerprint of store, selection and settings
 
-A plan belongs to one store and one set of settings. It is looked up by its fingerprint, which `plan.json`
-records too, and refused if the two differ. `plan.json` is written last (`publication`); without it there is
-no plan. Processes that make the same plan at once do the work twice, and find each other's files equal.
+    checksum of the header   32 digits
+    length of the header     8 bytes, little-endian
+    header                   JSON: fingerprint, facts, place and type of each array, checksum of all of them
+    arrays                   little-endian, each from a multiple of 64 bytes on, mapped when read
+
+A plan belongs to one store and one set of settings: its fingerprint is in the file too, and compared. The
+file gets its name when it is complete. Processes that make the same plan at once do the work twice, and find
+each other's file equal.
 
 Checksums are compared when a plan is loaded, if it has at most 1 GB (a tenth of a second); for a larger plan
-only sizes are, unless `check=True` (as in `packline info --seq-len N --write`).
+only the header's is, unless `check=True` (as in `packline info --seq-len N --write`).
 """
 
 from __future__ import annotations
 
 import os
-import re
 import secrets
-import shutil
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, StoreError
-from packline.fingerprint import Hasher, hash_value
+from packline.fingerprint import Hasher, hash_bytes, hash_value
 from packline.storage.local import LocalFolder, disk_errors, user_cache
-from packline.storage.publication import Publication
 from packline.store.files import stat_file
 from packline.store.reader import StoreReader
 
-FORMAT_VERSION = 1
-PLAN, PLANS = "plan.json", "plans"
+FORMAT_VERSION = 2
+"""Part of every fingerprint: another version makes plans anew."""
+PLAN, PLANS = "plan.bin", "plans"
 CHECKED_BYTES = 10**9
 """Bytes of all arrays up to which checksums are compared on every load."""
+LARGE = 8 << 20
+"""Bytes above which a plan goes to disk, where all processes share it and no restart repeats its pass, which
+takes seconds."""
 BLOCK_BYTES = 16 << 20
-NAME = re.compile(r"[a-z][a-z_]*")
+ALIGNED = 64
+HEAD = 40
+"""Bytes before the header."""
 DTYPES = ("<u2", "<u4", "<i4", "<i8")
 
-
-class ArrayEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An array of a plan."""
-
-    dtype: str
-    size: int
-    checksum: str
+Plans: TypeAlias = str | Path | dict[Any, Any] | None
+"""Folder of plans; None: below the store. A dict keeps them in memory, and nothing is written: for a store
+that is still being built, whose plans are for a moment's state."""
 
 
-class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`plan.json`."""
-
-    format_version: int
-    fingerprint: str
-    arrays: dict[str, ArrayEntry]
-    facts: dict[str, Any]
-    checksum: str = ""
-    """Checksum of all other fields."""
-
-    def sealed(self) -> PlanFile:
-        """Copy with the checksum of the other fields."""
-        empty = msgspec.structs.replace(self, checksum="")
-        return msgspec.structs.replace(self, checksum=hash_value(empty))
-
-
-@dataclass(frozen=True, slots=True)
-class CachedArrays:
+class Plan(NamedTuple):
     """Arrays by name, and the facts that were kept with them."""
 
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]
     folder: Path | None = None
     """Folder that the arrays are mapped from; None: in memory only."""
+
+
+class PlanHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is in a plan."""
+
+    fingerprint: str
+    facts: dict[str, Any]
+    arrays: dict[str, tuple[str, int, int]]
+    """dtype, first byte behind the header, and size of each."""
+    bytes: int
+    """Bytes behind the header."""
+    checksum: str
+    """Checksum of everything behind the header."""
+
+
+def plan_fingerprint(store: StoreReader, settings: dict[str, Any]) -> str:
+    """Fingerprint of everything that a plan depends on: the store, settings, and the version."""
+    return hash_value({"store": store.manifest.checksum, "version": FORMAT_VERSION, **settings})
 
 
 def plan_folder(store: StoreReader, fingerprint: str, plans: str | Path | None = None) -> Path:
@@ -99,68 +101,79 @@ def plan_folder(store: StoreReader, fingerprint: str, plans: str | Path | None =
     return (beside if writable else cache) / name
 
 
-def cached_arrays(
-    folder: Path,
-    fingerprint: str,
-    make: Callable[[], CachedArrays],
+def find_plan(
+    store: StoreReader,
+    plans: Plans,
+    settings: dict[str, Any],
+    make: Callable[[], Plan],
     *,
-    save: bool = True,
+    size: int,
+    save: bool = False,
     check: bool | None = None,
-) -> CachedArrays:
-    """Map the existing plan, or make it and keep it for the next time.
+) -> Plan:
+    """Map the existing plan, or make it.
 
     Args:
-        folder: folder of this plan.
-        fingerprint: fingerprint of everything that the plan depends on.
+        store: store that the plan belongs to.
+        plans: where plans are kept.
+        settings: everything that the plan depends on in addition to the store.
         make: makes the plan in memory; called only if there is none.
-        save: write a plan that was made; False if making it again is cheaper than a file.
-        check: compare checksums of an existing plan, as in `load_arrays`.
+        size: bytes that the plan takes; a large one is kept on disk.
+        save: keep a small one too.
+        check: compare checksums of an existing plan, as in `load_plan`.
 
     Raises:
         CorruptStore: the folder holds another plan, or is damaged.
         StoreError: the plan cannot be written.
         OutOfSpace: the disk is full.
-
-    >>> made = CachedArrays({"order": np.array([1, 0], np.uint32)}, {"rows": 2})
-    >>> cached_arrays(Path("nowhere"), "3f9c21d07a54be18", lambda: made, save=False) is made
-    True
     """
-    plan = load_arrays(folder, fingerprint, check=check)
+    if isinstance(plans, dict):
+        return make()
+    fingerprint = plan_fingerprint(store, settings)
+    folder = plan_folder(store, fingerprint, plans)
+    plan = load_plan(folder, fingerprint, check=check)
     if plan is None:
         plan = make()
-        if save:
-            plan = save_arrays(folder, fingerprint, plan.arrays, plan.facts)
+        if save or size > LARGE:
+            plan = save_plan(folder, fingerprint, plan)
     return plan
 
 
-def save_arrays(
-    folder: Path, fingerprint: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]
-) -> CachedArrays:
+def save_plan(folder: Path, fingerprint: str, plan: Plan) -> Plan:
     """Write a plan and map it. If another process was faster, its plan is mapped.
 
     Args:
         folder: folder of this plan; its parents are created.
         fingerprint: fingerprint of everything that the plan depends on.
-        arrays: arrays by name (lowercase letters and underscores), of uint16, uint32, int32 or int64.
-        facts: values that JSON can hold.
+        plan: arrays of uint16, uint32, int32 or int64, and facts that JSON can hold.
 
     Raises:
         StoreError: the folder cannot be written to.
         OutOfSpace: the disk is full.
         CorruptStore: something that is not this plan is in the folder.
     """
-    if (found := load_arrays(folder, fingerprint)) is not None:
+    if (found := load_plan(folder, fingerprint)) is not None:
         return found
-    storage, waiting = LocalFolder(folder), folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.tmp")
+    listed: dict[str, tuple[str, int, int]] = {}
+    end, hasher = 0, Hasher()
+    for name, array in plan.arrays.items():
+        dtype = array.dtype.newbyteorder("<").str
+        if dtype not in DTYPES or array.ndim != 1:
+            raise ValueError(f"{name}: a plan holds no array of {array.dtype} and {array.ndim} dimensions")
+        listed[name] = (dtype, end, len(array))
+        end += array.nbytes + -array.nbytes % ALIGNED
+    for block in _blocks(plan.arrays):
+        hasher.update(block)
+    header = msgspec.json.encode(PlanHeader(fingerprint, plan.facts, listed, end, hasher.hexdigest()))
+    header += b" " * (-(HEAD + len(header)) % ALIGNED)
+    waiting = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.tmp")
     try:
         with disk_errors(folder.parent):
-            waiting.mkdir(parents=True)
-            entries = {name: _write_array(waiting, name, array) for name, array in arrays.items()}
-            contents = PlanFile(
-                format_version=FORMAT_VERSION, fingerprint=fingerprint, arrays=entries, facts=dict(facts)
-            )
-            storage.put_files({path.name: path for path in waiting.iterdir()})
-            Publication(storage, PLAN).publish({PLAN: _json_form(contents.sealed())})
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with waiting.open("wb") as file:
+                file.write(hash_bytes(header).encode() + len(header).to_bytes(8, "little") + header)
+                file.writelines(_blocks(plan.arrays))
+            LocalFolder(folder).put_files({PLAN: waiting})
     except OSError as error:
         if isinstance(error, StoreError) or error.strerror is None:
             raise
@@ -168,191 +181,78 @@ def save_arrays(
             f"cannot write the plan {folder}: {error.strerror}", hint="plans= names another folder for plans"
         ) from error
     finally:
-        shutil.rmtree(waiting, ignore_errors=True)
-    plan = load_arrays(folder, fingerprint)
-    if plan is None:
+        if waiting.parent.is_dir():
+            waiting.unlink(missing_ok=True)
+    saved = load_plan(folder, fingerprint)
+    if saved is None:
         raise CorruptStore(f"the plan {folder} was removed while it was written", hint="run it again")
-    return plan
+    return saved
 
 
-def load_arrays(folder: Path, fingerprint: str, *, check: bool | None = None) -> CachedArrays | None:
+def load_plan(folder: Path, fingerprint: str, *, check: bool | None = None) -> Plan | None:
     """Map a plan.
 
     Args:
         folder: folder of this plan.
         fingerprint: fingerprint of the expected plan.
-        check: compare checksums; by default if all arrays have at most 1 GB.
+        check: compare the checksum of the arrays; by default if they have at most 1 GB.
 
     Returns:
         None if there is no such plan.
 
     Raises:
-        CorruptStore: the plan belongs to another store or other settings, has another version, or is damaged.
+        CorruptStore: the plan belongs to another store or other settings, or is damaged.
 
-    >>> load_arrays(Path("nowhere"), "3f9c21d07a54be18") is None
+    >>> load_plan(Path("nowhere"), "3f9c21d07a54be18") is None
     True
     """
-    if not os.path.lexists(folder / PLAN):
+    path = folder / PLAN
+    if not os.path.lexists(path):
         return None
-    contents = _read_contents(folder)
-    if contents.fingerprint != fingerprint:
+    try:
+        size = stat_file(path, folder).st_size
+        data = np.memmap(path, np.uint8, "r").view(np.ndarray) if size else np.empty(0, np.uint8)
+    except CorruptStore as error:
+        raise _refused(folder, f"cannot be read: {error}") from error
+    except OSError as error:
+        raise _refused(folder, f"cannot be read: {error.strerror}") from error
+    end = HEAD + int.from_bytes(data[32:HEAD].tobytes(), "little")
+    head = data[HEAD:end].tobytes()
+    if size < end or data[:32].tobytes() != hash_bytes(head).encode():
+        raise _refused(folder, "is damaged: the checksum of its header differs")
+    header = msgspec.json.decode(head, type=PlanHeader)
+    if header.fingerprint != fingerprint:
         raise _refused(
             folder,
             "is a plan of another store or of other settings: "
-            f"expected fingerprint {fingerprint}, found {contents.fingerprint}",
+            f"expected fingerprint {fingerprint}, found {header.fingerprint}",
         )
-    total = sum(np.dtype(entry.dtype).itemsize * entry.size for entry in contents.arrays.values())
-    check = total <= CHECKED_BYTES if check is None else check
-    arrays = {name: _map_array(folder, name, entry, check) for name, entry in contents.arrays.items()}
-    return CachedArrays(arrays, contents.facts, folder)
-
-
-def _read_contents(folder: Path) -> PlanFile:
-    try:
-        stat_file(folder / PLAN, folder)
-        data = (folder / PLAN).read_bytes()
-    except CorruptStore as error:
-        raise _refused(folder, f"has no {PLAN} that can be read: {error}") from error
-    except OSError as error:
-        raise _refused(folder, f"has no {PLAN} that can be read: {error.strerror}") from error
-    try:
-        version = msgspec.json.decode(data, type=dict[str, Any]).get("format_version")
-        if version != FORMAT_VERSION:
-            raise _refused(folder, f"has format version {version!r}: expected {FORMAT_VERSION}")
-        contents = msgspec.json.decode(data, type=PlanFile)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _refused(folder, f"has a damaged {PLAN}: {error}") from error
-    if contents.sealed().checksum != contents.checksum or data != _json_form(contents):
-        raise _refused(folder, f"has a damaged {PLAN}: its checksum differs from its contents")
-    for name, entry in contents.arrays.items():
-        if not NAME.fullmatch(name) or entry.dtype not in DTYPES or entry.size < 0:
-            raise _refused(folder, f"has a {PLAN} that names an array {name!r} of {entry.dtype!r}")
-    return contents
-
-
-def _json_form(contents: PlanFile) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(contents))
-
-
-def _array_path(folder: Path, name: str, dtype: str) -> Path:
-    return folder / f"{name}.{dtype[1:]}"
-
-
-def _write_array(folder: Path, name: str, array: np.ndarray) -> ArrayEntry:
-    dtype = array.dtype.newbyteorder("<").str
-    if not NAME.fullmatch(name) or dtype not in DTYPES or array.ndim != 1:
-        raise ValueError(f"{name}: a plan holds no array of {array.dtype} and {array.ndim} dimensions")
-    hasher = Hasher()
-    with _array_path(folder, name, dtype).open("wb") as file:
-        for block in _blocks(array, dtype):
-            hasher.update(block)
-            file.write(block)
-        file.flush()
-        os.fsync(file.fileno())
-    return ArrayEntry(dtype, len(array), hasher.hexdigest())
-
-
-def _blocks(array: np.ndarray, dtype: str) -> Iterator[memoryview]:
-    step = BLOCK_BYTES // array.dtype.itemsize
-    for start in range(0, len(array), step):
-        yield np.ascontiguousarray(array[start : start + step], dtype).data
-
-
-def _map_array(folder: Path, name: str, entry: ArrayEntry, check: bool) -> np.ndarray:
-    path, dtype = _array_path(folder, name, entry.dtype), np.dtype(entry.dtype)
-    expected = dtype.itemsize * entry.size
-    try:
-        found = stat_file(path, folder).st_size
-        array = np.memmap(path, dtype, "r").view(np.ndarray) if found == expected > 0 else np.empty(0, dtype)
-    except CorruptStore as error:
-        raise _refused(folder, f"has no {path.name} that can be read: {error}") from error
-    except OSError as error:
-        raise _refused(folder, f"has no {path.name} that can be read: {error.strerror}") from error
-    if found != expected:
-        raise _refused(folder, f"has a {path.name} of {found:,} bytes: expected {expected:,}")
-    if check:
+    if size != header.bytes + end:
+        raise _refused(folder, f"has {size:,} bytes: expected {header.bytes + end:,}")
+    if size <= CHECKED_BYTES if check is None else check:
         hasher = Hasher()
-        for block in _blocks(array, dtype.str):
-            hasher.update(block)
-        if hasher.hexdigest() != entry.checksum:
+        for block in range(end, size, BLOCK_BYTES):
+            hasher.update(data[block : block + BLOCK_BYTES].data)
+        if hasher.hexdigest() != header.checksum:
             raise _refused(
-                folder,
-                f"has a damaged {path.name}: expected checksum {entry.checksum}, found {hasher.hexdigest()}",
+                folder, f"is damaged: expected checksum {header.checksum}, found {hasher.hexdigest()}"
             )
-    return array
+    arrays = {
+        name: data[end + start :][: np.dtype(dtype).itemsize * count].view(dtype)
+        for name, (dtype, start, count) in header.arrays.items()
+    }
+    return Plan(arrays, header.facts, folder)
+
+
+def _blocks(arrays: dict[str, np.ndarray]) -> Iterator[memoryview | bytes]:
+    """Bytes of all arrays as they are on disk."""
+    for array in arrays.values():
+        step = BLOCK_BYTES // array.dtype.itemsize
+        for start in range(0, len(array), step):
+            block = np.ascontiguousarray(array[start : start + step], array.dtype.newbyteorder("<"))
+            yield block.view(np.uint8).data
+        yield bytes(-array.nbytes % ALIGNED)
 
 
 def _refused(folder: Path, what: str) -> CorruptStore:
     return CorruptStore(f"the plan {folder} {what}", hint="delete that folder: the plan is made again")
-
-
-class PlanMemory:
-    """Plans of a store that is still being built: kept in memory, since each is for a moment's state.
-
-    Plans of windows are kept up to `MEMORY_DOCUMENTS` documents, the newest first; numbers of rows always.
-    """
-
-    def __init__(self) -> None:
-        self.filtered: dict[str, tuple[int, int, np.ndarray, dict[str, Any]]] = {}
-        """Results of filters for the first shards, by settings: shards, documents, places left, facts."""
-        self._plans: dict[Hashable, CachedArrays] = {}
-        self._rows: dict[Hashable, int] = {}
-
-    def plan(self, key: Hashable, make: Callable[[], CachedArrays]) -> CachedArrays:
-        """Plan of a window, made if it is not kept."""
-        plan = self._plans.pop(key, None) or make()
-        self._plans[key] = plan  # the newest is last
-        held = sum(len(one.arrays["order"]) for one in self._plans.values())
-        while held > MEMORY_DOCUMENTS and len(self._plans) > 1:
-            held -= len(self._plans.pop(next(iter(self._plans))).arrays["order"])
-        return plan
-
-    def rows(
-        self, key: Hashable, make: Callable[[], CachedArrays], count: Callable[[CachedArrays], int]
-    ) -> int:
-        """Number of rows of a window."""
-        if key not in self._rows:
-            self._rows[key] = count(self.plan(key, make))
-        return self._rows[key]
-
-
-MEMORY_DOCUMENTS = 1 << 22
-"""Documents of the plans that a `PlanMemory` keeps: 16 MB, or 32 for very long rows."""
-LARGE = 8 << 20
-"""Bytes above which a table goes to disk, where all processes share it and no restart repeats its pass, which
-takes seconds."""
-
-
-def cached_table(
-    store: StoreReader,
-    plans: str | Path | PlanMemory | None,
-    settings: dict[str, Any],
-    make: Callable[[], tuple[np.ndarray, dict[str, Any]]],
-    *,
-    large: int,
-) -> tuple[np.ndarray, dict[str, Any]]:
-    """Make a table, or map an existing one.
-
-    Args:
-        store: store whose lengths the table is computed from.
-        plans: folder of plans; default below the store.
-        settings: everything the table depends on in addition to the store.
-        make: runs the pass and returns the table, and facts about it as JSON values.
-        large: bytes that the table may take; determines where it is kept.
-
-    Returns:
-        The table and its facts.
-
-    Raises:
-        CorruptStore: the plan on disk is damaged, or belongs to another store.
-    """
-    if large <= LARGE or isinstance(plans, PlanMemory):
-        return make()
-    fingerprint = hash_value({"store": store.manifest.checksum, "table": settings})
-
-    def make_plan() -> CachedArrays:
-        table, facts = make()
-        return CachedArrays({"table": table}, facts)
-
-    plan = cached_arrays(plan_folder(store, fingerprint, plans), fingerprint, make_plan)
-    return plan.arrays["table"], plan.facts

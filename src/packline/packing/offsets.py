@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from packline.packing.cache import LARGE, cached_table
+from packline.packing.cache import LARGE, Plan, find_plan
 from packline.ragged import offsets_of
 from packline.store.shard import Shard, bring_indexes, contradiction
 
@@ -229,11 +229,11 @@ class SampledOffsets:
         )
         settings = {"cumulative": name, "step": self._step, "selection": selection.identity}
         size = 8 * (len(selection) // self._step + 1)
-        table, facts = cached_table(selection.store, selection.plans, settings, self._pass, large=size)
-        self._table = table
-        self.total: int = facts["total"]
+        plan = find_plan(selection.store, selection.plans, settings, self._pass, size=size)
+        self._table = plan.arrays["sums"]
+        self.total: int = plan.facts["total"]
 
-    def _pass(self) -> tuple[np.ndarray, dict[str, Any]]:
+    def _pass(self) -> Plan:
         sums: list[np.ndarray] = []
         total = 0
         for lengths in self._selection.blocks():  # whole steps, but for the last
@@ -242,7 +242,7 @@ class SampledOffsets:
             ends = np.cumsum(steps) + total
             sums.append(ends - steps)
             total = int(ends[-1])
-        return np.concatenate(sums).astype("<i8"), {"total": total}
+        return Plan({"sums": np.concatenate(sums)}, {"total": total})
 
     def find(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Places of these values, and the sums before each place.

@@ -23,8 +23,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -32,16 +31,13 @@ from packline.errors import RecipeError, StoreError
 from packline.fingerprint import hash_value
 from packline.notebook import Notebook
 from packline.packing.batch import FIELDS, CompactBatch
-from packline.packing.cache import PlanMemory
+from packline.packing.cache import Plans
 from packline.packing.gather import PlannedRows
 from packline.packing.options import DEFAULTS, RowOptions, check_options
 from packline.packing.packer import Counts, Packer, Spans
 from packline.packing.row import Row, RowSlice
 from packline.packing.selection import LeftOut, Selection
 from packline.store.reader import StoreReader
-
-Plans: TypeAlias = str | Path | PlanMemory | None
-"""Folder of plans; None: below the store. A `PlanMemory` for a store that is still being built."""
 
 
 class Rows(Notebook):
@@ -250,18 +246,9 @@ def _make_packer(selection: Selection, seq_len: int, options: RowOptions, plans:
         from packline.packing.pad import Pad
 
         return Pad(selection, seq_len, overflow=options.overflow)
-    if options.pack_window is not None:
-        from packline.packing.windows import WindowedBestFit
-
-        return WindowedBestFit(selection, seq_len, options.pack_window, plans=plans)
-    if isinstance(plans, PlanMemory):
-        raise RecipeError(
-            "packing is best_fit, and the store is still being built: its rows depend on all documents",
-            hint="pack_window=8 packs the documents of 8 units together; or wait for the build to finish",
-        )
     from packline.packing.best_fit import BestFit
 
-    return BestFit.of_store(selection, seq_len, plans=plans)
+    return BestFit(selection, seq_len, options.pack_window, plans=plans)
 
 
 def check_seq_len(seq_len: int, store: StoreReader) -> int:

@@ -43,7 +43,7 @@ import numpy as np
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_value
-from packline.packing.cache import PlanMemory, cached_table
+from packline.packing.cache import Plan, Plans, find_plan
 from packline.packing.offsets import DocumentOffsets, document_offsets
 from packline.packing.options import DocumentFilter, check_options
 from packline.permutation import Permutation
@@ -170,8 +170,7 @@ class Selection:
     Args:
         store: an opened store.
         choice: documents and their order.
-        plans: folder for tables too large for memory; default below the store. A `PlanMemory` keeps them in
-            memory.
+        plans: where tables too large for memory are kept.
 
     Raises:
         RecipeError: an invalid setting, or a split, label or source that the store does not have.
@@ -188,7 +187,7 @@ class Selection:
         store: StoreReader,
         choice: DocumentFilter = TRAIN,
         *,
-        plans: str | Path | PlanMemory | None = None,
+        plans: Plans = None,
     ) -> None:
         choice = check_options(choice).canonical()
         if isinstance(plans, str | Path):
@@ -313,13 +312,17 @@ class Selection:
     def _filter(self, losses: dict[str, int]) -> np.ndarray:
         """Places of the documents that pass the filters; counts the others by reason."""
         settings, parts = {"kept": self.identity | {"shuffle_documents": None}}, self._range.parts()
-        if isinstance(self.plans, PlanMemory):
+        if isinstance(self.plans, dict):
             kept, facts = _filter_new(self.plans, hash_value(settings), parts, self._filters)
         else:
             size = 4 * len(self._range) * (COLUMN_COST if self._filters.reads_columns else 1)
-            kept, facts = cached_table(
-                self.store, self.plans, settings, lambda: self._filters.apply(parts), large=size
-            )
+
+            def make() -> Plan:
+                kept, facts = self._filters.apply(parts)
+                return Plan({"kept": kept}, facts)
+
+            plan = find_plan(self.store, self.plans, settings, make, size=size)
+            kept, facts = plan.arrays["kept"], plan.facts
         self.left_out = tuple(LeftOut(*one) for one in facts["left_out"] if one[1])
         self.notes = tuple(facts["notes"])
         losses |= {one.by: one.documents for one in self.left_out}
@@ -328,10 +331,10 @@ class Selection:
 
 
 def _filter_new(
-    memory: PlanMemory, key: str, parts: list[ShardPlaces], filters: Filters
+    memory: dict[Any, Any], key: str, parts: list[ShardPlaces], filters: Filters
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Filter a store that grows: only the shards that are new since the last time are looked at."""
-    shards, before, kept, facts = memory.filtered.get(key, (0, 0, None, {}))
+    shards, before, kept, facts = memory.get(key, (0, 0, None, {}))
     if kept is None or shards < len(parts):
         new = [one._replace(start=one.start - before, stop=one.stop - before) for one in parts[shards:]]
         found, more = filters.apply(new)
@@ -341,7 +344,7 @@ def _filter_new(
                 one[1:] = one[1] + earlier[1], one[2] + earlier[2]
             more["tokens"] += facts["tokens"]
         kept, facts = found, more
-        memory.filtered[key] = len(parts), parts[-1].stop, kept, facts
+        memory[key] = len(parts), parts[-1].stop, kept, facts
     return kept, facts
 
 

@@ -29,7 +29,6 @@ from packline.packing.pad import Pad
 from packline.packing.row import untrained_rows
 from packline.packing.rows import Rows, check_seq_len
 from packline.packing.selection import Selection
-from packline.packing.windows import windowed_counts
 
 
 class PackingStats(msgspec.Struct, frozen=True):
@@ -103,7 +102,7 @@ def compare_packings(
     seq_len = check_seq_len(seq_len, selection.store)
     counts: dict[str, list[tuple[Overflow | None, Callable[[], Counts]]]] = {
         "concat": [(None, lambda: Concat(selection, seq_len, min_tail_fraction=min_tail_fraction).counts)],
-        "best_fit": [(None, lambda: best_fit_counts(selection.blocks(), len(selection), seq_len))],
+        "best_fit": [(None, lambda: best_fit_counts(selection, seq_len))],
         "pad": [
             (overflow, lambda overflow=overflow: Pad(selection, seq_len, overflow=overflow).counts)  # type: ignore[misc]
             for overflow in OVERFLOWS
@@ -115,7 +114,7 @@ def compare_packings(
     for packing in packings:
         prices += [PackingStats(packing, overflow, seq_len, count()) for overflow, count in counts[packing]]
         if packing == "best_fit" and pack_window is not None:
-            found = windowed_counts(selection, seq_len, pack_window)
+            found = best_fit_counts(selection, seq_len, pack_window)
             prices.append(PackingStats(packing, None, seq_len, found, pack_window))
     if not selection.store.has_loss:
         return prices

@@ -14,8 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from packline.errors import RecipeError, did_you_mean
-from packline.packing.best_fit import plan_fingerprint
-from packline.packing.cache import PlanMemory, plan_folder
+from packline.packing.best_fit import planned_folder
 from packline.packing.options import DocumentFilter, RowOptions
 from packline.packing.rows import Rows, check_seq_len
 from packline.packing.selection import Selection
@@ -125,13 +124,13 @@ def open_rows(store: StoreReader, seq_len: int, options: RowOptions) -> Rows:
         StoreError: there are no rows.
     """
     if options.packing != "best_fit":
-        return Rows(store, seq_len, options, plans=PlanMemory())
+        return Rows(store, seq_len, options, plans={})
     names = DocumentFilter.__struct_fields__
     choice = DocumentFilter(**{name: getattr(options, name) for name in names})
-    selection = Selection(store, choice, plans=PlanMemory())
-    fingerprint = plan_fingerprint(selection, check_seq_len(seq_len, store))
+    selection = Selection(store, choice, plans={})
+    seq_len = check_seq_len(seq_len, store)
     most = FILTERED_PACKED_MOST if is_filtered(options) else PACKED_MOST
-    if len(store.documents) < most or plan_folder(store, fingerprint).exists():
+    if len(store.documents) < most or planned_folder(selection, seq_len):
         return Rows(store, seq_len, options)
     words = [f"--seq-len {seq_len}", "--packing best_fit", f"--split {options.split}"]
     words += [f'--where "{options.where}"'] if options.where else []

@@ -33,7 +33,6 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.loading.loader import Loader
 from packline.loading.trace import stores_of, trace_document
-from packline.packing.cache import PlanMemory
 from packline.packing.exclusions import ExclusionList
 from packline.packing.options import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
@@ -336,7 +335,7 @@ class ServedStore:
         """
         refuse_large(self.store, choice)
         with self._lock:
-            return recent(self._selections, choice, lambda: Selection(self.store, choice, plans=PlanMemory()))
+            return recent(self._selections, choice, lambda: Selection(self.store, choice, plans={}))
 
     def sorted_places(self, choice: DocumentFilter, column: str, descending: bool) -> np.ndarray:
         """Places of a selection, sorted by a column, int64 `[D]`; null last.
