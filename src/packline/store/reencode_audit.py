@@ -16,8 +16,10 @@ texts are counted again, from the tokens. It is a sample, not a proof.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +36,8 @@ from packline.recipe import Source, placed
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.sources.jsonl import BOM
-from packline.sources.reader import Span, read_span
-from packline.storage.inputs import read_fully
+from packline.sources.piece_checksum import piece_checksum, stream_checksum
+from packline.sources.reader import Span, can_be_cut, read_span
 from packline.storage.places import place_in
 from packline.store.files import StoreFiles
 from packline.store.ledger import source_names
@@ -123,31 +125,31 @@ class _Audit:
         self._pieces = pieces
         self._picked: dict[tuple[str, str], list[_AuditedDocument]] = {}
         self._keeps = reference.keeps()
-        self._documents = self._text_bytes = self._decoded = 0
-        self._undecoded = self._unsure = self._large = 0
+        self._counts: Counter[str] = Counter()
         self._shards: set[str] = set()
         self._notes: list[str] = []
 
     def report(self) -> DeepReport:
         """Make the report."""
-        if self._undecoded:
+        counts = self._counts
+        if counts["undecoded"]:
             self._notes.append(
-                f"{self._undecoded:,} documents do not decode exactly to their text, with ids equal to the"
-                " reference's: the tokenizer does not keep every character"
+                f"{counts['undecoded']:,} documents do not decode exactly to their text, with ids equal to"
+                " the reference's: the tokenizer does not keep every character"
             )
-        if self._unsure:
+        if counts["unsure"]:
             self._notes.append(
-                f"{self._unsure:,} documents decode to other text than was encoded, or have other ids than"
-                " the reference gives what they decode to: without the text it is unknown whether the"
+                f"{counts['unsure']:,} documents decode to other text than was encoded, or have other ids"
+                " than the reference gives what they decode to: without the text it is unknown whether the"
                 " tokenizer does not keep every character, or their ids are wrong"
             )
-        if self._large:
-            documents = "1 document was" if self._large == 1 else f"{self._large:,} documents were"
+        if large := counts["large"]:
+            documents = "1 document was" if large == 1 else f"{large:,} documents were"
             self._notes.append(
                 f"{documents} not compared: expected at most {LARGEST / 1e6:,.1f} MB of text, to bound memory"
             )
-        counts = self._documents, self._text_bytes, self._decoded, len(self._shards)
-        return DeepReport(*counts, self._notes)
+        compared = (counts[name] for name in ("documents", "text_bytes", "decoded"))
+        return DeepReport(*compared, shards=len(self._shards), notes=self._notes)
 
     def pick(self, shard: Shard, budget: int, bos: int) -> None:
         """Choose documents of a shard, spread evenly, up to about `budget` bytes of text."""
@@ -155,31 +157,26 @@ class _Audit:
         spread = np.linspace(0, len(shard) - 1, count).astype(np.int64)
         # The two ends first, then halfway between, and so on: the sample is spread wherever the budget ends.
         taken = 0
-        for rank in spread_indices(count):
+        for index in spread[spread_indices(count)].tolist():
             if taken >= budget:
                 break
-            index = int(spread[rank])
             provenance = shard.provenance(index)
             if provenance.text_bytes > LARGEST:
-                self._large += 1
+                self._counts["large"] += 1
                 continue
             ids = shard.document(index)[bos:-1]
-            key = (provenance.source, provenance.file)
-            self._picked.setdefault(key, []).append(
-                _AuditedDocument(shard.entry.name, index, ids, provenance)
-            )
+            picked = self._picked.setdefault((provenance.source, provenance.file), [])
+            picked.append(_AuditedDocument(shard.entry.name, index, ids, provenance))
             taken += min(provenance.text_bytes, LONGEST_TEXT, budget)
 
     def count_bytes(self, text_bytes: TextBytes) -> None:
         """Compare the bytes of each picked text with its tokens, the only record that an import has."""
-        count = 0
-        keys = [key for key in self._picked if key[0] in self._manifest.imported_sources]
-        for one in (one for key in keys for one in self._picked.pop(key)):
-            count += 1
-            found = int(text_bytes.of(one.ids, np.array([0, len(one.ids)]))[0])
-            provenance = f"{one.shard}.docs.parquet"
-            self._findings.compare(provenance, f"text_bytes of {one.place}", found, one.provenance.text_bytes)
-        imported = self._manifest.imported_sources
+        count, imported = 0, self._manifest.imported_sources
+        for key in [key for key in self._picked if key[0] in imported]:
+            for one in self._picked.pop(key):
+                count += 1
+                found = int(text_bytes.of(one.ids, np.array([0, len(one.ids)]))[0])
+                self._expect(one, "text_bytes", found, one.provenance.text_bytes)
         what = f"sources that were imported ({', '.join(sorted(imported))})"
         self._notes.append(
             f"{'the store was imported' if imported == set(self._manifest.sources) else what}: there is no "
@@ -199,76 +196,65 @@ class _Audit:
                 for one in picked:
                     self._compare_with_itself(one)
                 continue
-            findings, self._findings = self._findings, Findings()
+            whole, self._findings = self._findings, Findings()
             waiting = {one.provenance.position: one for one in picked}
             try:
                 for position, text, id, columns in _read(file, self._manifest, sorted(waiting)):
                     one = waiting.pop(position)
                     if text is None:
-                        self._large += 1
-                        continue
-                    self._compare_with_text(one, text, id, columns, longest)
+                        self._counts["large"] += 1
+                    else:
+                        self._compare_with_text(one, text, id, columns, longest)
                 for one in waiting.values():
                     self._findings.add(f"{one.shard}.docs.parquet", one.place, "a document there", "none")
             except (PacklineError, OSError, EOFError) as error:
                 self._notes.append(f"input {file.path} cannot be read again: {error}")
-            found, self._findings = self._findings, findings
-            if found.problems and not self._is_unchanged(file):
+            found, self._findings = self._findings, whole
+            if not found.problems or self._is_unchanged(file):
+                whole.include(found)
+            else:
                 self._notes.append(
                     f"input {file.path} has changed: its bytes are others, its size is the same"
                 )
-                continue
-            for problem in found.problems:
-                findings.add(problem.file, problem.what, problem.expected, problem.found)
 
     def _is_unchanged(self, file: InputFile) -> bool:
         """True if all that units read of a file still has its checksum. Read only where documents differ."""
         source, limit = self._manifest.recipe.sources[file.source], self._manifest.recipe.max_document_bytes
-        for piece in self._pieces.get((self._names[file.source], file.name), []):
-            hasher = Hasher()
-            if piece.stop == WHOLE_STREAM and file.format != "parquet":
-                with file.open() as raw:
-                    while data := read_fully(raw, 1 << 20):
-                        hasher.update(data)
-            else:
-                from packline.sources.parquet import group_count
-
-                stop = group_count(file) if piece.stop == WHOLE_STREAM else piece.stop
-                for _ in read_span(file, source, Span(file.index, piece.start, stop), limit, hasher):
-                    pass
-            if hasher.hexdigest() != piece.checksum:
-                return False
-        return True
-
-    def _find_files(self, place: Path | str) -> list[InputFile] | None:
-        """Files of the recipe: relative to the working directory, else beside the store; None if neither."""
-        recipe = self._manifest.recipe
-        is_relative = any(place_in("/", one) != one for source in recipe.sources for one in source.inputs)
-        try:
-            return find_files(recipe)
-        except PacklineError as error:
-            if is_relative and isinstance(place, Path):
-                with suppress(PacklineError):
-                    return find_files(placed(recipe, place.parent))
-            where = ", in the working directory and beside the store" if is_relative else ""
-            self._notes.append(f"inputs were not compared: {error}{where}")
-            return None
+        return all(
+            piece.checksum
+            == (
+                stream_checksum(file, source, limit)
+                if piece.stop == WHOLE_STREAM
+                else piece_checksum(file, source, Span(file.index, piece.start, piece.stop), limit)
+            )
+            for piece in self._pieces.get((self._names[file.source], file.name), [])
+        )
 
     def _inputs(self, place: Path | str) -> dict[tuple[str, str], InputFile]:
-        """Inputs that still exist, by source and name; notes on the others."""
-        names = self._names
-        found = self._find_files(place)
-        if found is None:
+        """Inputs that still exist, by source and name; notes on the others.
+
+        Relative ones are looked for in the working directory, then beside the store.
+        """
+        recipe = self._manifest.recipe
+        is_relative = any(place_in("/", one) != one for source in recipe.sources for one in source.inputs)
+        beside = [placed(recipe, place.parent)] if is_relative and isinstance(place, Path) else []
+        problem: PacklineError | None = None
+        for where in (recipe, *beside):
+            try:
+                found = find_files(where)
+                break
+            except PacklineError as error:
+                problem = problem or error
+        else:
+            both = ", in the working directory and beside the store" if is_relative else ""
+            self._notes.append(f"inputs were not compared: {problem}{both}")
             return {}
-        files = {(names[file.source], file.name): file for file in found}
+        files = {(self._names[file.source], file.name): file for file in found}
         same: dict[tuple[str, str], InputFile] = {}
-        known = set()
         for entry in self._manifest.inputs:
-            key = (entry.source, entry.name)
-            known.add(key)
-            file = files.get(key)
+            file = files.pop((entry.source, entry.name), None)
             if file is None:
-                self._notes.append(f"input {entry.name} of source {key[0]} is gone: not compared")
+                self._notes.append(f"input {entry.name} of source {entry.source} is gone: not compared")
             elif file.size != entry.bytes:
                 self._notes.append(
                     f"input {file.path} has changed: expected {entry.bytes:,} bytes, "
@@ -277,28 +263,26 @@ class _Audit:
             elif (file.format, file.compression, file.text) != (entry.format, entry.compression, entry.text):
                 self._notes.append(f"input {file.path} has changed its format or fields: not compared")
             else:
-                same[key] = file
-        if new := [file.path for key, file in files.items() if key not in known]:
-            self._notes.append(f"{len(new)} inputs are new since the build, the first {new[0]}")
+                same[entry.source, entry.name] = file
+        if new := list(files.values()):
+            self._notes.append(f"{len(new)} inputs are new since the build, the first {new[0].path}")
         return same
 
     def _compare_with_text(
         self, one: _AuditedDocument, text: str, id: str | None, columns: dict[str, Any], longest: int
     ) -> None:
         """Compare everything that is stored of a document with its text."""
-        findings, recipe, where = self._findings, self._manifest.recipe, one.provenance
+        recipe, where = self._manifest.recipe, one.provenance
         encoded = text.encode("utf-8")
-        provenance = f"{one.shard}.docs.parquet"
-        findings.compare(provenance, f"text_bytes of {one.place}", len(encoded), where.text_bytes)
-        findings.compare(provenance, f"hash of {one.place}", hash_text(encoded), where.hash)
-        findings.compare(provenance, f"id of {one.place}", id, where.id)
+        self._expect(one, "text_bytes", len(encoded), where.text_bytes)
+        self._expect(one, "hash", hash_text(encoded), where.hash)
+        self._expect(one, "id", id, where.id)
         for name, value in columns.items():
-            findings.compare(provenance, f"column {name!r} of {one.place}", value, where.columns.get(name))
+            self._expect(one, f"column {name!r}", value, where.columns.get(name))
         given = recipe.sources[self._names.index(where.source)].split
         val_share = self._manifest.val_share or recipe.val_fraction
-        test_fraction = recipe.test_fraction or 0.0
-        split = given or split_of(encoded, recipe.seed, val_share, test_fraction)
-        findings.compare(provenance, f"split of {one.place}", split, where.split)
+        split = given or split_of(encoded, recipe.seed, val_share, recipe.test_fraction or 0.0)
+        self._expect(one, "split", split, where.split)
         part = text_beginning(text, longest)
         found, expected = one.ids.tolist(), self._reference.encode(part)
         if part != text:
@@ -308,9 +292,8 @@ class _Audit:
         self._count(one, len(part.encode("utf-8")))
         self._compare_ids(one, expected)
         if part == text:
-            self._decoded += self._reference.round_trip != "lossy"
-            if found == expected and not self._reference.gives_back(text, found):
-                self._undecoded += 1
+            self._counts["decoded"] += self._reference.round_trip != "lossy"
+            self._counts["undecoded"] += found == expected and not self._reference.gives_back(text, found)
 
     def _compare_with_itself(self, one: _AuditedDocument) -> None:
         """Check without the text: ids decode to the right size, and to the same ids again.
@@ -320,20 +303,23 @@ class _Audit:
         if self._reference.round_trip != "exact" or one.provenance.text_bytes > LONGEST_TEXT:
             return
         text = self._reference.decode(one.ids.tolist())
-        encoded = text.encode("utf-8")
-        size = len(encoded)
-        self._count(one, size)
-        self._decoded += 1
+        encoded, expected = text.encode("utf-8"), one.provenance
+        self._count(one, len(encoded))
+        self._counts["decoded"] += 1
         if not self._keeps:
-            same = size == one.provenance.text_bytes
-            self._unsure += not (same and self._reference.encode(text) == one.ids.tolist())
+            same = len(encoded) == expected.text_bytes and self._reference.encode(text) == one.ids.tolist()
+            self._counts["unsure"] += not same
             return
-        what = f"{one.place} decodes to another number of bytes"
-        if self._findings.compare(f"{one.shard}.bin", what, one.provenance.text_bytes, size):
-            what = f"{one.place} decodes to a text of another hash"
-            if one.provenance.hash is not None:
-                self._findings.compare(f"{one.shard}.bin", what, one.provenance.hash, hash_text(encoded))
+        name, what = f"{one.shard}.bin", f"{one.place} decodes to"
+        if self._findings.compare(name, f"{what} another number of bytes", expected.text_bytes, len(encoded)):
+            if expected.hash is not None:
+                self._findings.compare(
+                    name, f"{what} a text of another hash", expected.hash, hash_text(encoded)
+                )
             self._compare_ids(one, self._reference.encode(text))
+
+    def _expect(self, one: _AuditedDocument, what: str, expected: object, found: object) -> None:
+        self._findings.compare(f"{one.shard}.docs.parquet", f"{what} of {one.place}", expected, found)
 
     def _compare_ids(self, one: _AuditedDocument, expected: list[int]) -> None:
         found = one.ids.tolist()
@@ -345,8 +331,8 @@ class _Audit:
             self._findings.add(f"{one.shard}.bin", what, expected[at : at + 5], found[at : at + 5])
 
     def _count(self, one: _AuditedDocument, size: int) -> None:
-        self._documents += 1
-        self._text_bytes += size
+        self._counts["documents"] += 1
+        self._counts["text_bytes"] += size
         self._shards.add(one.shard)
 
 
@@ -400,13 +386,11 @@ def _spans(file: InputFile, source: Source, positions: list[int]) -> Iterator[tu
         with file.open() as raw:
             metadata = open_parquet(raw, file.path).metadata
             rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        ends = np.cumsum(rows)
-        groups = np.searchsorted(ends, positions, side="right")
-        for group in np.unique(groups).tolist():
-            inside = [position for position, one in zip(positions, groups, strict=True) if one == group]
+        groups = np.searchsorted(np.cumsum(rows), positions, side="right").tolist()
+        for group, inside in groupby(zip(groups, positions, strict=True), itemgetter(0)):
             if group < len(rows):
-                yield Span(file.index, group, group + 1), inside
-    elif file.compression or file.format == "json" or (file.format == "text" and source.documents != "line"):
+                yield Span(file.index, group, group + 1), [position for _, position in inside]
+    elif not can_be_cut(file, source):
         yield Span(file.index, 0, file.size), positions
     else:
         for position in positions:
