@@ -8,15 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.store.stores import relist
 
 from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.packing import offsets
 from packline.packing.offsets import DocumentOffsets, InMemoryOffsets, MappedOffsets, document_offsets
-from packline.store.shard import Shard, search_right
+from packline.store.shard import Shard
 from packline.testing import make_store
 
 
@@ -66,10 +64,3 @@ def test_the_sizes_of_the_shards_decide_where_the_starts_are_held(
     assert isinstance(document_offsets(store.shards, *counts), InMemoryOffsets)
     monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 8 * 5 - 1)
     assert isinstance(document_offsets(store.shards, *counts), MappedOffsets)
-
-
-@given(st.lists(st.integers(-5, 50)).map(sorted), st.lists(st.integers(-9, 60)))
-def test_bisection_finds_what_numpy_finds(ascending: list[int], values: list[int]) -> None:
-    """The search for versions of pyarrow without one; no other test takes this way."""
-    found = search_right(np.array(ascending, np.int64), np.array(values, np.int64))
-    assert found.tolist() == np.array(ascending, np.int64).searchsorted(values, "right").tolist()

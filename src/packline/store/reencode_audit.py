@@ -144,12 +144,13 @@ class _Audit:
                 " tokenizer does not keep every character, or their ids are wrong"
             )
         if large := counts["large"]:
-            documents = "1 document was" if large == 1 else f"{large:,} documents were"
+            what = "1 document was" if large == 1 else f"{large:,} documents were"
             self._notes.append(
-                f"{documents} not compared: expected at most {LARGEST / 1e6:,.1f} MB of text, to bound memory"
+                f"{what} not compared: expected at most {LARGEST / 1e6:,.1f} MB of text, to bound memory"
             )
-        compared = (counts[name] for name in ("documents", "text_bytes", "decoded"))
-        return DeepReport(*compared, shards=len(self._shards), notes=self._notes)
+        return DeepReport(
+            counts["documents"], counts["text_bytes"], counts["decoded"], len(self._shards), self._notes
+        )
 
     def pick(self, shard: Shard, budget: int, bos: int) -> None:
         """Choose documents of a shard, spread evenly, up to about `budget` bytes of text."""

@@ -11,7 +11,7 @@ tokens the pieces that hold a range. Opened data is an ordinary attribute, so a 
 It is closed when too much is open in the process (`files.Recent`) and opened again on next use; arrays that
 were returned stay valid.
 
-A document is returned only if the index is consistent there and every id is in the vocabulary. Reading cannot
+A document is returned only if the index is consistent and every id is in the vocabulary. Reading cannot
 detect a token that became another one of the same vocabulary: `packline verify` compares its checksum. A
 damaged provenance file never reaches a parser: its checksum is compared first, at memory speed (0.3 ms for
 65,536 documents; decoding them takes 7 ms).
@@ -37,7 +37,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -98,14 +98,6 @@ def write_index(file: BinaryIO, lengths: np.ndarray, dtype: np.dtype) -> None:
         file.write(np.arange(start, min(start + INDEX_BLOCK, count + 1), dtype="<i8").data)
 
 
-@cache
-def _arrow_searches() -> bool:
-    """True if this version of Arrow searches without a copy."""
-    import pyarrow.compute as pc
-
-    return "search_sorted" in pc.list_functions()
-
-
 class Index:
     """An index: `lengths` int32 `[D]`, `offsets` int64 `[D]` in bytes, both views, read-only.
 
@@ -146,28 +138,8 @@ KEPT_BYTES = 1 << 10
 """Bytes up to which an index (50 documents) stays in memory: many small shards are read only once."""
 ID_BLOCK = 15
 """Log2 of the ids per block. A block is checked once, on first use, in 5 microseconds."""
-CHECKED_BYTES = 4 << 20
-"""Bytes up to which an index (200,000 documents) is compared with its checksum, which takes 0.4 ms. In a
-larger one each document is compared with the next when it is read, so a batch need not read 20 bytes of every
-document."""
 RANGED_BYTES = 4 << 20
 """Bytes beyond which of the provenance in an object store only the row groups that are read are brought."""
-
-
-def search_right(ascending: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Number of elements that are at most each value, int64 `[N]`: `searchsorted` without a copy.
-
-    >>> search_right(np.array([2, 5, 5]), np.array([1, 5, 9])).tolist()
-    [0, 3, 3]
-    """
-    low, high = np.zeros(len(values), np.int64), np.full(len(values), len(ascending), np.int64)
-    for _ in range(len(ascending).bit_length()):
-        middle, searching = (low + high) // 2, low < high
-        right = np.zeros(len(values), bool)
-        right[searching] = ascending[middle[searching]] <= values[searching]
-        low = np.where(right, middle + 1, low)
-        high = np.where(searching & ~right, middle, high)
-    return low
 
 
 class Shard:
@@ -189,10 +161,6 @@ class Shard:
         self.itemsize = dtype.itemsize
         """Bytes per token."""
         self._dtype, self._vocab_size = dtype, vocab_size
-        self._checked = False
-        """True if the index was compared with its checksum."""
-        self._consistent = False
-        """True if every document is known to end where the next one begins."""
         self._valid = bytearray(-(-entry.tokens >> ID_BLOCK))
         """1 for a block whose tokens are all in the vocabulary."""
         self._all_valid = False
@@ -212,24 +180,13 @@ class Shard:
         """Tokens of a document, a read-only view.
 
         Raises:
-            CorruptStore: the index is inconsistent there, or an id is outside the vocabulary.
+            CorruptStore: the index is damaged, or an id is outside the vocabulary.
         """
-        begin, length = self.offset_of(index) // self.itemsize, self.length_of(index)
-        if not self._consistent:
-            self._check_length(index, length)
-        end = begin + length
-        if not 0 <= begin < end <= self.entry.tokens:
-            raise wrong_place(self, begin, end)
+        begin = self.offset_of(index) // self.itemsize
+        end = begin + self.length_of(index)
         if not self._all_valid and self._valid.find(0, begin >> ID_BLOCK, (end - 1 >> ID_BLOCK) + 1) >= 0:
             self._check_ids(begin, end)
         return self.token_ranges[begin:end]
-
-    def _check_length(self, index: int, length: int) -> None:
-        """Check that a document ends where the next one begins."""
-        size, entry, offset = self.itemsize, self.entry, self.offset_of(index)
-        behind = self.offset_of(index + 1) if index + 1 < entry.documents else entry.tokens * size
-        if length < 1 or offset < 0 or offset % size or offset + length * size != behind:
-            raise contradiction(self, index)
 
     def _check_ids(self, begin: int, end: int) -> None:
         """Check the ids of tokens, one block at a time, so that each is checked once.
@@ -262,26 +219,13 @@ class Shard:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if not _arrow_searches():
-            return search_right(self.offsets, tokens * self.itemsize)
+        values = tokens * self.itemsize
+        if not hasattr(pc, "search_sorted"):  # an earlier version of Arrow; NumPy copies all offsets
+            return self.offsets.searchsorted(values, "right")
         options = pc.SearchSortedOptions(side="right")
-        found = pc.search_sorted(self.searchable, pa.array(tokens * self.itemsize), options=options)
-        return found.to_numpy().astype(np.int64)
-
-    def check(self, documents: np.ndarray) -> None:
-        """Check the index at these documents for consistency, unless its checksum was compared already.
-
-        Raises:
-            CorruptStore: a length contradicts the offsets.
-        """
-        lengths = self.lengths[documents]  # opens the index, which may check all of it
-        if self._checked:
-            return
-        ends = self.offsets[np.minimum(documents + 1, len(self) - 1)]
-        ends[documents == len(self) - 1] = self.entry.tokens * self.itemsize
-        right = (lengths > 0) & (ends - self.offsets[documents] == lengths * np.int64(self.itemsize))
-        if not right.all():
-            raise contradiction(self, int(documents[np.argmin(right)]))
+        return (
+            pc.search_sorted(self.searchable, pa.array(values), options=options).to_numpy().astype(np.int64)
+        )
 
     def will_need(self, first: int, last: int) -> None:
         """Ask the system to read documents `first` to `last` into the page cache, without waiting."""
@@ -338,12 +282,11 @@ class Shard:
                 f"found {len(index):,} of {index.dtype.name}",
                 hint=HINT,
             )
-        if not self._checked and len(index.bytes) <= CHECKED_BYTES:
-            check_bytes(index.path, self.file("idx"), index.bytes.data)
-            self._checked = True
-            ends = np.append(index.offsets[1:], self.entry.tokens * self.itemsize)
-            right = ends - index.offsets == index.lengths * np.int64(self.itemsize)
-            self._consistent = bool(right.all() and index.lengths.min(initial=1) > 0)
+        check_bytes(index.path, self.file("idx"), index.bytes.data)
+        ends = np.cumsum(index.lengths, dtype=np.int64) * self.itemsize
+        right = (index.offsets == ends - index.lengths * np.int64(self.itemsize)) & (index.lengths > 0)
+        if not right.all() or ends[-1:].sum() != self.entry.tokens * self.itemsize:
+            raise contradiction(self, None if right.all() else int(right.argmin()))
         found = {
             "lengths": index.lengths,
             "offsets": index.offsets,
