@@ -167,5 +167,5 @@ def test_a_document_without_tokens_is_damage(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[34:38] = bytes(4)
     path.write_bytes(data)
-    with pytest.raises(CorruptStore, match="expected documents of at least 1 token, found one of 0"):
+    with pytest.raises(CorruptStore, match="at document 0: expected an index whose lengths agree"):
         Selection(relist(store.path), DocumentFilter(min_tokens=2))

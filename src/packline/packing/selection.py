@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from packline.errors import CorruptStore, RecipeError, StoreError
+from packline.errors import RecipeError, StoreError
 from packline.fingerprint import hash_value
 from packline.packing.cache import Plan, Plans, find_plan
 from packline.packing.offsets import DocumentOffsets, document_offsets
@@ -275,9 +275,7 @@ class Selection:
         """
         end = self._count if stop is None else stop
         for first in range(start, end, BLOCK):
-            lengths = self.lengths(first, min(first + BLOCK, end))
-            _check_lengths(self.store, lengths)
-            yield lengths
+            yield self.lengths(first, min(first + BLOCK, end))
 
     def units(self) -> Iterator[tuple[str, int]]:
         """Name of the unit of each selected shard, and the number of documents selected before it.
@@ -389,14 +387,6 @@ def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[st
     return chosen
 
 
-def _check_lengths(store: StoreReader, lengths: np.ndarray) -> None:
-    if len(lengths) and int(lengths.min()) < 1:
-        raise CorruptStore(
-            f"{store.place}: expected documents of at least 1 token, found one of {int(lengths.min()):,}",
-            hint="an index is damaged; packline verify reports which",
-        )
-
-
 def selection_identity(choice: DocumentFilter) -> dict[str, Any]:
     """Everything that a choice without lists and other stores depends on, apart from the store."""
     choice = choice.canonical()
@@ -458,7 +448,6 @@ class Filters:
         names = [f"shorter than min_tokens {least:,}", f"longer than max_tokens {most:,}"]
         for part in parts:
             lengths, here = part.shard.lengths, reasons[part.start : part.stop]
-            _check_lengths(self._store, lengths)
             if least:
                 here[lengths < least] = 1
             if most:
