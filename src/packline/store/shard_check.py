@@ -8,7 +8,7 @@
     .loss          if there is one: one byte per token, 0 or 1
 
 Cost: one pass over the tokens in blocks of 1 MiB, hashed and checked while they are in the cache, 2 to 3
-GB/s; provenance one row group at a time. Memory is a few blocks, whatever the size of the shard. There is no
+GB/s; provenance one row group at a time. Memory is a few blocks, and a few numbers per document. There is no
 loop over documents or tokens. Does not check that the ids are the right ones for the text: that is
 `reencode_audit`.
 """
@@ -24,6 +24,7 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.fingerprint import Hasher
+from packline.ragged import offsets_of
 from packline.recipe import ColumnType
 from packline.store.files import FileEntry, StoreFiles, reading
 from packline.store.ledger import Ledger, MaskCounts
@@ -35,7 +36,6 @@ from packline.store.sums import BlockChecksums, BlockSums, block_ranges, count_b
 from packline.store.tables import ShardEntry
 
 BLOCK_BYTES = 1 << 20
-BLOCK_DOCUMENTS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,29 +200,21 @@ def _open_index(
     good &= findings.compare(name, "documents", entry.documents, len(index))
     if not good:
         return None
-    position = 0
-    for start in range(0, len(index) + 1, BLOCK_DOCUMENTS):
-        stop = min(start + BLOCK_DOCUMENTS, len(index))
-        lengths = index.lengths[start:stop].astype(np.int64)
-        if int(lengths.min(initial=rules.edges)) < rules.edges:
-            at = start + int(lengths.argmin())
-            findings.add(name, f"length of document {at}", f"at least {rules.edges}", int(lengths.min()))
-            return None
-        ends = np.cumsum(lengths * rules.dtype.itemsize) + position
-        starts = ends - lengths * rules.dtype.itemsize
-        numbers = index.document_indices[start : start + BLOCK_DOCUMENTS]
-        for what, expected, found in (
-            ("offset of document {}", starts, index.offsets[start:stop]),
-            ("document_indices[{}]", np.arange(start, start + len(numbers)), numbers),
-        ):
-            if len(wrong := np.flatnonzero(expected != found)):
-                at = int(wrong[0])
-                findings.add(name, what.format(start + at), int(expected[at]), int(found[at]))
-                return None
-        position = int(ends[-1]) if len(ends) else position
-    if not findings.compare(name, "tokens", entry.tokens, position // rules.dtype.itemsize):
+    lengths = index.lengths.astype(np.int64)
+    if int(lengths.min(initial=rules.edges)) < rules.edges:
+        at = int(lengths.argmin())
+        findings.add(name, f"length of document {at}", f"at least {rules.edges}", int(lengths[at]))
         return None
-    return index
+    begins = offsets_of(lengths)
+    for what, expected, found in (
+        ("offset of document {}", begins[:-1] * rules.dtype.itemsize, index.offsets),
+        ("document_indices[{}]", np.arange(len(index) + 1), index.document_indices),
+    ):
+        if len(wrong := np.flatnonzero(expected != found)):
+            at = int(wrong[0])
+            findings.add(name, what.format(at), int(expected[at]), int(found[at]))
+            return None
+    return index if findings.compare(name, "tokens", entry.tokens, int(begins[-1])) else None
 
 
 def _check_loss(
