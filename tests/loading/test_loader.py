@@ -144,10 +144,9 @@ def test_the_state_counts_batches_handed_out_not_those_made_ahead() -> None:
     assert made.state_dict()["step"] == 10
 
 
-def test_a_state_costs_no_hashing_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_the_state_only_the_step_changes() -> None:
     made = loader("stages")
     first = made.state_dict()
-    monkeypatch.setattr(made.schedule, "fingerprints", None)
     next(iter(made))
     assert made.state_dict() == {**first, "step": 1}
     assert first["fingerprint"] == loader("stages").fingerprint != loader("mixture").fingerprint
@@ -214,13 +213,6 @@ def test_the_state_of_another_run_is_refused_and_the_difference_named(
     with pytest.raises(RecipeError, match=says):
         other.load_state_dict(state)
     assert other.step == 0
-    # A state without stages, as earlier versions wrote it, belongs to one run alone.
-    old = {name: state[name] for name in ("version", "step", "seed", "fingerprint")}
-    with pytest.raises(RecipeError, match="different run: it differs in"):
-        other.load_state_dict(old)
-    same = loader()
-    same.load_state_dict(old)
-    assert same.step == 3
 
 
 def test_weights_and_earlier_stages_are_part_of_the_run_but_its_length_is_not() -> None:
@@ -258,9 +250,6 @@ def test_what_is_no_state_is_refused() -> None:
     with pytest.raises(RecipeError, match="version 2: expected version 1") as newer:
         made.load_state_dict({**state, "version": 2})
     assert "newer packline" in newer.value.hint
-    for fingerprint in ("", "abc", 7, state["fingerprint"] + "-0"):
-        with pytest.raises(RecipeError, match="not a loader's fingerprint"):
-            made.load_state_dict({**state, "fingerprint": fingerprint})
     for name, value in (("stages", 3), ("stages", [[0, 12]]), ("sources", [1]), ("sources", ["a"])):
         with pytest.raises(RecipeError, match=r"not a loader's state|different run"):
             made.load_state_dict({**state, "step": 1, name: value})

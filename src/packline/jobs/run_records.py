@@ -58,11 +58,6 @@ def read_runs(storage: Storage) -> list[RunRecord]:
     return sorted(found, key=lambda record: record.since)
 
 
-def is_run(storage: Storage) -> bool:
-    """True if a process may run the job of a storage, as far as its records show."""
-    return any(run.may_run for run in read_runs(storage))
-
-
 class RunNote:
     """The record of this process; a failure to write it is ignored."""
 

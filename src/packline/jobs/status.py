@@ -76,6 +76,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return self.units_done / self.units_total if self.units_total else None
 
 
+def is_run(storage: Storage) -> bool:
+    """True if a process runs the job of a storage, as far as locks of a folder or records of runs show."""
+    if storage.folder is not None:
+        return is_running(storage.folder / WORK)
+    return any(run.may_run for run in read_runs(storage))
+
+
 def status(path: str | Path) -> Status:
     """Read the status of a build or of a store.
 

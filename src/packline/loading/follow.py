@@ -9,13 +9,13 @@
     steps   0 1 2 3 4 5 6  7 8 9 ...                            those of the finished store
 
 The order is `blocks` (or stored, with `shuffle=False`), whose first epoch takes windows of rows as they are
-stored. The loader makes its schedule as if rows that are not all there had no end, which decides nothing
-before it, gives the steps whose rows are settled, and looks for more when they are used up. When the manifest
+stored. The schedule is made as if rows that are not all there had no end, which decides nothing before it;
+the loader gives the steps whose rows are settled, and looks for more when they are used up. When the manifest
 appears it reads the finished store. So every batch is that of a `Loader` of the finished store, and a state
 of one is accepted by the other (`loading.state`).
 
-Waiting polls the folder, at most once a second. A build that has stopped without a manifest is reported after
-`grace` seconds, with the command that resumes it.
+Waiting polls the folder, in the end every two seconds. A build that has stopped without a manifest is
+reported after `grace` seconds, with the command that resumes it.
 
 What depends on the whole store waits for its end or is refused: later epochs, the last, shorter window, and
 stages after one without `tokens` wait; the global order, shuffled documents and best_fit without windows are
@@ -27,7 +27,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -37,9 +37,9 @@ from packline.errors import BuildStopped, RecipeError, StoreError, StoreNotFound
 from packline.jobs.status import status
 from packline.loading.growing import GrowingBuild, GrowingRows
 from packline.loading.loader import Batch, Loader, chosen_fields
-from packline.loading.mixture import Stage, Weight
+from packline.loading.mixture import Weight
 from packline.loading.order import row_order
-from packline.loading.read_ahead import make_ahead
+from packline.loading.read_ahead import PlanAhead, make_ahead
 from packline.loading.run_file import (
     RunFile,
     SourceSettings,
@@ -50,19 +50,17 @@ from packline.loading.run_file import (
     run_schedule,
 )
 from packline.loading.run_summary import refuse_used_again
-from packline.loading.schedule import STORES, Schedule
-from packline.loading.state import UNKNOWN, check_past, check_state, check_step, check_units
+from packline.loading.schedule import Schedule
+from packline.loading.state import check_past, check_state, check_step, check_units
 from packline.packing.batch import RowSource
 from packline.packing.options import Keys, LoaderOptions
 from packline.packing.rows import Rows
 from packline.settings import RowKeywords
-from packline.storage.places import is_remote
 from packline.toml import is_toml
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
-"""Seconds between two looks at the folder, doubled from the first to the last."""
-REMOTE_PAUSE = 5.0
-"""The same of an object store: a look takes two requests, and two more to see whether the build runs."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
+"""Seconds between two looks, doubled from the first to the last. In an object store a look takes two
+requests, and two more to see whether the build runs."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -116,7 +114,6 @@ class Follower(Loader):
         self._order = order
         names = dict.fromkeys(source.store for stage in run.stages for source in stage.sources)
         self._builds = {name: GrowingBuild(name) for name in names}
-        self._is_remote = any(map(is_remote, names))
         self._pending: Mapping[str, Any] | None = None
         self._place(settings, rank, world_size)
         self._wait(0, lambda: all(build.known for build in self._builds.values()))
@@ -129,18 +126,11 @@ class Follower(Loader):
         return all(build.store is not None for build in self._builds.values())
 
     @property
-    def fingerprint(self) -> str:
-        """Fingerprint of everything that determines the batches, except stores that are being built."""
-        marks = self.schedule.fingerprints()
-        return "-".join((marks if self.finished else marks | {STORES: UNKNOWN}).values())
-
-    @property
     def total(self) -> int | None:
         """Steps of the whole run; None if that depends on rows that are not there yet."""
         schedule = self.schedule
-        if self._known == len(schedule):
-            return self._known
-        return schedule.known_ends(len(schedule.stages) - 1, schedule.stages[-1].first_step)[-1]
+        settled = self._known == len(schedule) and len(schedule.stages) == len(schedule.declared)
+        return len(schedule) if schedule.has_end or settled else None
 
     def __len__(self) -> int:
         """Total number of steps.
@@ -154,7 +144,7 @@ class Follower(Loader):
 
     def has_step(self, step: int) -> bool:
         """True if the run has this step; waits until that is known."""
-        self._wait(step, lambda: step < self._known or self._known == len(self.schedule))
+        self._wait(step, lambda: step < self._known or self._known == self.total)
         return step < self._known
 
     def batch(self, step: int) -> Batch:
@@ -173,18 +163,18 @@ class Follower(Loader):
     def next_batch(self, step: int) -> Batch:
         """As `batch`, for one step after another."""
         self.has_step(step)
-        return self._known_batch(step)
-
-    def _known_batch(self, step: int) -> Batch:
-        if self._is_remote and not self.finished:  # pieces are fetched ahead of a finished store
-            return super().batch(step)
         return super().next_batch(step)
+
+    @cached_property
+    def _ahead(self) -> PlanAhead:
+        # Rows without an end are not planned ahead, nor fetched.
+        return super()._ahead if self.finished else PlanAhead()
 
     def _iterate(self, first: int, number: int) -> Iterator[Batch]:
         step = first
         while self.has_step(step):
             # Wait in the caller's thread alone, where Ctrl-C works: the other one makes known steps.
-            for batch in make_ahead(self._known_batch, step, self._known, ahead=self.prefetch):
+            for batch in make_ahead(super().next_batch, step, self._known, ahead=self.prefetch):
                 step += 1
                 self.count(step, number)
                 yield batch
@@ -207,30 +197,30 @@ class Follower(Loader):
         return step
 
     def _make_schedule(self) -> None:
-        """Schedule the stages up to the first that has steps whose rows are not settled yet."""
-        stages: list[Stage] = []
-        for number, stage in enumerate(self.run.stages):
-            stages.append(make_stage(stage, partial(self._rows, stage), f"stages[{number}]"))
-        placed, schedule = 1, run_schedule(stages, self.run.loader, 1)
-        while (known := _settled_steps(schedule)) == len(schedule) and placed < len(stages):
-            placed += 1
-            schedule = run_schedule(stages, self.run.loader, placed)
-        refuse_used_again(schedule)
-        self.schedule, self._known = schedule, known
+        """Schedule the rows that are there, and count the steps whose rows are all settled."""
+        stages = [
+            make_stage(stage, partial(self._rows, stage), f"stages[{number}]")
+            for number, stage in enumerate(self.run.stages)
+        ]
+        self.schedule = run_schedule(stages, self.run.loader)
+        self._known = _settled_steps(self.schedule)
+        refuse_used_again(self.schedule)
+        vars(self).pop("_ahead", None)
 
     def _rows(self, stage: StageSettings, source: SourceSettings) -> RowSource:
         build = self._builds[source.store]
-        if build.store is None:
-            return stage.cut(build.rows(stage.seq_len, source.options, window=self._order.window_rows))
-        return stage.cut(Rows(build.store, stage.seq_len, source.options, plans=self.run.loader.plans))
+        if build.store is not None:
+            return stage.cut(Rows(build.store, stage.seq_len, source.options, plans=self.run.loader.plans))
+        return build.rows(stage, source.options, window=self._order.window_rows)
 
-    def _refresh(self) -> None:
-        """Look for new units, and make a longer schedule of them."""
-        new = [build.refresh() for build in self._builds.values()]
-        if any(new) and all(build.known for build in self._builds.values()):
+    def _refresh(self) -> bool:
+        """Look for new units, and make a longer schedule of them; True if there are any."""
+        new = True in [build.refresh() for build in self._builds.values()]
+        if new and all(build.known for build in self._builds.values()):
             self._make_schedule()
             if self._pending is not None and self._is_known(self._pending):
                 self._pending = None
+        return new
 
     def _is_known(self, state: Mapping[str, Any]) -> bool:
         """Compare a state with stages and units; False if those that it has used are not all there yet.
@@ -253,12 +243,10 @@ class Follower(Loader):
         stopped: float | None = None
         pause = FIRST_PAUSE
         while not ready() or (self._pending is not None and not self.finished):
-            before = self._progress
-            self._refresh()
-            now = time.monotonic()
-            if self._progress != before:
+            if self._refresh():
                 pause, stopped = FIRST_PAUSE, None
                 continue
+            now = time.monotonic()
             if self.timeout is not None and now - began >= self.timeout:
                 raise WaitedTooLong(
                     f"waited {self.timeout:,.0f} seconds for step {step:,} of {', '.join(self.building)}",
@@ -269,19 +257,10 @@ class Follower(Loader):
             if stopped is not None and self.grace is not None and now - stopped >= self.grace:
                 raise _stopped(idle[0], step)
             if self.on_wait is not None:
-                self.on_wait(Waiting(step, now - began, self.building, self._progress[0]))
+                units = sum(build.units for build in self._builds.values())
+                self.on_wait(Waiting(step, now - began, self.building, units))
             time.sleep(pause)
-            pause = min(2 * pause, REMOTE_PAUSE if self._is_remote else LONGEST_PAUSE)
-
-    @property
-    def _progress(self) -> tuple[int, int, int]:
-        """Units that count, builds that have begun, and stores that are finished."""
-        builds = self._builds.values()
-        return (
-            sum(build.units for build in builds),
-            sum(build.known for build in builds),
-            sum(build.store is not None for build in builds),
-        )
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     @property
     def building(self) -> tuple[str, ...]:

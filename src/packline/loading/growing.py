@@ -16,8 +16,7 @@ Nothing that is committed is withdrawn, also where a limit (`limit_documents`, `
 
 from __future__ import annotations
 
-from copy import copy
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -27,10 +26,10 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_value
 from packline.jobs.partial import ListedUnit, PublishedUnits
 from packline.jobs.plan import Plan, read_plan
-from packline.jobs.run_records import is_run
-from packline.jobs.work import is_running
+from packline.jobs.status import is_run
+from packline.loading.mixture import ENDLESS
 from packline.loading.needed_units import build_identity, selected_names
-from packline.loading.state import UNKNOWN
+from packline.loading.run_file import StageSettings
 from packline.packing.best_fit import BestFit
 from packline.packing.gather import PlannedRows
 from packline.packing.options import RowOptions
@@ -46,8 +45,7 @@ from packline.packing.rows import (
 from packline.packing.selection import selection_identity
 from packline.recipe import SPLITS, Recipe
 from packline.storage.places import open_storage
-from packline.storage.publication import WORK
-from packline.store.files import StoreFiles, store_files
+from packline.store.files import store_files
 from packline.store.ledger import source_names
 from packline.store.lookup import check_names
 from packline.store.manifest import MANIFEST, Manifest, assemble, with_tables
@@ -56,26 +54,6 @@ from packline.store.reader import StoreReader
 from packline.store.tables import ShardRows, UnitRows
 from packline.where.conditions import fields_of
 from packline.where.grammar import parse_where
-
-ENDLESS = 1 << 40
-"""Number of rows of a source as long as it is not known: more than any store has."""
-
-
-class GrowingStore(StoreReader):
-    """The committed part of a store, at one moment; it does not change."""
-
-    mark = UNKNOWN
-
-    def __init__(self, files: StoreFiles, manifest: Manifest, earlier: GrowingStore | None = None) -> None:
-        if isinstance(files, Mirror):  # files are found by the manifest; requests and cache are shared
-            earlier, files = None, files.of(manifest)
-        self._open(files, manifest)
-        self.build = manifest.checksum
-        if earlier is not None:  # its shards are the first of these: keep what is opened
-            self.shards.take_over(earlier.shards)
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a store that is being built cannot be pickled; pickle its loader")
 
 
 class GrowingBuild:
@@ -93,12 +71,11 @@ class GrowingBuild:
         self.store: StoreReader | None = None
         """The finished store."""
         self._published: PublishedUnits | None = None
-        """Units that it has published, since it was seen to have begun."""
         self._planned: set[str] = set()
         """Sources with units."""
-        self._rows: dict[str, tuple[ShardRows, UnitRows]] = {}
-        """Shards and units of each source, as far as they are published."""
-        self._parts: dict[tuple[str, ...], GrowingStore] = {}
+        self._rows: dict[str, list[tuple[ShardRows, UnitRows]]] = {}
+        """Shards and units of each source, as far as they are published, in order."""
+        self._parts: dict[tuple[str, ...], StoreReader] = {}
         self._plans: dict[tuple[str, ...], dict[Any, Any]] = {}
         """Plans of the documents of these sources: the same settings choose other documents of others."""
 
@@ -109,17 +86,13 @@ class GrowingBuild:
 
     @property
     def is_running(self) -> bool:
-        """True if the store is finished, or a process is building it."""
-        if self.store is not None:
-            return True
-        place = self.files.place
-        running = is_running(place / WORK) if isinstance(place, Path) else is_run(self._storage)
-        return running or self._storage.facts(MANIFEST) is not None  # finished since the last look
+        """True if the store is finished, perhaps since the last look, or a process is building it."""
+        return self.store is not None or is_run(self._storage) or self._storage.facts(MANIFEST) is not None
 
     @property
     def units(self) -> int:
         """Number of units that are published."""
-        return sum(len(units) for _, units in self._rows.values())
+        return sum(len(units) for rows in self._rows.values() for _, units in rows)
 
     def refresh(self) -> bool:
         """Look for what has been published since; True if there is something new.
@@ -144,9 +117,7 @@ class GrowingBuild:
         """Add the next units of a source."""
         shards = [(unit.unit, unit.source, shard) for unit, listed in units for shard in listed]
         tables = ShardRows.from_entries(shards), UnitRows.from_entries(unit for unit, _ in units)
-        if (earlier := self._rows.get(source)) is not None:
-            tables = ShardRows.joined([earlier[0], tables[0]]), UnitRows.joined([earlier[1], tables[1]])
-        self._rows[source] = tables
+        self._rows.setdefault(source, []).append(tables)
 
     def _finished(self) -> StoreReader:
         """The finished store, if it is the one that was followed."""
@@ -155,11 +126,9 @@ class GrowingBuild:
             return store
         if build_identity(store.manifest) != self.begun.build:
             raise self._other("was built from another recipe, tokenizer or inputs")
-        checksums = _checksums(store.manifest.units)
-        for _, units in self._rows.values():
-            for unit, checksum in _checksums(units).items():
-                if checksums.get(unit) != checksum:
-                    raise self._other(f"got another unit {unit}")
+        seen = set(_receipts(units for rows in self._rows.values() for _, units in rows))
+        if other := seen.difference(_receipts([store.manifest.units])):
+            raise self._other(f"got another unit {min(other)[0]}")
         return store
 
     def _other(self, what: str) -> StoreError:
@@ -168,11 +137,10 @@ class GrowingBuild:
             hint="begin the run again, or put the earlier store back",
         )
 
-    def rows(self, seq_len: int, options: RowOptions, *, window: int) -> Any:
-        """Rows of the store, as far as they are settled.
+    def rows(self, stage: StageSettings, options: RowOptions, *, window: int) -> Any:
+        """Rows of the store in a stage, as far as they are settled.
 
         Args:
-            seq_len: tokens per row.
             options: documents, and how they fill rows.
             window: rows are given in multiples of this number.
 
@@ -183,64 +151,65 @@ class GrowingBuild:
         options = check_row_options(options)
         _check_followable(self.begun.recipe, options)
         sources = selected_names(self.begun.recipe, options)
-        part, complete = self._part(sources)
+        part, following = self._part(sources)
         if options.where is not None:
             check_names(part, fields_of(parse_where(options.where)))
         plans = self._plans.setdefault(sources, {})
-        if complete:
-            return Rows(part, seq_len, options, plans=plans)
-        packed = self._packed(part, seq_len, options, plans)
-        settled = 0 if packed is None else self._settled(packed, sources)
-        return GrowingRows(part, packed, settled, seq_len, options, window)
+        if not following:
+            return stage.cut(Rows(part, stage.seq_len, options, plans=plans))
+        packed = _packed(part, stage.seq_len, options, plans)
+        settled = 0 if packed is None else _settled(packed, following)
+        return GrowingRows(part, packed, settled, stage, options, window)
 
-    def _part(self, sources: tuple[str, ...]) -> tuple[GrowingStore, bool]:
-        """Committed part of the store, of these sources, and whether it is all of them."""
+    def _part(self, sources: tuple[str, ...]) -> tuple[StoreReader, str]:
+        """Committed part of the store, of these sources, and the unit behind it; empty if that is all."""
         assert self.begun is not None
-        chosen, complete = list[str](), True
-        for name in (name for name in sources if name in self._planned):
-            chosen.append(name)
-            if self._following.get(name, name):
-                complete = False
-                break
-        rows = [self._rows[name] for name in chosen if name in self._rows]
+        chosen, following = list[str](), ""
+        for name in sources:
+            if name in self._planned and not following:
+                chosen.append(name)
+                known = {} if self._published is None else self._published.following
+                following = known.get(name, name)
+        rows = [tables for name in chosen for tables in self._rows.get(name, ())]
         units = UnitRows.joined([units for _, units in rows])
         earlier = self._parts.get(sources)
         if earlier is not None and len(earlier.manifest.units) == len(units):
-            return earlier, complete
+            return earlier, following
         manifest = partial_manifest(self.begun, ShardRows.joined([shards for shards, _ in rows]), units)
-        part = self._parts[sources] = GrowingStore(self.files, manifest, earlier)
-        return part, complete
+        files = self.files.of(manifest) if isinstance(self.files, Mirror) else self.files
+        part = self._parts[sources] = StoreReader.just_written(files, manifest)
+        part.build = self.begun.build
+        if earlier is not None and files is self.files:  # its shards are the first of these
+            part.shards.made |= earlier.shards.made
+        return part, following
 
-    @property
-    def _following(self) -> dict[str, str]:
-        """Name of the next unit of each source of which something is published; empty if there is none."""
-        return {} if self._published is None else self._published.following
 
-    def _packed(
-        self, part: GrowingStore, seq_len: int, options: RowOptions, plans: dict[Any, Any]
-    ) -> Rows | None:
-        """Rows of the part; None if there are none yet."""
-        sizes = part.manifest.shards.by_split("tokens")
-        tokens = sum(sizes.values()) if options.split == "all" else sizes.get(options.split, 0)
-        if tokens <= seq_len:
-            return None
-        # The part has no others; that some of them have no document yet is no error.
-        everything = msgspec.structs.replace(options, sources=None, labels=None)
-        try:
-            return Rows(part, seq_len, everything, plans=plans)
-        except CorruptStore:
-            raise
-        except StoreError:
-            return None  # a filter has left no document so far, or no row
+def _receipts(tables: Iterable[UnitRows]) -> Iterable[tuple[str, str]]:
+    """Name of each unit, and checksum of its receipt."""
+    for units in tables:
+        yield from zip(units.names("unit"), units.names("receipt_checksum"), strict=True)
 
-    def _settled(self, rows: Rows, sources: tuple[str, ...]) -> int:
-        """Number of rows that later units do not change."""
-        if rows.packing == "concat":
-            return (rows.selection.tokens - 1) // rows.seq_len
-        if not isinstance(rows.packer, BestFit):
-            return len(rows)
-        unfinished = (name for name in sources if name in self._planned and self._following.get(name, name))
-        return rows.packer.settled(self._following.get(next(unfinished, "")))
+
+def _packed(part: StoreReader, seq_len: int, options: RowOptions, plans: dict[Any, Any]) -> Rows | None:
+    """Rows of a part; None if there are none yet."""
+    sizes = part.manifest.shards.by_split("tokens")
+    if (sum(sizes.values()) if options.split == "all" else sizes.get(options.split, 0)) < seq_len:
+        return None
+    # The part has no others; that some of them have no document yet is no error.
+    everything = msgspec.structs.replace(options, sources=None, labels=None)
+    try:
+        return Rows(part, seq_len, everything, plans=plans)
+    except CorruptStore:
+        raise
+    except StoreError:
+        return None  # the split or a filter has left no document so far, or no row
+
+
+def _settled(rows: Rows, following: str) -> int:
+    """Number of rows that the next unit and those after it do not change."""
+    if rows.packing == "concat":
+        return (rows.selection.tokens - 1) // rows.seq_len
+    return rows.packer.settled(following) if isinstance(rows.packer, BestFit) else len(rows)
 
 
 def partial_manifest(plan: Plan, shards: ShardRows, units: UnitRows) -> Manifest:
@@ -258,11 +227,6 @@ def partial_manifest(plan: Plan, shards: ShardRows, units: UnitRows) -> Manifest
     return msgspec.structs.replace(manifest, checksum=plan.build)
 
 
-def _checksums(units: UnitRows) -> dict[str, str]:
-    """Checksum of the receipt of each unit."""
-    return dict(zip(units.names("unit"), units.names("receipt_checksum"), strict=True))
-
-
 class GrowingRows:
     """Rows of a store that is being built: as if there was no end to them; the settled ones can be read.
 
@@ -270,60 +234,42 @@ class GrowingRows:
         store: the committed part.
         packed: its rows; None if there are none.
         settled: number of those that do not change any more.
-        seq_len: tokens per row.
+        stage: length of the rows.
         options: documents, and how they fill rows.
         window: rows are given in multiples of this number.
     """
 
     def __init__(
         self,
-        store: GrowingStore,
+        store: StoreReader,
         packed: Rows | None,
         settled: int,
-        seq_len: int,
+        stage: StageSettings,
         options: RowOptions,
         window: int,
     ) -> None:
-        self.store, self.options, self.parent, self.seq_len = store, options, packed, seq_len
-        self.pad_id = check_pad_id(options.pad_id, store)
+        self.store, self.options, self.seq_len = store, options, stage.split_to or stage.seq_len
+        self.parent: Any = packed and stage.cut(packed)
         identity = selection_identity(options)
-        self.settings_fingerprint = settings_fingerprint(options, seq_len, self.pad_id, identity)
-        self._settled, self._window = settled, window
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the build and the settings."""
-        return hash_value([self.store.manifest.checksum, self.settings_fingerprint])
-
-    @property
-    def settled(self) -> int:
+        pad_id = check_pad_id(options.pad_id, store)
+        self.settings_fingerprint = settings_fingerprint(options, stage.seq_len, pad_id, identity)
+        if stage.split_to is not None:
+            check_divides(stage.seq_len, stage.split_to)
+            self.settings_fingerprint = split_fingerprint(self.settings_fingerprint, stage.split_to)
+        self.fingerprint = hash_value([store.manifest.checksum, self.settings_fingerprint])
+        self.settled = settled * stage.seq_len // self.seq_len // window * window
         """Number of rows that can be read: whole windows, which depend on nothing behind them."""
-        return self._settled // self._window * self._window
-
-    def split_to(self, seq_len: int) -> Any:
-        """The same rows cut into shorter ones; see `Rows.split_to`."""
-        check_divides(self.seq_len, seq_len)
-        rows = copy(self)
-        rows.seq_len, rows._settled = seq_len, self._settled * (self.seq_len // seq_len)
-        rows.settings_fingerprint = split_fingerprint(self.settings_fingerprint, seq_len)
-        rows.parent = None if self.parent is None else self.parent.split_to(seq_len)
-        return rows
 
     def __len__(self) -> int:
         return ENDLESS
 
     def plan(self, rows: np.ndarray) -> PlannedRows:
         """Plan what reading these rows copies, as `Rows.plan`."""
-        return self._those(rows).plan(rows)
+        return self.parent.plan(rows)
 
     def spans(self, indices: np.ndarray) -> Spans:
         """Spans of these rows; documents are numbered within the committed part."""
-        return self._those(indices).spans(indices)
-
-    def _those(self, indices: np.ndarray) -> Rows:
-        if self.parent is None or (len(indices) and int(indices.max()) >= self.settled):
-            raise IndexError(f"row {int(indices.max())} of {self.settled:,} that are settled")
-        return self.parent
+        return self.parent.spans(indices)
 
     def __repr__(self) -> str:
         return f"<the first {self.settled:,} rows of {self.seq_len:,} tokens of {self.store.place}>"

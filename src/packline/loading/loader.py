@@ -32,7 +32,14 @@ from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
 from packline.loading.read_ahead import PlanAhead, ReadAhead, make_ahead
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage, parts_of
-from packline.loading.state import check_past, check_state, check_step, check_units, save_state
+from packline.loading.state import (
+    check_past,
+    check_state,
+    check_step,
+    check_units,
+    fingerprint_of,
+    save_state,
+)
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, BatchPart, CompactBatch, read_batch
 from packline.packing.layout import IGNORED
@@ -243,10 +250,10 @@ class Loader(Notebook):
         """Batches returned so far in this process; those prepared ahead do not count."""
         return self._step
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """Fingerprint of everything that determines the contents of the global batches."""
-        return "-".join(self.schedule.fingerprints().values())
+        return fingerprint_of(self.schedule)
 
     def batch(self, step: int) -> Batch:
         """This rank's part of any batch, without advancing the loader.
@@ -373,7 +380,7 @@ class Loader(Notebook):
 
     def state_at(self, step: int) -> dict[str, Any]:
         """State after the first `step` batches."""
-        return save_state(self.schedule, step, self.fingerprint)
+        return save_state(self.schedule, step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state`: the next `iter(loader)` begins there.

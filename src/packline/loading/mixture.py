@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 
 LONGEST_PERIOD = 1 << 18
+ENDLESS = 1 << 40
+"""Number of rows of a source as long as it is not known: more than any store has."""
 
 Weight = int | float | str | Fraction
 

@@ -236,7 +236,7 @@ def load_run(path: str | Path, until: int | None = None) -> tuple[list[Stage], L
     return stages, run.loader
 
 
-def run_schedule(stages: Sequence[Stage], settings: LoaderOptions, placed: int | None = None) -> Schedule:
+def run_schedule(stages: Sequence[Stage], settings: LoaderOptions) -> Schedule:
     """Schedule of a run, without its loader; see `Schedule`."""
     from packline.loading.schedule import Schedule
 
@@ -246,7 +246,6 @@ def run_schedule(stages: Sequence[Stage], settings: LoaderOptions, placed: int |
         batch_tokens=settings.batch_tokens,
         seed=settings.seed,
         order=row_order(settings),
-        placed=placed,
     )
 
 

@@ -120,7 +120,7 @@ def _check_stage(schedule: Schedule, stage: ScheduledStage, orders: dict[str, Or
 def _shared_document(earlier: RowSource, order: Order, draws: int, rows: RowSource) -> int | None:
     """A document of these rows that the first rows of an earlier source have; None if none was found."""
     selection: Any = getattr(getattr(rows, "parent", rows), "selection", None)
-    if selection is None:
+    if selection is None or getattr(earlier, "settled", draws) < draws:
         return None  # rows without a store, or not built yet
     sample = np.unique(np.linspace(0, draws - 1, min(draws, SAMPLE)).astype(np.int64))
     documents = np.unique(earlier.spans(order(sample)).documents)

@@ -25,12 +25,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from packline.errors import RecipeError
 from packline.fingerprint import hash_value
-from packline.loading.mixture import Mixture, Stage, check_same_tokenizer, rows_per_batch
+from packline.loading.mixture import ENDLESS, Mixture, Stage, check_same_tokenizer, rows_per_batch
 from packline.loading.order import GLOBAL, Order, RowOrder
 from packline.packing.batch import BatchPart
 
@@ -39,17 +38,6 @@ if TYPE_CHECKING:
 
 STORES = "stores"
 """Name of the fingerprint of the stores."""
-
-
-class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Description of a run in a state: what decides the rows of its batches, apart from seed and order."""
-
-    sources: list[str]
-    """12 digits for the store and 12 for the rows of each source, in the order of their numbers."""
-    stages: list[tuple[int, int, list[tuple[int, int]]]]
-    """First step, batch size, and number and weight of each source; of every stage that has a place."""
-    selections: list[dict[str, Any]] = []
-    """Choice of documents of each source, in words; empty if all are the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +117,6 @@ class Schedule:
         batch_tokens: the same in tokens.
         seed: seed for the orders of all sources.
         order: order of the rows of every source.
-        placed: number of stages that get a place, from the first; by default all. A stage can have one if the
-            length of those before it is known.
 
     Raises:
         RecipeError: no stage, no batch size, a stage without a whole batch or without an end, a source that
@@ -146,7 +132,6 @@ class Schedule:
         batch_tokens: int | str | None = None,
         seed: int,
         order: RowOrder = GLOBAL,
-        placed: int | None = None,
     ) -> None:
         if not stages:
             raise RecipeError("a run needs at least one stage, found none")
@@ -158,7 +143,9 @@ class Schedule:
         ]
         """Rows per global batch of each of them."""
         self.stages: list[ScheduledStage] = []
-        """Stages that have a place."""
+        """Those that have a place: up to the first whose end is not known."""
+        self.has_end = True
+        """False if the end of the last of them depends on rows that are not there yet."""
         orders: dict[str, Order] = {}
         consumed: dict[str, int] = {}
         ends = [*(stage.from_step for stage in stages[1:]), None]
@@ -170,16 +157,29 @@ class Schedule:
         for number, (stage, size, end) in enumerate(zip(stages, self.sizes, ends, strict=True)):
             first = stages[0].mixture.rows[0]
             check_same_tokenizer(stage.mixture.rows[0], first, f"stage {number}", "stage 0")
-            if placed is not None and number >= placed:
+            if not self.has_end:
                 continue
-            for rows in stage.mixture.rows:
+            mixture = stage.mixture
+            for rows in mixture.rows:
                 if rows.fingerprint not in orders:
                     orders[rows.fingerprint] = Order(len(rows), seed, len(orders), order=order)
-            before = [consumed.get(rows.fingerprint, 0) for rows in stage.mixture.rows]
-            scheduled = _schedule_stage(number, stage, size, len(self), end, before, orders)
+            before = [consumed.get(rows.fingerprint, 0) for rows in mixture.rows]
+            steps, left_over = _length(number, stage, size, len(self), end, before)
+            scheduled = ScheduledStage(
+                number,
+                mixture,
+                size,
+                len(self),
+                steps,
+                tuple(before),
+                tuple(orders[rows.fingerprint] for rows in mixture.rows),
+                left_over,
+            )
             self.stages.append(scheduled)
-            for source, rows in enumerate(stage.mixture.rows):
-                consumed[rows.fingerprint] = scheduled.draws(source, scheduled.steps * size)
+            for source, rows in enumerate(mixture.rows):
+                consumed[rows.fingerprint] = scheduled.draws(source, steps * size)
+            said = end is not None or stage.tokens is not None
+            self.has_end = said or all(len(rows) < ENDLESS for rows in mixture.rows)
         self._firsts = [stage.first_step for stage in self.stages]
 
     def __len__(self) -> int:
@@ -257,22 +257,6 @@ class Schedule:
         """Rows of every source by fingerprint, once each, in the order of their numbers."""
         return {rows.fingerprint: rows for stage in self.declared for rows in stage.mixture.rows}
 
-    @cached_property
-    def record(self) -> RunRecord:
-        """Sources and placed stages of the run, for states."""
-        described = [_described(rows) for rows in self.sources.values()]
-        numbers = {fingerprint: number for number, fingerprint in enumerate(self.sources)}
-        stages = []
-        for stage in self.stages:
-            names = [numbers[rows.fingerprint] for rows in stage.mixture.rows]
-            weights = zip(names, stage.mixture.interleaving.parts, strict=True)
-            stages.append((stage.first_step, stage.batch_size, list(weights)))
-        return RunRecord(
-            sources=[source_mark(rows) for rows in self.sources.values()],
-            stages=stages,
-            selections=msgspec.json.decode(msgspec.json.encode(described)) if any(described) else [],
-        )
-
     def fingerprints(self) -> dict[str, str]:
         """12 hexadecimal digits for each thing that determines the contents of the batches, by its name.
 
@@ -292,35 +276,23 @@ class Schedule:
         return {name: hash_value(fact)[:12] for name, fact in facts.items()}
 
     def _ends(self) -> list[Any]:
-        """Steps of all stages but the last: known in advance, or what decides them while rows are unknown."""
+        """Steps of all stages but the last; where rows may not be there yet, what decides them if rows do."""
         if not self.order.window_rows:
             return [stage.steps for stage in self.stages[:-1]]
-        ends = self.known_ends()
         facts: list[Any] = []
-        for stage, size, after, first, end in zip(
-            self.declared, self.sizes, self.declared[1:], [0, *ends], ends, strict=False
-        ):
-            steps = None if first is None or end is None else end - first
-            steps = _steps(stage, size) if after.from_step is None else steps
-            unknown = list(stage.mixture.max_epochs)
-            facts.append(steps or unknown + ([] if after.from_step is None else [after.from_step]))
+        first: int | None = 0
+        for stage, size, after in zip(self.declared, self.sizes, self.declared[1:], strict=False):
+            steps, end = _steps(stage, size), after.from_step
+            if end is None:
+                facts.append(steps or list(stage.mixture.max_epochs))
+                first = None if first is None or steps is None else first + steps
+            else:
+                facts.append([*stage.mixture.max_epochs, end] if first is None else end - first)
+                first = end
         return facts
 
-    def known_ends(self, number: int = 0, first: int | None = 0) -> list[int | None]:
-        """Step after each declared stage from `number` on, which begins at `first`; None if rows decide."""
-        ends: list[int | None] = []
-        after = [stage.from_step for stage in self.declared[1:]]
-        for stage, size, end in zip(
-            self.declared[number:], self.sizes[number:], [*after, None][number:], strict=True
-        ):
-            steps = _steps(stage, size)
-            known = None if first is None or steps is None else first + steps
-            first = known if end is None else end
-            ends.append(first)
-        return ends
 
-
-def _described(rows: RowSource) -> dict[str, Any]:
+def described(rows: RowSource) -> dict[str, Any]:
     """Settings of the documents of a source that are not the default."""
     described: dict[str, Any] = getattr(getattr(rows, "selection", None), "described", {})
     return described
@@ -330,28 +302,16 @@ def source_name(rows: RowSource) -> str:
     """Store of a source, with the settings of its documents that are not the default."""
     words = ", ".join(
         f"{name} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
-        for name, value in _described(rows).items()
+        for name, value in described(rows).items()
     )
     name = Path(rows.store.place).name
     return f"{name} ({words})" if words else name
 
 
-def source_mark(rows: RowSource) -> str:
-    """12 hexadecimal digits each for the store of a source, unless it has a mark, and for its settings."""
-    store = getattr(rows.store, "mark", None) or hash_value(rows.store.manifest.checksum)[:12]
-    return f"{store}-{hash_value(rows.settings_fingerprint)[:12]}"
-
-
-def _schedule_stage(
-    number: int,
-    stage: Stage,
-    batch_size: int,
-    first_step: int,
-    end: int | None,
-    consumed: list[int],
-    orders: dict[str, Order],
-) -> ScheduledStage:
-    """Place a stage in the run, after checking that it has enough rows.
+def _length(
+    number: int, stage: Stage, batch_size: int, first_step: int, end: int | None, consumed: list[int]
+) -> tuple[int, int]:
+    """Steps of a stage, and rows left over, after checking that it has enough rows.
 
     Args:
         end: step at which the next stage begins, if that is given.
@@ -383,16 +343,7 @@ def _schedule_stage(
                 "until a source is used up",
                 hint="a smaller batch_size, or more epochs",
             )
-    return ScheduledStage(
-        number=number,
-        mixture=mixture,
-        batch_size=batch_size,
-        first_step=first_step,
-        steps=steps,
-        consumed=tuple(consumed),
-        orders=tuple(orders[rows.fingerprint] for rows in mixture.rows),
-        left_over=left_over,
-    )
+    return steps, left_over
 
 
 def _batch_size(number: int, stage: Stage, batch_size: int | None, batch_tokens: int | str | None) -> int:

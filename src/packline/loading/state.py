@@ -11,8 +11,7 @@
 
 A state belongs to every run with the same past: stages that begin before its step are compared, later ones
 are not. A hash of the past would be shorter, but could not name the difference. The stages are a few integers
-each, do not depend on the step, and stay right in a state whose step was edited to skip batches. A state of
-an older packline has no stages: its whole run is compared, by the fingerprint.
+each, do not depend on the step, and stay right in a state whose step was edited to skip batches.
 
 A store that is still being built has no checksum yet. Its build is identified by recipe, tokenizer and inputs
 instead, and what was read of it by the receipts of its units, in their order: those do not change any more.
@@ -28,28 +27,73 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from packline.errors import RecipeError
+from packline.fingerprint import hash_value
 from packline.loading.order import GLOBAL
-from packline.loading.schedule import STORES, RunRecord, Schedule
+from packline.loading.schedule import STORES, Schedule, described
 
 if TYPE_CHECKING:
     from packline.packing.batch import RowSource
 
 STATE_VERSION = 1
-PARTS = 5
-"""Hashes of a fingerprint."""
-RECORDED = RunRecord.__struct_fields__
 UNKNOWN = "building"
 """Mark of a store that is being built, in place of digits of its checksum."""
 
 
-def save_state(schedule: Schedule, step: int, fingerprint: str) -> dict[str, Any]:
+class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What decides the rows of the batches of a run, apart from seed and order."""
+
+    sources: list[str]
+    """12 digits for the store and 12 for the rows of each source, in the order of their numbers."""
+    stages: list[tuple[int, int, list[tuple[int, int]]]]
+    """First step, batch size, and number and weight of each source; of every stage that has a place."""
+    selections: list[dict[str, Any]] = []
+    """Choice of documents of each source, in words; empty if all are the default."""
+
+
+def record_of(schedule: Schedule) -> RunRecord:
+    """Sources of a run, and its stages that have a place."""
+    sources = schedule.sources
+    words = [described(rows) for rows in sources.values()]
+    numbers = {fingerprint: number for number, fingerprint in enumerate(sources)}
+    stages = [
+        (
+            stage.first_step,
+            stage.batch_size,
+            [
+                (numbers[rows.fingerprint], weight)
+                for rows, weight in zip(stage.mixture.rows, stage.mixture.interleaving.parts, strict=True)
+            ],
+        )
+        for stage in schedule.stages
+    ]
+    marks = [f"{_mark(rows)}-{hash_value(rows.settings_fingerprint)[:12]}" for rows in sources.values()]
+    return RunRecord(marks, stages, msgspec.json.decode(msgspec.json.encode(words)) if any(words) else [])
+
+
+def _is_building(rows: RowSource) -> bool:
+    return getattr(rows.store, "build", None) is not None
+
+
+def _mark(rows: RowSource) -> str:
+    return UNKNOWN if _is_building(rows) else hash_value(rows.store.manifest.checksum)[:12]
+
+
+def fingerprint_of(schedule: Schedule) -> str:
+    """Fingerprint of all that determines the batches of a run, except stores that are being built."""
+    marks = schedule.fingerprints()
+    if any(map(_is_building, schedule.sources.values())):
+        marks[STORES] = UNKNOWN
+    return "-".join(marks.values())
+
+
+def save_state(schedule: Schedule, step: int) -> dict[str, Any]:
     """State of a run at a step, as JSON types."""
     state: dict[str, Any] = {
         "version": STATE_VERSION,
         "step": step,
         "seed": schedule.seed,
-        "fingerprint": fingerprint,
-        **msgspec.to_builtins(schedule.record),
+        "fingerprint": fingerprint_of(schedule),
+        **msgspec.to_builtins(record_of(schedule)),
     }
     if schedule.order == GLOBAL:
         return state
@@ -105,29 +149,27 @@ def check_past(schedule: Schedule, state: Mapping[str, Any]) -> bool:
     Raises:
         RecipeError: they differ; names the first difference.
     """
-    if str(state["fingerprint"]).count("-") != PARTS - 1:
-        raise RecipeError(f"not a loader's fingerprint: {state['fingerprint']!r}")
     # The seed and the order belong to all steps.
     causes = (
         ("seed", schedule.seed, state["seed"]),
         ("order", str(schedule.order), state.get("order", str(GLOBAL))),
     )
     if named := [f"{name} (expected {here}, found {there})" for name, here, there in causes if here != there]:
-        raise _other_run(f"it differs in {', '.join(named)}")
-    if "stages" not in state:
-        _check_whole_run(schedule, state)
-        return True
+        raise RecipeError(
+            f"this state is from a different run: it differs in {', '.join(named)}",
+            hint="resume with the stores and settings that the run began with; only ranks may change",
+        )
     try:
-        saved = msgspec.convert({name: state[name] for name in RECORDED if name in state}, RunRecord)
+        saved = msgspec.convert(dict(state), RunRecord)
     except msgspec.ValidationError as error:
         raise RecipeError(f"not a loader's state: {error}") from error
-    step, own = state["step"], schedule.record
+    step, own = state["step"], record_of(schedule)
     begun = [stage for stage in saved.stages if stage[0] < step]
     for number, there in enumerate(begun):
         if number == len(own.stages) < len(schedule.declared):
             return False
         here = own.stages[number] if number < len(own.stages) else None
-        if change := _change_of_stage(schedule, saved, there, here):
+        if change := _change_of_stage(schedule, own, saved, there, here):
             raise _changed_past(step, f"stage {number}: {change}")
     if len(own.stages) > len(begun) and (first := own.stages[len(begun)][0]) < step:
         what = f"stage {len(begun)}: expected it to begin at step {step:,} or later, found {first:,}"
@@ -135,7 +177,9 @@ def check_past(schedule: Schedule, state: Mapping[str, Any]) -> bool:
     return True
 
 
-def _change_of_stage(schedule: Schedule, saved: RunRecord, there: Any, here: Any) -> str | None:
+def _change_of_stage(
+    schedule: Schedule, own: RunRecord, saved: RunRecord, there: Any, here: Any
+) -> str | None:
     """First difference of a stage, in words; None if there is none before its end."""
     if here is None:
         return f"expected it to begin at step {there[0]:,}, found no such stage"
@@ -144,7 +188,7 @@ def _change_of_stage(schedule: Schedule, saved: RunRecord, there: Any, here: Any
     if here[1] != there[1]:
         return f"expected a batch_size of {there[1]:,}, found {here[1]:,}"
     for place, ((old, _), (new, _)) in enumerate(zip(there[2], here[2], strict=False)):
-        if change := _change_of_source(schedule, saved, old, new):
+        if change := _change_of_source(schedule, own, saved, old, new):
             return f"source {place}: {change}"
     if len(here[2]) != len(there[2]):
         return f"expected {len(there[2]):,} sources, found {len(here[2]):,}"
@@ -152,52 +196,24 @@ def _change_of_stage(schedule: Schedule, saved: RunRecord, there: Any, here: Any
     return None if weights[0] == weights[1] else f"expected weights {weights[0]}, found {weights[1]}"
 
 
-def _change_of_source(schedule: Schedule, saved: RunRecord, old: int, new: int) -> str | None:
+def _change_of_source(schedule: Schedule, own: RunRecord, saved: RunRecord, old: int, new: int) -> str | None:
     """Difference of a source, by its numbers in the two runs."""
-    rows = list(schedule.sources.values())[new]
-    there, here = (
-        (saved.sources[old : old + 1] or [""])[0].split("-"),
-        schedule.record.sources[new].split("-"),
-    )
+    there = (saved.sources[old : old + 1] or [""])[0].split("-")
+    here = own.sources[new].split("-")
     if there[0] != here[0] and UNKNOWN not in (there[0], here[0]):  # check_units compares what was read
-        return f"expected the store {there[0]}, found {here[0]} ({rows.store.place})"
+        place = list(schedule.sources.values())[new].store.place
+        return f"expected the store {there[0]}, found {here[0]} ({place})"
     if there[1:] != here[1:]:
-        own = schedule.record.selections
-        changes = _selection_changes(
-            saved.selections[old] if old < len(saved.selections) else {}, own[new] if new < len(own) else {}
-        )
+        before: dict[str, Any] = dict(*saved.selections[old : old + 1])
+        after: dict[str, Any] = dict(*own.selections[new : new + 1])
+        changes = [
+            f"{name}: {before.get(name)!r} -> {after.get(name)!r}"
+            for name in dict.fromkeys([*before, *after])
+            if before.get(name) != after.get(name)
+        ]
         hashes = f"expected {'-'.join(there[1:])}, found {here[1]}"
         return ", ".join(changes) or f"rows (seq_len, packing, selection): {hashes}"
     return None if old == new else f"expected source {old} of the run, found {new}"
-
-
-def _selection_changes(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Differences between two selections, in words."""
-    names = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
-    return [f"{name}: {there.get(name)!r} -> {here.get(name)!r}" for name in names]
-
-
-def _check_whole_run(schedule: Schedule, state: Mapping[str, Any]) -> None:
-    """Compare the fingerprints of whole runs, for a state without stages."""
-    own, found = schedule.fingerprints(), str(state["fingerprint"]).split("-")
-    differing = [name for (name, value), other in zip(own.items(), found, strict=True) if value != other]
-    if _is_unknown(schedule, found[0]):
-        differing = [name for name in differing if name != STORES]  # check_units compares what was read
-    if differing:
-        raise _other_run(f"it differs in {', '.join(differing)}")
-
-
-def _is_unknown(schedule: Schedule, stores: str) -> bool:
-    """True if a state's mark of the stores, or a store here, is one of a store that is being built."""
-    own = [getattr(rows.store, "mark", "") for rows in schedule.sources.values()]
-    return UNKNOWN in (stores, *own)
-
-
-def _other_run(what: str) -> RecipeError:
-    return RecipeError(
-        f"this state is from a different run: {what}",
-        hint="resume with the stores and settings that the run began with; only ranks may change",
-    )
 
 
 def _changed_past(step: int, what: str) -> RecipeError:
@@ -219,7 +235,8 @@ def check_units(schedule: Schedule, state: Mapping[str, Any]) -> bool:
     """
     given = state.get("units")
     if not isinstance(given, list):
-        if _is_unknown(schedule, str(state["fingerprint"]).split("-")[0]):
+        grown = any(map(_is_building, schedule.sources.values()))
+        if grown or str(state["fingerprint"]).startswith(UNKNOWN):
             raise RecipeError(
                 "a loader's state without the units that it has read",
                 hint="a state of the global order belongs to a finished store: wait for the build to end",

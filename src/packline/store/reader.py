@@ -122,10 +122,6 @@ class Shards(Sequence[Shard]):
     def __repr__(self) -> str:
         return f"<{len(self):,} shards of {self._files.place}>"
 
-    def take_over(self, earlier: Shards) -> None:
-        """Take over what is open of shards that are the first of these."""
-        self.made |= earlier.made
-
 
 class StoreReader:
     """A finished store, opened for reading.
@@ -139,6 +135,9 @@ class StoreReader:
         CorruptStore: it is damaged, or has a newer format.
     """
 
+    build: str | None = None
+    """Identity of the build, of a part of a store that is still being built."""
+
     def __init__(self, path: str | Path | StoreFiles, cache: CacheSettings | None = None) -> None:
         files = store_files(path, cache)
         self._open(files, read_manifest(files))
@@ -146,8 +145,8 @@ class StoreReader:
             check_sizes(files.place, self.manifest.shards, self.dtype)
 
     @classmethod
-    def just_written(cls, path: str | Path, manifest: Manifest) -> Self:
-        """A store whose manifest this process has just written: nothing is read."""
+    def just_written(cls, path: str | Path | StoreFiles, manifest: Manifest) -> Self:
+        """A store whose manifest this process has just written, or will not: nothing is read."""
         store = cls.__new__(cls)
         store._open(store_files(path), manifest)
         return store
