@@ -24,8 +24,7 @@ from tests.store.stores import relist
 
 from packline.errors import CorruptStore
 from packline.facade import Store
-from packline.packing import offsets
-from packline.packing import selection as choosing
+from packline.packing import cache, offsets
 from packline.packing.concat import Concat
 from packline.packing.options import DocumentFilter
 from packline.packing.selection import Selection
@@ -124,11 +123,6 @@ def test_counts_over_several_blocks_and_both_ways_to_find(
     assert mapped.counts == held.counts == counted(held, 64, lengths)
 
 
-def test_steps_are_whole_in_every_block() -> None:
-    # The pass of `Cumulative` adds up steps within a block: a step across two blocks would be two steps.
-    assert choosing.BLOCK % offsets.STEP == 0
-
-
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("what", ["lengths", "offsets"])
 def test_an_index_that_contradicts_itself_is_refused(tmp_path: Path, mapped: bool, what: str) -> None:
@@ -165,26 +159,21 @@ def test_lengths_that_do_not_sum_up_to_the_manifest_are_refused(tmp_path: Path) 
             packer.spans(np.array([0]))
 
 
-@pytest.mark.parametrize(
-    ("bytes_of_sums", "step"), [(8 << 20, 1), (8 * 130, 2), (8 * 70, 4), (8 * 20, 16), (0, 16)]
-)
 @pytest.mark.parametrize("options", [{"packing": "concat"}, {"packing": "pad", "overflow": "split"}])
+@pytest.mark.parametrize("chosen", [{"shuffle_documents": 3}, {"shuffle_documents": 3, "min_tokens": 7}, {}])
 def test_rows_are_the_same_whatever_is_held_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], bytes_of_sums: int, step: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], chosen: dict[str, Any]
 ) -> None:
     lengths = np.random.default_rng(7).geometric(1 / 12, 257).tolist()
-    store = make_store(tmp_path / "store", [lengths])
-    settings = {**options, "shuffle_documents": 3}
-    expected = store.rows(16, **settings)
+    store = make_store(tmp_path / "store", [lengths[:100], lengths[100:]])
+    expected = store.rows(16, **options, **chosen)
     everything = np.arange(len(expected))
     tokens = expected.read(everything, ("tokens",))["tokens"]
-    monkeypatch.setattr(offsets, "LARGE", bytes_of_sums)
-    monkeypatch.setattr(choosing, "SHUFFLED_BYTES", 0)
-    rows = store.rows(16, **settings)
+    monkeypatch.setattr(cache, "LARGE", 0)
+    monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 0)
+    rows = store.rows(16, **options, **chosen)
     assert np.array_equal(rows.read(everything, ("tokens",))["tokens"], tokens)
     for document in range(0, 257, 9):
         assert rows.rows_of(document).tolist() == expected.rows_of(document).tolist()
-    assert rows.selection._shuffled is None and expected.selection._shuffled is not None
-    packer: Any = rows.packer
-    sums = packer._sums
-    assert isinstance(sums, offsets.SampledOffsets) and sums._step == step
+    folders = list((store.path / "plans").iterdir()) if (store.path / "plans").exists() else []
+    assert len(folders) == bool(chosen) + (bool(chosen) or "overflow" in options)  # the list, and sums

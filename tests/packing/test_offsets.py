@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,25 +12,15 @@ from tests.store.stores import relist
 from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.packing import offsets
-from packline.packing.offsets import DocumentOffsets, InMemoryOffsets, MappedOffsets, document_offsets
-from packline.store.shard import Shard
+from packline.packing.offsets import ShardRange
 from packline.testing import make_store
 
 
-def counts_of(shards: Sequence[Shard]) -> tuple[np.ndarray, np.ndarray]:
-    """Documents and tokens of each shard."""
-    return np.array([len(one) for one in shards]), np.array([one.entry.tokens for one in shards])
-
-
-def offsets_of_kind(kind: type[DocumentOffsets], shards: Sequence[Shard]) -> DocumentOffsets:
-    """Offsets by one of the two implementations."""
-    return MappedOffsets(shards, *counts_of(shards)) if kind is MappedOffsets else InMemoryOffsets(shards)
-
-
-@pytest.mark.parametrize("kind", [InMemoryOffsets, MappedOffsets])
+@pytest.mark.parametrize("held", [0, 32 << 20])
 def test_no_wrong_place_comes_out_of_any_damaged_number_of_an_index(
-    tmp_path: Path, kind: type[InMemoryOffsets] | type[MappedOffsets]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int
 ) -> None:
+    monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", held)
     lengths = [3, 9, 1, 7]
     store = make_store(tmp_path / "store", [lengths])
     path = store.path / "train-made-000000.idx"
@@ -44,7 +33,7 @@ def test_no_wrong_place_comes_out_of_any_damaged_number_of_an_index(
             damaged = bytearray(data)
             struct.pack_into(form, damaged, at, struct.unpack_from(form, data, at)[0] + change)
             path.write_bytes(damaged)
-            found = offsets_of_kind(kind, relist(store.path).shards)
+            found = ShardRange(relist(store.path), [0])
             try:
                 where, before = found.find(np.arange(20))
             except CorruptStore:
@@ -55,12 +44,12 @@ def test_no_wrong_place_comes_out_of_any_damaged_number_of_an_index(
     assert refused == 4 * len(numbers)
 
 
-def test_the_sizes_of_the_shards_decide_where_the_starts_are_held(
+def test_the_sizes_of_the_shards_decide_whether_starts_are_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store: Store = make_store(tmp_path / "store", [[5, 1], [2, 2, 2]])
-    counts = counts_of(store.shards)
-    monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 8 * 5)
-    assert isinstance(document_offsets(store.shards, *counts), InMemoryOffsets)
-    monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 8 * 5 - 1)
-    assert isinstance(document_offsets(store.shards, *counts), MappedOffsets)
+    for most, held in ((8 * 5, True), (8 * 5 - 1, False)):
+        monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", most)
+        found = ShardRange(store, [0, 1])
+        found.at(np.array([4, 0]))
+        assert ("_begins" in vars(found)) is held

@@ -18,10 +18,10 @@ from packline.errors import RecipeError, StoreError
 from packline.facade import Store
 from packline.packing import cache, offsets
 from packline.packing.batch import ALL_FIELDS, CompactBatch, RowSource
-from packline.packing.offsets import SampledOffsets
 from packline.packing.options import PACKINGS, Packing
 from packline.packing.row import RowSpan
 from packline.packing.rows import Rows
+from packline.packing.selection import Selection
 from packline.testing import EOD_ID, document_tokens, make_store
 
 SETTINGS: list[dict[str, Any]] = [
@@ -259,7 +259,8 @@ def test_large_sums_are_a_plan_that_is_made_once(store: Store, tmp_path: Path) -
         patch.setattr(cache, "LARGE", 0)
         rows = store.rows(16, shuffle_documents=1, plans=tmp_path)
         assert all_tokens(rows) == expected
-        patch.setattr(SampledOffsets, "_pass", None)
+        patch.setattr(Selection, "_make_list", None)
+        patch.setattr(Selection, "blocks", None)
         again = Store(store.path).rows(16, shuffle_documents=1, plans=tmp_path)
         assert all_tokens(again) == expected
         assert all_tokens(pickle.loads(pickle.dumps(again))) == expected

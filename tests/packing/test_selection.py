@@ -67,7 +67,6 @@ def check_lengths(selection: Selection, order: list[int], flat: list[int]) -> No
     starts = [0, *accumulate(flat)]
     expected = [flat[document] for document in order]
     count = len(order)
-    assert selection.lengths_at(np.arange(count)).tolist() == expected
     numbers, begins, sizes = selection.at(np.arange(count)[::-1])
     assert numbers.tolist() == order[::-1] and sizes.tolist() == expected[::-1]
     assert begins.tolist() == [starts[document] for document in order[::-1]]

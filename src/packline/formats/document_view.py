@@ -199,7 +199,7 @@ class DocumentStream:
         if parts is None or not self._boundaries.unchanged:
             return None
         shared, document, token = [], 0, 0
-        for shard in parts.shards:
+        for shard, *_ in parts.parts():
             entry = shard.entry
             files = self._view.store.files
             shared.append(SharedShard(entry.name, entry, files, document, token, len(shard), entry.tokens))

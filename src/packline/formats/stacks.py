@@ -47,7 +47,7 @@ from packline.formats.types import (
     WrittenPart,
     fitting_dtype,
 )
-from packline.packing.offsets import SampledOffsets
+from packline.packing.offsets import sums_of
 from packline.recipe import SPLITS
 from packline.store.reader import shard_labels
 from packline.store.report import Findings
@@ -190,7 +190,7 @@ class Truncated:
         self._stream, self._limit = stream, limit
         dropped = stream.selection.tokens - stream.tokens  # of all documents: the same number per document
         self._dropped = dropped // stream.documents
-        self._sums = SampledOffsets(
+        self._sums = sums_of(
             stream.selection,
             lambda lengths: np.minimum(lengths - self._dropped, limit),
             f"tokens without {self._dropped}, at most {limit}",

@@ -6,25 +6,25 @@
 
 A selection of whole shards in stored order is read as views of the mapped files. Any other selection is
 copied, with one copy per run of consecutive documents of the store. The document that holds a token is
-found from the index, or from sums over every 16th document (`Cumulative`) where there is no closed form.
+found from the index, or from sums (`sums_of`) where there is no closed form.
 
 Boundary tokens of the output are handled elsewhere (see `edges`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 
 from packline.errors import CorruptStore
 from packline.packing.gather import PlannedRows
-from packline.packing.offsets import DocumentOffsets, SampledOffsets
+from packline.packing.offsets import ShardRange, Sums, sums_of
 from packline.packing.packer import Spans
 from packline.packing.selection import Selection
 from packline.ragged import offsets_of
-from packline.store.shard import Shard, wrong_id
+from packline.store.shard import wrong_id
 
 Piece = tuple[int, np.ndarray, np.ndarray | None]
 """Position of its first token in the stream; tokens in the store's dtype; uint8 loss mask if requested."""
@@ -38,15 +38,18 @@ class TokenStream:
         self.edges: np.ndarray = np.empty(0, np.int64)
         """int64: first document of each shard, where shards are views."""
         if self._parts is not None:
-            self.edges = offsets_of([len(shard) for shard in self._parts.shards])
-            self._begins = offsets_of([shard.entry.tokens for shard in self._parts.shards])
+            entries = [part.shard.entry for part in self._parts.parts()]
+            self.edges = offsets_of([entry.documents for entry in entries])
+            self._begins = offsets_of([entry.tokens for entry in entries])
 
     @property
     def has_loss(self) -> bool:
         """True if a shard that may be read has a loss mask."""
         split = self.selection.settings["split"]
-        ours = [shard for shard in self.selection.store.shards if split in ("all", shard.entry.split)]
-        return any(shard.has_loss for shard in (ours if self._parts is None else self._parts.shards))
+        if self._parts is not None:
+            return any(part.shard.has_loss for part in self._parts.parts())
+        shards = self.selection.store.shards
+        return any(shard.has_loss for shard in shards if split in ("all", shard.entry.split))
 
     def find(self, token: int) -> tuple[int, int]:
         """Position of the document that holds a token, and the number of tokens before that document."""
@@ -77,19 +80,19 @@ class TokenStream:
         if start >= stop:
             return
         if self._parts is not None:
-            yield from self._views(self._parts.shards, start, stop, max_tokens, with_loss)
+            yield from self._views(self._parts, start, stop, max_tokens, with_loss)
             return
         for begin in range(start, stop, max_tokens):
             yield self._copy(begin, min(begin + max_tokens, stop), with_loss)
 
     def _views(
-        self, shards: Sequence[Shard], start: int, stop: int, max_tokens: int, with_loss: bool
+        self, parts: ShardRange, start: int, stop: int, max_tokens: int, with_loss: bool
     ) -> Iterator[Piece]:
         number = int(self._begins.searchsorted(start, "right")) - 1
         vocab_size = self.selection.store.manifest.tokenizer.vocab_size
         while start < stop:
             first, last = int(self._begins[number]), int(self._begins[number + 1])
-            shard = shards[number]
+            shard = parts.shard(number)
             while start < min(stop, last):
                 end = min(start + max_tokens, stop, last)
                 tokens = shard.tokens[start - first : end - first]
@@ -133,7 +136,7 @@ class TokenStream:
         return start, whole[0, :-1], np.ones(stop - start, np.uint8) if loss is None else loss[0, :-1]
 
     @cached_property
-    def _sums(self) -> DocumentOffsets | SampledOffsets:
+    def _sums(self) -> ShardRange | Sums:
         if self._parts is not None:
-            return self._parts.offsets
-        return SampledOffsets(self.selection, lambda lengths: lengths, "tokens")
+            return self._parts
+        return sums_of(self.selection, lambda lengths: lengths, "tokens")

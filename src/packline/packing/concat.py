@@ -9,9 +9,8 @@ one tail, and only the last row may be padded. The price is that documents are c
 model that sees each document separately sees the second part without the first.
 
 Cost: if the selection is whole shards in stored order, a row is a binary search in the index, and nothing is
-stored; otherwise sums over every 16th document are kept (`SampledOffsets`). Either way the spans of a batch
-take a fixed number of NumPy calls: 30 microseconds for 32 rows, 65 above 4 million documents (`offsets`),
-about as long for shuffled documents, or 300 above 8 million, mostly for the permutation.
+stored; otherwise the sums before all documents are kept (`sums_of`). Either way the spans of a batch take a
+fixed number of NumPy calls: 30 microseconds for 32 rows, 65 above 4 million documents of whole shards.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from packline.packing.offsets import DocumentOffsets, SampledOffsets
+from packline.packing.offsets import ShardRange, Sums, sums_of
 from packline.packing.packer import Counts, Spans
 from packline.packing.selection import Selection
 from packline.ragged import offsets_of
@@ -51,12 +50,12 @@ class Concat:
         return self._rows
 
     @cached_property
-    def _sums(self) -> DocumentOffsets | SampledOffsets:
+    def _sums(self) -> ShardRange | Sums:
         """Lookup of the document that holds the n-th token."""
         stored = self.selection.stored
         if stored is not None:
-            return stored.offsets
-        return SampledOffsets(self.selection, lambda lengths: lengths, "tokens")
+            return stored
+        return sums_of(self.selection, lambda lengths: lengths, "tokens")
 
     def spans(self, rows: np.ndarray) -> Spans:
         """Spans of these rows; `following` is the document after each.
@@ -127,7 +126,7 @@ class Concat:
         if place[0] < 0:
             return np.empty(0, np.int64)
         start = int(self._sums.before(place)[0])
-        stop = min(start + int(self.selection.lengths_at(place)[0]), self._held)
+        stop = min(start + int(self.selection.at(place)[2][0]), self._held)
         return np.arange(start // self.seq_len, (stop - 1) // self.seq_len + 1 if start < stop else 0)
 
     @cached_property

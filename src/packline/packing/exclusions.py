@@ -43,7 +43,7 @@ import pyarrow.parquet as pq
 
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_bytes
-from packline.packing.selection import ShardPlaces
+from packline.packing.offsets import ShardPlaces
 from packline.storage.local import disk_errors, sync_file
 from packline.storage.places import refuse_remote
 from packline.storage.requests import in_threads

@@ -9,8 +9,8 @@
 For models that must not see two documents in one row, and for evaluation. On ordinary text most of every row
 is padding; `packline info --seq-len` reports how much for a given store.
 
-Cost: `truncate` is closed form. `split` and `drop` need the number of rows before a document: sums over every
-16th one, made in one pass over the lengths (`SampledOffsets`).
+Cost: `truncate` is closed form. `split` and `drop` need the number of rows before a document: sums, made in
+one pass over the lengths (`sums_of`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cached_property
 
 import numpy as np
 
-from packline.packing.offsets import SampledOffsets
+from packline.packing.offsets import Sums, sums_of
 from packline.packing.options import Overflow
 from packline.packing.packer import Counts, Spans
 from packline.packing.selection import Selection
@@ -40,10 +40,10 @@ class Pad:
 
     def __init__(self, selection: Selection, seq_len: int, *, overflow: Overflow = "truncate") -> None:
         self.selection, self.seq_len, self.overflow = selection, seq_len, overflow
-        self._sums: SampledOffsets | None = None
+        self._sums: Sums | None = None
         """Sums of rows; None for one row per document."""
         if overflow != "truncate":
-            self._sums = SampledOffsets(selection, self._rows_each, f"rows, {overflow} at {seq_len}")
+            self._sums = sums_of(selection, self._rows_each, f"rows, {overflow} at {seq_len}")
 
     def _rows_each(self, lengths: np.ndarray) -> np.ndarray:
         """Number of rows for documents of these lengths."""
@@ -79,7 +79,7 @@ class Pad:
         if place[0] < 0:
             return np.empty(0, np.int64)
         first = int((place if self._sums is None else self._sums.before(place))[0])
-        return first + np.arange(int(self._rows_each(self.selection.lengths_at(place))[0]))
+        return first + np.arange(int(self._rows_each(self.selection.at(place)[2])[0]))
 
     @cached_property
     def counts(self) -> Counts:

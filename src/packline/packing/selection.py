@@ -2,12 +2,12 @@
 
     store.documents    0 1 2 3 4 5 6 7 8 9     train train train train | val val val | train train train
     split="train"      0 1 2 3 7 8 9           whole shards: a ShardRange
-    min_tokens=100     0   2   7   9           the list of those that are kept, made in one pass
-    shuffle            9   2   0   7           a permutation, computed
+    min_tokens=100     0   2   7   9           a list of numbers, made in one pass
+    shuffle            9   2   0   7
 
 The position of a document in the last line is its place; packings and all behind them know places alone.
 Split, labels and sources choose whole shards, since a shard holds one source; such a selection, in stored
-order, is closed form: nothing is read or kept. Shuffling keeps nothing either.
+order, is closed form: nothing is read or kept. Any other is one list of the numbers of its documents.
 
 Filters apply one after another, and a document is counted under the first that removes it; of a condition
 `a and b`, under the first term that fails:
@@ -26,17 +26,16 @@ changes. Tokens are never read here.
 Cost: a pass over the lengths at memory speed. Only columns that a condition names are decoded, and of a
 carried column only row groups that its least and greatest value do not decide; in as many threads as there
 are cores, which end with the pass, so that nothing runs when a process forks. A file of provenance is
-compared with its checksum first, at memory speed. Memory: one byte per document, one row group per thread,
-and what `exclusions` needs.
+compared with its checksum first, at memory speed. Memory: the list, one byte per document, one row group per
+thread, and what `exclusions` needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -44,17 +43,14 @@ import numpy as np
 from packline.errors import RecipeError, StoreError
 from packline.fingerprint import hash_value
 from packline.packing.cache import Plan, Plans, find_plan
-from packline.packing.offsets import DocumentOffsets, document_offsets
+from packline.packing.offsets import ShardPlaces, ShardRange
 from packline.packing.options import DocumentFilter, check_options
 from packline.permutation import Permutation
-from packline.ragged import offsets_of
 from packline.storage.places import refuse_remote
 from packline.storage.requests import in_threads
 from packline.store.lookup import check_names, read_group, stored_types
 from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader, shard_labels
-from packline.store.shard import Shard, bring_indexes
-from packline.store.tables import Picked
 from packline.where.conditions import Condition, Joined, conjunction, fields_of, in_words
 from packline.where.grammar import parse_where
 
@@ -65,26 +61,12 @@ TRAIN = DocumentFilter()
 """All documents of the split train, in stored order."""
 SHUFFLE_KEY = 1
 """Separates the shuffle of documents from other permutations with the same seed."""
-SHUFFLED_BYTES = 32 << 20
-"""Bytes up to which a shuffled order is held (8 million documents); its look-ups take a tenth of the time."""
 BLOCK = 1 << 20
 """Documents per step of a pass: 8 MB of lengths."""
-AHEAD = 32
-"""Indexes of a remote store that are brought at once in a pass over lengths."""
 MOST_TERMS = 100
 """Terms of a condition that are counted separately."""
 COLUMN_COST = 32
 """A pass over columns takes as long as one over this many times as many lengths: smaller plans are kept."""
-
-
-class ShardPlaces(NamedTuple):
-    """A shard, and the range of its documents among those of a pass."""
-
-    shard: Shard
-    number: int
-    """Number of the shard in its store."""
-    start: int
-    stop: int
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -94,74 +76,6 @@ class LeftOut(msgspec.Struct, frozen=True):
     """The filter in words: `where score >= 3`, `exclude leaked.parquet`, `duplicates`."""
     documents: int
     tokens: int
-
-
-class ShardRange:
-    """Selected shards of a store, in their order."""
-
-    def __init__(self, store: StoreReader, numbers: Sequence[int]) -> None:
-        chosen = np.array(numbers, np.int64)
-        self.numbers = list(numbers)
-        """Number of each shard in the store."""
-        self.shards: Sequence[Shard] = Picked(store.shards, self.numbers)
-        tokens = store.manifest.shards.numbers("tokens")[chosen]
-        self.tokens = int(tokens.sum())
-        documents = np.diff(store.firsts)[chosen]
-        self.offsets: DocumentOffsets = document_offsets(self.shards, documents, tokens)
-        self._firsts = store.firsts[chosen]
-        """int64 `[P]`: number of the first document of each shard."""
-        self._lasts = store.firsts[chosen + 1]
-        self._places = offsets_of(self._lasts - self._firsts)
-        """int64 `[P+1]`: place of the first document of each shard."""
-        self.first_places = self._places[:-1]
-        self._shifts = self._firsts - self.first_places
-        self._token_shifts = store.token_firsts[chosen] - offsets_of(tokens)[:-1]
-        # If no shard in between is left out, numbers and places differ by a constant.
-        self._unbroken = len(self.shards) > 0 and bool((self._shifts == self._shifts[0]).all())
-
-    def __len__(self) -> int:
-        return int(self._places[-1])
-
-    def parts(self) -> list[ShardPlaces]:
-        """Each shard, and the places of its documents."""
-        ranges = pairwise(self._places.tolist())
-        return [
-            ShardPlaces(shard, number, start, stop)
-            for shard, number, (start, stop) in zip(self.shards, self.numbers, ranges, strict=True)
-        ]
-
-    def _part(self, places: np.ndarray) -> np.ndarray | int:
-        """Shard of each place, or one for all of them, as far as they differ in shifts."""
-        return 0 if self._unbroken else self._places.searchsorted(places, "right") - 1
-
-    def documents(self, places: np.ndarray) -> np.ndarray:
-        """Numbers in the store of the documents at these places, int64 `[N]`."""
-        return places + self._shifts[self._part(places)]
-
-    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """See `Selection.at`."""
-        part, (begins, sizes) = self._part(places), self.offsets.at(places)
-        return places + self._shifts[part], begins + self._token_shifts[part], sizes
-
-    def places(self, documents: np.ndarray) -> np.ndarray:
-        """Places of these documents, int64 `[N]`; -1 for a document of another shard."""
-        part = np.maximum(self._firsts.searchsorted(documents, "right") - 1, 0)
-        inside = (documents >= self._firsts[part]) & (documents < self._lasts[part])
-        return np.where(inside, documents - self._shifts[part], -1)
-
-    def lengths(self, start: int, stop: int) -> np.ndarray:
-        """Tokens of the documents at places start to stop, int64: a range of the index, copied."""
-        lengths = np.empty(max(min(stop, len(self)) - start, 0), np.int64)
-        part = max(int(self._places.searchsorted(start, "right")) - 1, 0)
-        done = 0
-        while done < len(lengths):
-            inner = start + done - int(self._places[part])
-            if not part % AHEAD:
-                bring_indexes(self.shards[part : part + AHEAD])
-            block = self.shards[part].lengths[inner : inner + len(lengths) - done]
-            lengths[done : done + len(block)] = block
-            done, part = done + len(block), part + 1
-        return lengths
 
 
 class Selection:
@@ -211,24 +125,21 @@ class Selection:
         self._range = ShardRange(store, _choose_shards(store, self.settings, losses))
         self.tokens: int = self._range.tokens
         """Tokens of all its documents, including boundary tokens."""
-        self._kept: np.ndarray | None = None
-        """Places of the documents that passed all filters, sorted; None if there are none."""
         self.left_out: tuple[LeftOut, ...] = ()
         """Documents of these splits, labels and sources that a filter removed, by filter."""
         self.notes: tuple[str, ...] = ()
         """Remarks about lists that do not fit the store in part."""
-        if len(self._range) and self._filters:
-            self._kept = self._filter(losses)
-        self._count = len(self._range) if self._kept is None else len(self._kept)
+        self._listed: np.ndarray | None = None
+        """Numbers of the documents in their order; None for whole shards in stored order."""
+        if len(self._range) and (self._filters or choice.shuffle_documents is not None):
+            self._listed = self._list_documents(losses)
+        self._count = len(self._range) if self._listed is None else len(self._listed)
         if not self._count:
             taken = ", ".join(f"{count:,} {reason}" for reason, count in losses.items() if count)
             raise StoreError(
                 f"{store.place}: no document is left of {store.manifest.documents:,}: {taken}",
                 hint="loosen a filter; packline info shows sources, splits and lengths",
             )
-        self._order: Permutation | None = None
-        if choice.shuffle_documents is not None:
-            self._order = Permutation(self._count, SHUFFLE_KEY, choice.shuffle_documents)
 
     def __len__(self) -> int:
         return self._count
@@ -236,36 +147,33 @@ class Selection:
     @property
     def stored(self) -> ShardRange | None:
         """The selection as a run of whole shards, if it is one: then everything about it is closed form."""
-        return self._range if self._order is None and self._kept is None else None
+        return self._range if self._listed is None else None
 
     def documents(self, places: np.ndarray) -> np.ndarray:
         """Numbers in `store.documents` of the documents at these places, int64 `[N]` to int64 `[N]`."""
-        return self._range.documents(self._places_in_range(places))
+        if self._listed is None:
+            return self._range.documents(places)
+        return self._listed[places].astype(np.int64)
 
     def places(self, documents: np.ndarray) -> np.ndarray:
         """Places of these documents, int64 `[N]` to int64 `[N]`; -1 for a document that is not selected."""
-        places = self._range.places(np.asarray(documents, np.int64))
-        if self._kept is not None:
-            at = np.minimum(self._kept.searchsorted(places), self._count - 1)
-            places = np.where(self._kept[at] == places, at, -1)
-        if self._order is not None:
-            found = places >= 0
-            places[found] = self._order.invert(places[found])
-        return places
-
-    def lengths_at(self, places: np.ndarray) -> np.ndarray:
-        """Tokens of the documents at these places, int64 `[N]` to int64 `[N]`."""
-        return self._range.offsets.lengths_at(self._places_in_range(places))
+        if self._listed is None:
+            return self._range.places(np.asarray(documents, np.int64))
+        wanted, sorter = documents.astype(self._listed.dtype), self._sorter
+        at = np.minimum(self._listed.searchsorted(wanted, sorter=sorter), self._count - 1)
+        at = at if sorter is None else sorter[at]
+        return np.where(self._listed[at] == wanted, at, -1)
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Facts of the documents at these places, int64 `[N]` each: numbers, begins, sizes; see `Spans`."""
-        return self._range.at(self._places_in_range(places))
+        documents = self.documents(places)
+        return documents, *self._range.at(documents)
 
     def lengths(self, start: int, stop: int) -> np.ndarray:
         """Tokens of the documents at places start to stop, int64: for a pass in blocks."""
-        if self.stored is not None:
+        if self._listed is None:
             return self._range.lengths(start, min(stop, self._count))
-        return self.lengths_at(np.arange(start, min(stop, self._count)))
+        return self.at(np.arange(start, min(stop, self._count)))[2]
 
     def blocks(self, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray]:
         """Lengths of the documents at places `start` to `stop` in order, in blocks, int64.
@@ -282,10 +190,11 @@ class Selection:
 
         Only for documents in stored order.
         """
-        firsts = self._range.first_places
-        before = firsts if self._kept is None else self._kept.searchsorted(firsts)
-        for shard, first in zip(self._range.shards, before.tolist(), strict=True):
-            yield shard.entry.name.partition("-")[2], first
+        firsts, shards = self._range.first_places, self._range.numbers
+        if self._listed is not None:
+            firsts = self._listed.searchsorted(self.store.firsts[shards].astype(self._listed.dtype))
+        for number, first in zip(shards, firsts.tolist(), strict=True):
+            yield self.store.shards[number].entry.name.partition("-")[2], first
 
     def __repr__(self) -> str:
         chosen = [f"{name}={value!r}" for name, value in self.settings.items() if value not in (None, False)]
@@ -294,38 +203,36 @@ class Selection:
         )
 
     @cached_property
-    def _shuffled(self) -> np.ndarray | None:
-        """Images of all places under the shuffle, uint32 `[D]`; None if there is none, or it is too large."""
-        if self._order is None or 4 * self._count > SHUFFLED_BYTES:
+    def _sorter(self) -> np.ndarray | None:
+        """Places of the list in the order of documents; None if they are in order."""
+        if self.settings["shuffle_documents"] is None or self._listed is None:
             return None
-        return self._order(np.arange(self._count)).astype(np.uint32)
+        return self._listed.argsort()
 
-    def _places_in_range(self, places: np.ndarray) -> np.ndarray:
-        if self._shuffled is not None:
-            places = self._shuffled[places].astype(np.int64)
-        elif self._order is not None:
-            places = self._order(places)
-        return places if self._kept is None else self._kept[places].astype(np.int64)
-
-    def _filter(self, losses: dict[str, int]) -> np.ndarray:
-        """Places of the documents that pass the filters; counts the others by reason."""
-        settings, parts = {"kept": self.identity | {"shuffle_documents": None}}, self._range.parts()
-        if isinstance(self.plans, dict):
-            kept, facts = _filter_new(self.plans, hash_value(settings), parts, self._filters)
-        else:
-            size = 4 * len(self._range) * (COLUMN_COST if self._filters.reads_columns else 1)
-
-            def make() -> Plan:
-                kept, facts = self._filters.apply(parts)
-                return Plan({"kept": kept}, facts)
-
-            plan = find_plan(self.store, self.plans, settings, make, size=size)
-            kept, facts = plan.arrays["kept"], plan.facts
-        self.left_out = tuple(LeftOut(*one) for one in facts["left_out"] if one[1])
-        self.notes = tuple(facts["notes"])
+    def _list_documents(self, losses: dict[str, int]) -> np.ndarray:
+        """The list of documents, kept as a plan if it is large; counts those that are left out."""
+        size = 4 * len(self._range) * (COLUMN_COST if self._filters.reads_columns else 1)
+        settings = {"documents": self.identity}
+        plan = find_plan(self.store, self.plans, settings, self._make_list, size=size)
+        self.left_out = tuple(LeftOut(*counts) for counts in plan.facts["left_out"] if counts[1])
         losses |= {one.by: one.documents for one in self.left_out}
-        self.tokens = facts["tokens"]
-        return kept
+        self.notes, self.tokens = tuple(plan.facts["notes"]), plan.facts["tokens"]
+        return plan.arrays["documents"]
+
+    def _make_list(self) -> Plan:
+        parts, seed = self._range.parts(), self.settings["shuffle_documents"]
+        places = np.arange(len(self._range), dtype=np.uint32 if len(self._range) < 2**32 else np.int64)
+        facts: dict[str, Any] = {"tokens": self._range.tokens, "left_out": [], "notes": []}
+        if self._filters and isinstance(self.plans, dict):
+            places, facts = _filter_new(self.plans, hash_value(self.identity), parts, self._filters)
+        elif self._filters:
+            places, facts = self._filters.apply(parts)
+        documents = self._range.documents(places).astype(
+            np.uint32 if self.store.manifest.documents < 2**32 else np.int64
+        )
+        if seed is not None and len(documents):
+            documents = documents[Permutation(len(documents), SHUFFLE_KEY, seed)(np.arange(len(documents)))]
+        return Plan({"documents": documents}, facts)
 
 
 def _filter_new(
