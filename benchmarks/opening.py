@@ -45,7 +45,7 @@ for number, _ in zip(range(20), packline.Loader(rows, batch_size=32, seed=1)): p
 report("20 batches of a loader")
 files, maps = len(os.listdir("/proc/self/fd")), sum(1 for _ in open("/proc/self/maps"))
 print(f"{files} open files, {maps:,} maps")
-if remote: print(store.mirror.traffic)
+if remote: print(store.files.traffic)
 """
 
 

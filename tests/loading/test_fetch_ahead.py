@@ -162,9 +162,9 @@ def test_small_pieces_of_a_store_larger_than_the_cache_are_not_in_its_folder(tmp
 def test_what_is_expected_and_evicted_is_held_until_it_is_read(local: Store, tmp_path: Path) -> None:
     with standing_for_bucket(Faults(local.path)):
         remote = Store(PLACE, CacheSettings(str(tmp_path)))
-        assert remote.mirror is not None
-        pieces, ranges = remote.mirror.pieces, remote.shards[0].token_ranges
+        ranges = remote.shards[0].token_ranges
         assert isinstance(ranges, Ranges)
+        pieces = ranges.pieces
         first, count = ranges.first, -(-len(ranges) // ranges.per_piece)
         assert count >= 3
         pieces.bring(range(first, first + 2))
@@ -205,11 +205,13 @@ def test_a_loader_that_waits_for_its_bytes_reports_it(
     monkeypatch.setattr(fetch_ahead, "REPORT_SECONDS", 0.0)
     with standing_for_bucket(Faults(local.path)):
         remote = Store(PLACE, CacheSettings(str(tmp_path)))
-        assert remote.mirror is not None and "stalls" not in repr(Loader(local.rows(256), batch_size=4))
+        assert remote.files.traffic is not None and "stalls" not in repr(
+            Loader(local.rows(256), batch_size=4)
+        )
         loader = Loader(remote.rows(256), batch_size=4, prefetch=0)
         loader.next_batch(0)
         caplog.clear()
-        remote.mirror.traffic.stall_seconds += 300  # as after waits that are longer than a test may take
+        remote.files.traffic.stall_seconds += 300  # as after waits that are longer than a test may take
         loader.next_batch(1)
         (found,) = (record.getMessage() for record in caplog.records if record.name == "packline.loading")
         assert found.startswith(f"reading waited for bytes of {PLACE} in ")

@@ -28,7 +28,7 @@ print(next(batches), end="")  # made by the thread
 MEMORY = """
 from packline.storage.cache import CacheMemory
 cache = CacheMemory(100)
-cache.add("key", 1, lambda sink: sink(b"1", 0))
+cache.add("key", 1, [b"1"])
 print(cache.path("key").read_text(), end="")
 """
 

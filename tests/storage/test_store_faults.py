@@ -84,7 +84,6 @@ def test_reads_and_listings_are_whole_whatever_the_store_answers_once(bucket: Bu
         place = storage.place
     reads: dict[str, Callable[[Any], bytes]] = {
         "GET": lambda storage: storage.read("a"),
-        "GET parts": lambda storage: b"".join(storage.read_parts("a", 0, len(data))),
         "HEAD": lambda storage: data if storage.facts("a").size == len(data) else b"",
         "GET list": lambda storage: data if [facts.name for facts in storage.walk()] == ["a"] else b"",
         "GET folder": lambda storage: data if storage.list("") == ["a"] else b"",
@@ -215,7 +214,7 @@ def test_a_server_that_is_gone_for_seconds_is_waited_for(
         storage.put_new("a", data)
         uses: list[Callable[[], object]] = [
             lambda: storage.read("a") == data,
-            lambda: b"".join(storage.read_parts("a", 0, len(data))) == data,
+            lambda: storage.read("a", 5, len(data)) == data[5:],
             lambda: [facts.name for facts in storage.walk()] == ["a"],
             lambda: storage.put_new("b", b"x"),
             lambda: storage.facts("b") is not None,

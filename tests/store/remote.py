@@ -74,12 +74,13 @@ class Flip:
     """
 
     def __init__(self, name: str, times: int) -> None:
-        self._name, self._left = name, times
+        self._name, self._left, self._lock = name, times, threading.Lock()
 
     def __call__(self, name: str, start: int, data: bytes) -> bytes:
-        if not name.endswith(self._name) or not self._left:
-            return data
-        self._left -= 1
+        with self._lock:
+            if not name.endswith(self._name) or not self._left:
+                return data
+            self._left -= 1
         changed = bytearray(data)
         changed[len(data) // 2] ^= 4
         return bytes(changed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,11 @@ from tests.store.stores import relist
 
 from packline.errors import CorruptStore, OutOfSpace, StoreError
 from packline.facade import Store
-from packline.storage.cache import Cache, CacheFolder, CacheMemory, Sink
+from packline.storage.cache import Cache, CacheFolder, CacheMemory
 from packline.store import fetching
 from packline.store import shard as shard_module
 from packline.store.paths import CacheSettings
-from packline.store.pieces import RemotePieces
+from packline.store.pieces import Ranges
 from packline.store.provenance import documents_schema
 from packline.testing import make_store
 
@@ -132,9 +133,9 @@ def test_a_full_disk_of_the_cache_is_an_error(
 def test_other_files_and_open_maps_outlive_eviction(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("kept")
     cache = CacheFolder(tmp_path, 10)
-    held = cache.add("a" * 32, 8, lambda sink: sink(b"12345678", 0))
+    held = cache.add("a" * 32, 8, [b"12345678"])
     (tmp_path / "pieces-1" / "aa" / "notes.txt").write_text("kept too")
-    cache.add("b" * 32, 8, lambda sink: sink(b"abcdefgh", 0))
+    cache.add("b" * 32, 8, [b"abcdefgh"])
     assert cache.find("a" * 32) is None and bytes(held) == b"12345678"
     assert (tmp_path / "mine").exists() and (tmp_path / "pieces-1" / "aa" / "notes.txt").exists()
 
@@ -146,10 +147,10 @@ def test_what_is_due_late_is_evicted_before_what_is_due_soon(in_memory: bool, tm
     cache: Cache = CacheMemory(40) if in_memory else CacheFolder(tmp_path, 40)
     now = time.time()
     for letter, due in (("a", 900.0), ("b", 100.0), ("c", 0.0), ("d", 500.0)):
-        cache.add(letter * 32, 10, lambda sink: sink(bytes(10), 0), now + due if due else 0.0)
+        cache.add(letter * 32, 10, [bytes(10)], now + due if due else 0.0)
     left = []
     for letter in "efgh":
-        cache.add(letter * 32, 4, lambda sink: sink(bytes(4), 0), now + 50)
+        cache.add(letter * 32, 4, [bytes(4)], now + 50)
         left.append("".join(one for one in "abcd" if cache.path(one * 32) is not None))
     assert left == ["abd", "bd", "bd", "bd"] or left == ["abd", "abd", "bd", "bd"], left
 
@@ -157,12 +158,12 @@ def test_what_is_due_late_is_evicted_before_what_is_due_soon(in_memory: bool, tm
 def test_room_is_kept_for_pieces_that_are_being_written(tmp_path: Path) -> None:
     cache = CacheFolder(tmp_path, 30)
 
-    def others(sink: Sink) -> None:
+    def others() -> Iterator[bytes]:
         for letter in "bcde":
-            cache.add(letter * 32, 10, lambda sink: sink(bytes(10), 0))
-        sink(bytes(10), 0)
+            cache.add(letter * 32, 10, [bytes(10)])
+        yield bytes(10)
 
-    cache.add("a" * 32, 10, others)
+    cache.add("a" * 32, 10, others())
     assert sum(file.stat().st_size for file in pieces_in(tmp_path)) == 30
 
 
@@ -200,7 +201,7 @@ def test_a_slow_request_is_made_again(local: Store, tmp_path: Path, monkeypatch:
         remote = Store(PLACE, CacheSettings(str(tmp_path)))
         assert np.array_equal(remote.documents[0], local.documents[0])
         stuck.set()
-        assert remote.mirror is not None and remote.mirror.traffic.repeated == 1
+        assert remote.files.traffic is not None and remote.files.traffic.repeated == 1
 
 
 def test_an_error_of_the_store_is_raised_where_it_is_needed(local: Store, tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_opening_makes_no_request_for_a_shard(local: Store, tmp_path: Path) -> N
         remote = Store(PLACE, CacheSettings(str(tmp_path)))
         assert len(remote.rows(512)) and len(remote.documents)
         assert set(storage.requests) == {"manifest.json", "shards.parquet", "inputs.parquet", "units.parquet"}
-        assert isinstance(remote.mirror.pieces if remote.mirror else None, RemotePieces)
+        assert isinstance(remote.shards[0].token_ranges, Ranges)
 
 
 def test_of_long_provenance_only_what_is_used_is_fetched(

@@ -92,10 +92,10 @@ def test_each_byte_of_a_whole_file_is_fetched_once(
     monkeypatch.setattr("packline.store.mirror.RANGE_BYTES", 1 << 20)
     with standing_for_bucket(Faults(local.path)) as storage:
         remote = packline.open(PLACE, cache=tmp_path / "cache")
-        assert remote.mirror is not None
+        assert remote.files.traffic is not None
         for entry in local.manifest.files():
             before, requests = storage.bytes, storage.requests[entry.name]
-            assert len(remote.mirror.map(entry)) == entry.bytes
+            assert len(remote.files.map(entry)) == entry.bytes
             most = 1 + entry.bytes // (1 << 20)
             assert storage.requests[entry.name] - requests <= most
             fetched = storage.bytes - before

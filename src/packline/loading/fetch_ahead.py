@@ -35,7 +35,7 @@ from packline.store.fetching import Traffic
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
-    from packline.store.mirror import Mirror
+    from packline.store.files import StoreFiles
 
 LOG = logging.getLogger("packline.loading")
 
@@ -73,12 +73,12 @@ class FetchAhead(PlanAhead):
     """The same for remote stores, whose pieces are requested before they are due.
 
     Args:
-        mirrors: the remote stores of the run.
+        stores: files of the remote stores of the run.
     """
 
-    def __init__(self, mirrors: Sequence[Mirror]) -> None:
+    def __init__(self, stores: Sequence[StoreFiles]) -> None:
         super().__init__()
-        self._mirrors = mirrors
+        self._stores = stores
         self._process = 0
         self._thread: threading.Thread | None = None
         self._stride, self._at, self._seconds = 1, 0.0, 0.0
@@ -129,13 +129,12 @@ class FetchAhead(PlanAhead):
         """Number of steps to fetch ahead."""
         if not self._bytes:
             return STEPS
-        latency = max(one.traffic.latency for one in self._mirrors)
-        most = min(one.pieces.room for one in self._mirrors)
-        return window_steps(latency, self._seconds, self._bytes, most)
+        most = min(one.ranges_room for one in self._stores)
+        return window_steps(total_traffic(self._stores).latency, self._seconds, self._bytes, most)
 
     def _plan(self, loader: Loader, step: int) -> None:
         """Request what the window lacks; body of the thread, which is left out while nothing is requested."""
-        before, self._calm = total_traffic(self._mirrors).requests, False
+        before, self._calm = total_traffic(self._stores).requests, False
         try:
             while (first := self._planned) < (end := self._end(loader, step)):
                 stage = loader.place_of(first)[0]
@@ -145,22 +144,18 @@ class FetchAhead(PlanAhead):
                 self._bytes += (size / len(steps) - self._bytes) * (0.3 if self._bytes else 1.0)
                 self._planned = steps[-1] + self._stride
                 self._keep(plans, step)
-            waiting = any(one.pieces.waiting() for one in self._mirrors)
-            self._calm = total_traffic(self._mirrors).requests == before and not waiting
+            self._calm = total_traffic(self._stores).requests == before
         except PacklineError:
             pass  # raised again, with its place, by the step that needs it
 
     def _expect(self, plans: dict[int, list[BatchPart]], due: float) -> int:
-        """Request the pieces of steps; return their bytes."""
-        size = 0
-        for mirror in self._mirrors:
-            pieces = set[int]()
-            for part in itertools.chain.from_iterable(plans.values()):
-                if part.source.store.mirror is mirror:
-                    pieces |= part.plan().needed()
-            size += mirror.pieces.bytes_of(pieces)
-            mirror.pieces.expect(pieces, due)
-        return size
+        """Request what steps read; return its bytes."""
+        planned = [part.plan() for part in itertools.chain.from_iterable(plans.values())]
+        return sum(
+            store.files.bring_ranges(one.shards, one.starts, one.stops, due)
+            for one in planned
+            for store in one.stores
+        )
 
     def _keep(self, plans: dict[int, list[BatchPart]], step: int) -> None:
         """Keep the plans of coming steps for the reader, those of the steps that it has passed no longer."""
@@ -174,14 +169,14 @@ class FetchAhead(PlanAhead):
         since, before = self._looked or (now, 0.0)
         if self._looked is not None and now - since < REPORT_SECONDS:
             return
-        traffic = total_traffic(self._mirrors)
+        traffic = total_traffic(self._stores)
         self._looked = now, traffic.stall_seconds
         waited = traffic.stall_seconds - before
         if now > since and waited > STALLED * (now - since):
             LOG.warning(
                 "reading waited for bytes of %s in %.0f of %.0f seconds: %s stalls so far, %.2f seconds a "
                 'request; a larger cache_bytes= or order="blocks" needs fewer requests',
-                " and ".join(mirror.place for mirror in self._mirrors),
+                " and ".join(str(one.place) for one in self._stores),
                 min(waited, now - since),
                 now - since,
                 f"{traffic.stalls:,}",
@@ -189,11 +184,12 @@ class FetchAhead(PlanAhead):
             )
 
 
-def total_traffic(mirrors: Iterable[Mirror]) -> Traffic:
+def total_traffic(stores: Iterable[StoreFiles]) -> Traffic:
     """Requests and waits of this process for several stores."""
     total = Traffic()
-    for mirror in mirrors:
-        total.add(mirror.traffic)
+    for one in stores:
+        if one.traffic is not None:
+            total.add(one.traffic)
     return total
 
 

@@ -49,7 +49,6 @@ from packline.store.files import store_files
 from packline.store.ledger import source_names
 from packline.store.lookup import check_names
 from packline.store.manifest import MANIFEST, Manifest, assemble, with_tables
-from packline.store.mirror import Mirror
 from packline.store.reader import StoreReader
 from packline.store.tables import ShardRows, UnitRows
 from packline.where.conditions import fields_of
@@ -176,7 +175,7 @@ class GrowingBuild:
         if earlier is not None and len(earlier.manifest.units) == len(units):
             return earlier, following
         manifest = partial_manifest(self.begun, ShardRows.joined([shards for shards, _ in rows]), units)
-        files = self.files.of(manifest) if isinstance(self.files, Mirror) else self.files
+        files = self.files.of(manifest)
         part = self._parts[sources] = StoreReader.just_written(files, manifest)
         part.build = self.begun.build
         if earlier is not None and files is self.files:  # its shards are the first of these

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from packline.packing.batch import RowSource
     from packline.settings import LoaderKeywords
     from packline.store.fetching import Traffic
-    from packline.store.mirror import Mirror
+    from packline.store.files import StoreFiles
 
 
 class SharedFlag:
@@ -297,18 +297,18 @@ class Loader(Notebook):
     @cached_property
     def _ahead(self) -> PlanAhead:
         """Plans of coming steps, for steps that are read in order."""
-        if mirrors := self._mirrors:
+        if self._remote:
             from packline.loading.fetch_ahead import FetchAhead
 
-            return FetchAhead(mirrors)
+            return FetchAhead(self._remote)
         return ReadAhead() if self.schedule.order.kind == "blocks" else PlanAhead()
 
     @property
-    def _mirrors(self) -> list[Mirror]:
-        """Remote stores of the run, each once."""
+    def _remote(self) -> list[StoreFiles]:
+        """Files of the stores that are read by requests, each once."""
         rows = [rows for stage in self.schedule.stages for rows in stage.mixture.rows]
-        found = [getattr(one.store, "mirror", None) for one in rows]
-        return list(dict.fromkeys(mirror for mirror in found if mirror is not None))
+        found = dict.fromkeys(getattr(one.store, "files", None) for one in rows)
+        return [files for files in found if files is not None and files.traffic is not None]
 
     def place_of(self, step: int) -> tuple[ScheduledStage, int, int]:
         """Stage of a step, and the range of this rank's rows in it."""
@@ -321,11 +321,11 @@ class Loader(Notebook):
     @property
     def traffic(self) -> Traffic | None:
         """Requests, bytes, and waits for bytes of this process, if a store is remote; else None."""
-        if not (mirrors := self._mirrors):
+        if not self._remote:
             return None
         from packline.loading.fetch_ahead import total_traffic
 
-        return total_traffic(mirrors)
+        return total_traffic(self._remote)
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate from the beginning, or once from a loaded state, to the end of the run."""

@@ -211,8 +211,8 @@ def plan_steps(loader: Loader, steps: range) -> dict[int, list[BatchPart]]:
         rows, places = (np.concatenate(column) for column in list(zip(*parts, strict=True))[1:3])
         found.append((parts[0].source, rows, places, parts[0].source.plan(rows)))
     plans_of_sources = [planned for *_, planned in found]
-    alike = {(one.pad_id, one.boundary_loss, one.store.dtype) for one in plans_of_sources}
-    if len(found) > 1 and len(alike) == 1 and all(one.pieces is None for one in plans_of_sources):
+    alike = {(one.pad_id, one.boundary_loss, one.stores[0].dtype) for one in plans_of_sources}
+    if len(found) > 1 and len(alike) == 1:
         numbers = np.empty(count, np.int64)
         for _, rows, places, _ in found:
             numbers[places] = rows

@@ -13,8 +13,7 @@ documents). Spans have the places of their documents, so nothing is looked up tw
 and its padding are joined by one call, in the store's own dtype: a third of the time of an assignment for
 each. If shards have `NAME.loss`, its bytes are joined too.
 
-Copies of a remote store are cut where its pieces end. What a plan reads is brought at once, and a copy is
-then a slice of one piece that is held.
+What a plan reads of a remote store is brought at once; its ranges are then slices of what is held.
 
 Planning costs as much as reading does, most of it for each call and little for each row. So the rows of many
 batches are planned together where they are known ahead, also those of several sources, and the plan is
@@ -26,7 +25,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,14 +34,11 @@ from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
 from packline.store.shard import Shard, wrong_id, wrong_place
 
-if TYPE_CHECKING:
-    from packline.store.pieces import Held, PieceRanges
-
 
 class PlannedRows(NamedTuple):
-    """Rows of one source, or of several local ones of the same settings, and the N ranges that fill them."""
+    """Rows of one source, or of several of the same settings, and the N ranges that fill them."""
 
-    store: StoreReader
+    stores: tuple[StoreReader, ...]
     layout: Layout
     last_targets: np.ndarray
     """bool `[B]`: True for rows with a token behind them that is the target of their last one."""
@@ -53,8 +49,6 @@ class PlannedRows(NamedTuple):
     stops: list[int]
     rows: np.ndarray
     """int64 `[N]`, ascending: row of the layout that each is for."""
-    pieces: PieceRanges | None
-    """Places in the pieces of a remote store, where the ranges are cut."""
     pad_id: int
     """Token at padding."""
     boundary_loss: bool
@@ -112,18 +106,11 @@ class PlannedRows(NamedTuple):
             numbers = np.insert(numbers, at, store.firsts.searchsorted(behind, "right") - 1)
             starts, stops = np.insert(starts, at, begins), np.insert(stops, at, begins + 1)
             rows = np.insert(rows, at, others)
-        shards, pieces = store.shards.pick(numbers.tolist()), None
+        shards = store.shards.pick(numbers.tolist())
         if len(starts) and starts[starts.argmin()] < 0:
             _check_places(shards, starts.tolist(), stops.tolist())
-        if store.mirror is not None:
-            from packline.store.pieces import cut_ranges
-
-            cut = cut_ranges(shards, starts.tolist(), (stops - starts).tolist())
-            shards = [shards[number] for number in cut.ranges.tolist()]
-            starts, stops, rows = cut.starts, cut.starts + cut.lengths, rows[cut.ranges]
-            pieces = cut.pieces
-        ranges = (shards, starts.tolist(), stops.tolist(), rows, pieces)
-        return cls(store, layout, last_targets, *ranges, pad_id, boundary_loss, store.has_loss)
+        ranges = (shards, starts.tolist(), stops.tolist(), rows)
+        return cls((store,), layout, last_targets, *ranges, pad_id, boundary_loss, store.has_loss)
 
     def parts(self, bounds: Sequence[int]) -> list[PlannedRows]:
         """Rows `bounds[0]` to `bounds[1]`, rows `bounds[1]` to `bounds[2]`, and so on."""
@@ -138,14 +125,13 @@ class PlannedRows(NamedTuple):
                 starts=self.starts[here],
                 stops=self.stops[here],
                 rows=self.rows[here] - first,
-                pieces=None if self.pieces is None else self.pieces.part(start, stop),
             )
             found.append(part)
         return found
 
     @classmethod
     def join(cls, planned: Sequence[PlannedRows], places: Sequence[np.ndarray]) -> PlannedRows:
-        """Rows of several local sources in one batch.
+        """Rows of several sources in one batch.
 
         Args:
             planned: rows of stores of one dtype, with the same `pad_id` and `boundary_loss`.
@@ -163,6 +149,7 @@ class PlannedRows(NamedTuple):
             return [values[number] for number in numbers]
 
         return planned[0]._replace(
+            stores=tuple(dict.fromkeys(chain.from_iterable(part.stores for part in planned))),
             layout=Layout.join([one.layout for one in planned], places),
             last_targets=last_targets,
             shards=joined("shards"),
@@ -171,19 +158,6 @@ class PlannedRows(NamedTuple):
             rows=rows[order],
             has_loss=any(one.has_loss for one in planned),
         )
-
-    def needed(self) -> set[int]:
-        """Pieces of a remote store that are read, for tokens and for `NAME.loss`."""
-        return set() if self.pieces is None else {*self.pieces.numbers, *(self.pieces.masks or ())}
-
-    def bring(self) -> Held:
-        """Bring what will be read of a remote store, all at once.
-
-        Returns:
-            The pieces, by number; valid as long as the result exists.
-        """
-        mirror = self.store.mirror
-        return {} if mirror is None else mirror.pieces.bring(self.needed())
 
     def read(self, *, tokens: bool = True, targets: bool = True) -> tuple[np.ndarray | None, Outline]:
         """Read the rows.
@@ -202,10 +176,13 @@ class PlannedRows(NamedTuple):
         layout, last_targets = self.layout, self.last_targets
         if not tokens:
             return None, Outline(layout, last_targets)
-        held = self.bring()
-        whole = self._joined(self._tokens(held), self.pad_id, self.store.dtype)
+        for store in self.stores:
+            store.files.bring_ranges(self.shards, self.starts, self.stops)
+        ranges = zip(self.shards, self.starts, self.stops, strict=True)
+        tokens_of_ranges = [shard.token_ranges[start:stop] for shard, start, stop in ranges]
+        whole = self._joined(tokens_of_ranges, self.pad_id, self.stores[0].dtype)
         # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
-        vocabulary = self.store.manifest.tokenizer.vocab_size
+        vocabulary = self.stores[0].manifest.tokenizer.vocab_size
         unsigned = whole.view(np.uint16 if whole.itemsize == 2 else np.uint32)
         if _most(unsigned) >= vocabulary and (targets or _most(unsigned[:, :-1]) >= vocabulary):
             self._check_ids(vocabulary)  # or it is the padding, whose id may be any number
@@ -215,14 +192,6 @@ class PlannedRows(NamedTuple):
             last_targets = last_targets & (trained[:, -1] != 0)
         linked = np.ones(len(layout), np.bool_) if self.boundary_loss else None
         return whole, Outline(layout, last_targets, linked, trained)
-
-    def _tokens(self, held: Held) -> list[np.ndarray]:
-        """Tokens of each range."""
-        if self.pieces is None:
-            ranges = zip(self.shards, self.starts, self.stops, strict=True)
-            return [shard.token_ranges[start:stop] for shard, start, stop in ranges]
-        cut = zip(self.pieces.numbers, self.pieces.begins, self.starts, self.stops, strict=True)
-        return [held[piece][begin : begin + stop - start] for piece, begin, start, stop in cut]
 
     def _losses(self) -> list[np.ndarray]:
         """Bytes of `NAME.loss` of each range, ones where a shard has none."""

@@ -27,7 +27,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -47,10 +46,9 @@ FILES = 8
 ABANDONED = 3600
 """Seconds after which a file under another name is that of a process that ended."""
 
+Part = bytes | memoryview
 Check = Callable[[np.ndarray], PacklineError | None]
 """Finds the damage of bytes."""
-Sink = Callable[[bytes | memoryview, int], None]
-"""Takes bytes, and their place in the piece."""
 
 
 class CacheFolder:
@@ -67,7 +65,7 @@ class CacheFolder:
 
     >>> import tempfile
     >>> cache = CacheFolder(Path(tempfile.mkdtemp()), 1 << 20)
-    >>> cache.add("0" * 32, 2, lambda sink: sink(b"ab", 0)).tolist()
+    >>> cache.add("0" * 32, 2, [b"a", b"b"]).tolist()
     [97, 98]
     >>> cache.find("0" * 32).tolist(), cache.find("1" * 32)
     ([97, 98], None)
@@ -98,15 +96,15 @@ class CacheFolder:
         return found
 
     def add(
-        self, key: str, size: int, write: Callable[[Sink], None], due: float = 0.0, check: Check | None = None
+        self, key: str, size: int, parts: Iterable[Part], due: float = 0.0, check: Check | None = None
     ) -> np.ndarray:
         """Keep a piece.
 
         Args:
             size: its bytes.
-            write: passes them on, from any number of places.
+            parts: the bytes, in order.
             due: time at which it will be used, in seconds since the epoch; 0: now.
-            check: finds the damage of what was written, before anyone else can find it.
+            check: finds the damage of what was written.
 
         Raises:
             PacklineError: the damage, or a full disk; nothing is kept.
@@ -116,11 +114,8 @@ class CacheFolder:
         try:
             with disk_errors(self.folder):
                 path.parent.mkdir(exist_ok=True)
-                descriptor = self._reserve(size, waiting)
-                try:
-                    write(partial(write_all, descriptor))
-                finally:
-                    os.close(descriptor)
+                with open(self._reserve(size, waiting), "wb") as file:
+                    file.writelines(parts)
                 found = _map(waiting)
                 if check is not None and (damage := check(found)) is not None:
                     raise damage
@@ -207,7 +202,7 @@ class CacheMemory:
 
     >>> cache = CacheMemory(4)
     >>> for key in "ab":
-    ...     _ = cache.add(key, 3, lambda sink: sink(b"xyz", 0))
+    ...     _ = cache.add(key, 3, [b"xyz"])
     >>> cache.find("a"), cache.find("b").tolist()
     (None, [120, 121, 122])
     """
@@ -229,18 +224,10 @@ class CacheMemory:
         return found[1]
 
     def add(
-        self, key: str, size: int, write: Callable[[Sink], None], due: float = 0.0, check: Check | None = None
+        self, key: str, size: int, parts: Iterable[Part], due: float = 0.0, check: Check | None = None
     ) -> np.ndarray:
         """See `CacheFolder.add`."""
-        data, ends = np.empty(size, np.uint8), [0]
-
-        def take(part: bytes | memoryview, place: int) -> None:
-            data[place : place + len(part)] = np.frombuffer(part, np.uint8)
-            ends.append(place + len(part))
-
-        write(take)
-        found = data[: max(ends)]
-        found.flags.writeable = False
+        found = np.frombuffer(b"".join(parts), np.uint8)
         if check is not None and (damage := check(found)) is not None:
             raise damage
         self.drop(key)
@@ -275,7 +262,8 @@ class CacheMemory:
         if found is None:
             return None
         file = os.memfd_create("packline")
-        write_all(file, found[1].data)
+        with open(file, "wb", closefd=False) as opened:
+            opened.write(found[1].data)
         self._files.append(file)
         if len(self._files) > FILES:
             os.close(self._files.popleft())
@@ -303,14 +291,6 @@ def _evict(
         delete(piece)
         used -= size
     return used
-
-
-def write_all(file: int, data: bytes | memoryview, offset: int = 0) -> None:
-    """Write at an offset of a file; a single call may write less."""
-    rest = memoryview(data)
-    while len(rest):
-        done = os.pwrite(file, rest, offset)
-        rest, offset = rest[done:], offset + done
 
 
 def _map(path: Path) -> np.ndarray:

@@ -44,8 +44,6 @@ CHECKSUM = "packlinexxh3"
 """Metadata of an object: checksum of its bytes. A name that every store allows."""
 UPLOADS = 8
 """Uploads at the same time."""
-PART_BYTES = 256 << 10
-"""Bytes that are handed on at once while a range arrives: of whole ranges, every page would be new memory."""
 LISTED = 1000
 """Names of one answer of a listing."""
 LARGEST_BYTES = 5 << 30
@@ -150,17 +148,6 @@ class ObjectFolder(Storage):
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """See `Storage.read`."""
         return bytes(self.get(name, start, stop)[1])
-
-    def read_parts(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
-        """See `Storage.read_parts`."""
-
-        def parts() -> Iterator[Any]:
-            found = self._get(name, start, stop) if start < stop else None
-            return iter(()) if found is None else iter(found.stream(PART_BYTES))
-
-        for part in self._stream("read", name, parts):
-            start += len(part)
-            yield memoryview(part)
 
     def facts(self, name: str) -> FileFacts | None:
         """See `Storage.facts`."""

@@ -51,10 +51,6 @@ class Storage(Protocol):
             StoreError: the storage cannot be reached or refuses.
         """
 
-    def read_parts(self, name: str, start: int, stop: int) -> Iterator[bytes | memoryview]:
-        """The same bytes in parts, as they arrive."""
-        yield self.read(name, start, stop)
-
     def facts(self, name: str) -> FileFacts | None:
         """Size and state of a file; None if there is none."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -24,7 +24,7 @@ from packline.errors import StoreError
 from packline.storage.places import open_storage
 from packline.storage.protocol import FileFacts, Storage
 
-CONNECTIONS = 16
+CONNECTIONS = 64
 
 
 def needs_relay() -> bool:
@@ -58,10 +58,6 @@ class _Relay:
         """See `Storage.read`."""
         found: bytes = self._ask("read", name, start, stop)
         return found
-
-    def read_parts(self, name: str, start: int, stop: int) -> Iterator[bytes]:
-        """See `Storage.read_parts`."""
-        yield self.read(name, start, stop)
 
     def facts(self, name: str) -> FileFacts | None:
         """See `Storage.facts`."""

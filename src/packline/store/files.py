@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+    from packline.store.fetching import Traffic
     from packline.store.manifest import Manifest
+    from packline.store.shard import Shard
 
 
 SMALL = 4 << 10
@@ -283,14 +285,29 @@ class StoreFiles(Hashable, Protocol):
         """Bytes of a file that may be fetched while ranges of it are read; none if it is here."""
 
     @property
+    def ranges_room(self) -> int:
+        """Bytes that are kept of what `bring_ranges` brings."""
+
+    @property
     def is_local(self) -> bool:
         """True if its files are here: they can be linked, and read by several threads."""
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """Requests and waits of this process; None where the files are here."""
+
+    @property
+    def settings(self) -> CacheSettings | None:
+        """Settings of the cache, for other processes that open the store; None where the files are here."""
 
     def path(self, name: str) -> str:
         """Path or URI of a file, for messages."""
 
     def learn(self, manifest: Manifest) -> None:
         """Take note of the manifest, which lists the files."""
+
+    def of(self, manifest: Manifest) -> StoreFiles:
+        """The same place with another manifest; requests and cache are shared."""
 
     def fresh(self) -> StoreFiles:
         """The same files as they are there, compared with nothing: for `verify`."""
@@ -341,6 +358,21 @@ class StoreFiles(Hashable, Protocol):
     def bring(self, files: Sequence[FileEntry]) -> None:
         """Bring several files at once that are read soon; nothing where they are here."""
 
+    def bring_ranges(
+        self, shards: Sequence[Shard], starts: Sequence[int], stops: Sequence[int], due: float | None = None
+    ) -> int:
+        """Bring ranges of the tokens of shards, with what these say of their loss; nothing if they are here.
+
+        Args:
+            shards: shard of each range; those of other stores are left out.
+            starts: first token of each range.
+            stops: one past the last token of each.
+            due: time at which they will be read, in seconds since the epoch, without waiting; None: now.
+
+        Returns:
+            Bytes of what has to be here for them.
+        """
+
     def will_need(self, name: str, start: int, size: int) -> None:
         """Ask for a range of a file to be read ahead, without waiting; a hint, and no more."""
 
@@ -348,7 +380,8 @@ class StoreFiles(Hashable, Protocol):
 class LocalFiles:
     """Files of a store in a local folder; see `StoreFiles`."""
 
-    room, is_local = 0, True
+    room, ranges_room, is_local = 0, 0, True
+    traffic = settings = None
 
     def __init__(self, folder: Path) -> None:
         self.folder = self.place = folder
@@ -370,6 +403,10 @@ class LocalFiles:
 
     def learn(self, manifest: Manifest) -> None:
         """Nothing: files are found by their names."""
+
+    def of(self, manifest: Manifest) -> LocalFiles:
+        """See `StoreFiles.of`."""
+        return self
 
     def fresh(self) -> LocalFiles:
         """See `StoreFiles.fresh`."""
@@ -414,6 +451,12 @@ class LocalFiles:
 
     def bring(self, files: Sequence[FileEntry]) -> None:
         """Nothing: they are here."""
+
+    def bring_ranges(
+        self, shards: Sequence[Shard], starts: Sequence[int], stops: Sequence[int], due: float | None = None
+    ) -> int:
+        """Nothing: they are here."""
+        return 0
 
     def will_need(self, name: str, start: int, size: int) -> None:
         """See `StoreFiles.will_need`."""

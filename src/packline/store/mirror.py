@@ -24,7 +24,7 @@ import numpy as np
 
 from packline.errors import CorruptStore, PacklineError, StoreError
 from packline.fingerprint import hash_bytes
-from packline.storage.cache import Cache, CacheMemory, Sink, TemporaryCache
+from packline.storage.cache import Cache, CacheMemory, TemporaryCache
 from packline.storage.places import HUB
 from packline.store.fetching import Fetcher, Request, Traffic, missing
 from packline.store.files import HINT, FileEntry, check_size
@@ -36,6 +36,7 @@ from packline.store.tables import SHARD_FILES, ShardEntry, ShardRows
 
 if TYPE_CHECKING:
     from packline.store.manifest import Manifest
+    from packline.store.shard import Shard
 
 PIECE_BYTES = 1 << 20
 """Bytes of a piece of a store that fits into the cache."""
@@ -96,7 +97,7 @@ class Mirror:
         self._manifest = manifest
 
     def of(self, manifest: Manifest) -> Mirror:
-        """The same place with another manifest; requests and cache are shared."""
+        """See `StoreFiles.of`."""
         other = Mirror(self.place, self.settings, manifest)
         other.cache, other.fetcher = self.cache, self.fetcher
         return other
@@ -120,7 +121,7 @@ class Mirror:
         most = self.cache.most
         cache, size = self.cache, PIECE_BYTES
         if self.manifest.store_bytes > most and has_small_blocks(self.manifest.shards):
-            cache, size = CacheMemory(min(most, COMING_BYTES)), BLOCK_BYTES
+            cache, size = CacheMemory(COMING_BYTES), BLOCK_BYTES
         return RemotePieces(self.place, cache, self.fetcher, self.bring_sums, size, most)
 
     @property
@@ -132,6 +133,11 @@ class Mirror:
     def room(self) -> int:
         """See `StoreFiles.room`."""
         return 0 if self._as_it_is else self.cache.most
+
+    @property
+    def ranges_room(self) -> int:
+        """See `StoreFiles.ranges_room`."""
+        return self.pieces.room
 
     @property
     def traffic(self) -> Traffic:
@@ -157,6 +163,17 @@ class Mirror:
     def bring(self, files: Sequence[FileEntry]) -> None:
         """See `StoreFiles.bring`."""
         self.bring_files(list(map(self.file, files)))
+
+    def bring_ranges(
+        self, shards: Sequence[Shard], starts: Sequence[int], stops: Sequence[int], due: float | None = None
+    ) -> int:
+        """See `StoreFiles.bring_ranges`."""
+        numbers = self.pieces.of_ranges(shards, starts, stops)
+        if due is None:
+            self.pieces.bring(numbers)
+        else:
+            self.pieces.expect(numbers, due)
+        return self.pieces.bytes_of(numbers)
 
     def will_need(self, name: str, start: int, size: int) -> None:
         """Nothing: what is due is fetched by the loader (`loading.fetch_ahead`)."""
@@ -277,9 +294,10 @@ class Mirror:
         begun = {key: list(islice(requests, 1)) for key, requests in ranges.items()}
         damage = None
         for key, file in list(todo.items()):
-            write = partial(_write, ahead(chain(begun[key], ranges[key]), IN_FLIGHT))
+            coming = ahead(chain(begun[key], ranges[key]), IN_FLIGHT)
+            parts = (request.wait() for request in coming)
             try:
-                found[key] = self.cache.add(key, file.entry.bytes, write, check=file.damage)
+                found[key] = self.cache.add(key, file.entry.bytes, parts, check=file.damage)
                 del todo[key]
             except CorruptStore as error:
                 damage = error
@@ -289,7 +307,8 @@ class Mirror:
         """Requests for all ranges of a file, each made when it is taken."""
         size = file.entry.bytes
         for start in range(0, size, RANGE_BYTES):
-            yield self.fetcher.request(file.entry.name, start, min(start + RANGE_BYTES, size))
+            stop = min(start + RANGE_BYTES, size)
+            yield self.fetcher.request(partial(self.fetcher.read, file.entry.name, start, stop))
 
 
 def has_small_blocks(shards: ShardRows) -> bool:
@@ -309,9 +328,3 @@ def ahead(requests: Iterator[Request[bytes]], most: int) -> Iterator[Request[byt
         if len(waiting) > most:
             yield waiting.popleft()
     yield from waiting
-
-
-def _write(requests: Iterable[Request[bytes]], sink: Sink) -> None:
-    """Pass on what requests bring, as it arrives."""
-    for request in requests:
-        sink(request.wait(), request.start)

@@ -1,7 +1,7 @@
 """Pieces of remote files, for batches and single documents: fetched, checked, and kept in the cache.
 
-    find      a piece that this process holds, or the cache has
-    bring     several pieces: those that are absent are fetched at once, neighbours by one request
+    get       one piece that this process holds, or brings
+    bring     several: those that are absent are fetched at once, neighbours by one request
     expect    the same ahead of time, without waiting
 
 A piece is compared with its checksum when it arrives and when this process first takes it from the cache. A
@@ -16,24 +16,22 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from packline.errors import CorruptStore, PacklineError, StoreError
 from packline.storage.cache import Cache
-from packline.store.fetching import Arriving, Fetcher, Request
-from packline.store.files import NumberRanges
+from packline.store.fetching import Fetcher, Request
 from packline.store.remote_file import RemoteFile
-from packline.store.shard import Shard, wrong_place
+from packline.store.shard import Shard
 from packline.store.sums import count_blocks
 
 Held = dict[int, np.ndarray]
 """Pieces by their number in the store: numbers of their file's dtype `[N]`."""
 ATTEMPTS = 3
 """Number of times that bytes are fetched before damage is reported."""
-RUN_BYTES = 8 << 20
-"""Bytes of a request, at most."""
+RUN_BYTES = 4 << 20
+"""Bytes of a request, at most: as many times as there are threads, they may arrive at once."""
 HELD_SHARE = 8
 """A process holds maps of up to this part of the cache."""
 LEAST_HELD = 64 << 20
@@ -72,7 +70,7 @@ class RemotePieces:
         self._ends: list[int] = []
         """One past the last piece of each file."""
         self._short: dict[int, int] = {}
-        """Bytes that the last piece of a file lacks of a MiB."""
+        """Bytes that the last piece of a file lacks of a whole one."""
         self.held: Held = {}
         """Pieces that this process has mapped and compared with their checksums."""
         self._held_bytes = 0
@@ -107,27 +105,24 @@ class RemotePieces:
         ranges = self._files[bisect_right(self._ends, number)]
         return ranges.file, number - ranges.first
 
-    def find(self, number: int) -> np.ndarray | None:
-        """A piece that is here, valid as long as the array exists; None if it is absent."""
-        held = self.held.get(number)
-        if held is not None:
-            return held
-        file, place = self._place_of(number)
-        key = file.piece_key(place, self.size)
-        found = self._cache.find(key)
-        if found is None:
-            return None
-        if file.piece_damage(place, self.size, found) is not None:
-            self._cache.drop(key)  # the machine stopped, or something wrote there
-            return None
-        return self._hold(number, found)
+    def of_ranges(self, shards: Sequence[Shard], starts: Sequence[int], stops: Sequence[int]) -> set[int]:
+        """Pieces of ranges of tokens, and of what shards of this store say of their loss.
+
+        Args:
+            shards: shard of each range; those of other stores are left out.
+            starts: first token of each.
+            stops: one past the last token of each.
+        """
+        begins, ends = np.array(starts, np.int64), np.array(stops, np.int64)
+        found: set[int] = set()
+        for files in ([shard.token_ranges for shard in shards], [shard.loss_ranges for shard in shards]):
+            every = [one if isinstance(one, Ranges) and one.pieces is self else None for one in files]
+            mine = [number for number, one in enumerate(every) if one is not None]
+            found.update(_pieces_between([one for one in every if one is not None], begins[mine], ends[mine]))
+        return found
 
     def get(self, number: int) -> np.ndarray:
-        """A piece, fetched if it is absent.
-
-        Raises:
-            CorruptStore: the file is missing or damaged in the object store.
-        """
+        """A piece, fetched if it is absent; see `bring`."""
         held = self.held.get(number)
         return self.bring([number])[number] if held is None else held
 
@@ -140,9 +135,12 @@ class RemotePieces:
         """
         held = self.held
         try:
-            return {number: held[number] for number in numbers}
+            found = {number: held[number] for number in numbers}
         except KeyError:
-            return self._bring(set(numbers))
+            found = self._bring(set(numbers))
+        for number, array in found.items():
+            self._hold(number, array)  # what is used now is let go last
+        return found
 
     def _bring(self, wanted: set[int]) -> Held:
         self._own()
@@ -151,14 +149,27 @@ class RemotePieces:
         found: Held = {}
         damage: PacklineError | None = None
         for _ in range(ATTEMPTS):
-            here = {number: self.find(number) for number in wanted - found.keys()}
+            here = {number: self._find(number) for number in wanted - found.keys()}
             found |= {number: piece for number, piece in here.items() if piece is not None}
             if not (todo := wanted - found.keys()):
                 return found
-            damage = self._wait_for(self._request(todo, 0.0, found), found)
+            damage = self._wait_for(self._request(todo, 0.0), found)
         if wanted - found.keys():  # a request may also have brought neighbours
             raise damage or StoreError(f"{self._place}: pieces were evicted while they were brought")
         return found
+
+    def _find(self, number: int) -> np.ndarray | None:
+        """A piece that is here, valid as long as the array exists; None if it is absent."""
+        if (held := self.held.get(number)) is not None:
+            return held
+        file, place = self._place_of(number)
+        key = file.piece_key(place, self.size)
+        if (found := self._cache.find(key)) is None:
+            return None
+        if file.piece_damage(place, self.size, found) is not None:
+            self._cache.drop(key)  # the machine stopped, or something wrote there
+            return None
+        return self._hold(number, found)
 
     def expect(self, numbers: Iterable[int], due: float) -> None:
         """Fetch pieces that will be used at a time, in seconds since the epoch, without waiting."""
@@ -178,28 +189,19 @@ class RemotePieces:
                     todo[number] = file
         if todo:
             self._bring_sums(todo.values())
-            self._request(todo, due, {})
+            self._request(todo, due)
 
     def bytes_of(self, numbers: Collection[int]) -> int:
         """Bytes of pieces, each named once."""
         return len(numbers) * self.size - sum(self._short[last] for last in self._short.keys() & numbers)
 
-    def waiting(self) -> int:
-        """Number of pieces that are being fetched."""
-        return len(self._coming)
-
-    def _request(self, todo: Iterable[int], due: float, found: Held) -> list[Request[Held]]:
-        """Requests for absent pieces, made before or now; those that came meanwhile are added to `found`."""
+    def _request(self, todo: Iterable[int], due: float) -> list[Request[Held]]:
+        """Requests for absent pieces, made before or now; none for those that came meanwhile."""
         with self._lock:
-            found |= {number: piece for number in todo if (piece := self.held.get(number)) is not None}
-            todo = [number for number in todo if number not in found]
+            todo = [number for number in todo if number not in self.held]
             requests = list({self._coming[number]: None for number in todo if number in self._coming})
             for run in self._runs(number for number in todo if number not in self._coming):
-                file, first = self._place_of(run[0])
-                start = first * self.size
-                stop = min(start + len(run) * self.size, file.entry.bytes)
-                keep, ended = partial(self._keep, run, due), partial(self._ended, run)
-                request = self._fetcher.request(file.entry.name, start, stop, due, keep, ended)
+                request = self._fetcher.request(partial(self._fetch, run, due), due)
                 self._coming |= dict.fromkeys(run, request)
                 requests.append(request)
         return requests
@@ -219,28 +221,30 @@ class RemotePieces:
         if run:
             yield run
 
-    def _keep(self, run: list[int], due: float, arriving: Arriving) -> Held:
-        """Check and keep the pieces that a request brings, in its thread."""
-        damage, kept = None, {}
-        for number in run:
-            file, place = self._place_of(number)
-            size, check = file.piece_bytes(place, self.size), partial(file.piece_damage, place, self.size)
-            try:
-                found = self._cache.add(
-                    file.piece_key(place, self.size), size, partial(arriving.write, size), due, check
-                )
-            except CorruptStore as error:
-                damage = error
-            else:
-                kept[number] = self._hold(number, found)
-        if damage is not None:
-            raise damage
-        return kept
-
-    def _ended(self, run: list[int]) -> None:
-        with self._lock:
-            for number in run:
-                self._coming.pop(number, None)
+    def _fetch(self, run: list[int], due: float) -> Held:
+        """Fetch neighbouring pieces, and keep those that are not damaged; runs in a thread that fetches."""
+        try:
+            file, first = self._place_of(run[0])
+            start = first * self.size
+            stop = min(start + len(run) * self.size, file.entry.bytes)
+            data = memoryview(self._fetcher.read(file.entry.name, start, stop))
+            damage, kept = None, {}
+            for place, number in enumerate(run, first):
+                part = data[(place - first) * self.size :][: self.size]
+                key, check = file.piece_key(place, self.size), partial(file.piece_damage, place, self.size)
+                try:
+                    found = self._cache.add(key, len(part), [part], due, check)
+                except CorruptStore as error:
+                    damage = error
+                else:
+                    kept[number] = self._hold(number, found)
+            if damage is not None:
+                raise damage
+            return kept
+        finally:
+            with self._lock:  # the request may end before it is entered
+                for number in run:
+                    self._coming.pop(number, None)
 
     def _wait_for(self, requests: list[Request[Held]], found: Held) -> PacklineError | None:
         """Wait for requests, and take what they bring; return the damage of one of them."""
@@ -261,10 +265,9 @@ class RemotePieces:
 
     def _hold(self, number: int, data: np.ndarray) -> np.ndarray:
         array = data.view(self._files[bisect_right(self._ends, number)].dtype)
-        if number in self.held:
-            return array
+        before = self.held.pop(number, None)
         self.held[number] = array
-        self._held_bytes += array.nbytes
+        self._held_bytes += array.nbytes if before is None else 0
         while self._held_bytes > self._most and len(self.held) > 1:
             try:
                 gone = self.held.pop(next(iter(self.held)))
@@ -283,34 +286,17 @@ class RemotePieces:
             )
 
 
-class PieceRanges(NamedTuple):
-    """N ranges of numbers, each in one piece."""
-
-    numbers: list[int]
-    """Piece of each."""
-    begins: list[int]
-    """First number of each within its piece."""
-    masks: list[int] | None
-    """Piece of the loss mask of each; None without masks."""
-
-    def part(self, start: int, stop: int) -> PieceRanges:
-        """Some of them."""
-        masks = None if self.masks is None else self.masks[start:stop]
-        return PieceRanges(self.numbers[start:stop], self.begins[start:stop], masks)
-
-
 class Ranges:
-    """Numbers of a remote file that are read in ranges, with the part of an array that batches use.
+    """Numbers of a remote file, of which ranges are fetched, and compared with checksums on arrival.
 
     Args:
         pieces: pieces of its store.
         file: a file of numbers.
-        dtype: their dtype; its size divides a MiB.
+        dtype: their dtype; its size divides that of a piece.
     """
 
     def __init__(self, pieces: RemotePieces, file: RemoteFile, dtype: np.dtype) -> None:
-        self._pieces, self.file, self.dtype = pieces, file, dtype
-        self.piece_bytes = pieces.size
+        self.pieces, self.file, self.dtype = pieces, file, dtype
         self.per_piece = pieces.size // dtype.itemsize
         """Numbers in a piece."""
         self.first = pieces.enter(self)
@@ -328,74 +314,34 @@ class Ranges:
         first, last = start // self.per_piece, (stop - 1) // self.per_piece
         base = first * self.per_piece
         if first == last:
-            return self._pieces.get(self.first + first)[start - base : stop - base]
+            return self.pieces.get(self.first + first)[start - base : stop - base]
         numbers = range(self.first + first, self.first + last + 1)
-        found = self._pieces.bring(numbers)
+        found = self.pieces.bring(numbers)
         return np.concatenate([found[number] for number in numbers])[start - base : stop - base]
 
-    def bring(self, ranges: Iterable[tuple[int, int]], *, wait: bool) -> None:
+    def bring(self, ranges: Sequence[tuple[int, int]], *, wait: bool) -> None:
         """Fetch the pieces of several ranges at once; without waiting, for a later use."""
-        numbers: set[int] = set()
-        for start, stop in ranges:
-            first, last = start // self.per_piece, (min(stop, self._length) - 1) // self.per_piece
-            numbers.update(range(self.first + first, self.first + last + 1))
+        starts, stops = np.array(ranges, np.int64).reshape(-1, 2).T
+        numbers = _pieces_between([self] * len(starts), starts, stops)
         if wait:
-            self._pieces.bring(numbers)
+            self.pieces.bring(numbers)
         else:
-            self._pieces.expect(numbers, time.time() + SOON)
+            self.pieces.expect(numbers, time.time() + SOON)
 
     def item(self, place: int) -> int:
         """One number."""
         piece, inner = divmod(place, self.per_piece)
-        return self._pieces.get(self.first + piece).item(inner)
+        return self.pieces.get(self.first + piece).item(inner)
 
 
-class CutRanges(NamedTuple):
-    """Ranges of tokens, cut into N parts where the pieces of their files end."""
-
-    ranges: np.ndarray
-    """int64 `[N]`: range that each part is of."""
-    starts: np.ndarray
-    """int64 `[N]`: first token of each part in its shard."""
-    lengths: np.ndarray
-    """int64 `[N]`: tokens."""
-    pieces: PieceRanges
-
-
-def cut_ranges(shards: Sequence[Shard], starts: Sequence[int], lengths: Sequence[int]) -> CutRanges:
-    """Cut ranges of tokens, each at least one token, where the pieces of their files end.
-
-    Raises:
-        CorruptStore: a range is outside of its shard.
-    """
-    distinct = {shard: number for number, shard in enumerate(dict.fromkeys(shards))}
-    of_ranges = np.array([distinct[shard] for shard in shards], np.int64)
-    ranges = [_ranges_of(shard.token_ranges) for shard in distinct]
-    per_piece = ranges[0].per_piece if ranges else 1
-    begins = np.array(starts, np.int64)
-    ends = begins + np.array(lengths, np.int64)
-    sizes = np.array([len(one) for one in ranges], np.int64)[of_ranges]
-    if (wrong := np.flatnonzero((begins < 0) | (ends > sizes))).size:
-        place = int(wrong[0])
-        raise wrong_place(shards[place], int(begins[place]), int(ends[place]))
-    first = begins // per_piece
-    counts = (ends - 1) // per_piece - first + 1
-    which = np.arange(len(counts)).repeat(counts)
-    of_cuts = of_ranges[which]
-    piece = first[which] + np.arange(len(which)) - (counts.cumsum() - counts)[which]
-    begins = np.maximum(begins[which], piece * per_piece)
-    ends = np.minimum(ends[which], (piece + 1) * per_piece)
-    numbers = np.array([one.first for one in ranges], np.int64)[of_cuts] + piece
-    masks = None
-    losses = [None if shard.loss_ranges is None else _ranges_of(shard.loss_ranges) for shard in distinct]
-    if any(one is not None for one in losses):
-        # A byte per token: the mask of a cut is in one piece.
-        firsts = np.array([-1 if one is None else one.first for one in losses], np.int64)[of_cuts]
-        masks = np.where(firsts < 0, numbers, firsts + begins // ranges[0].piece_bytes).tolist()
-    found = PieceRanges(numbers.tolist(), (begins - piece * per_piece).tolist(), masks)
-    return CutRanges(which, begins, ends - begins, found)
-
-
-def _ranges_of(numbers: NumberRanges) -> Ranges:
-    assert isinstance(numbers, Ranges)
-    return numbers
+def _pieces_between(files: Sequence[Ranges], starts: np.ndarray, stops: np.ndarray) -> list[int]:
+    """Pieces of ranges `[N]` of files of one dtype, none of them empty; each once, ascending."""
+    if not files:
+        return []
+    per_piece = files[0].per_piece
+    ends = np.minimum(stops, np.array([len(one) for one in files], np.int64))
+    first, last = starts // per_piece, (ends - 1) // per_piece
+    counts = np.maximum(last - first + 1, 0)
+    within = np.arange(counts.sum()) - (counts.cumsum() - counts).repeat(counts)
+    pieces = (first + np.array([one.first for one in files], np.int64)).repeat(counts) + within
+    return np.unique(pieces).tolist()

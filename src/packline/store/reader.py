@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 
@@ -39,9 +39,6 @@ from packline.store.paths import CacheSettings
 from packline.store.provenance import Provenance, to_provenance
 from packline.store.shard import Shard, index_size
 from packline.store.tables import TOKENIZER, ShardEntry, ShardRows
-
-if TYPE_CHECKING:
-    from packline.store.mirror import Mirror
 
 
 class Documents:
@@ -175,16 +172,9 @@ class StoreReader:
         return self.files.folder
 
     @property
-    def mirror(self) -> Mirror | None:
-        """The store as it is read through the cache, if it is remote."""
-        from packline.store.mirror import Mirror
-
-        return self.files if isinstance(self.files, Mirror) else None
-
-    @property
     def cache(self) -> CacheSettings | None:
         """Cache of a remote store, for other processes that open it; None for a local one."""
-        return None if self.mirror is None else self.mirror.settings
+        return self.files.settings
 
     @property
     def documents(self) -> Documents:
