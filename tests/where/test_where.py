@@ -21,7 +21,7 @@ from tests.where.cases import COLUMNS, conditions, python_says, rows
 from packline.errors import RecipeError
 from packline.packing.options import DocumentFilter
 from packline.packing.selection import Selection
-from packline.where.columns import check_columns, column_mask, known_answer
+from packline.where.columns import check_columns, column_mask
 from packline.where.conditions import (
     Incomparable,
     conjunction,
@@ -108,8 +108,6 @@ def test_integers_compare_exactly_with_numbers_of_any_spelling(data: st.DataObje
         condition = parse_where(text)
         assert column_mask(condition, {"n": column}).tolist() == expected, text
         assert [record_test(condition)({"n": one}) for one in values] == expected, text
-        answer = known_answer(condition, pa.array([min(values), max(values)], column.type), 0)
-        assert answer is None or expected == [answer] * len(values), text
 
     for literal, number in zip(literals, numbers, strict=True):
         for op, compare in EXACT.items():
@@ -137,23 +135,6 @@ def test_a_selection_of_a_store_is_what_a_build_with_the_same_condition_has(
     ]
     selection = Selection(whole, DocumentFilter(where=where))
     assert selection.documents(np.arange(len(selection))).tolist() == [TIMES.index(one) for one in expected]
-
-
-@given(conditions(), rows())
-@example("n < 1", [dict.fromkeys(COLUMNS, None) | {"n": one} for one in (2, 3, None)])
-@example("n >= 1", [dict.fromkeys(COLUMNS, None) | {"n": one} for one in (2, 3, None)])
-@example("not x >= 1", [dict.fromkeys(COLUMNS, None) | {"x": one} for one in (2.0, float("nan"))])
-@example("s != 'b'", [dict.fromkeys(COLUMNS, None) | {"s": one} for one in ("c", "d", None)])
-def test_bounds_decide_only_what_all_values_decide(text: str, records: list[dict[str, Any]]) -> None:
-    condition = parse_where(text)
-    for name in {"n", "x", "s", "flag"}.intersection(fields_of(condition)):
-        values = [one[name] for one in records if one[name] is not None and one[name] == one[name]]
-        if fields_of(condition) != (name,) or not values:
-            continue
-        bounds = pa.array([min(values), max(values)], TYPES[name])
-        answer = known_answer(condition, bounds, sum(one[name] is None for one in records))
-        mask = column_mask(condition, columns_of(records)).tolist()
-        assert answer is None or mask == [answer] * len(records)
 
 
 @given(conditions(), st.fixed_dictionaries({**COLUMNS, "empty": st.none()}))

@@ -23,11 +23,10 @@ The list has 4 bytes per document. That of a large selection is a plan on disk (
 checksums of the store, of the lists and of the other stores, and so made again as soon as one of them
 changes. Tokens are never read here.
 
-Cost: a pass over the lengths at memory speed. Only columns that a condition names are decoded, and of a
-carried column only row groups that its least and greatest value do not decide; in as many threads as there
-are cores, which end with the pass, so that nothing runs when a process forks. A file of provenance is
-compared with its checksum first, at memory speed. Memory: the list, one byte per document, one row group per
-thread, and what `exclusions` needs.
+Cost: a pass over the lengths at memory speed. Only columns that a condition names are decoded, in as many
+threads as there are cores, which end with the pass, so that nothing runs when a process forks. A file of
+provenance is compared with its checksum first, at memory speed. Memory: the list, one byte per document, one
+row group per thread, and what `exclusions` needs.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ from packline.permutation import Permutation
 from packline.storage.places import refuse_remote
 from packline.storage.requests import in_threads
 from packline.store.lookup import check_names, read_group, stored_types
-from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader, shard_labels
 from packline.where.conditions import Condition, Joined, conjunction, fields_of, in_words
 from packline.where.grammar import parse_where
@@ -396,11 +394,6 @@ class Filters:
             for code, term in enumerate(self._terms, 3):
                 if here.all():
                     break
-                answer = _answer(file, group, term)
-                if answer is False:
-                    here[here == 0] = code
-                if answer is not None:
-                    continue
                 needed = [name for name in fields_of(term) if name not in columns]
                 columns |= read_group(file, group, {name: types[name] for name in needed})
                 failed = ~column_mask(term, columns)
@@ -435,17 +428,6 @@ class Filters:
         notes = [note for one in self._lists if (note := one.note)]
         facts = {"tokens": int(tokens[0]), "left_out": left_out, "notes": notes}
         return np.concatenate([np.empty(0, dtype), *kept]), facts
-
-
-def _answer(file: ProvenanceFile, group: int, term: Condition) -> bool | None:
-    """Answer for a whole row group, if the statistics of its column decide it."""
-    from packline.where.columns import known_answer
-
-    names = fields_of(term)
-    if len(names) > 1 or names[0] not in dict(file.carried):
-        return None
-    bounds = file.bounds(group, names[0])
-    return None if bounds is None else known_answer(term, *bounds)
 
 
 def _lists(paths: str | Sequence[str] | None) -> list[ExclusionList]:

@@ -231,19 +231,6 @@ class ProvenanceFile:
         ]
         return open_provenance_table(self._data, few) if few else self._parquet
 
-    def bounds(self, group: int, name: str) -> tuple[pa.Array, int] | None:
-        """Least and greatest value of a carried column in a row group, `[2]`, and its number of nulls.
-
-        None if the file does not record them.
-        """
-        import pyarrow as pa
-
-        schema = self._parquet.schema_arrow
-        found = self._parquet.metadata.row_group(group).column(schema.names.index(name)).statistics
-        if found is None or not found.has_min_max or not found.has_null_count:
-            return None
-        return pa.array([found.min, found.max], schema.field(name).type), found.null_count
-
     def read_values(self, group: int, columns: Sequence[str]) -> pa.Table:
         """Read some columns of a row group for a comparison of values: strings of few values as dictionaries.
 

@@ -28,13 +28,11 @@ from packline.where.conditions import (
     Field,
     Joined,
     Not,
-    Op,
     Term,
     Value,
     fields_of,
     holds,
     kind_of,
-    negated,
     terms_of,
 )
 
@@ -73,42 +71,6 @@ def column_mask(condition: Condition, columns: Mapping[str, Column]) -> np.ndarr
     [False, True, True]
     """
     return _mask(condition, columns).to_numpy(zero_copy_only=False)
-
-
-def known_answer(condition: Condition, bounds: pa.Array, nulls: int) -> bool | None:
-    """Answer of a condition on one column for all its values, if their bounds decide it; else None.
-
-    Args:
-        condition: a condition on one column.
-        bounds: least and greatest value, `[2]`, in the type of the column.
-        nulls: number of nulls.
-
-    >>> from packline.where.grammar import parse_where
-    >>> bounds = pa.array([3, 5])
-    >>> [known_answer(parse_where(text), bounds, 0) for text in ("a < 3", "a == 6", "not a > 5", "a >= 4")]
-    [False, False, True, None]
-    """
-    if isinstance(condition, Not) or (isinstance(condition, Term) and condition.op == "!="):
-        answer = known_answer(negated(condition), bounds, nulls)
-        return None if answer is None else not answer
-    if not isinstance(condition, Term) or condition.left.is_length:
-        return None
-    left, op, value = condition.left, condition.op, condition.value
-    if op == "==":
-        if value is None:
-            return False if nulls == 0 else None
-        orders: tuple[Op, ...] = ("<=", ">=")
-        try:
-            known = [known_answer(Term(left, order, value), bounds, nulls) for order in orders]
-        except RecipeError:  # no order between the types: the comparison itself decides
-            return None
-        return False if False in known else None
-    if op not in ("<", "<=", ">", ">="):
-        return None
-    found = _term(condition, bounds).to_pylist()
-    if not any(found):
-        return False  # nor is it true for null or NaN
-    return True if all(found) and nulls == 0 and not pa.types.is_floating(bounds.type) else None
 
 
 def check_columns(condition: Condition, types: Mapping[str, pa.DataType], where: str) -> None:
