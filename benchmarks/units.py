@@ -65,8 +65,6 @@ class NumberedUnits(Sequence[Unit]):
 class NoOpJob(Job[Unit, int, int]):
     """Units without work; the sum of their numbers is the result."""
 
-    result = int
-
     def __init__(self, units: int, workers: int) -> None:
         self._units, self._workers, self._sum = units, workers, 0
 

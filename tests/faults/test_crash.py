@@ -103,7 +103,7 @@ def test_crashes_one_after_another_come_to_the_same_end(
     build(tmp_path / "clean", tmp_path / "in", tokenizer_json)
     crashes, done = 0, 0
     while True:
-        breaker.reset(10)  # the start takes two, so each run commits one unit: its files and the receipt
+        breaker.reset(11)  # the start takes three, so each run commits one unit: its files and the receipt
         try:
             build(tmp_path / "out", tmp_path / "in", tokenizer_json)
             break

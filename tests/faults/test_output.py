@@ -18,7 +18,8 @@ from tests.jobs.builds import build
 
 import packline
 from packline.facade import Store
-from packline.jobs.events import Note, as_failed
+from packline.jobs.events import Note
+from packline.jobs.executors import sendable
 from packline.storage.local import plain_error
 
 
@@ -86,7 +87,7 @@ def test_errors_of_the_machine_say_what_to_do(number: int, said: str) -> None:
     error = OSError(number, os.strerror(number), "/data/a.bin")
     plain = plain_error(error)
     assert plain is not None and said in plain.hint and "/data/a.bin" in plain.message
-    told = as_failed(error)
+    told = sendable(error)
     assert (told.message, told.hint) == (plain.message, plain.hint)
     assert plain_error(OSError(errno.ENOENT, "no")) is None
 

@@ -43,8 +43,8 @@ def build(out: Path, inputs: Any, tokenizer: Path, **settings: Any) -> Store:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file of a store, by name below it."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    """SHA-256 of every file of a store, by name below it; without the records of runs."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.parent.name != "runs")
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 

@@ -64,8 +64,6 @@ class NotingSettings(Settings):
 class Noting(Job[Unit, int, list[int]]):
     """A job, its folder and its executor in one, which notes every call and fails at one of them."""
 
-    result = int
-
     def __init__(self, fail: str = "", summary: list[int] | None = None) -> None:
         self.calls: list[str] = []
         self.fail, self.summary, self.results = fail, summary, list[int]()
@@ -159,5 +157,5 @@ def test_a_finished_job_does_nothing() -> None:
 def test_results_without_a_folder_are_in_the_order_of_the_units(numbers: list[int]) -> None:
     tokens: list[int] = []
     units = [Unit.of(number) for number in numbers]
-    assert run_units(Settings(), units, int, workers=0, on_tokens=tokens.append) == [n * n for n in numbers]
+    assert run_units(Settings(), units, workers=0, on_tokens=tokens.append) == [n * n for n in numbers]
     assert sum(tokens) == sum(numbers)

@@ -9,24 +9,18 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.jobs import executors
-from packline.jobs.events import Event, Failed, Progress
+from packline.jobs.events import Event, Progress
 from packline.jobs.executors import (
-    REPLIES,
-    Committed,
     Committer,
-    Done,
     LocalThreads,
-    Opened,
     Reporter,
     Serial,
     Start,
-    encode,
 )
 from packline.jobs.host import open_runner
 from packline.jobs.job import Job, Opening, ReportProgress, Runner
@@ -86,8 +80,6 @@ class Noted(Opening):
 
 class Here(Job[Unit, str, None]):
     """A job with these runners."""
-
-    result = str
 
     def __init__(self, noted: Noted) -> None:
         self.noted = noted
@@ -191,13 +183,6 @@ def test_progress_adds_up_whatever_the_clock(steps: list[tuple[int, int, int, fl
     assert len(sent) <= 2 + sum(step[3] for step in steps) / executors.REPORT_SECONDS
 
 
-def test_each_message_is_told_from_the_others() -> None:
-    raw = encode({"a": [1, "é"]})
-    replies = (Opened(raw), Progress("web", 1, 2, 3), Committed("u", raw), Done("u"))
-    for reply in (*replies, Failed("StoreError", "m", "h")):
-        assert REPLIES.decode(encode(reply)) == reply
-
-
 # ------------------------------------------------------------------------------------- threads
 
 
@@ -265,7 +250,7 @@ class Collecting(Noting):
         self.collecting = gc.isenabled()
 
 
-class Settings(msgspec.Struct):
+class Settings(Opening):
     """Settings without any."""
 
     def open(self) -> Collecting:
@@ -277,7 +262,7 @@ def test_workers_are_forked_with_the_collector_on_and_nothing_to_look_through() 
     """It is off while the tokenizer is loaded; a worker without it would keep every cycle of its life."""
     before = len(gc.get_objects())
     try:
-        runner = open_runner(Start(__name__, "Settings", encode(Settings()), 1, ""))
+        runner = open_runner(Start(Settings(), 1, ""))
         assert isinstance(runner, Collecting) and not runner.collecting
         assert gc.isenabled()
         assert len(gc.get_objects()) < before / 10

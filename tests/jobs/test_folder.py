@@ -5,13 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.storage.steps import failing_at
 
@@ -21,7 +20,6 @@ from packline.jobs import work as work_module
 from packline.jobs.folder import StoreFolder
 from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences
 from packline.jobs.receipts import CommittedReceipts, ReceiptMap
-from packline.jobs.work import COMMAND, Command, read_command, remember_command
 from packline.recipe import Recipe, Source
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger
@@ -130,15 +128,3 @@ def test_inputs_differ_in_nothing_only_if_they_are_equal(
     assert bool(lines) == (old != new)
     changed = {name for name in {*dict(old), *dict(new)} if dict(old).get(name) != dict(new).get(name)}
     assert {line.split()[1].rstrip(":") for line in lines if line.startswith("input ")} == changed
-
-
-@settings(max_examples=20)
-@given(st.binary(max_size=30))
-def test_a_damaged_command_is_none_and_never_an_error(data: bytes) -> None:
-    with tempfile.TemporaryDirectory() as work:
-        command = Command("packline build é", "/data", 3)
-        remember_command(Path(work), command)
-        assert read_command(Path(work)) == command
-        Path(work, COMMAND).write_bytes(data)
-        assert read_command(Path(work)) is None
-        remember_command(Path(work, "none"), command)

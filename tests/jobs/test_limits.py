@@ -192,7 +192,6 @@ def test_what_is_committed_is_what_one_document_after_another_gives(
         folder.tmp = Path(scratch)
         job: Any = SimpleNamespace(recipe=recipe, units=units, files=[], committed=folder, folder=folder)
         job.take, job.on_progress = lambda name, result: None, lambda event: None
-        job.take_over = lambda unit, limit: False
         LimitedRun(job, session).run()
         assert not list(Path(scratch).iterdir())
     found = [(name, one.ledger.documents, one.ledger.tokens) for name, one in folder.receipts.items()]

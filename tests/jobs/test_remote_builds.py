@@ -23,12 +23,11 @@ from packline.chat.sft import SftRequest, run_sft
 from packline.chat.sources import ConversationSource
 from packline.errors import PacklineError, ResumeMismatch, StoreError, StoreNotFound
 from packline.formats.import_ import ImportRequest, run_import
-from packline.jobs import receipts
 from packline.jobs.build_job import run_build
 from packline.jobs.events import Finished, Planned, UnitDone
-from packline.jobs.run_records import record_command
+from packline.jobs.run_records import Command, Resuming
 from packline.jobs.status import Status, status
-from packline.jobs.work import SCRATCH, Command
+from packline.jobs.work import SCRATCH
 from packline.recipe import Recipe, RunOptions, Source
 from packline.storage.places import ONE_WRITER, open_storage
 
@@ -125,37 +124,6 @@ def test_two_processes_that_run_the_same_build_do_no_harm(
     assert met and stored(place) == stored(first)
 
 
-def test_a_resumed_build_reads_joined_receipts(
-    bucket: Bucket, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(receipts, "MOST_JOINED", 2)
-    monkeypatch.setattr(receipts, "LEAST_JOINED", 1)
-    built(first := bucket.place("first"), tmp_path / "in", tokenizer_json)
-    place, storage = bucket.place("store"), open_storage(bucket.place("store"))
-
-    def stop(*_: Any) -> None:
-        raise Crash
-
-    with monkeypatch.context() as patch:
-        patch.setattr("packline.jobs.store_job.StoreJob.publish", stop)
-        with pytest.raises(Crash):
-            built(place, tmp_path / "in", tokenizer_json)
-    names = storage.list(receipts.JOINED)
-    assert names
-    with storage_calls() as calls:
-        committed = receipts.CommittedReceipts(storage)
-        committed.refresh()
-    read = [call for call in calls if call.startswith("read receipts/")]
-    found = {entry.name for entry in committed.entries(committed.receipts)}
-    assert len(found) > len(read) and found == set(storage.list("receipts"))
-    storage.delete(names[:1])
-    for name in names[1:]:
-        storage.delete([name])
-        storage.put_new(name, b"damaged")
-    built(place, tmp_path / "in", tokenizer_json)
-    assert stored(place) == stored(first)
-
-
 def test_a_foreign_folder_is_refused(bucket: Bucket, tmp_path: Path, tokenizer_json: Path) -> None:
     storage = open_storage(bucket.place("mine"))
     storage.put_new("notes/a.txt", b"mine")
@@ -200,7 +168,7 @@ def test_units_of_an_earlier_store_are_taken_over_into_a_bucket(
 
 
 def test_status_of_a_bucket_names_the_driver_and_the_command(
-    bucket: Bucket, tmp_path: Path, tokenizer_json: Path
+    bucket: Bucket, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = bucket.place("store")
     with pytest.raises(StoreNotFound, match="no job has begun"):
@@ -209,11 +177,11 @@ def test_status_of_a_bucket_names_the_driver_and_the_command(
 
     def hear(event: Any) -> None:
         if isinstance(event, Planned):
-            record_command(place, Command("packline build in", "/data", 3))
             heard.append(status(place))
         if isinstance(event, UnitDone):
             raise Crash
 
+    monkeypatch.setattr(Resuming, "command", Command("packline build in", "/data"))
     with pytest.raises(Crash):
         run_build(recipe_of(tmp_path / "in", tokenizer_json), place, SERIAL, hear)
     (running,) = heard

@@ -39,14 +39,18 @@ def test_cores_are_those_of_the_mask_within_the_quota(
     ("text", "quota"),
     [("max 100000\n", None), ("150000 100000\n", 1.5), ("50000 100000\n", 1.0), ("junk", None)],
 )
-def test_the_quota_is_read_from_the_cgroup(text: str, quota: float | None, tmp_path: Path) -> None:
+def test_the_quota_is_read_from_the_cgroup(
+    text: str, quota: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "CGROUP", tmp_path)
     (tmp_path / "cpu.max").write_text(text)
-    assert resources._cgroup_quota(tmp_path) == quota
+    assert resources._cgroup_quota() == quota
 
 
-def test_memory_is_bounded_by_the_cgroup(tmp_path: Path) -> None:
-    free = resources.usable_memory(tmp_path)
+def test_memory_is_bounded_by_the_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "CGROUP", tmp_path)
+    free = resources.usable_memory()
     (tmp_path / "memory.max").write_text("max\n")
-    assert resources.usable_memory(tmp_path) <= free * 1.5
+    assert resources.usable_memory() <= free * 1.5
     (tmp_path / "memory.max").write_text("123456789\n")
-    assert resources.usable_memory(tmp_path) == 123456789
+    assert resources.usable_memory() == 123456789

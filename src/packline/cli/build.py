@@ -82,7 +82,7 @@ def build(
     from packline.jobs.resources import process_age
 
     try:
-        with watch(tally, out) as hear:
+        with watch(tally) as hear:
             started = time.monotonic() - process_age()
             finished = run_build(recipe, out, options, hear, started, reuse, place.place())
     except KeyboardInterrupt as error:

@@ -143,7 +143,7 @@ def _build(corpus: Corpus, tally: Tally) -> Finished:
     from packline.jobs.build_job import run_build
 
     recipe, options = load_recipe(corpus.recipe)
-    with watch(tally, str(corpus.store)) as hear:
+    with watch(tally) as hear:
         return run_build(recipe, corpus.store, options, hear)
 
 

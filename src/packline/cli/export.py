@@ -97,7 +97,7 @@ def export(
         store = _store_of(list(source), tokenizer, out, workers, on, of_text)
         if len(source) == 1 and is_recipe(source[0]):
             given["options"] = with_weights(to, given["options"], source[0])
-        with watch(Tally(), out, export_lines) as hear:
+        with watch(Tally(), export_lines) as hear:
             exported = run_export(store, on_event=hear, **given)
     except KeyboardInterrupt as error:
         return interrupted(error, "finished parts are kept")
@@ -152,7 +152,7 @@ def _store_of(
     from packline.jobs.build_job import run_build
     from packline.jobs.resources import process_age
 
-    with watch(Tally(), store) as hear:
+    with watch(Tally()) as hear:
         finished = run_build(recipe, store, running, hear, time.monotonic() - process_age(), on=on)
     if not finished.nothing_to_do:
         output.note(f"built {store}; it is kept: it can be exported again, read and traced")

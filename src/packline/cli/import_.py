@@ -59,7 +59,7 @@ def import_(
         return show_plan("import", out, partial(plan_import, request))
     tally = Tally()
     try:
-        with watch(tally, out) as hear:
+        with watch(tally) as hear:
             imported = run_import(request, hear, place.place())
     except KeyboardInterrupt as error:
         return interrupted(error, kept(tally))

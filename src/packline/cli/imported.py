@@ -36,7 +36,7 @@ def imported_facts(command: str, done: Imported, tally: Tally, out: str, code: i
 def dry_run(command: str, out: str, plan: Callable[[OnEvent], None]) -> int:
     """Show the plan of an import or of conversations; nothing is written."""
     tally = Tally()
-    with watch(tally, out) as hear:
+    with watch(tally) as hear:
         plan(hear)
     facts = msgspec.to_builtins(tally.planned)
     output.result({"command": command, "dry_run": True, "exit_code": DONE, **facts})

@@ -27,7 +27,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
@@ -276,24 +276,22 @@ def interrupted(error: KeyboardInterrupt, kept: str) -> int:
     return 128 + signal_of(error)
 
 
-def note_command(out: str, units: int) -> None:
-    """Record in the work folder of a job how to resume it, for `packline status`."""
-    from packline.jobs.work import Command, remember_command, work_folder
-    from packline.storage.places import is_remote, without_secrets
+@contextlib.contextmanager
+def recorded() -> Iterator[None]:
+    """Let the job that runs meanwhile record how to resume it, for `packline status`."""
+    from packline.jobs.run_records import Command, Resuming
+    from packline.storage.places import without_secrets
 
     words = list(map(without_secrets, shlex.split(command_line())))
     if "--slice" in words:  # what is left may be of other slices
         at = words.index("--slice")
         del words[at : at + 2]
     words = [word for word in words if not word.startswith("--slice=")]
-    line = shlex.join(words)
-    command = Command(line, os.getcwd(), units)
-    if is_remote(out):
-        from packline.jobs.run_records import record_command
-
-        record_command(out, command)
-    else:
-        remember_command(work_folder(out), command)
+    Resuming.command = Command(shlex.join(words), os.getcwd())
+    try:
+        yield
+    finally:
+        Resuming.command = None
 
 
 def command_line() -> str:

@@ -7,9 +7,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from packline.cli.arguments import MAIN, option
-from packline.cli.main import DONE, interrupted, note_command
+from packline.cli.main import DONE, interrupted, recorded
 from packline.cli.output import Line, output, table
-from packline.jobs.events import Event, Note, Planned
+from packline.jobs.events import Event, Note
 from packline.jobs.merging import Merged, run_merge
 from packline.viewing.text import duration, plural, size
 
@@ -44,14 +44,13 @@ def merge(
     notes: list[str] = []
 
     def hear(event: Event) -> None:
-        if isinstance(event, Planned):
-            note_command(out, event.units)
-        elif isinstance(event, Note):
+        if isinstance(event, Note):
             notes.append(event.text)
             output.note(event.text)
 
     try:
-        merged = run_merge(stores, out, verify=verify, on_event=hear)
+        with recorded():
+            merged = run_merge(stores, out, verify=verify, on_event=hear)
     except KeyboardInterrupt as error:
         return interrupted(error, "the units that are linked are kept")
     output.lines(_lines(merged, stores, out))

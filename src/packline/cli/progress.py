@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import packline
-from packline.cli.main import note_command
+from packline.cli.main import recorded
 from packline.cli.output import MOST_BARS, Line, Row, State, output, table
 from packline.jobs.events import (
     BuildPlanned,
@@ -185,7 +185,7 @@ class Tally:
     def units(self) -> str:
         """`3 of 64 units`; of about 64 while streams are read, which gain units."""
         units, is_exact = self._of
-        return f"{self.units_done:,} of {units_of(units, is_exact=is_exact)}"
+        return f"{self.units_done:,} of {units_of(max(units, self.units_done), is_exact=is_exact)}"
 
     def line(self) -> str:
         """Progress as one line, with mean rates of this run."""
@@ -231,23 +231,21 @@ def kept(tally: Tally) -> str:
 @contextmanager
 def watch(
     tally: Tally,
-    out: str | None = None,
     plan: Callable[[Planned], list[Line]] | None = None,
 ) -> Iterator[Callable[[Event], None]]:
-    """Show a running job. Yields the function that receives its events.
+    """Show a running job, which records this command as the one that resumes it.
+
+    Yields the function that receives its events.
 
     Args:
-        out: where the result will be; the command that resumes the job is recorded in its work folder.
         plan: lines that describe the plan; by default those for a store.
     """
     describe = plan or plan_lines
-    with output.follow(tally.state, tally.line) as tick:
+    with output.follow(tally.state, tally.line) as tick, recorded():
 
         def hear(event: Event) -> None:
             tally.hear(event)
             if isinstance(event, Planned):
-                if out is not None:
-                    note_command(out, event.units)
                 for line in describe(event):
                     output.note(*line)
             elif isinstance(event, ReusePlanned):
@@ -343,7 +341,7 @@ class TrainingTally:
 def watch_training() -> Iterator[Callable[[TrainingProgress], None]]:
     """Show a running training. Yields the function that receives its progress."""
     tally = TrainingTally()
-    with output.follow(tally.state, tally.line) as tick:
+    with output.follow(tally.state, tally.line) as tick, recorded():
 
         def hear(progress: TrainingProgress) -> None:
             tally.last = progress

@@ -151,7 +151,7 @@ def sft(
 def run(request: SftRequest, max_bad_fraction: float, on: On) -> int:
     tally = Tally()
     try:
-        with watch(tally, request.out) as hear:
+        with watch(tally) as hear:
             done = run_sft(request, hear, on)
     except KeyboardInterrupt as error:
         return interrupted(error, kept(tally))

@@ -222,7 +222,7 @@ def _look(
             on_progress(read, whole)
 
     shards = [Unit.of(number) for number in range(len(store.shards))]
-    return run_units(job, shards, ShardFound, workers=workers, on_tokens=hear, on=on)
+    return run_units(job, shards, workers=workers, on_tokens=hear, on=on)
 
 
 def _write_found(

@@ -96,8 +96,6 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
         view: a view that is open already.
     """
 
-    unit = PartUnit
-
     def __init__(self, settings: PartSettings, view: View | None = None) -> None:
         self._format = format = get_format(settings.format)
         self._options = options = convert_options(format, settings.options)
@@ -251,8 +249,6 @@ def make_export(
 class ExportJob(Job[PartUnit, PartReceipt, Exported]):
     """One export with valid settings; its source is open."""
 
-    result = PartReceipt
-    unit = PartUnit
     in_threads = True
     folder: Staging
 

@@ -111,7 +111,7 @@ class Staging(WorkFolder[ExportIdentity]):
         Raises:
             ResumeMismatch: the folder holds another export.
         """
-        self.resume(identity, lambda earlier: refuse_another(self.out, earlier, identity))
+        self.resume(identity, lambda earlier: refuse_another(self.out, earlier, identity), units=len(parts))
         return self.kept(parts)
 
     def kept(self, parts: Sequence[ExportPart]) -> dict[str, PartReceipt]:

@@ -35,9 +35,9 @@ from packline.jobs.events import (
 )
 from packline.jobs.job import Session
 from packline.jobs.lanes import with_lanes
-from packline.jobs.limits import Limit, LimitedRun
+from packline.jobs.limits import LimitedRun
 from packline.jobs.machines import On
-from packline.jobs.plan import Unit, UnitCount
+from packline.jobs.plan import Unit, count_units
 from packline.jobs.resources import (
     count_workers,
     free_disk,
@@ -115,7 +115,6 @@ class BuildJob(StoreJob[BuildResult, Finished]):
         on: where the units run.
     """
 
-    result = BuildResult
     units_reused = 0
     """Number of units that were taken over from an earlier store (`reuse`)."""
     hint_of_other = (
@@ -162,10 +161,6 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             self.work.recipe = msgspec.structs.replace(self.work.recipe, **fraction)
         return None
 
-    def take_over(self, unit: Unit, limit: Limit) -> bool:
-        """Commit a unit without running it; False if that is not possible, or it crosses a limit."""
-        return False
-
     def unproven(self, suspects: set[int]) -> dict[str, int]:
         """Slices of files that were not read to their end, and units that a limit has ended."""
         found: dict[str, int] = {}
@@ -200,10 +195,12 @@ class BuildJob(StoreJob[BuildResult, Finished]):
     def announce(self, todo: Sequence[Unit], workers: int) -> None:
         """Report the plan, inputs that do not look like text, and a disk that may be too small."""
         work, expected = self.work, self.work.source_bytes
-        self._count = UnitCount(self.plan, self.receipts, self.streams)
+        self._total, is_exact = count_units(self.plan, self.streams)
+        sliced = (unit for unit in self.plan.units if unit.slice_bytes and unit.name not in self.streams)
+        self._expected = {unit.name: unit.receipts for unit in sliced}
         planned = BuildPlanned(
-            units=self._count.total,
-            is_exact=self._count.is_exact,
+            units=self._total,
+            is_exact=is_exact,
             units_done=len(self.receipts),
             workers=workers,
             files=len(self.files),
@@ -251,7 +248,8 @@ class BuildJob(StoreJob[BuildResult, Finished]):
     def run(self, session: Session, units: Sequence[Unit]) -> None:
         """Run units: files that cannot be cut in lanes, and up to the limits if there are any."""
         if self._info is None:
-            self._info = found = msgspec.convert(session.info(), BuildInfo)
+            self._info = found = session.info()
+            assert found is not None
             self.tell(EnginesTried(found.reports, list(found.names), found.reason))
         if is_limited(self.recipe):
             LimitedRun(self, session).run()
@@ -273,13 +271,11 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             receipt = result.receipt
             self.committed.add(receipt.unit, receipt)
             self._last[result.first_encode] = result
-            if self._count.add(receipt.unit):
-                self.tell(UnitsKnown(self._count.total, self._count.is_exact))
             self.tell(UnitDone(receipt.unit, receipt.ledger.documents, receipt.ledger.tokens, result.rates))
         elif name not in self.streams:  # else another lane has recorded it
             self.committed.add(name, result.receipt)
-            self._count.end(name, result.receipt.units)
-            self.tell(UnitsKnown(self._count.total, self._count.is_exact))
+            self._total += result.receipt.units - self._expected.pop(name)
+            self.tell(UnitsKnown(self._total, not self._expected and not is_limited(self.recipe)))
         self.publisher.publish_when_due()
 
     def round_trip(self) -> RoundTrip:

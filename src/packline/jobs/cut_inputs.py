@@ -4,26 +4,19 @@
               one file that cannot be cut; its reader commits it slice by slice
 
 A unit has 4 to 256 MiB of text, more the more text of its source is before it: small enough to keep all cores
-busy and to lose little work to an interruption, large enough to keep the number of shards low. Neither the
-machine nor the number of workers matters, because each unit becomes a shard.
+busy and to lose little work to an interruption, large enough to keep the number of shards low.
 
-Units are also what a later build reuses, so a change should leave the units around it as they are:
-
-    another source              is not looked at
-    more files at the end       only what is before a file decides its size of units
-    a longer file               is cut at multiples of that size, and not into equal parts
-    a small file more or less   groups end before the file with the smallest hashed name in a window, so after
-                                a few groups they end where they did before
+Units are also what a later build reuses, so a change leaves the units around it as they are: only what is
+before a file decides its size of units; a file is cut at multiples of that size; and groups of small files
+end before the file with the smallest hashed name in a window, so after a few groups they end as before.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
-
-import msgspec
 
 from packline.fingerprint import hash_bytes
 from packline.jobs.plan import Unit
@@ -71,22 +64,20 @@ def is_one_document(file: InputFile, source: Source) -> bool:
     return file.format == "text" and source.documents == "file"
 
 
+Work = tuple[tuple[Span, ...], int, int]
+"""Spans, bytes of text, and the size of slices, of a unit."""
+
+
 def plan_units(recipe: Recipe, files: Sequence[InputFile]) -> list[Unit]:
     """Plan all work, in the order of the documents: sources as in the recipe, files as listed."""
-    slugs = source_slugs(source_names(recipe))
-    planned = enumerate(_planned(recipe, files, slugs))
-    return [msgspec.structs.replace(unit, number=number) for number, unit in planned]
-
-
-def _planned(recipe: Recipe, files: Sequence[InputFile], slugs: Sequence[str]) -> Iterator[Unit]:
     has_footers = any(file.format == "parquet" for file in files)
-    sizes = map_files(_FileSize, files) if has_footers else map(_FileSize, files)
+    sizes = map_files(_size_of, files) if has_footers else map(_size_of, files)
     sized = zip(files, sizes, strict=True)
+    slugs, units = source_slugs(source_names(recipe)), list[Unit]()
     for source, own in itertools.groupby(sized, lambda one: one[0].source):
-        plan = _SourcePlan(source, slugs[source], recipe.sources[source])
-        for file, size in own:
-            yield from plan.add(file, size)
-        yield from plan.group_small()
+        for place, work in enumerate(_work_of(recipe.sources[source], own)):
+            units.append(Unit(str(UnitName(slugs[source], place)), len(units), source, *work))
+    return units
 
 
 def number_units(recipe: Recipe, sources: Iterable[int]) -> list[Unit]:
@@ -94,12 +85,9 @@ def number_units(recipe: Recipe, sources: Iterable[int]) -> list[Unit]:
     elsewhere, by its number.
     """
     slugs = source_slugs(source_names(recipe))
-    counts: Counter[int] = Counter()
-    units = []
-    for number, source in enumerate(sources):
-        units.append(Unit(str(UnitName(slugs[source], counts[source])), number, source))
-        counts[source] += 1
-    return units
+    places = defaultdict[int, Iterator[int]](itertools.count)
+    names = ((source, UnitName(slugs[source], next(places[source]))) for source in sources)
+    return [Unit(str(name), number, source) for number, (source, name) in enumerate(names)]
 
 
 class _SmallFile(NamedTuple):
@@ -113,75 +101,60 @@ class _SmallFile(NamedTuple):
     """Hash of its name."""
 
 
-class _SourcePlan:
+def _work_of(source: Source, sized: Iterable[tuple[InputFile, _Size]]) -> Iterator[Work]:
     """The work of one source, file by file."""
-
-    def __init__(self, number: int, slug: str, source: Source) -> None:
-        self._number, self._slug, self._source = number, slug, source
-        self._small: list[_SmallFile] = []
-        self._before = self._units = 0
-
-    def add(self, file: InputFile, size: _FileSize) -> Iterator[Unit]:
-        """Work that is certain once the next file is known."""
-        before = self._before
+    small: list[_SmallFile] = []
+    before = 0
+    for file, size in sized:
         target = target_bytes(before)
-        self._before += size.text
-        whole = Span(file.index, 0, size.end)
+        whole = (Span(file.index, 0, size.end),)
         if size.text < target // 4:
-            self._small.append(_SmallFile(whole, size.text, before, hash_bytes(file.name.encode())))
-            if len(self._small) >= HELD_FILES:
-                yield from self.group_small(more=True)
-            return
-        yield from self.group_small()
-        if file.format == "json" or is_one_document(file, self._source):  # no reader can cut it
-            yield self._unit([whole], size.text)
-        elif _must_slice(file, self._source, size, target):
+            small.append(_SmallFile(whole[0], size.text, before, hash_bytes(file.name.encode())))
+            if len(small) >= HELD_FILES:
+                yield from _group_small(small, more=True)
+            before += size.text
+            continue
+        yield from _group_small(small)
+        if file.format == "json" or is_one_document(file, source):  # no reader can cut it
+            yield whole, size.text, 0
+        elif _must_slice(file, source, size, target):
             # Such a file is never reused in part, so its own size counts too: one file, few slices.
-            yield self._unit([whole], size.text, min(target_bytes(before + size.text), LARGEST_SLICE))
+            yield whole, size.text, min(target_bytes(before + size.text), LARGEST_SLICE)
         elif file.format == "parquet":
             for start, stop, text in _group_rows(size.groups, before):
-                yield self._unit([Span(file.index, start, stop)], text)
+                yield (Span(file.index, start, stop),), text, 0
         elif file.compression:
-            yield self._unit([whole], size.text)
+            yield whole, size.text, 0
         else:
             for start, stop in itertools.pairwise(_cuts(size.end, before)):
-                yield self._unit([Span(file.index, start, stop)], stop - start)
-
-    def _unit(self, spans: Iterable[Span], text: int, slice_bytes: int = 0) -> Unit:
-        name = str(UnitName(self._slug, self._units))
-        self._units += 1
-        return Unit(name, 0, self._number, tuple(spans), text, slice_bytes)
-
-    def group_small(self, *, more: bool = False) -> Iterator[Unit]:
-        """Units of the small files since the last large one.
-
-        Args:
-            more: others may follow, so a group that ends with the last file is not certain yet.
-        """
-        small, start = self._small, 0
-        while start < len(small):
-            stop = _end_of_group(small, start)
-            if more and stop == len(small):
-                break
-            group = small[start:stop]
-            yield self._unit((file.span for file in group), sum(file.text for file in group))
-            start = stop
-        self._small = small[start:]
+                yield (Span(file.index, start, stop),), stop - start, 0
+        before += size.text
+    yield from _group_small(small)
 
 
-def _end_of_group(small: Sequence[_SmallFile], start: int) -> int:
-    """End of the group that begins at `start`.
+def _group_small(small: list[_SmallFile], *, more: bool = False) -> Iterator[Work]:
+    """Take units of small files; with `more`, a group that ends with the last file is not certain yet."""
+    while small:
+        stop = _end_of_group(small)
+        if more and stop == len(small):
+            return
+        group, small[:stop] = small[:stop], []
+        yield tuple(file.span for file in group), sum(file.text for file in group), 0
+
+
+def _end_of_group(small: Sequence[_SmallFile]) -> int:
+    """End of the group that begins with the first file.
 
     Once a group has a quarter of the target, each file that it still has room for may begin the next; the one
     with the smallest hashed name does. Two plans that begin a group at different files therefore soon agree
     on one that begins another. Every file counts as 1/4096 of the target at least, which bounds their number.
     """
-    target = target_bytes(small[start].before)
+    target = target_bytes(small[0].before)
     least, held, best = target // FILES_A_UNIT, 0, 0
-    for place in range(start + 1, len(small) + 1):
+    for place in range(1, len(small) + 1):
         held += max(small[place - 1].text, least)
         if held > target:
-            return best or max(place - 1, start + 1)
+            return best or max(place - 1, 1)
         if 4 * held >= target and place < len(small):
             best = place if not best or small[place].hashed < small[best].hashed else best
     return len(small)
@@ -214,19 +187,19 @@ def _group_rows(groups: Sequence[int], before: int) -> Iterator[tuple[int, int, 
     yield start, len(groups), held
 
 
-class _FileSize:
-    """Text bytes of a file, as far as known without reading it."""
+class _Size(NamedTuple):
+    """Text bytes of a file, as far as known without reading it; its end, in bytes or row groups."""
 
-    __slots__ = ("end", "groups", "text")
+    text: int
+    end: int
+    groups: Sequence[int] = ()
 
-    def __init__(self, file: InputFile) -> None:
-        self.groups: Sequence[int] = ()
-        self.end = file.size
-        self.text = expected_text(file)
-        if file.format == "parquet":
-            self.groups = _row_groups(file)
-            self.end = len(self.groups)
-            self.text = sum(self.groups)
+
+def _size_of(file: InputFile) -> _Size:
+    if file.format != "parquet":
+        return _Size(expected_text(file), file.size)
+    groups = _row_groups(file)
+    return _Size(sum(groups), len(groups), groups)
 
 
 def _row_groups(file: InputFile) -> list[int]:
@@ -248,7 +221,7 @@ def _row_groups(file: InputFile) -> list[int]:
         return sizes
 
 
-def _must_slice(file: InputFile, source: Source, size: _FileSize, target: int) -> bool:
+def _must_slice(file: InputFile, source: Source, size: _Size, target: int) -> bool:
     """True for a file that is too large for one unit, and cannot be cut before it is read."""
     if file.format == "parquet":
         return max(size.groups) > 2 * max(target, LARGEST_SLICE)

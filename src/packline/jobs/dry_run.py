@@ -1,21 +1,11 @@
 """Dry run of a build on a sample, and the estimate made from it: documents, tokens, time, disk, memory.
 
-    plan of the build ──> engines ──> units made of ranges of a few files ──> counts x size / sample
-                      ──> limits applied ──> time, disk, memory
-
-The units are those of the build's plan in small, run as in a build and written to a temporary folder, so
-filters, templates, bad records and boundary tokens count as they will. Errors that would stop the build
-before its first document are raised here too. The rest of a sampled file is assumed to be like the range that
-was read, and other files like those that were sampled; the estimate is far off for a source whose files
-differ widely. Per sampled file:
-
-    plain       documents that begin in the ranges     x the file's size / bytes of the ranges
-    compressed  those of its beginning                 x its size x expansion of its beginning / bytes read
-    Parquet     those of the rows                      x the file's rows / rows read
+The units are those of the build's plan in small: ranges of a few files, run as in a build and written to a
+temporary folder, so filters, templates and bad records count as they will. The rest of a sampled file is
+taken to be like the range that was read, and other files like those that were sampled.
 
 Engines cache words, so the sample is run several times: `seconds_cold` is at the rate of the first run, which
-is as slow as the beginning of a build, `seconds` at that of the last, which a long build of similar text
-reaches. Cost: `SAMPLE_BYTES` of text in all, 1 to 5 s, most of it loading the tokenizer.
+is as slow as the beginning of a build, `seconds` at that of the last.
 """
 
 from __future__ import annotations
@@ -76,11 +66,8 @@ class Sample:
     sampled_bytes: int = 0
     """Bytes of text in the sample, before filters."""
     sampled_documents: int = 0
-    records: float = 0.0
-    """Estimates for the whole source: records, and what remains after filters."""
-    documents: float = 0.0
-    text_bytes: float = 0.0
-    text_tokens: float = 0.0
+    whole: np.ndarray = field(default_factory=lambda: np.zeros(4))
+    """Estimates for the whole source: records, and documents, bytes and tokens that filters leave."""
     provenance_bytes: int = 0
     """Bytes of the sample's provenance."""
     seconds: float = 0.0
@@ -92,8 +79,8 @@ class Sample:
     @property
     def bad_fraction(self) -> float:
         """Fraction of bad records in the whole source; each bad file counts as one record."""
-        records = self.records + self.bad_files
-        return (self.records * self.ledger.bad_fraction + self.bad_files) / records if records else 0.0
+        records, bad = self.whole[0], self.bad_files
+        return float((records * self.ledger.bad_fraction + bad) / (records + bad)) if records + bad else 0.0
 
     @property
     def reject_reasons(self) -> dict[str, int]:
@@ -127,8 +114,9 @@ def _run_source(work: TextBuild, runner: TextRunner, number: int, budget: int) -
     sample = Sample(files, len(files) - len(good))
     name = f"{number:06d}"
     unit = UnitRun(runner, Unit(name, source=number), name, lambda *_: None)
+    started = time.perf_counter()
     receipt = unit.run(_batches(work, unit, good, budget, sample), [])
-    sample.ledger = receipt.ledger
+    sample.ledger, sample.seconds = receipt.ledger, time.perf_counter() - started
     written = [file for shard in receipt.shards for file in shard.files]
     sample.provenance_bytes = sum(file.bytes for file in written if file.name.endswith(PROVENANCE))
     return sample
@@ -142,12 +130,12 @@ def _batches(
     A file that cannot be read is a problem of the sample and adds nothing.
     """
     chosen = files[:: max(-(-len(files) // MOST_FILES), 1)]
-    least, done, sampled_size, started = max(LEAST_FILES // len(work.names), 2), 0, 0, time.perf_counter()
+    least, done, sampled_size = max(LEAST_FILES // len(work.names), 2), 0, 0
     for file in (chosen[place] for place in spread_indices(len(chosen))):
         if done >= least and sample.sampled_bytes >= budget:
             break
         done += 1
-        source, before, read = work.recipe.sources[file.source], msgspec.structs.replace(unit.ledger), 0
+        source, before, read = work.recipe.sources[file.source], _counts(unit.ledger), 0
         each = max(budget // len(chosen), LEAST_RANGE)
         try:
             with closing(_read(file, source, work.recipe.max_document_bytes, each)) as batches:
@@ -156,25 +144,22 @@ def _batches(
                     sample.sampled_documents += len(batch)
                     sample.sampled_bytes += len(batch.texts.data)
                     yield batch
-            whole = max(_size(file) / read, 1.0) if read else 1.0
+            times = max(_size(file) / read, 1.0) if read else 1.0
         except (PacklineError, OSError, EOFError) as error:
             sample.problems.append(f"{file.path}: {error}")
             continue
         sampled_size += file.size
-        counted = 1.0 if is_one_document(file, source) else whole
-        sample.records += (unit.ledger.documents_in - before.documents_in) * counted
-        sample.documents += (unit.ledger.documents - before.documents) * counted
-        sample.text_bytes += (unit.ledger.text_bytes - before.text_bytes) * whole
-        sample.text_tokens += (unit.ledger.text_tokens - before.text_tokens) * whole
-    sample.seconds = time.perf_counter() - started
-    if sampled_size:
-        # Files that were not read are assumed to be like the others, by size.
+        one = 1.0 if is_one_document(file, source) else times
+        sample.whole += (_counts(unit.ledger) - before) * (one, one, times, times)
+    if sampled_size:  # other files are taken to be like these, by size
         factor = sum(file.size for file in files) / sampled_size
         one_each = all(is_one_document(file, work.recipe.sources[file.source]) for file in files)
-        sample.text_bytes *= factor
-        sample.text_tokens *= factor
-        sample.documents *= len(files) / done if one_each else factor
-        sample.records *= len(files) / done if one_each else factor
+        one = len(files) / done if one_each else factor
+        sample.whole *= (one, one, factor, factor)
+
+
+def _counts(ledger: Ledger) -> np.ndarray:
+    return np.array([ledger.documents_in, ledger.documents, ledger.text_bytes, ledger.text_tokens], float)
 
 
 def _read(
@@ -364,19 +349,20 @@ def estimate_build(
     chosen = encoder.choose(lambda: texts)
     samples = run_samples(work, encoder)
     sources = _limit(work, [_scale(work, one) for one in samples])
-    text_bytes, tokens = sum(one.text_bytes for one in sources), sum(one.tokens for one in sources)
-    documents = sum(one.documents for one in sources)
+    text_bytes, documents, tokens = (
+        sum(getattr(one, name) for one in sources) for name in ("text_bytes", "documents", "tokens")
+    )
     workers, memory = count_workers(options)
-    room = room_of(work, chosen.names, base)
     units = sum(unit.receipts for unit in work.units)
     store_bytes = _store_bytes(work, samples, sources, units)
     free = free_disk(Path(out))
     at_once = max(min(workers, units), 1)
-    warm = cold = 0.0
-    for sample, found in zip(samples, sources, strict=True):
-        times = found.text_bytes / max(sample.ledger.text_bytes, 1)
-        warm += sample.seconds * times
-        cold += sample.seconds_cold * times
+    times = [
+        found.text_bytes / max(sample.ledger.text_bytes, 1)
+        for sample, found in zip(samples, sources, strict=True)
+    ]
+    warm = sum(sample.seconds * one for sample, one in zip(samples, times, strict=True))
+    cold = sum(sample.seconds_cold * one for sample, one in zip(samples, times, strict=True))
     result = Estimate(
         files=len(work.files),
         units=units,
@@ -392,7 +378,7 @@ def estimate_build(
         enough_disk=store_bytes <= free,
         workers=workers,
         memory_a_worker=memory,
-        largest_document=min(room.document, recipe.max_document_bytes),
+        largest_document=min(room_of(work, chosen.names, base).document, recipe.max_document_bytes),
         seconds=round(loading + warm / at_once, 2),
         seconds_cold=round(loading + cold / at_once, 2),
         core_seconds=round(warm, 6),
@@ -414,14 +400,15 @@ def estimate_build(
 
 
 def _scale(work: TextBuild, sample: Sample) -> SourceEstimate:
+    _, documents, text_bytes, text_tokens = sample.whole.tolist()
     boundary_tokens = 1 if work.boundary.bos_id is None else 2
     return SourceEstimate(
         files=len(sample.files),
         input_bytes=sum(file.size for file in sample.files),
-        text_bytes=round(sample.text_bytes),
-        documents=round(sample.documents),
-        tokens=round(sample.text_tokens + sample.documents * boundary_tokens),
-        tokens_per_byte=sample.text_tokens / sample.text_bytes if sample.text_bytes else 0.0,
+        text_bytes=round(text_bytes),
+        documents=round(documents),
+        tokens=round(text_tokens + documents * boundary_tokens),
+        tokens_per_byte=text_tokens / text_bytes if text_bytes else 0.0,
         bad_fraction=sample.bad_fraction,
         sampled_bytes=sample.sampled_bytes,
         sampled_documents=sample.sampled_documents,
@@ -431,11 +418,11 @@ def _scale(work: TextBuild, sample: Sample) -> SourceEstimate:
 def _rates(encoder: Encoder, texts: list[str]) -> dict[str, dict[str, float]]:
     """Warm MB/s of processor time by script and engine; a single engine is not measured while it encodes."""
     if len(encoder.engines) > 1:
-        found = {
+        known = {
             script: {name: rate for name, rate in rates.items() if rate}
-            for script, rates in encoder.rates().items()
+            for script, rates in sorted(encoder.rates().items())
         }
-        return {script: rates for script, rates in sorted(found.items()) if rates}
+        return {script: rates for script, rates in known.items() if rates}
     [(name, engine)] = encoder.engines.items()
     parts, rates = Texts.of([text[:LEAST_RANGE] for text in texts]), {}
     scripts = script_of(parts)

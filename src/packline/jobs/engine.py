@@ -34,7 +34,7 @@ import numpy as np
 
 from packline.errors import RecipeError, UnitsLeft
 from packline.jobs.events import Event, Progress
-from packline.jobs.executors import Cluster, LocalProcesses, LocalThreads, Serial
+from packline.jobs.executors import LocalProcesses, LocalThreads, Serial
 from packline.jobs.job import Job, Opening, Session
 from packline.jobs.machines import On, Slice, check_on, cluster_executor
 from packline.jobs.plan import Unit
@@ -126,14 +126,14 @@ S = TypeVar("S")
 def run_job(
     job: Job[Any, Any, S],
     on_event: Callable[[Event], None] | None = None,
-    cluster: Cluster | None = None,
+    cluster: Any = None,
     on: On = "local",
 ) -> S:
     """Run a job, or resume it.
 
     Args:
         on_event: called with every event, in this thread.
-        cluster: runs the units, unless `on` names one.
+        cluster: runs the units, unless `on` names one; has the methods of `RayTasks`.
         on: where the units run; by default in as many processes of this machine as the job wants.
 
     Raises:
@@ -191,17 +191,15 @@ def plan_job(job: Job[Any, Any, Any], on_event: Callable[[Event], None]) -> None
 def run_units(
     settings: Opening,
     units: Sequence[Unit],
-    result: type[R],
     *,
     workers: int,
     on_tokens: Callable[[int], None] = lambda tokens: None,
     on: On = "local",
-) -> list[R]:
+) -> list[Any]:
     """Run units whose results are not kept, such as counts; return the results in the order of the units.
 
     Args:
         settings: settings common to the units.
-        result: type of the results.
         workers: maximum number of processes; 0: this one.
         on_tokens: called with the number of tokens done since the last call.
         on: where the units run.
@@ -210,7 +208,7 @@ def run_units(
         PacklineError: the error of the first unit that failed.
         WorkerDied: a process ended unexpectedly.
     """
-    return run_job(_Collection(settings, units, result, workers, on_tokens), on=on)
+    return run_job(_Collection(settings, units, workers, on_tokens), on=on)
 
 
 class _Collection(Job[Unit, R, list[R]]):
@@ -222,11 +220,10 @@ class _Collection(Job[Unit, R, list[R]]):
         self,
         settings: Opening,
         units: Sequence[Unit],
-        result: type[R],
         processes: int,
         on_tokens: Callable[[int], None],
     ) -> None:
-        self._settings, self._units, self.result = settings, units, result
+        self._settings, self._units = settings, units
         self._processes, self._on_tokens = processes, on_tokens
         self._results: dict[str, R] = {}
 

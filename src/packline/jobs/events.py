@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
-from packline import errors
 from packline.encoders import EngineReport
-from packline.errors import PacklineError, WorkerDied
-from packline.storage.local import plain_error
 from packline.store.ledger import Ledger
 
 
@@ -116,7 +112,7 @@ class EnginesTried(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Progress(msgspec.Struct, frozen=True, tag=True):
+class Progress(msgspec.Struct, frozen=True):
     """Progress of one worker over a few hundred milliseconds."""
 
     source: str
@@ -174,34 +170,5 @@ class Finished(msgspec.Struct, frozen=True):
     """Units that this run took over from an earlier store."""
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
-    """An error, on its way from one process to another."""
-
-    error: str
-    message: str
-    hint: str
-
-
-def as_failed(error: BaseException) -> Failed:
-    """Convert an error to an event."""
-    if isinstance(error, PacklineError):
-        return Failed(type(error).__name__, error.message, error.hint)
-    if isinstance(error, MemoryError):
-        return Failed(WorkerDied.__name__, "a worker ran out of memory", "lower --workers or raise --memory")
-    if isinstance(error, OSError) and (plain := plain_error(error)) is not None:
-        return Failed(type(plain).__name__, plain.message, plain.hint)
-    import traceback
-
-    last = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
-    where = f" ({Path(last.filename).name}:{last.lineno})" if last else ""
-    return Failed("PacklineError", f"{type(error).__name__}: {error}{where}", "")
-
-
 Event = Planned | Comparing | UnitsKnown | ReusePlanned | EnginesTried | Progress | UnitDone | Note | Finished
 OnEvent = Callable[[Event], None]
-
-
-def revive(event: Failed) -> PacklineError:
-    """Convert the event of another process back to its error."""
-    kind: type[PacklineError] = getattr(errors, event.error, PacklineError)
-    return kind(event.message, hint=event.hint)

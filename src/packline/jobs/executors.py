@@ -2,106 +2,84 @@
 
     Serial            the driver's own process: no fork, no pipe, the same bytes
     LocalThreads      threads of it, for exports: their time is spent outside of the interpreter
-    LocalProcesses    driver ──units──> host ──fork──> worker, worker, ...
-                             <─progress, results─
+    LocalProcesses    driver ──Start, units, units, ...──> host ──fork──> worker, worker, ...
+                             <──Opened, Progress, Committed, Done, errors──
     Ray               slices of the units as tasks of a cluster (`ray_tasks`)
 
 An executor knows nothing of tokens, folders or formats: it opens a runner (`Opening`), hands out units, and
-returns results that are committed already. To add one, implement `Cluster`, and choose it in `machines`. All
-processes end with the driver, for whatever reason.
-
-    driver ──Start, units, units, ...──> host
-           <──Opened, Progress, Committed, Done, Failed──
-
-Messages between a driver and a host are msgpack.
+returns results that are committed already. All processes end with the driver, for whatever reason.
 """
 
 from __future__ import annotations
 
 import fcntl
-import importlib
 import os
 import socket
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
-import msgspec
-
-from packline.errors import WorkerDied
-from packline.jobs.events import Event, Failed, Progress, revive
-from packline.jobs.job import Job, Opening, Runner, Session
+from packline.errors import PacklineError, WorkerDied
+from packline.jobs.events import Event, Progress
+from packline.jobs.job import Job, Opening, Runner
 from packline.jobs.plan import Unit
+from packline.storage.local import plain_error
 
 END_SECONDS = 10
 
 
-class Start(msgspec.Struct, frozen=True):
+class Start(NamedTuple):
     """To the host: the job. All that follows are lists of units."""
 
-    module: str
-    name: str
-    """Name of the class of the settings, an `Opening`."""
-    opening: msgspec.Raw
+    opening: Opening
     workers: int
     if_died: str
     """Hint for a process that ended unexpectedly."""
 
-    @classmethod
-    def of(cls, job: Job[Any, Any, Any], opening: Opening, workers: int) -> Start:
-        """First message for a job."""
-        kind = type(opening)
-        return cls(kind.__module__, kind.__qualname__, encode(opening), workers, job.if_died)
 
-    def settings(self) -> Opening:
-        """Settings of the job."""
-        opening: Opening = msgspec.msgpack.decode(self.opening, type=class_of(self.module, self.name))
-        return opening
-
-
-class Opened(msgspec.Struct, frozen=True, tag=True):
+class Opened(NamedTuple):
     """From the host: the runner is open."""
 
-    info: msgspec.Raw
+    info: Any
 
 
-class Committed(msgspec.Struct, frozen=True, tag=True):
+class Committed(NamedTuple):
     """From a worker, and on from the host: a result of a unit is committed."""
 
     name: str
     """Name of the unit."""
-    result: msgspec.Raw
+    result: Any
 
 
-class Done(msgspec.Struct, frozen=True, tag=True):
+class Done(NamedTuple):
     """From a worker, and on from the host: all results of a unit are committed."""
 
     name: str
 
 
-Reply = Opened | Progress | Committed | Done | Failed
-REPLIES = msgspec.msgpack.Decoder(Reply)
-
-
-def encode(value: Any) -> msgspec.Raw:
-    """A value in the form in which it is sent."""
-    return msgspec.Raw(msgspec.msgpack.encode(value))
-
-
-def class_of(module: str, name: str) -> Any:
-    """Class that another process has named."""
-    return getattr(importlib.import_module(module), name)
+def sendable(error: BaseException) -> PacklineError:
+    """An error in a form in which it can be sent to another process."""
+    if isinstance(error, PacklineError):
+        return error
+    if isinstance(error, MemoryError):
+        return WorkerDied("a worker ran out of memory", hint="lower --workers or raise --memory")
+    if isinstance(error, OSError) and (plain := plain_error(error)) is not None:
+        return plain
+    last = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
+    where = f" ({Path(last.filename).name}:{last.lineno})" if last else ""
+    return PacklineError(f"{type(error).__name__}: {error}{where}")
 
 
 def _above_standard(one: socket.socket) -> socket.socket:
@@ -133,19 +111,6 @@ REPORT_SECONDS = 0.2
 """Least time between two progress events of a process."""
 WINDOW = 4096
 """Units that are sent to the host and not done: a job may have a million."""
-
-
-class Cluster(Protocol):
-    """Another place to run units."""
-
-    def count(self, job: Job[Any, Any, Any], units: int) -> int:
-        """Number of workers for this number of units."""
-
-    def open(self, job: Job[Any, Any, Any], workers: int) -> Session:
-        """Open the runner of a job, for at most this number of workers."""
-
-    def close(self) -> None:
-        """End all processes; nothing is written after this."""
 
 
 class Reporter:
@@ -227,7 +192,7 @@ class Serial:
         return self._job.opening().open()
 
     def info(self) -> Any:
-        return msgspec.to_builtins(self._runner.info())
+        return self._runner.info()
 
     def run(
         self,
@@ -267,52 +232,46 @@ class LocalThreads(Serial):
         on_result: Callable[[str, Any], None],
     ) -> None:
         """See `Session.run`; the first thread has the runner that is opened in this one."""
-        job, waiting = self._job, deque(units)
-        events: SimpleQueue[Event | tuple[str, Any] | Future[None]] = SimpleQueue()
+        waiting = deque(units)
+        count = min(self.width, len(waiting))
+        calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         stopped = threading.Event()
 
         def following() -> Iterator[Unit]:
-            while not stopped.is_set():
-                try:
-                    unit = waiting.popleft()
-                except IndexError:
-                    return
-                yield unit
+            with suppress(IndexError):
+                while not stopped.is_set():
+                    yield waiting.popleft()
 
-        def report(event: Event) -> None:
+        def hear(event: Event) -> None:
             if stopped.is_set():
                 raise _Stopped
-            events.put(event)
+            calls.put(partial(on_event, event))
 
         def work(session: Serial) -> None:
             try:
-                Serial.run(session, following(), report, lambda name, result: events.put((name, result)))
+                Serial.run(session, following(), hear, lambda *found: calls.put(partial(on_result, *found)))
             except _Stopped:
-                return
+                pass
             except BaseException:
                 stopped.set()
                 raise
+            finally:
+                calls.put(None)
 
-        count = min(self.width, len(waiting))
-        failed: BaseException | None = None
         with ThreadPoolExecutor(max(count, 1)) as threads:
             try:
                 _ = self._runner if count else None
-                for session in [self, *(Serial(job) for _ in range(1, count))][:count]:
-                    threads.submit(work, session).add_done_callback(events.put)
+                sessions = [self, *(Serial(self._job) for _ in range(1, count))][:count]
+                running = [threads.submit(work, session) for session in sessions]
                 while count:
-                    event = events.get()
-                    if isinstance(event, Future):
+                    if (call := calls.get()) is None:
                         count -= 1
-                        failed = failed or event.exception()
-                    elif isinstance(event, tuple):
-                        on_result(*event)
                     else:
-                        on_event(event)
+                        call()
             finally:
                 stopped.set()
-        if failed is not None:
-            raise failed
+        for one in running:
+            one.result()
 
 
 class LocalProcesses:
@@ -349,10 +308,10 @@ class LocalProcesses:
             locks = [] if job.folder is None else [job.folder.descriptor]
             with suppress(OSError):  # `_receive` gives the reason
                 socket.send_fds(ours, [b"+"], locks)
-        self._send(Start.of(job, opening, self.width))
+        self._send(Start(opening, self.width, job.if_died))
         reply = self._receive()
         assert isinstance(reply, Opened)
-        self._info: Any = msgspec.msgpack.decode(reply.info)
+        self._info = reply.info
 
     def info(self) -> Any:
         return self._info
@@ -374,27 +333,27 @@ class LocalProcesses:
                 if isinstance(reply, Progress):
                     on_event(reply)
                 elif isinstance(reply, Committed):
-                    on_result(reply.name, msgspec.msgpack.decode(reply.result, type=self._job.result))
+                    on_result(*reply)
                 elif isinstance(reply, Done):
                     sent, left = sent - 1, left - 1
 
     def _send(self, message: Start | list[Unit]) -> None:
         """Send a message; one that cannot be sent is lost, and `_receive` gives the reason."""
         with suppress(OSError):
-            self._pipe.send_bytes(encode(message))
+            self._pipe.send(message)
 
-    def _receive(self) -> Opened | Progress | Committed | Done:
+    def _receive(self) -> Any:
         assert self._process is not None
         try:
-            reply = REPLIES.decode(self._pipe.recv_bytes())
+            reply = self._pipe.recv()
         except (EOFError, OSError):
             code = self._process.wait()
             raise WorkerDied(
                 f"the process that starts the workers ended unexpectedly (exit code {code})",
                 hint=self._job.if_died,
             ) from None
-        if isinstance(reply, Failed):
-            raise revive(reply)
+        if isinstance(reply, PacklineError):
+            raise reply
         return reply
 
     def close(self) -> None:

@@ -21,16 +21,14 @@ import tempfile
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
-
 from packline.errors import ResumeMismatch, StoreError
 from packline.fingerprint import hash_bytes
-from packline.jobs.identity import BuildIdentity, input_differences, refuse_differences
+from packline.jobs.identity import Asked, BuildIdentity, differences, refuse_differences
 from packline.jobs.job import Opening
 from packline.jobs.partial import PARTIAL
 from packline.jobs.plan import PLAN, Unit, read_plan
-from packline.jobs.receipts import JOINED
-from packline.jobs.work import WorkFolder, process_name
+from packline.jobs.run_records import process_name
+from packline.jobs.work import WorkFolder
 from packline.recipe import recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.local import disk_errors
@@ -113,17 +111,21 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         return earlier
 
     def _refuse_another(self, old: BuildIdentity, new: BuildIdentity, files: Sequence[InputFile]) -> None:
-        differences = recipe_difference(msgspec.to_builtins(old.recipe), msgspec.to_builtins(new.recipe))
-        if old.tokenizer != new.tokenizer:
-            differences.append(f"the tokenizer's content: {old.tokenizer[:12]} -> {new.tokenizer[:12]}")
-        differences += recipe_difference(old.boundary, new.boundary)
+        lists: tuple[Sequence[InputFile], ...] = ((), ())
         if old.inputs.names != new.inputs.names:
             begun = read_plan(self.storage)
-            lists = ([] if begun is None else begun.files, files)
-            paths = {(one.source, one.name): one.path for listed in lists for one in listed}
-            sizes = ([(paths[one.source, one.name], one.size) for one in listed] for listed in lists)
-            differences += input_differences(*sizes)
-        refuse_differences(self.place, differences)
+            lists = (() if begun is None else begun.files, files)
+        paths = {(one.source, one.name): one.path for listed in lists for one in listed}
+        both = [
+            Asked(
+                identity.recipe,
+                identity.tokenizer,
+                identity.boundary,
+                [(paths[one.source, one.name], one.size) for one in listed],
+            )
+            for identity, listed in zip((old, new), lists, strict=True)
+        ]
+        refuse_differences(self.place, differences(*both))
         if others := recipe_difference(old.versions, new.versions):
             raise ResumeMismatch(
                 f"{self.place} holds an unfinished build by other versions: {'; '.join(others)}; its files "
@@ -215,7 +217,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         takes them over.
         """
         self.storage.delete([f"{RECEIPTS}/{name}.json" for name in self.receipt_names()])
-        for folder in (TOKENIZER, JOINED, PARTIAL):
+        for folder in (TOKENIZER, PARTIAL):
             self.storage.delete(self.storage.list(folder))
         self.storage.delete([f"{WORK}/{PLAN}"])
         self.storage.delete([self._begun])

@@ -28,24 +28,16 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import msgspec
-
-from packline.errors import WorkerDied
-from packline.jobs.events import Failed, Progress, as_failed, revive
-from packline.jobs.executors import Committed, Committer, Done, Opened, Start, encode
+from packline.errors import PacklineError, WorkerDied
+from packline.jobs.executors import Committed, Committer, Done, Opened, Start, sendable
 from packline.jobs.job import NeedsFreshProcess, Runner
 from packline.jobs.plan import Unit
 from packline.jobs.resources import die_with_parent, keep_freed_memory, resident_memory
 from packline.jobs.signals import ignore_signals
 
 FORK = multiprocessing.get_context("fork")
-
-
-class Retired(msgspec.Struct, frozen=True, tag=True):
-    """From a worker that ends; its units that are not done are still to be run."""
-
-
-EVENTS = msgspec.msgpack.Decoder(Progress | Committed | Done | Retired | Failed)
+RETIRED = None
+"""From a worker that ends; its units that are not done are still to be run."""
 
 
 @dataclass
@@ -61,7 +53,6 @@ class Host:
     def __init__(self, driver: Connection, start: Start, runner: Runner[Any, Any]) -> None:
         self._driver, self._runner = driver, runner
         self._count, self._if_died = start.workers, start.if_died
-        self._decoder = msgspec.msgpack.Decoder(list[runner.unit])  # type: ignore[name-defined]
         self._todo: deque[Unit] = deque()
         self._workers: list[_Worker] = []
 
@@ -106,37 +97,37 @@ class Host:
         unit = self._todo.popleft()
         worker.units.append(unit)
         with contextlib.suppress(OSError):  # it has just retired, as its pipe will report
-            worker.pipe.send_bytes(encode(unit))
+            worker.pipe.send(unit)
 
     def _listen(self) -> bool:
         """Wait for messages and handle all that have arrived; False if the driver has closed."""
         pipes = {worker.pipe: worker for worker in self._workers}
         for pipe in wait([self._driver, *pipes]):
             try:
-                data = pipe.recv_bytes()  # type: ignore[union-attr]
+                data: Any = pipe.recv()  # type: ignore[union-attr,call-arg]
             except (EOFError, OSError):
                 if pipe is self._driver:
                     return False
                 self._refuse_end(pipes[pipe])  # type: ignore[index]
                 continue
             if pipe is self._driver:
-                self._todo += self._decoder.decode(data)
+                self._todo += data
                 return True
-            self._hear(pipes[pipe], EVENTS.decode(data))  # type: ignore[index]
+            self._hear(pipes[pipe], data)  # type: ignore[index]
         return True
 
-    def _hear(self, worker: _Worker, event: Progress | Committed | Done | Retired | Failed) -> None:
-        if isinstance(event, Retired):
+    def _hear(self, worker: _Worker, event: Any) -> None:
+        if event is RETIRED:
             self._workers.remove(worker)
             self._todo.extendleft(reversed(worker.units))
             worker.pipe.close()
             worker.process.join()
             return
-        if isinstance(event, Failed):
-            raise revive(event)
+        if isinstance(event, PacklineError):
+            raise event
         if isinstance(event, Done):
             worker.units.pop(0)
-        self._driver.send_bytes(encode(event))
+        self._driver.send(event)
 
     def _refuse_end(self, worker: _Worker) -> None:
         worker.process.join()
@@ -171,24 +162,23 @@ def _work(others: list[Connection], pipe: Connection, runner: Runner[Any, Any]) 
     pyarrow.set_cpu_count(1)
     pyarrow.set_io_thread_count(1)
     one_at_a_time = threading.Lock()
-    decoder = msgspec.msgpack.Decoder(runner.unit)
 
-    def send(event: Progress | Committed | Done | Retired | Failed) -> None:
+    def send(event: Any) -> None:
         with one_at_a_time:
-            pipe.send_bytes(encode(event))
+            pipe.send(event)
 
     def commit(unit: Unit, result: Any) -> None:
         runner.commit(unit, result)
-        send(Committed(unit.name, encode(result)))
+        send(Committed(unit.name, result))
 
     def done(name: str, error: BaseException | None) -> None:
-        send(Done(name) if error is None else as_failed(error))
+        send(Done(name) if error is None else sendable(error))
 
     committer = Committer(runner, commit, send, on_done=done)
     try:
         while True:
             try:
-                unit = decoder.decode(pipe.recv_bytes())
+                unit = pipe.recv()
             except EOFError:
                 break
             try:
@@ -200,7 +190,7 @@ def _work(others: list[Connection], pipe: Connection, runner: Runner[Any, Any]) 
                 retires = runner.memory_bytes is not None and resident_memory() > runner.memory_bytes
             if retires:
                 committer.close()
-                send(Retired())
+                send(RETIRED)
                 return
         committer.close()
     except (ConnectionError, KeyboardInterrupt):
@@ -208,7 +198,7 @@ def _work(others: list[Connection], pipe: Connection, runner: Runner[Any, Any]) 
     except BaseException as error:  # the driver must learn of any error
         _trace()
         committer.close()  # a finished unit before it is still being committed
-        send(as_failed(error))
+        send(sendable(error))
 
 
 def _trace() -> None:
@@ -221,7 +211,7 @@ def _trace() -> None:
 def open_runner(start: Start) -> Runner[Any, Any]:
     """Open the job's runner, and prepare this process for forking."""
     gc.disable()  # it would scan the tokenizer's 300,000 strings again and again, and find nothing
-    runner = start.settings().open()
+    runner = start.opening.open()
     gc.collect()
     gc.freeze()  # else each worker's garbage collector would touch, and so copy, shared pages
     gc.enable()
@@ -243,16 +233,16 @@ def run_host(descriptor: int, parent: int, module: str) -> int:
             got, *_ = socket.recv_fds(channel, 1, 1)  # a lock, held by every process forked from here
         if not got:
             return 0
-        start = msgspec.msgpack.decode(driver.recv_bytes(), type=Start)
+        start = driver.recv()
         runner = open_runner(start)
-        driver.send_bytes(encode(Opened(encode(runner.info()))))
+        driver.send(Opened(runner.info()))
         Host(driver, start, runner).serve()
     except (EOFError, ConnectionError):
         return 0  # the driver has closed, or is gone
     except BaseException as error:
         _trace()
         with contextlib.suppress(OSError):
-            driver.send_bytes(encode(as_failed(error)))
+            driver.send(sendable(error))
         return 1
     return 0
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow
@@ -127,6 +127,26 @@ def input_differences(old: list[tuple[str, int]], new: list[tuple[str, int]]) ->
     if not lines and old != new:
         lines.append("the order of the inputs")
     return lines
+
+
+class Asked(NamedTuple):
+    """What a result is of: a finished store, an unfinished build, or what a command asks for."""
+
+    recipe: Recipe
+    tokenizer: str
+    """Fingerprint of the tokenizer."""
+    others: dict[str, Any]
+    inputs: list[tuple[str, int]]
+    """Names and sizes."""
+
+
+def differences(old: Asked, new: Asked) -> list[str]:
+    """Differences between two results, one line each."""
+    lines = recipe_difference(msgspec.to_builtins(old.recipe), msgspec.to_builtins(new.recipe))
+    lines += recipe_difference(old.others, new.others)
+    if old.tokenizer != new.tokenizer:
+        lines.append(f"the tokenizer's content: {old.tokenizer[:12]} -> {new.tokenizer[:12]}")
+    return lines + input_differences(old.inputs, new.inputs)
 
 
 def refuse_differences(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from packline.jobs.events import Event, OnEvent
 from packline.jobs.machines import On
@@ -40,8 +40,6 @@ class ReportProgress(Protocol):
 class Runner(ABC, Generic[U, R]):
     """Runs units, one after another, in one process."""
 
-    unit: ClassVar[type[Unit]] = Unit
-    """Type of the units."""
     memory_bytes: int | None = None
     """Resident bytes above which a worker is replaced by a fresh one after a unit."""
     replaceable = False
@@ -67,12 +65,12 @@ class Runner(ABC, Generic[U, R]):
         return ""
 
     def info(self) -> Any:
-        """Facts found while opening, for the driver; a JSON-compatible value."""
+        """Facts found while opening, for the driver."""
         return None
 
 
 class Opening:
-    """Settings common to all units of a job: a msgspec struct, which can be sent to other processes."""
+    """Settings common to all units of a job; they are pickled for other processes."""
 
     __slots__ = ()
 
@@ -92,7 +90,7 @@ class Session(Protocol):
     """Number of processes that run units side by side on one machine; 0 or 1: one."""
 
     def info(self) -> Any:
-        """`Runner.info` of the open runner, as built-in values."""
+        """`Runner.info` of the open runner."""
 
     def run(
         self,
@@ -119,12 +117,10 @@ class Job(ABC, Generic[U, R, S]):
     """One job. See `engine.run_job` for the order of the calls.
 
     Attributes:
-        result: type of the results, or a tagged union of structs.
         folder: locked while the job runs; None for a job that keeps nothing.
         if_died: hint for a process that ended unexpectedly.
     """
 
-    result: Any
     folder: WorkFolder[Any] | None = None
     tell: OnEvent = staticmethod(lambda event: None)
     """Set by `run_job`: called with the job's own events."""
@@ -134,8 +130,6 @@ class Job(ABC, Generic[U, R, S]):
     """Set by `run_job`: other processes may run units of the same job at the same time."""
     in_threads = False
     """True if units spend their time outside of the interpreter: workers are threads, which start at once."""
-    unit: ClassVar[type[Unit]] = Unit
-    """Type of the units."""
     if_died = (
         "memory may have run out: lower --workers; what is committed is kept, run the same command again"
     )

@@ -91,16 +91,15 @@ class LimitedRun:
         self._advance()
         while not self._limit.reached and (unit := self._order.unit) is not None:
             before = self._order.next_name
-            if not job.take_over(unit, self._limit):
-                if unit.slice_bytes:
-                    self._run(lanes_of(unit, job.files, width, unit.text_bytes), self._hold)
-                else:  # the next units, one for each worker
-                    following = job.units[unit.number : unit.number + max(width, 1)]
-                    self._run(takewhile(lambda one: not one.slice_bytes, following), self._hold)
+            if unit.slice_bytes:
+                self._run(lanes_of(unit, job.files, width, unit.text_bytes), self._hold)
+            else:  # the next units, one for each worker
+                following = job.units[unit.number : unit.number + max(width, 1)]
+                self._run(takewhile(lambda one: not one.slice_bytes, following), self._hold)
             if self._crossing:
                 self._run_again()
             elif self._order.unit is not None and self._order.next_name == before:
-                self._look()  # it was taken over, or another process has committed it
+                self._look()  # another process has committed it
         self._drop()
 
     def _look(self) -> None:

@@ -16,14 +16,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from packline.errors import RecipeError
-
-if TYPE_CHECKING:
-    from packline.jobs.executors import Cluster
 
 
 class Ray(msgspec.Struct, frozen=True):
@@ -100,7 +97,7 @@ def temporary_folder(on: On) -> Iterator[Path]:
         yield Path(name)
 
 
-def cluster_executor(on: On) -> Cluster | None:
+def cluster_executor(on: On) -> Any:
     """Executor of a cluster; None for a job that runs on this machine.
 
     Raises:

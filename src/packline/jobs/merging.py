@@ -1,31 +1,31 @@
-"""Merge finished stores into one, by hard links: no token is read.
-
-    check     settings that must be equal, names of sources            nothing is written before
-    link      files of every unit, then their receipts                 copied across file systems
-    check     sizes of all linked files; with `verify` every checksum; the manifests once more
-    publish   tables, then the manifest                                the folder is a store from now on
+"""Merge finished stores into one, by hard links: no token is read, and none of the stores is changed.
 
 Interrupted at any time, the same command continues: units whose receipts are there are kept, other files are
-linked again. The stores that are merged are only read.
+linked again, or copied across file systems.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.jobs.events import Note, OnEvent, Planned
-from packline.jobs.folder import StoreFolder, read_published
-from packline.jobs.identity import BuildIdentity, digest_inputs, input_differences, refuse_differences
+from packline.jobs.folder import TOKENIZER_FILE, StoreFolder, read_published
+from packline.jobs.identity import (
+    Asked,
+    BuildIdentity,
+    differences,
+    digest_inputs,
+    refuse_differences,
+)
 from packline.jobs.resources import require_disk
-from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors, share_file, sync_file, sync_folder
 from packline.storage.places import refuse_remote
 from packline.store.files import HINT, FileEntry, LocalFiles, StoreFiles, store_files
@@ -34,7 +34,7 @@ from packline.store.manifest_check import read_manifest
 from packline.store.merging import merge_manifests
 from packline.store.report import Findings
 from packline.store.shard_check import check_file, check_files_of_shard
-from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, InputRows
+from packline.store.tables import RECEIPTS, REJECTS, InputRows
 from packline.store.walk import StoreUnit, check_units, units_of
 
 COPIED_TOGETHER = 1 << 30
@@ -75,26 +75,29 @@ def run_merge(
     if len(places) < 2:
         raise RecipeError(f"found {len(places)} store to merge: expected two or more")
     refuse_remote(out, "a merged store")
-    return _Merge(places, Path(out), verify, on_event or (lambda event: None)).run()
+    parts = [_Part(files, read_manifest(files)) for files in places]
+    return _Merge(parts, Path(out), verify, on_event or (lambda event: None)).run()
 
 
-class _Part:
-    """One of the stores, and its files."""
+class _Part(NamedTuple):
+    """One of the stores."""
 
-    def __init__(self, files: StoreFiles) -> None:
-        self.files, self.place = files, files.place
-        self.manifest = read_manifest(files)
+    files: StoreFiles
+    manifest: Manifest
+
+    @property
+    def place(self) -> Any:
+        return self.files.place
 
     def refuse_changed(self) -> None:
         """Refuse a store that is not the one that was read."""
-        try:
-            same = read_manifest(self.files).checksum == self.manifest.checksum
-        except StoreError as error:
-            raise StoreError(f"{self.place} changed while it was merged: {error}", hint=HINT) from error
-        if not same:
+        found = ""
+        with contextlib.suppress(StoreError):
+            found = read_manifest(self.files).checksum
+        if found != self.manifest.checksum:
             raise StoreError(
                 f"{self.place} changed while it was merged: expected the manifest {self.manifest.checksum}, "
-                "found another",
+                f"found {found or 'none that can be read'}",
                 hint="run the command again once nothing writes into it",
             )
 
@@ -102,16 +105,14 @@ class _Part:
 class _Merge:
     """State of one merge."""
 
-    def __init__(self, places: Sequence[StoreFiles], out: Path, verify: bool, tell: OnEvent) -> None:
+    def __init__(self, parts: Sequence[_Part], out: Path, verify: bool, tell: OnEvent) -> None:
         self._started = time.monotonic()
-        self._parts = [_Part(files) for files in places]
-        self._verify, self._tell = verify, tell
-        self.manifest = merge_manifests(
-            [part.place for part in self._parts], [part.manifest for part in self._parts]
-        )
+        self._parts, self._verify, self._tell = parts, verify, tell
+        self.manifest = merge_manifests([part.place for part in parts], [part.manifest for part in parts])
         self._folder = StoreFolder(out)
-        self._linked = self._copied = self._unsynced_bytes = 0
+        self._linked = self._copied = 0
         self._unsynced: list[Path] = []
+        """Copies that may not be on the disk yet."""
         self._receipts: list[tuple[_Part, FileEntry]] = []
         """Receipts of units whose files are there."""
 
@@ -125,30 +126,15 @@ class _Merge:
                 finally:
                     self._clean()
                 return self._result(nothing_to_do=True)
-            tokenizer = self._parts[0]
-            name = f"{TOKENIZER}/tokenizer.json"
-            file = next(one for one in tokenizer.manifest.tokenizer_files if one.name == name)
-            folder.begin(self._identity(), tokenizer.files.read(file).decode("utf-8"))
+            first = self._parts[0]
+            files = {entry.name: first.files.read(entry) for entry in first.manifest.tokenizer_files}
+            folder.begin(self._identity(), files[TOKENIZER_FILE].decode("utf-8"))
             self._tell(Planned(units=len(self.manifest.units), units_done=0, workers=0))
             self._require_disk()
             with disk_errors(folder.path):
-                (folder.path / REJECTS).mkdir(exist_ok=True)
-                for entry in tokenizer.manifest.tokenizer_files:
-                    folder.storage.put_new(entry.name, tokenizer.files.read(entry))
-                have = set(folder.receipt_names())
-                for part in self._parts:
-                    for unit in units_of(part.manifest):
-                        if unit.name in have:
-                            continue
-                        for entry in unit.files:
-                            self._share(part, entry)
-                        if unit.receipt is not None:
-                            self._receipts.append((part, unit.receipt))
-                        if self._unsynced_bytes >= COPIED_TOGETHER:
-                            self._commit()
-                self._commit()
-                if not any((folder.path / REJECTS).iterdir()):
-                    (folder.path / REJECTS).rmdir()
+                for name, data in files.items():
+                    folder.storage.put_new(name, data)
+                self._take_over()
             for part in self._parts:
                 part.refuse_changed()
             if self._verify:
@@ -157,6 +143,25 @@ class _Merge:
             self._clean()
             refuse_empty(folder.path, self.manifest)
             return self._result()
+
+    def _take_over(self) -> None:
+        """Link the files of all units that have no receipt, and add their receipts."""
+        rejects, have, synced = self._folder.path / REJECTS, set(self._folder.receipt_names()), 0
+        rejects.mkdir(exist_ok=True)
+        for part in self._parts:
+            for unit in units_of(part.manifest):
+                if unit.name in have:
+                    continue
+                for entry in unit.files:
+                    self._share(part, entry)
+                if unit.receipt is not None:
+                    self._receipts.append((part, unit.receipt))
+                if self._copied - synced >= COPIED_TOGETHER:
+                    self._commit()
+                    synced = self._copied
+        self._commit()
+        with contextlib.suppress(OSError):  # there are some
+            rejects.rmdir()
 
     def _identity(self) -> BuildIdentity:
         manifest = self.manifest
@@ -169,15 +174,12 @@ class _Merge:
         """Refuse a finished store that is not the merged one."""
         if to_json(found) == to_json(self.manifest):
             return
-        builtins = msgspec.to_builtins
-        differences = recipe_difference(builtins(found.recipe), builtins(self.manifest.recipe))
-        pairs = [
-            list(zip(_names(one.inputs), one.inputs.numbers("bytes").tolist(), strict=True))
+        asked = (
+            Asked(one.recipe, one.tokenizer.fingerprint, {}, _sizes(one.inputs))
             for one in (found, self.manifest)
-        ]
-        differences += input_differences(pairs[0], pairs[1])
-        differences = differences or ["its manifest is another"]
-        refuse_differences(self._folder.path, differences, "a store", "choose another --out")
+        )
+        lines = differences(*asked) or ["its manifest is another"]
+        refuse_differences(self._folder.path, lines, "a store", "choose another --out")
 
     def _require_disk(self) -> None:
         place = os.stat(self._folder.path).st_dev
@@ -190,27 +192,22 @@ class _Merge:
 
     def _share(self, part: _Part, entry: FileEntry) -> None:
         """Link or copy a file of a store, and check its size."""
-        name, target = part.files.path(entry.name), self._folder.path / entry.name
-        with contextlib.suppress(OSError):  # almost all files: two system calls
-            os.link(name, target)
-            found = os.lstat(target)
-            if found.st_size == entry.bytes and stat.S_ISREG(found.st_mode):
-                self._linked += entry.bytes
-                return
-            os.unlink(target)
+        target = self._folder.path / entry.name
         source = part.files.local(entry)
-        _check_size(source, entry, os.stat(source))
         try:
             how = share_file(source, target, "auto" if part.files.is_local else "copy")
         except FileNotFoundError as error:
             raise CorruptStore(f"{source} disappeared while it was merged", hint=HINT) from error
-        _check_size(source, entry, os.lstat(target))  # once more: it may have been replaced
+        if (size := os.lstat(target).st_size) != entry.bytes:
+            raise CorruptStore(
+                f"{source}: expected {entry.bytes:,} bytes, found {size:,}",
+                hint=f"packline verify {source.parent} shows what else is damaged",
+            )
         if how == "linked":
             self._linked += entry.bytes
         else:
             self._copied += entry.bytes
             self._unsynced.append(target)
-            self._unsynced_bytes += entry.bytes
 
     def _commit(self) -> None:
         """Wait until the files of units are on the disk, then add their receipts."""
@@ -225,7 +222,6 @@ class _Merge:
         for copied in self._unsynced:
             sync_file(copied)
         self._unsynced.clear()
-        self._unsynced_bytes = 0
         for folder in folders:
             sync_folder(folder)
 
@@ -246,11 +242,9 @@ class _Merge:
             check_file(folder, entry, findings)
         if findings.problems:
             problem = findings.problems[0]
-            parts = (
-                part for part in self._parts if problem.file in {one.name for one in part.manifest.files()}
-            )
-            names = ", ".join(str(part.place) for part in parts)
-            raise CorruptStore(f"{names}: {problem}", hint=HINT)
+            files = ((part.place, {one.name for one in part.manifest.files()}) for part in self._parts)
+            places = ", ".join(str(place) for place, names in files if problem.file in names)
+            raise CorruptStore(f"{places}: {problem}", hint=HINT)
 
     def _clean(self) -> None:
         if left := self._folder.clean():
@@ -262,14 +256,7 @@ class _Merge:
         return Merged(manifest, seconds, self._linked, self._copied, self._verify, nothing_to_do)
 
 
-def _names(inputs: InputRows) -> list[str]:
+def _sizes(inputs: InputRows) -> list[tuple[str, int]]:
     names = zip(inputs.names("source"), inputs.names("name"), strict=True)
-    return [f"{name} of source {source}" for source, name in names]
-
-
-def _check_size(path: Path, entry: FileEntry, found: os.stat_result) -> None:
-    if found.st_size != entry.bytes:
-        raise CorruptStore(
-            f"{path}: expected {entry.bytes:,} bytes, found {found.st_size:,}",
-            hint=f"packline verify {path.parent} shows what else is damaged",
-        )
+    sizes = inputs.numbers("bytes").tolist()
+    return [(f"{name} of source {source}", size) for (source, name), size in zip(names, sizes, strict=True)]

@@ -16,7 +16,7 @@ outlives the build.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import groupby
 
@@ -25,7 +25,7 @@ import msgspec
 from packline.errors import CorruptStore, PacklineError, StoreError
 from packline.fingerprint import hash_bytes
 from packline.jobs.document_order import DocumentOrder
-from packline.jobs.plan import Plan, Unit
+from packline.jobs.plan import Plan
 from packline.jobs.receipts import CommittedReceipts
 from packline.storage.protocol import Storage
 from packline.storage.publication import WORK
@@ -137,29 +137,6 @@ class PublishedUnits:
         return found
 
 
-class _SourceUnits:
-    """Committed units of one source that are not published, as far as this process knows."""
-
-    def __init__(self, units: Sequence[Unit], committed: CommittedReceipts) -> None:
-        self._order = DocumentOrder(units, committed, committed.streams)
-        self._first, self._names = 0, list[str]()
-
-    def after(
-        self, end: tuple[int, int], listed: Callable[[list[str]], list[ListedUnit]]
-    ) -> SourcePart | None:
-        """Units behind the place up to which the source is published; None if there are none."""
-        self._names += self._order.advance()
-        known = end[0] - self._first
-        if known > len(self._names):
-            return None  # another process has seen more
-        del self._names[:known]
-        self._first = end[0]
-        if (self._first + len(self._names), self._order.passed) <= end:
-            return None
-        following = "" if self._order.unit is None else self._order.next_name
-        return SourcePart(self._first, listed(self._names), self._order.passed, following)
-
-
 class Publisher:
     """Publishes what a build has committed.
 
@@ -172,7 +149,8 @@ class Publisher:
     def __init__(self, storage: Storage, plan: Plan, committed: CommittedReceipts) -> None:
         self._storage, self._plan, self._committed = storage, plan, committed
         self._published = PublishedUnits(storage, plan.build, lambda source, units: None)
-        self._sources: dict[str, _SourceUnits] = {}
+        self._orders: dict[str, tuple[DocumentOrder, list[str]]] = {}
+        """Of each source, the order of its units, and the names of those up to the first gap."""
         self._pause, self._due = FIRST_SECONDS, time.monotonic() + FIRST_SECONDS
 
     def publish_when_due(self) -> None:
@@ -192,14 +170,19 @@ class Publisher:
         """
         import zstandard
 
-        if not self._sources:
-            names = source_names(self._plan.recipe)
+        if not self._orders:
+            names, committed = source_names(self._plan.recipe), self._committed
             for source, units in groupby(self._plan.units, lambda unit: unit.source):
-                self._sources[names[source]] = _SourceUnits(list(units), self._committed)
+                self._orders[names[source]] = DocumentOrder(list(units), committed, committed.streams), []
         self._published.look()
         found = PartialManifest(self._plan.build, {})
-        for source, committed in self._sources.items():
-            if part := committed.after(self._published.ends.get(source, (0, -1)), self._listed):
+        for source, (order, there) in self._orders.items():
+            there += order.advance()
+            first, passed = self._published.ends.get(source, (0, -1))
+            # Another process may have seen more.
+            if first <= len(there) and (len(there), order.passed) > (first, passed):
+                following = "" if order.unit is None else order.next_name
+                part = SourcePart(first, self._listed(there[first:]), order.passed, following)
                 found.sources[source] = part
         if found.sources:
             packed = msgspec.msgpack.encode(found)

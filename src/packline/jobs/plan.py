@@ -9,7 +9,6 @@ the part of the store that exists. A million units take a few megabytes here, an
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -22,7 +21,6 @@ from packline.sources.reader import Span
 from packline.storage.protocol import Storage
 from packline.storage.publication import WORK
 from packline.store.manifest import StreamReceipt, TokenizerEntry
-from packline.store.naming import planned_name
 
 PLAN = "plan.zst"
 DIGITS = 12
@@ -89,42 +87,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs, in the state in which the first run found them."""
 
 
-class UnitCount:
-    """Number of units in all, as far as it is known: that of a stream's units is, at its end.
+def count_units(plan: Plan, ends: Mapping[str, StreamReceipt]) -> tuple[int, bool]:
+    """Number of units in all, and whether it is exact.
 
-    Args:
-        plan: the plan.
-        units: names of committed units.
-        streams: streams that were read to their end.
+    It is expected only, while a file that is committed slice by slice has not been read to its end, or if a
+    limit may end the build early.
     """
-
-    def __init__(self, plan: Plan, units: Iterable[str], streams: Mapping[str, StreamReceipt]) -> None:
-        self._is_limited = is_limited(plan.recipe)
-        self._expected = {unit.name: unit.receipts for unit in plan.units if unit.slice_bytes}
-        self._slices: Counter[str] = Counter()
-        self.total = len(plan.units) - len(self._expected) + sum(self._expected.values())
-        for name, end in streams.items():
-            self.end(name, end.units)
-        for name in units:
-            self.add(name)
-
-    @property
-    def is_exact(self) -> bool:
-        """False while a stream has not been read to its end, and if a limit may end the build early."""
-        return not self._expected and not self._is_limited
-
-    def add(self, unit: str) -> bool:
-        """Count a committed unit; True if it is one more than expected, of a stream."""
-        if (expected := self._expected.get(stream := planned_name(unit))) is None:
-            return False
-        self._slices[stream] += 1
-        is_more = self._slices[stream] > expected
-        self.total += is_more
-        return is_more
-
-    def end(self, stream: str, units: int) -> None:
-        """Take over the number of units of a stream."""
-        self.total += units - max(self._expected.pop(stream, units), self._slices[stream])
+    total, is_exact = 0, not is_limited(plan.recipe)
+    for unit in plan.units:
+        known = unit.name in ends or not unit.slice_bytes
+        total += ends[unit.name].units if unit.name in ends else unit.receipts
+        is_exact = is_exact and known
+    return total, is_exact
 
 
 def build_mark(recipe: Recipe, tokenizer: str, inputs: Iterable[tuple[str, str, int]]) -> str:

@@ -24,17 +24,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from packline.errors import PacklineError, RecipeError, WorkerDied
-from packline.jobs.events import Event, Failed, Note, Progress, as_failed, revive
-from packline.jobs.executors import LocalProcesses, LocalThreads, Start, class_of, encode
-from packline.jobs.job import Job, Opening, Session
+from packline.jobs.events import Event, Note, Progress
+from packline.jobs.executors import LocalProcesses, LocalThreads, sendable
+from packline.jobs.job import Job, Opening
 from packline.jobs.machines import Ray
 from packline.jobs.plan import Unit
 from packline.jobs.resources import MEMORY_A_WORKER, usable_cores
@@ -62,13 +60,13 @@ MOST_DEATHS = 3
 SAME = "install the same version of packline on all nodes, and give them the same files"
 
 
-class Share(msgspec.Struct, frozen=True):
-    """Settings common to all tasks of a job."""
+class Share(NamedTuple):
+    """What is common to all tasks of a job."""
 
     version: str
-    start: Start
-    unit: tuple[str, str]
-    """Module and name of the class of the units."""
+    opening: Opening
+    workers: int
+    if_died: str
     in_threads: bool
     folder: str
     """Working directory of the driver, which relative paths belong to."""
@@ -77,62 +75,53 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class _Slice(Job[Any, Any, None]):
-    """The job as a task sees it: settings and units."""
-
-    result = msgspec.Raw
+    """The job as a task sees it."""
 
     def __init__(self, share: Share) -> None:
-        self._opening, self.if_died = share.start.settings(), share.start.if_died
+        self._share, self.if_died = share, share.if_died
 
     def opening(self) -> Opening:
-        return self._opening
+        return self._share.opening
 
     begin = todo = take = finish = Any  # type: ignore[assignment]
 
 
-def run_slice(share_bytes: bytes, unit_bytes: bytes) -> bytes:
-    """The task: run a slice of the units; return its results, or the error that stopped it, as msgpack.
+def run_slice(share: Share, units: Sequence[Unit]) -> list[tuple[str, Any]] | PacklineError:
+    """The task: run a slice of the units; return its results, or the error that stopped it.
 
     Without units, the one result is what was found while the job was opened (`Runner.info`).
     """
-    share = msgspec.msgpack.decode(share_bytes, type=Share)
     if share.version != __version__:
         raise RuntimeError(f"expected packline {share.version} as on the driver, found {__version__}")
     with suppress(OSError):  # on a machine without this folder, paths have to be absolute
         os.chdir(share.folder)
-    units = msgspec.msgpack.decode(unit_bytes, type=list[class_of(*share.unit)])  # type: ignore[misc]
     lock = lock_file(Path(share.work, "lock"), fcntl.LOCK_SH) if share.work else -1
     try:
-        return msgspec.msgpack.encode(_run(share, units))
+        return _run(share, units)
     except Exception as error:
-        return msgspec.msgpack.encode(as_failed(error))
+        return sendable(error)
     finally:
         if lock >= 0:
             os.close(lock)
 
 
-def _run(share: Share, units: Sequence[Unit]) -> list[tuple[str, msgspec.Raw]]:
+def _run(share: Share, units: Sequence[Unit]) -> list[tuple[str, Any]]:
     """Run units with fewer and fewer workers, while these are killed."""
-    job, workers = _Slice(share), share.start.workers
-    results: list[tuple[str, msgspec.Raw]] = []
+    job, workers, results = _Slice(share), share.workers, list[tuple[str, Any]]()
     deaths: Counter[str] = Counter()
     while True:
-        session: Session | None = None
         try:
-            session = (LocalThreads if share.in_threads else LocalProcesses)(job, workers)
-            if not units:
-                return [("", encode(session.info()))]
-            left = job.opening().left(units)
-            session.run(left, lambda event: None, lambda name, one: results.append((name, encode(one))))
-            return results
+            with closing((LocalThreads if share.in_threads else LocalProcesses)(job, workers)) as session:
+                if not units:
+                    return [("", session.info())]
+                left = share.opening.left(units)
+                session.run(left, lambda event: None, lambda *found: results.append(found))
+                return results
         except WorkerDied as error:
             deaths[error.message] += 1
             if deaths[error.message] >= MOST_DEATHS:
                 raise WorkerDied(f"{error.message}, for the third time", hint=error.hint) from error
             workers = max(workers // 2, 1)
-        finally:
-            if session is not None:
-                session.close()
 
 
 class RayTasks:
@@ -210,16 +199,16 @@ class RayTasks:
             Note(f"Ray: room for {self._fitting} x {self._cores} workers, each {self._cores} with {memory}")
         )
         job.given_workers, job.given_memory = self._cores, self._memory
-        opening = job.opening()
         share = Share(
             version=__version__,
-            start=Start.of(job, opening, self._cores),
-            unit=(job.unit.__module__, job.unit.__qualname__),
+            opening=job.opening(),
+            workers=self._cores,
+            if_died=job.if_died,
             in_threads=job.in_threads,
             folder=os.getcwd(),
             work="" if job.folder is None else str(job.folder.work),
         )
-        self._share = self._ray.put(msgspec.msgpack.encode(share))
+        self._share = self._ray.put(share)
         self._task = self._ray.remote(run_slice).options(
             num_cpus=self._cores,
             memory=self._memory,
@@ -237,8 +226,7 @@ class RayTasks:
                         "fewer --workers need less of both"
                     )
                 )
-        ((_, info),) = self._results(opened, Any)
-        self._info = info
+        ((_, self._info),) = self._results(opened)
         return self
 
     def info(self) -> Any:
@@ -260,7 +248,7 @@ class RayTasks:
         while self._tasks:
             ready, _ = self._ray.wait(self._tasks, num_returns=1, timeout=LOOK_SECONDS)
             for task in ready:
-                for name, result in self._results(task, self._job.result):
+                for name, result in self._results(task):
                     on_result(name, result)
             if time.monotonic() - looked > LOOK_SECONDS:
                 looked, there = time.monotonic(), set(self._committed())
@@ -274,11 +262,11 @@ class RayTasks:
         return () if self._job.folder is None else self._job.folder.receipt_names()
 
     def _start(self, units: Sequence[Unit]) -> Any:
-        task = self._task.remote(self._share, msgspec.msgpack.encode(units))
+        task = self._task.remote(self._share, list(units))
         self._tasks.append(task)
         return task
 
-    def _results(self, task: Any, kind: Any) -> list[tuple[str, Any]]:
+    def _results(self, task: Any) -> list[tuple[str, Any]]:
         """Results of a task that has returned.
 
         Raises:
@@ -286,15 +274,14 @@ class RayTasks:
         """
         self._tasks.remove(task)
         try:
-            answer: bytes = self._ray.get(task)
+            found: list[tuple[str, Any]] | PacklineError = self._ray.get(task)
         except self._ray.exceptions.RayError as error:
             raise PacklineError(
                 f"a node of the cluster cannot run the job: {_reason(error)}", hint=SAME
             ) from error
-        found = msgspec.msgpack.decode(answer, type=Failed | list[tuple[str, msgspec.Raw]])
-        if isinstance(found, Failed):
-            raise revive(found)
-        return [(name, msgspec.msgpack.decode(result, type=kind)) for name, result in found]
+        if isinstance(found, PacklineError):
+            raise found
+        return found
 
     def close(self) -> None:
         """End all tasks and their processes."""

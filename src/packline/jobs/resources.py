@@ -3,14 +3,9 @@
 A container's quota and a process's affinity are often far below the machine's core count; starting
 workers for all cores would only make them compete.
 
-The largest document that fits into the memory of a worker:
-
-    memory of a worker  >=  its memory with engines  +  READING * bytes of the record that it reads
-                                                     or ENCODING * bytes of the text that it encodes
-
 A text cannot be split for tokenization without knowing the pattern of its tokenizer, so a document is encoded
-as a whole. One that does not fit stops the build, with the setting that would allow it. It is not left out:
-the contents of a store depend on the recipe alone, never on the memory of a machine.
+as a whole. One that does not fit into the memory of a worker stops the build, and is not left out: the
+contents of a store depend on the recipe alone, never on the memory of a machine.
 """
 
 from __future__ import annotations
@@ -36,6 +31,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 GIB = 1 << 30
+CGROUP = Path("/sys/fs/cgroup")
 MEMORY_A_WORKER = 1 * GIB
 SMALLEST_WORKER = GIB // 2
 
@@ -50,37 +46,39 @@ def usable_cores() -> int:
     return max(1, min(cores, int(quota) if quota else cores))
 
 
-def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Cores that the CPU quota amounts to: cgroup v2, then v1."""
-    try:
-        quota, period = (root / "cpu.max").read_text().split()
-        return None if quota == "max" else max(int(quota) / int(period), 1.0)
-    except (OSError, ValueError):
-        pass
-    try:
-        limit = int((root / "cpu/cpu.cfs_quota_us").read_text())
-        period_us = int((root / "cpu/cpu.cfs_period_us").read_text())
-        return max(limit / period_us, 1.0) if limit > 0 else None
-    except (OSError, ValueError):
-        return None
+def _cgroup(*names: str) -> list[str]:
+    """Words of the first of these files of the control group that there is, of version 2 or 1."""
+    for name in names:
+        with suppress(OSError):
+            return (CGROUP / name).read_text().split()
+    return []
 
 
-def usable_memory(root: Path = Path("/sys/fs/cgroup")) -> int:
+def _cgroup_quota() -> float | None:
+    """Cores that the CPU quota amounts to."""
+    words = _cgroup("cpu.max") or [*_cgroup("cpu/cpu.cfs_quota_us"), *_cgroup("cpu/cpu.cfs_period_us")]
+    with suppress(ValueError):
+        quota, period = map(int, words)
+        return max(quota / period, 1.0) if quota > 0 else None
+    return None
+
+
+def usable_memory() -> int:
     """Bytes that this process and its children may use together: free memory, or the cgroup's limit."""
-    limits = []
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                limits.append(int(line.split()[1]) * 1024)
-    except OSError:
-        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        limits.append(pages // 2)
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        try:
-            limits.append(int((root / name).read_text()))
-        except (OSError, ValueError):
-            continue
-    return min(limits)
+    free = _proc_kib("/proc/meminfo", "MemAvailable:")
+    if free is None:
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    words = _cgroup("memory.max", "memory/memory.limit_in_bytes")
+    return min([free, *(int(word) for word in words if word.isdecimal())])
+
+
+def _proc_kib(path: str, name: str) -> int | None:
+    """A number of a file of the kernel in bytes; None where there is no such file."""
+    with suppress(OSError):
+        for line in Path(path).read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1]) * 1024
+    return None
 
 
 def count_workers(options: RunOptions) -> tuple[int, int]:
@@ -132,13 +130,9 @@ def resident_memory() -> int:
 
 def peak_memory() -> int:
     """Peak resident memory of this process in bytes."""
-    try:
-        # Not getrusage: it still counts the process before it became this program.
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
+    # Not getrusage first: it still counts the process before it became this program.
+    if (peak := _proc_kib("/proc/self/status", "VmHWM:")) is not None:
+        return peak
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

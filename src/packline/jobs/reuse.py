@@ -1,25 +1,20 @@
 """Take units over from an earlier store: those that would be run again with the same result.
 
-    plan       unit by unit: its pieces of files, the checksum of its settings, the content of its inputs
-    report     what is reused, and for the rest the first settings that differ       (`ReusePlanned`)
-    take over  link or copy the files, compare their checksums, commit them with a new receipt
-
 A unit is found by its source and its pieces of files, not by its number, and gets the files and the receipt
 that it would have without reuse; so the store is the same, byte for byte. The content of its inputs is equal
 if their checksums are: their bytes are read again, but not encoded, except those of objects whose ETag is
-recorded. A stream is reused as a whole.
+recorded. A file that is committed slice by slice is reused as a whole.
 
 The earlier store is not trusted: every file that is taken over is read, and compared with the checksum in the
 unit's receipt, which is listed in the manifest. A unit with a missing or damaged file is run as usual, and
-reported. Files are linked into a folder of their own, so that no process writes into a link. The same command
-resumes after a crash: what is committed stays, the rest is planned again.
+reported. Files are linked into a folder of their own, so that no process writes into a link.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -236,29 +231,36 @@ class ReusingBuild(BuildJob):
     def take_from(self, earlier: str) -> None:
         """Name the folder of the earlier store, before the build begins."""
         self._reuse = Reuse(earlier, self.work, Path(self.folder.place))
-        self._matches: dict[str, EarlierUnit] = {}
-        """Units that an earlier store has, for a build with limits, which takes them over in their order."""
 
     def begin(self) -> Finished | None:
         """Start or resume, and take over what the earlier store has."""
         if (summary := super().begin()) is not None:
             return summary
-        matches, planned = self._reuse.plan(self.todo(), strict=self.work.options.strict)
+        todo = self.todo()
+        matches, planned = self._reuse.plan(todo, strict=self.work.options.strict)
         self.tell(planned)
-        if is_limited(self.recipe):
-            self._matches = {unit.name: earlier for unit, earlier in matches}
-        else:
+        if not is_limited(self.recipe):
             self._take_over(matches)
+            return None
+        for match in self._within_limits(todo, matches):
+            before = self.units_reused
+            self._take_over([match])
+            if self.units_reused == before:
+                break  # what follows is committed after it
         return None
 
-    def take_over(self, unit: Unit, limit: Limit) -> bool:
-        """Commit a unit that the earlier store has, if it does not cross a limit."""
-        earlier = self._matches.pop(unit.name, None)
-        if earlier is None or limit.crosses(*earlier.receipts):
-            return False
-        before = self.units_reused
-        self._take_over([(unit, earlier)])
-        return self.units_reused > before
+    def _within_limits(self, todo: Sequence[Unit], matches: Sequence[Match]) -> Iterator[Match]:
+        """The next units in document order, up to the first that is run, or that crosses a limit."""
+        limit, found = Limit(self.recipe), {unit.name: earlier for unit, earlier in matches}
+        for receipt in self.receipts.values():
+            limit.take(receipt)
+        for unit in todo:
+            earlier = found.get(unit.name)
+            if earlier is None or limit.reached or limit.crosses(*earlier.receipts):
+                return
+            for receipt in earlier.receipts:
+                limit.take(receipt)
+            yield unit, earlier
 
     def _take_over(self, matches: Iterable[Match]) -> None:
         """Commit units of the earlier store; those whose files cannot be used are named, and are run."""

@@ -1,10 +1,9 @@
-"""Who runs a job whose results are in an object store: an aid for people, on which nothing depends.
+"""Who runs a job, and the command that resumes it: an aid for people, on which nothing depends.
 
-    .packline/runs/HOST-PID-ID.json     host, process, start, the command that resumes; whether it has ended
+    .packline/runs/HOST-PID-ID.json     host, process, start, command; whether it has ended
 
-A local folder has a lock that ends with its process. An object store has none, and needs none: everything is
-created once and never withdrawn, so two processes that run the same job make some units twice, with the same
-bytes, and nothing else happens. A process that was killed leaves its record as it is.
+In a local folder a process that shares the job with others holds a lock on its record. An object store has no
+locks, and needs none; there a process that was killed leaves its record as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from contextlib import suppress
 import msgspec
 
 from packline.errors import PacklineError
-from packline.jobs.work import Command, process_name
 from packline.storage.protocol import Storage
 from packline.storage.publication import WORK
 from packline.store.manifest import to_json
@@ -25,17 +23,26 @@ from packline.store.manifest import to_json
 RUNS = f"{WORK}/runs"
 
 
+class Command(msgspec.Struct, frozen=True):
+    """A command line and its working directory."""
+
+    line: str
+    folder: str
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a command."""
+    """One run of a job."""
 
     host: str
     process: int
     since: int
     """Start, in seconds since 1970 by the clock of the host."""
     ended: bool = False
-    """True once the process has ended in an orderly way."""
+    """True once the process has ended in an orderly way; only known in an object store."""
     command: Command | None = None
     """The command that resumes the job."""
+    units: int = 0
+    """Number of parts of an export."""
 
     @property
     def may_run(self) -> bool:
@@ -49,6 +56,42 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         return f"process {self.process} on {self.host}, since {since}"
 
 
+class Resuming:
+    """The command of this process."""
+
+    command: Command | None = None
+    """Recorded by every job that begins, if it is set."""
+
+
+def process_name() -> str:
+    """Name of this process, for its own folders: host and process id."""
+    host = "".join(letter if letter.isalnum() else "_" for letter in socket.gethostname())
+    return f"{host[:40]}-{os.getpid()}"
+
+
+def record_run(storage: Storage, units: int) -> str:
+    """Record a run of this process, unless that fails; the name of its record."""
+    name = f"{RUNS}/{process_name()}-{os.urandom(4).hex()}.json"
+    record = RunRecord(
+        host=socket.gethostname(),
+        process=os.getpid(),
+        since=int(time.time()),
+        command=Resuming.command,
+        units=units,
+    )
+    with suppress(PacklineError, OSError):
+        storage.put_new(name, to_json(record))
+    return name
+
+
+def end_run(storage: Storage, name: str) -> None:
+    """Record that a process ends in an orderly way."""
+    with suppress(PacklineError, OSError, msgspec.MsgspecError):
+        record = msgspec.json.decode(storage.read(name), type=RunRecord)
+        storage.delete([name])
+        storage.put_new(name, to_json(msgspec.structs.replace(record, ended=True)))
+
+
 def read_runs(storage: Storage) -> list[RunRecord]:
     """Records of all runs of a job, the latest last; those that cannot be read are left out."""
     found = []
@@ -56,40 +99,3 @@ def read_runs(storage: Storage) -> list[RunRecord]:
         with suppress(FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             found.append(msgspec.json.decode(storage.read(name), type=RunRecord))
     return sorted(found, key=lambda record: record.since)
-
-
-class RunNote:
-    """The record of this process; a failure to write it is ignored."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._name = f"{RUNS}/{process_name()}-{os.urandom(4).hex()}.json"
-        self.record = RunRecord(host=socket.gethostname(), process=os.getpid(), since=int(time.time()))
-        ACTIVE[storage.place.rstrip("/")] = self
-        self._write()
-
-    def change(self, **changes: object) -> None:
-        """Record something new."""
-        self.record = msgspec.structs.replace(self.record, **changes)
-        with suppress(PacklineError, OSError):
-            self._storage.delete([self._name])
-        self._write()
-
-    def _write(self) -> None:
-        with suppress(PacklineError, OSError):
-            self._storage.put_new(self._name, to_json(self.record))
-
-    def end(self) -> None:
-        """Record that the process ends in an orderly way."""
-        ACTIVE.pop(self._storage.place.rstrip("/"), None)
-        self.change(ended=True)
-
-
-ACTIVE: dict[str, RunNote] = {}
-"""Records of this process, by the place of the results."""
-
-
-def record_command(place: str, command: Command) -> None:
-    """Record the command that resumes a job, if this process runs one whose results are at the place."""
-    if (note := ACTIVE.get(place.rstrip("/"))) is not None:
-        note.change(command=command)

@@ -21,10 +21,10 @@ import msgspec
 from packline.errors import CorruptStore, StoreNotFound
 from packline.jobs.folder import read_published
 from packline.jobs.identity import BuildIdentity
-from packline.jobs.plan import UnitCount, read_plan
+from packline.jobs.plan import count_units, read_plan
 from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.run_records import read_runs
-from packline.jobs.work import PARTS, is_running, read_command, sharing_processes
+from packline.jobs.work import PARTS, is_running, sharing_processes
 from packline.recipe import Recipe
 from packline.storage.places import open_storage
 from packline.storage.protocol import Storage
@@ -110,23 +110,20 @@ def status(path: str | Path) -> Status:
             read_manifest(Path(place))  # the error that names what is there
         raise StoreNotFound(f"{place} holds no store, and no job has begun there", hint="check the URI")
     known: dict[str, Any] = {"path": place, "bytes_on_disk": _size_of(storage)}
+    runs = read_runs(storage)
+    begun = work is not None or bool(runs)
+    known["state"] = "running" if is_run(storage) else "interrupted" if begun else "unknown"
     if work is not None:
-        known["state"] = "running" if is_running(work) else "interrupted"
-        command, known["processes"] = read_command(work), sharing_processes(work)
+        known["processes"] = sharing_processes(work)
     else:
-        runs = read_runs(storage)
-        known["state"] = (
-            "running" if any(run.may_run for run in runs) else "interrupted" if runs else "unknown"
-        )
-        command = next((run.command for run in reversed(runs) if run.command is not None), None)
         known["processes"] = sorted({f"{run.host}-{run.process}" for run in runs if run.may_run})
         known["driver"] = str(runs[-1]) if runs else ""
-    if command is not None:
+    if command := next((run.command for run in reversed(runs) if run.command is not None), None):
         known |= {"command": command.line, "command_folder": command.folder}
     if export:
         known |= {"kind": "export", "units_done": len(storage.list(f"{WORK}/{PARTS}"))}
-        if command is not None:
-            known |= {"units_total": command.units, "total_is_exact": True}
+        if runs:
+            known |= {"units_total": runs[-1].units, "total_is_exact": True}
     elif identity is not None:
         known |= _begun(storage, identity)
     return Status(**known)
@@ -156,8 +153,8 @@ def _begun(storage: Storage, identity: BuildIdentity) -> dict[str, Any]:
         "eod_id": identity.boundary.get("eod_id"),
     }
     if (plan := read_plan(storage)) is not None:
-        count = UnitCount(plan, receipts, committed.streams)
-        known |= {"units_total": count.total, "total_is_exact": count.is_exact}
+        expected, is_exact = count_units(plan, committed.streams)
+        known |= {"units_total": max(expected, len(receipts)), "total_is_exact": is_exact}
     return known
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import zip_longest
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,10 +26,11 @@ from packline.jobs.document_order import DocumentOrder, units_left
 from packline.jobs.events import Comparing, ImportPlanned, Note, UnitDone
 from packline.jobs.folder import StoreFolder, read_published
 from packline.jobs.identity import (
+    Asked,
     BuildIdentity,
+    differences,
     digest_inputs,
     etag_of,
-    input_differences,
     read_etags,
     record_etags,
     refuse_differences,
@@ -43,7 +43,7 @@ from packline.jobs.plan import Plan, Unit, build_mark, record_plan
 from packline.jobs.receipts import CommittedReceipts
 from packline.jobs.resources import require_disk, usable_cores
 from packline.ragged import dtype_for
-from packline.recipe import Recipe, recipe_difference
+from packline.recipe import Recipe
 from packline.sources.files import InputFile
 from packline.storage.inputs import hash_range
 from packline.storage.places import is_remote
@@ -150,38 +150,43 @@ class StoreJob(Job[Unit, R, S]):
         folder = self.folder
         if (manifest := read_published(folder.place)) is None:
             return None
-        differences = self._differences(manifest)
-        if differences and not manifest.documents:
+        found = self._differences(manifest)
+        if found and not manifest.documents:
             folder.discard(manifest)
             return None
         self._clean()
-        refuse_differences(folder.place, differences, hint=self.hint_of_other)
+        refuse_differences(folder.place, found, hint=self.hint_of_other)
         refuse_empty(folder.place, manifest)
         self.manifest = manifest
         return self.done(manifest, nothing_to_do=True)
 
     def _differences(self, manifest: Manifest) -> list[str]:
         """Differences of a finished store from the one that would be written."""
-        builtins = msgspec.to_builtins
-        differences = recipe_difference(builtins(manifest.recipe), builtins(self.recipe))
-        for old, new in zip_longest(manifest.imported, () if self.entry is None else (self.entry,)):
-            differences += recipe_difference(*({} if one is None else builtins(one) for one in (old, new)))
-        if manifest.tokenizer.fingerprint != self.tokenizer.fingerprint:
-            differences.append("the tokenizer's content")
-        differences += input_differences(
-            [(one.name, one.bytes) for one in manifest.inputs],
-            [(file.name, file.size) for file in self.files],
+        imported = () if self.entry is None else (self.entry,)
+        found = differences(
+            Asked(
+                manifest.recipe,
+                manifest.tokenizer.fingerprint,
+                {"import": msgspec.to_builtins(manifest.imported)},
+                [(one.name, one.bytes) for one in manifest.inputs],
+            ),
+            Asked(
+                self.recipe,
+                self.tokenizer.fingerprint,
+                {"import": msgspec.to_builtins(imported)},
+                [(file.name, file.size) for file in self.files],
+            ),
         )
-        if not differences and (suspects := self._touched(manifest)):
+        if not found and (suspects := self._touched(manifest)):
             self.committed.refresh()
             changed, certain = self.changed(set(suspects)), {one for one, known in suspects.items() if known}
             unproven = set(self.unproven(certain).values())
-            differences = [f"the content of input {self.files[file].path}" for file in sorted(changed)]
-            differences += [
+            found = [f"the content of input {self.files[file].path}" for file in sorted(changed)]
+            found += [
                 f"input {self.files[file].path} was modified, and a limit ended the build within it"
                 for file in sorted(unproven - changed)
             ]
-        return differences
+        return found
 
     def _touched(self, manifest: Manifest) -> dict[int, bool]:
         """Inputs that may have changed since a finished store was built from them; True if they were touched.

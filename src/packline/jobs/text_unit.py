@@ -54,7 +54,7 @@ from packline.store.manifest import InputPiece, Receipt, StreamReceipt
 from packline.store.writer import RejectsWriter, ShardWriter
 
 
-class Built(msgspec.Struct, frozen=True, tag=True):
+class Built(msgspec.Struct, frozen=True):
     """A committed unit or slice, and measurements of the process that ran it since its start."""
 
     receipt: Receipt
@@ -67,7 +67,7 @@ class Built(msgspec.Struct, frozen=True, tag=True):
     """Audited documents that do not decode to their text, although their ids are right."""
 
 
-class FileRead(msgspec.Struct, frozen=True, tag=True):
+class FileRead(msgspec.Struct, frozen=True):
     """A file that is committed slice by slice was read to its end."""
 
     receipt: StreamReceipt

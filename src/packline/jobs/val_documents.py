@@ -139,7 +139,7 @@ def settle_share(job: StoreJob[Any, Any], scan: Opening, units: Sequence[Unit], 
     if earlier is not None and earlier.states == states:
         return earlier.share
     on: On = "local" if isinstance(job.on, Slice) else job.on
-    share = share_below(run_units(scan, units, list[float], workers=job.workers(len(units)), on=on), count)
+    share = share_below(run_units(scan, units, workers=job.workers(len(units)), on=on), count)
     if job.receipts and earlier is not None and earlier.share != share:
         raise ResumeMismatch(
             f"{job.folder.place} was begun with another state of the inputs: expected the same validation "

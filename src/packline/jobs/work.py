@@ -1,38 +1,32 @@
-"""Local work folder of a job: the lock, unfinished files of each process, the command that resumes it.
+"""Local work folder of a job: the lock, unfinished files of each process, records of its runs.
 
-    WORK/lock             exclusive: one process runs the job; shared: several do (slices, node actors)
-    WORK/tmp/HOST-PID/    unfinished files of units, a folder for each process that runs any; HOST-PID.lock is
-                          locked by it and by those forked from it
-    WORK/joined/HOST-PID  locked by a process that shares the job with others
-    WORK/command.json     the command that resumes the job, for `status`
+    WORK/lock             exclusive: one process runs the job; shared: several do (slices, tasks of Ray)
+    WORK/tmp/HOST-PID/    unfinished files of a process, and of those forked from it; HOST-PID.lock is locked
+                          by them
+    WORK/runs             records of its runs (`run_records`), each locked by a process that shares the job
 
-The work folder is always on a local disk, wherever the results are stored: inside a local output folder, and
-otherwise in a scratch folder, `$PACKLINE_SCRATCH` or the user's cache. It holds what can be made again, so
-losing it costs time only.
-
-No process deletes the unfinished files of another that runs. Those of processes that have ended are removed
-by the next process that begins or helps with the job.
+It is always on a local disk: inside a local output folder, and otherwise in a scratch folder. Unfinished
+files of processes that have ended are removed by the next one that begins or helps.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
 import shutil
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 import msgspec
 
 from packline.errors import PacklineError, StoreBusy, StoreError, refuse_name
 from packline.fingerprint import hash_bytes
+from packline.jobs.run_records import end_run, process_name, record_run
 from packline.storage.hub_inputs import read_only
-from packline.storage.local import disk_errors, publish_bytes, user_cache
+from packline.storage.local import disk_errors, user_cache
 from packline.storage.places import HUB, ONE_WRITER, is_remote, open_results
 from packline.storage.publication import WORK, Publication
 from packline.store.manifest import to_json
@@ -43,36 +37,11 @@ LEAVING_SECONDS = 10
 """Time to wait at the end of a job for a lock that processes of a lost node hold for a while."""
 PARTS = "parts"
 """Folder of the receipts of an export."""
-JOINED, TMP = "joined", "tmp"
-COMMAND = "command.json"
-"""File in the work folder with the command that resumes the build, for users; nothing depends on it."""
+TMP, RUNS = "tmp", "runs"
 SCRATCH = "PACKLINE_SCRATCH"
 """Environment variable with the folder for unfinished files of jobs whose results are stored elsewhere."""
 
 Identity = TypeVar("Identity", bound=msgspec.Struct)
-
-
-class Command(msgspec.Struct, frozen=True):
-    """A command line and its working directory."""
-
-    line: str
-    folder: str
-    units: int = 0
-    """Number of units of the job, as planned."""
-
-
-def remember_command(work: Path, command: Command) -> None:
-    """Record the command that resumes an unfinished job in its work folder; ignore failures."""
-    with contextlib.suppress(OSError):
-        publish_bytes(work / COMMAND, to_json(command))
-
-
-def read_command(work: Path) -> Command | None:
-    """Command that resumes a job; None if not recorded."""
-    try:
-        return msgspec.json.decode((work / COMMAND).read_bytes(), type=Command)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return None
 
 
 def work_folder(place: str) -> Path:
@@ -88,12 +57,6 @@ def work_folder(place: str) -> Path:
     given = os.environ.get(SCRATCH)
     root = Path(os.path.abspath(given)) if given else user_cache() / "scratch"
     return root / hash_bytes(place.rstrip("/").encode())[:16]
-
-
-def process_name() -> str:
-    """Name of this process, for its own folders: host and process id."""
-    host = "".join(letter if letter.isalnum() else "_" for letter in socket.gethostname())
-    return f"{host[:40]}-{os.getpid()}"
 
 
 class WorkFolder(Publication, Generic[Identity]):
@@ -117,8 +80,8 @@ class WorkFolder(Publication, Generic[Identity]):
     """Kind of the result, for messages."""
     shared = False
     """Set before entering: other processes may run units of the same job at the same time."""
-    _run: Any = None
-    """Record of this process (`run_records`), for results in an object store."""
+    _run = ""
+    """Name of the record of this process (`run_records`)."""
 
     def __init__(self, place: str, kind: type[Identity], begun: str, receipts: str, record: str) -> None:
         super().__init__(open_results(place), record)
@@ -141,7 +104,6 @@ class WorkFolder(Publication, Generic[Identity]):
             with disk_errors(self.parent):
                 self.descriptor = self._take_lock(self.work / "lock")
                 if self.shared:
-                    self._joined = lock_file(self.work / JOINED / process_name())
                     _clear_ended(self.work / TMP)
         except OSError as error:
             if isinstance(error, PacklineError):
@@ -199,21 +161,18 @@ class WorkFolder(Publication, Generic[Identity]):
         """
         end = time.monotonic() + LEAVING_SECONDS
         while not self.alone():
-            if self._others() or time.monotonic() > end:
+            # Processes that do not share the job, and have the folder open, are about to end.
+            if set(sharing_processes(self.work)) - {process_name()} or time.monotonic() > end:
                 return ""
             time.sleep(0.05)
-        shutil.rmtree(self.work, ignore_errors=True)
         try:
-            if self.work.exists():  # once more, to get the reason
-                shutil.rmtree(self.work)
+            shutil.rmtree(self.work)
+        except FileNotFoundError:
+            pass
         except OSError as error:
             reason = f"{error.filename or self.work}: {error.strerror}"
             return f"{self.work} was not removed ({reason}); the result is complete without it"
         return ""
-
-    def _others(self) -> bool:
-        """True if other processes share the job; else those that have the folder open are about to end."""
-        return bool(set(sharing_processes(self.work)) - {process_name()})
 
     @property
     def tmp(self) -> Path:
@@ -252,12 +211,14 @@ class WorkFolder(Publication, Generic[Identity]):
         identity: Identity,
         refuse: Callable[[Identity], None],
         clear: Callable[[], None] = lambda: None,
+        units: int = 0,
     ) -> Identity | None:
         """Begin the job, or resume it: remove what processes that have ended left unfinished.
 
         Args:
             refuse: called with the identity of the job that was begun here; raises if it is another.
             clear: called if no other process runs the job.
+            units: number of parts of an export.
 
         Returns:
             Identity of the earlier run, or None for a new job.
@@ -265,8 +226,7 @@ class WorkFolder(Publication, Generic[Identity]):
         with disk_errors(self.parent):
             if (earlier := self.identity()) is not None:  # before anything is written
                 refuse(earlier)
-            if self.local is None:
-                self._record_run()
+            self._record_run(units)
             if earlier is None:
                 try:
                     self.storage.put_new(self._begun, to_json(identity))
@@ -280,29 +240,31 @@ class WorkFolder(Publication, Generic[Identity]):
                 self.admit_others()
         return earlier
 
-    def _record_run(self) -> None:
-        """Check that an object store keeps to conditions, and record that this process runs the job.
+    def _record_run(self, units: int) -> None:
+        """Record that this process runs the job, in an object store only if that keeps to conditions.
 
         Raises:
             StoreError: the store ignores conditions.
         """
-        from packline.jobs.run_records import RunNote
-        from packline.storage.objects import probe
+        if self.local is None:
+            from packline.storage.objects import probe
 
-        probe(self.storage)
-        if self.shared and os.environ.get(ONE_WRITER):
-            raise StoreError(
-                f"{self.place}: expected one process that writes, found several that share the build",
-                hint="unset PACKLINE_ONE_WRITER, and build into a store that knows conditional puts",
-            )
-        self._run = RunNote(self.storage)
+            probe(self.storage)
+            if self.shared and os.environ.get(ONE_WRITER):
+                raise StoreError(
+                    f"{self.place}: expected one process that writes, found several that share the build",
+                    hint="unset PACKLINE_ONE_WRITER, and build into a store that knows conditional puts",
+                )
+        self._run = record_run(self.storage, units)
+        if self.shared:
+            self._joined = lock_file(self.work / RUNS / Path(self._run).name)
 
     def _end_run(self) -> None:
-        """Record that this process no longer runs the job; nothing is left of one that is published."""
-        run, self._run = self._run, None
-        if run is not None:
-            run.end()
-        if self.is_complete():
+        """Record in an object store that the process has ended; delete all records of a complete result."""
+        run, self._run = self._run, ""
+        if self.local is None and run:
+            end_run(self.storage, run)
+        if self.local is None and self.is_complete():
             self.storage.delete([one.name for one in self.storage.walk(WORK)])
 
     def clean(self) -> str:
@@ -313,8 +275,7 @@ class WorkFolder(Publication, Generic[Identity]):
         """
         if not self.is_complete():
             return ""
-        if self.local is None:
-            self._end_run()
+        self._end_run()
         return self.leave()
 
     def identity(self) -> Identity | None:
@@ -336,7 +297,7 @@ class WorkFolder(Publication, Generic[Identity]):
     def close(self) -> None:
         """Release the lock."""
         try:
-            if self._run is not None:
+            if self._run:
                 self._end_run()
         finally:
             ours = [OWNED.pop(folder) for folder in list(OWNED) if folder.is_relative_to(self.work)]
@@ -399,7 +360,8 @@ def sharing_processes(work: Path) -> list[str]:
 
     Those of other machines are seen where the disk passes locks on.
     """
-    return sorted(path.name for path in (work / JOINED).glob("*") if is_locked(path))
+    locked = (path.stem for path in (work / RUNS).glob("*.json") if is_locked(path))
+    return sorted({name.rpartition("-")[0] for name in locked})
 
 
 def is_running(work: Path) -> bool:

@@ -213,7 +213,7 @@ def count_store(
         for number, (start, stop) in enumerate(itertools.pairwise(cuts))
     ]
     processes = wanted if wanted > 1 else 0
-    return run_units(settings, ranges, TokenTally, workers=processes, on_tokens=on_progress, on=on)
+    return run_units(settings, ranges, workers=processes, on_tokens=on_progress, on=on)
 
 
 def cut_documents(store: StoreReader, ranges: int) -> list[int]:
