@@ -130,7 +130,7 @@ def input_differences(old: list[tuple[str, int]], new: list[tuple[str, int]]) ->
 
 
 class Asked(NamedTuple):
-    """What a result is of: a finished store, an unfinished build, or what a command asks for."""
+    """Content of a result: of a finished store, of an unfinished build, or of the requested one."""
 
     recipe: Recipe
     tokenizer: str

@@ -150,7 +150,7 @@ class Publisher:
         self._storage, self._plan, self._committed = storage, plan, committed
         self._published = PublishedUnits(storage, plan.build, lambda source, units: None)
         self._orders: dict[str, tuple[DocumentOrder, list[str]]] = {}
-        """Of each source, the order of its units, and the names of those up to the first gap."""
+        """By source: the order of its units, and the names of those up to the first gap."""
         self._pause, self._due = FIRST_SECONDS, time.monotonic() + FIRST_SECONDS
 
     def publish_when_due(self) -> None:

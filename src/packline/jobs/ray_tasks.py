@@ -61,7 +61,7 @@ SAME = "install the same version of packline on all nodes, and give them the sam
 
 
 class Share(NamedTuple):
-    """What is common to all tasks of a job."""
+    """Settings common to all tasks of a job."""
 
     version: str
     opening: Opening

@@ -19,7 +19,7 @@ from packline.store.naming import STREAM
 from packline.store.tables import RECEIPTS
 
 TOGETHER, READERS = 1024, 32
-"""Receipts that are asked for together, and read at the same time, from an object store."""
+"""Number of receipts that are requested together, and read at the same time, from an object store."""
 DECODER = msgspec.json.Decoder(Receipt)
 
 
