@@ -32,7 +32,6 @@ from packline.evals.core import (
 from packline.evals.task import CONFIG, QUESTIONS, EvaluationText
 from packline.sources.listing import expand
 from packline.sources.records import files_of, lines_of, records_of
-from packline.storage.places import is_remote
 
 LAYOUTS: tuple[Any, ...] = (*KINDS.values(), HellaSwag, Mmlu, Arc, OriginalArc)
 """Layouts of records whose right answer is known."""
@@ -58,7 +57,7 @@ def read_evaluations(path: str) -> Iterator[EvaluationText]:
     Raises:
         InputError: there is nothing to read.
     """
-    if not is_remote(path) and (Path(path) / BUNDLE).is_file():
+    if (Path(path) / BUNDLE).is_file():
         seen = set()
         for entry in read_bundle(path):
             if entry.dataset_uri in seen:  # the same questions with other shots
@@ -67,10 +66,10 @@ def read_evaluations(path: str) -> Iterator[EvaluationText]:
             questions = read_questions(Path(path) / DATA / entry.dataset_uri, entry.icl_task_type)
             yield from texts_of(entry.label, questions, entry.continuation_delimiter)
         return
-    if not is_remote(path) and (Path(path) / QUESTIONS).is_file() and (Path(path) / CONFIG).is_file():
+    if (Path(path) / QUESTIONS).is_file() and (Path(path) / CONFIG).is_file():
         yield from _read_recorded(str(Path(path) / QUESTIONS))
         return
-    if not is_remote(path) and _is_written(Path(path)):
+    if _is_written(Path(path)):
         raise InputError(
             f"{path} holds ids with few-shot prompts, and no {QUESTIONS} with the questions themselves",
             hint="make it again with packline evals, or give what it was made of: the bundle, or files",

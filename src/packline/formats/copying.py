@@ -20,7 +20,7 @@ from packline.formats.export_record import RECORD, read_record
 from packline.storage.copying import Copier, forget_waiting
 from packline.storage.local import Link, LocalFolder
 from packline.storage.objects import ObjectFolder, probe
-from packline.storage.places import is_remote, join, open_results, open_storage
+from packline.storage.places import join, open_results, open_storage, resolved
 from packline.storage.protocol import FileFacts, Storage, other_content
 from packline.storage.publication import BUILD_BEGUN, EXPORT_BEGUN, unfinished_export
 from packline.store.files import FileEntry
@@ -141,11 +141,7 @@ def _is_hidden(name: str) -> bool:
 
 def _refuse_overlap(reading: Storage, writing: Storage) -> None:
     """Refuse a target that is, contains or lies in the source."""
-    places = [
-        storage.place if is_remote(storage.place) else str(Path(storage.place).resolve())
-        for storage in (reading, writing)
-    ]
-    one, other = (f"{place.rstrip('/')}/" for place in places)
+    one, other = (f"{resolved(storage.place)}/" for storage in (reading, writing))
     if one.startswith(other) or other.startswith(one):
         raise StoreError(
             f"{writing.place} overlaps {reading.place}: expected two separate places", hint="choose another"

@@ -47,7 +47,7 @@ from packline.loading.order import row_order
 from packline.packing.options import DEFAULTS, DocumentFilter, LoaderOptions, RowOptions
 from packline.quantities import read_quantities
 from packline.recipe import Natural, Positive, Share, check_weight
-from packline.storage.places import is_remote
+from packline.storage.places import place_in, resolved
 from packline.toml import read_table, read_toml
 
 if TYPE_CHECKING:
@@ -170,12 +170,12 @@ def settings_of_store(path: str | Path, store: str, *, rows: bool) -> dict[str, 
     Raises:
         RecipeError: the run file does not read the store, or reads it in several ways.
     """
-    run, wanted = read_run(path), _resolved(store)
+    run, wanted = read_run(path), resolved(store)
     kind = RowOptions if rows else DocumentFilter
     found: list[dict[str, Any]] = []
     for number, stage in enumerate(run.stages):
         for source in stage.sources:
-            if _resolved(source.store) != wanted:
+            if resolved(source.store) != wanted:
                 continue
             if rows and stage.split_to is not None:
                 raise RecipeError(
@@ -198,10 +198,6 @@ def settings_of_store(path: str | Path, store: str, *, rows: bool) -> dict[str, 
             hint="give the options instead of --run",
         )
     return found[0]
-
-
-def _resolved(store: str) -> str:
-    return store.rstrip("/") if is_remote(store) else os.path.realpath(store)
 
 
 def load_run(path: str | Path, until: int | None = None) -> tuple[list[Stage], LoaderOptions]:
@@ -281,7 +277,7 @@ def _placed(run: RunFile, folder: Path) -> RunFile:
 
     def below(paths: Any) -> Any:
         if isinstance(paths, str):
-            return paths if is_remote(paths) else str(folder / paths)
+            return place_in("" if folder == Path() else str(folder), paths)
         return tuple(map(below, paths)) if isinstance(paths, tuple) else paths
 
     def placed(source: SourceSettings) -> SourceSettings:

@@ -57,6 +57,16 @@ def place_in(folder: str, given: str) -> str:
     return given if is_remote(given) else posixpath.join(folder, given)
 
 
+def resolved(place: str | os.PathLike[str]) -> str:
+    """The same for all ways to name a place: an absolute path without links, or a URI without a last slash.
+
+    >>> resolved("s3://bucket/store/"), resolved("/a/../b/")
+    ('s3://bucket/store', '/b')
+    """
+    given = os.fspath(place)
+    return given.rstrip("/") if is_remote(given) else os.path.realpath(given)
+
+
 def split_uri(place: str) -> tuple[str, str, str]:
     """Scheme, bucket and key of the URI of an object store; the key is without slashes at its ends.
 

@@ -30,7 +30,7 @@ import msgspec
 
 from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.fingerprint import hash_bytes
-from packline.storage.places import is_remote
+from packline.storage.places import is_remote, resolved
 from packline.store.paths import CacheSettings
 
 if TYPE_CHECKING:
@@ -395,7 +395,7 @@ class LocalFiles:
     @property
     def address(self) -> str:
         """See `StoreFiles.address`."""
-        return str(self.folder.resolve())
+        return resolved(self.folder)
 
     def path(self, name: str) -> str:
         """See `StoreFiles.path`."""
