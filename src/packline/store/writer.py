@@ -53,45 +53,32 @@ class HashedFile(io.BufferedWriter):
 
     def __init__(self, path: Path, sums: BlockSums | None = None) -> None:
         self.path, self.size = path, 0
-        self._hashed = _HashedRaw(path, sums)
-        super().__init__(self._hashed, SMALL_PIECE)
+        self._hasher, self._sums = Hasher(), sums
+        super().__init__(io.FileIO(path, "wb"), SMALL_PIECE)
 
     def write(self, data: Any) -> int:
         """Append bytes, or an array as its bytes."""
         size = super().write(data)
+        self._hasher.update(data)
+        if self._sums is not None and size:
+            self._sums.update(memoryview(data).cast("B"))
         self.size += size
         return size
 
     def finish_sums(self) -> np.ndarray:
         """Close the file; return the checksums of all blocks, uint64 `[N]`."""
         self.close()
-        assert self._hashed.sums is not None
-        return self._hashed.sums.finish()
+        assert self._sums is not None
+        return self._sums.finish()
 
     def entry(self, name: str) -> FileEntry:
         """Close the file and return its entry."""
         self.close()
-        return FileEntry(name, self.size, str(self._hashed.hasher.hexdigest()))
+        return FileEntry(name, self.size, str(self._hasher.hexdigest()))
 
     def abandon(self) -> None:
         """Close the file and ignore its contents."""
         self.raw.close()
-
-
-class _HashedRaw(io.FileIO):
-    """A file that hashes what reaches it."""
-
-    def __init__(self, path: Path, sums: BlockSums | None) -> None:
-        super().__init__(path, "wb")
-        self.hasher, self.sums = Hasher(), sums
-
-    def write(self, data: Any) -> int:
-        size = super().write(data)
-        written = memoryview(data)[:size]
-        self.hasher.update(written)
-        if self.sums is not None:
-            self.sums.update(written)
-        return size
 
 
 class ShardWriter:
