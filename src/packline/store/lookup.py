@@ -103,7 +103,7 @@ def read_group(file: ProvenanceFile, group: int, types: dict[str, pa.DataType]) 
     there = [name for name, kind in types.items() if not pa.types.is_null(kind)]
     columns: dict[str, Any] = {name: pa.nulls(file.rows[group]) for name in types if name not in there}
     if there:
-        table = file.read_values(group, there)
+        table = file.read(group, there, ahead=True)
         columns |= {name: table[name] for name in there}
     return columns
 
@@ -116,10 +116,10 @@ def find_by_id(store: StoreReader, id: str) -> list[int]:
     """Numbers of all documents with an id; ids come from the data and need not be unique.
 
     Raises:
-        StoreError: no document has it; lists similar ids.
+        StoreError: no document has it; shows some ids.
     """
     if not (found := _numbers(store, f"id == {id!r}")):
-        raise StoreError(f"{store.place}: no document has the id {id!r}", hint=_near_ids(store, id))
+        raise StoreError(f"{store.place}: no document has the id {id!r}", hint=_near_ids(store))
     return found
 
 
@@ -143,18 +143,16 @@ def find_by_place(store: StoreReader, file: str, position: int) -> list[int]:
             where += f" or source == {name!r} and file == {file.removeprefix(f'{name}/')!r}"
     if found := _numbers(store, f"position == {position} and ({where})"):
         return found
-    near: list[tuple[int, int]] = []
+    of_file = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for (first, matches), positions in zip(matching(store, where), _groups(store, "position"), strict=True):
-        places = positions.to_numpy()
-        for side, nearest in ((places < position, np.argmax), (places > position, np.argmin)):
-            if len(chosen := np.flatnonzero(matches & side)):
-                at = int(chosen[nearest(places[chosen])])
-                near.append((int(places[at]), first + at))
-    if not near:
+        of_file.append((positions.to_numpy()[matches], first + np.flatnonzero(matches)))
+    places, numbers = map(np.concatenate, zip(*of_file, strict=True))
+    if not len(places):
         raise StoreError(f"{store.place} has no document of a file {file!r}", hint=_near_files(store, file))
-    ends = [max([one for one in near if one[0] < position], default=None)]
-    ends += [min([one for one in near if one[0] > position], default=None)]
-    shown = " and ".join(f"{one[0]:,} (document {one[1]:,})" for one in ends if one is not None)
+    order = places.argsort()
+    at = int(places[order].searchsorted(position))
+    near = order[max(at - 1, 0) : at + 1]
+    shown = " and ".join(f"{places[one]:,} (document {numbers[one]:,})" for one in near)
     raise StoreError(
         f"{store.place}: no document of {file} begins at {position:,}",
         hint=f"the nearest begin at {shown}; a position is a byte offset, or a row number in a Parquet file",
@@ -174,23 +172,10 @@ def _groups(store: StoreReader, column: str) -> Iterator[pa.ChunkedArray]:
             yield table[column]
 
 
-def _near_ids(store: StoreReader, id: str) -> str:
-    import pyarrow.compute as pc
-
-    alike: list[str] = []
-    some: list[str] = []
+def _near_ids(store: StoreReader) -> str:
     for column in _groups(store, "id"):
-        ids = pc.drop_null(column)
-        some += ids.slice(0, NEAR - len(some)).to_pylist()
-        if id:
-            mask = pc.match_substring(ids, id, ignore_case=True)
-            alike += ids.filter(mask).slice(0, NEAR - len(alike)).to_pylist()
-        if len(alike) == NEAR:
-            break
-    if alike:
-        return f"ids that contain it: {', '.join(map(repr, alike))}"
-    if some:
-        return f"ids of this store look like {', '.join(map(repr, some))}"
+        if some := column.drop_null().slice(0, NEAR).to_pylist():
+            return f"ids of this store look like {', '.join(map(repr, some))}"
     return "the documents of this store have no ids; name a file and a position"
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -79,16 +79,11 @@ def carried_columns(schema: pa.Schema) -> CarriedTypes:
     return tuple((name, kind) for name, kind in carried.items() if name not in fixed)
 
 
-FEW_BYTES = 3
-"""Bytes per document of a column of strings that has few values: its indices in Parquet's own dictionary."""
-
-
-def open_provenance_table(data: NumberRanges, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+def open_provenance_table(data: NumberRanges) -> pq.ParquetFile:
     """Open a Parquet file from its bytes, uint8 `[N]`, without reading ahead in other threads.
 
     Args:
         data: the whole file, mapped; or one whose ranges are fetched when they are read.
-        dictionaries: columns of strings to read as dictionaries.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -98,7 +93,7 @@ def open_provenance_table(data: NumberRanges, dictionaries: Sequence[str] = ()) 
         if isinstance(data, np.ndarray)
         else pa.PythonFile(_RangedFile(data), mode="r")
     )
-    return pq.ParquetFile(source, pre_buffer=False, read_dictionary=list(dictionaries))
+    return pq.ParquetFile(source, pre_buffer=False)
 
 
 class _RangedFile(io.RawIOBase):
@@ -181,8 +176,13 @@ class ProvenanceFile:
                 f"{path}: expected {entry.documents:,} documents, found {sum(self.rows):,}", hint=HINT
             )
 
-    def read(self, group: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    def read(
+        self, group: int | None = None, columns: Sequence[str] | None = None, *, ahead: bool = False
+    ) -> pa.Table:
         """Read one row group or all, with some columns or all.
+
+        Args:
+            ahead: also begin to fetch the next row group, which will be read too.
 
         Raises:
             CorruptStore: they cannot be read.
@@ -191,6 +191,8 @@ class ProvenanceFile:
         groups = list(range(len(self.rows))) if group is None else [group]
         for one in groups:
             self._bring(one, columns, wait=group is not None)
+        if ahead and group is not None:
+            self._bring(group + 1, columns, wait=False)
         with reading(self.path):
             table = self._parquet.read_row_groups(groups, columns=names, use_threads=False)
             expected = sum(self.rows[one] for one in groups)
@@ -213,41 +215,11 @@ class ProvenanceFile:
                 found.append((start, start + column.total_compressed_size))
         self._data.bring(found, wait=wait)
 
-    @cached_property
-    def _few_valued(self) -> pq.ParquetFile:
-        """The same file, in which strings of few values are read as dictionaries."""
-        import pyarrow as pa
-
-        metadata, names = self._parquet.metadata, self._parquet.schema_arrow.names
-        few = [
-            name
-            for place, name in enumerate(names)
-            if pa.types.is_string(self._parquet.schema_arrow.types[place])
-            and sum(
-                metadata.row_group(group).column(place).total_uncompressed_size
-                for group in range(len(self.rows))
-            )
-            <= FEW_BYTES * sum(self.rows)
-        ]
-        return open_provenance_table(self._data, few) if few else self._parquet
-
-    def read_values(self, group: int, columns: Sequence[str]) -> pa.Table:
-        """Read some columns of a row group for a comparison of values: strings of few values as dictionaries.
-
-        Raises:
-            CorruptStore: they cannot be read.
-        """
-        self._bring(group, columns, wait=True)
-        self._bring(group + 1, columns, wait=False)
-        with reading(self.path):
-            return self._few_valued.read_row_group(group, columns=list(columns), use_threads=False)
-
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
         """All row groups, each with the number of its first document in the shard."""
         first = 0
         for group, rows in enumerate(self.rows):
-            self._bring(group + 1, columns, wait=False)
-            yield first, self.read(group, columns)
+            yield first, self.read(group, columns, ahead=True)
             first += rows
 
 
