@@ -1,20 +1,11 @@
 """Difference between two stores: settings, inputs, tokens by source, and documents.
 
-    recipe, tokenizer, imports    settings that differ
-    inputs                        added, removed, changed: by source and name
-    sources                       tokens by split; documents added, removed, changed
-
-A document is identified by its source, file and position, and compared by the hash of its text. Shards whose
-files have equal checksums are not read (`document_difference`). What was not compared is counted and never
-called equal.
-
-Documents of a source that two stores do not share: matched by file and position, compared by hash.
-
     shards with equal checksums ── equal, not read
     other shards ── row groups by their first place ── about a million documents ── sort, compare
 
-Memory is bounded where documents are stored in about the order of their files, as builds do. Each row group
-that is read is read twice.
+A document is identified by its source, file and position, and compared by the hash of its text. What was not
+compared is counted and never called equal. Memory is bounded where documents are stored in about the order of
+their files, as builds do. Each row group that is read is read twice.
 """
 
 from __future__ import annotations

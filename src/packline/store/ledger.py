@@ -3,8 +3,7 @@
     documents_in = documents + empty + too_short + too_long + filtered + rejected
     tokens       = text_tokens + eod_tokens + bos_tokens
 
-`verify` counts the right-hand sides again from the store's files and compares them with the ledger. Every
-loss has its own line.
+`verify` counts the right-hand sides again from the store's files.
 """
 
 from __future__ import annotations

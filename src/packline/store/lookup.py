@@ -1,8 +1,5 @@
 """Documents of a store by their columns: the fixed ones of provenance and those that sources carry along.
 
-    matching(store, "score >= 3 and language == 'de'")  ->  documents of each row group
-    find_by_id, find_by_place                            ->  numbers of documents, or the error that helps
-
 A column that the source of a shard lacks is null there. Only the columns that a condition names are decoded,
 one row group at a time; selections for training are in `packing.selection`.
 """

@@ -1,11 +1,9 @@
 """The manifest of stores merged into one, or the reason why they cannot be.
 
 Sources keep their names, units, files and ledgers, so the merged store is, byte for byte, the one that
-building the merged recipe anew gives: the sources of the first store, then of the second, and so on. It can
-therefore be merged again. Two stores fit together if whatever decides the bytes of every source is equal in
-both: the tokenizer with its boundary tokens, and the settings of the recipe that are common to all sources.
-
-Not decided here: whether their files are whole (`jobs.merging`).
+building the merged recipe anew gives: the sources of the first store, then of the second, and so on. Two
+stores fit together if whatever decides the bytes of every source is equal in both: the tokenizer with its
+boundary tokens, and the settings of the recipe that are common to all sources.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Provenance of the documents of a shard: `NAME.docs.parquet`.
-
-    source file position id text_bytes tokens label hash    of every shard
-    url score metadata.language ...                         columns that the source carries, in its order
-
-`position` is a byte offset in the (decompressed) file, or a row number in a Parquet file. `hash` is the
-xxh3-64 of the text's UTF-8 (of a conversation: of its rendered text), null where there was no text, as in an
-import.
+"""Provenance of the documents of a shard: `NAME.docs.parquet` (columns: see docs/store.md).
 
 The file of one shard has the columns of its source, so two shards of a store may differ; readers of a whole
 store give null where a source lacks a column. A damaged file never reaches a parser: its checksum is compared

@@ -1,11 +1,8 @@
 """Open a store and read documents from it.
 
 Opening reads the manifest and checks the sizes of the shards' files: 10 microseconds per shard. Everything
-else is opened on first use (`shard`). A document's tokens are a read-only view of the mapped `.bin`: no copy,
-no Python object per token, no open file, no file offset that threads or forked processes could share. Handles
+else is opened on first use (`shard`). A document's tokens are a read-only view of the mapped `.bin`. Handles
 are paths and maps, so a store survives fork, and pickles as its path.
-
-`StoreReader` is the part that other modules need; `packline.Store` adds rows, verification and notebooks.
 """
 
 from __future__ import annotations
@@ -36,9 +33,9 @@ from packline.store.ledger import source_names
 from packline.store.manifest import Manifest
 from packline.store.manifest_check import read_manifest
 from packline.store.paths import CacheSettings
-from packline.store.provenance import Provenance, to_provenance
+from packline.store.provenance import Provenance
 from packline.store.shard import Shard, index_size
-from packline.store.tables import TOKENIZER, ShardEntry, ShardRows
+from packline.store.tables import TOKENIZER, ShardRows
 
 
 class Documents:
@@ -96,7 +93,8 @@ class Shards(Sequence[Shard]):
         made = self.made.get(index)
         if made is None:
             place = range(len(self))[index]
-            made = self._make(place, self._rows[place])
+            made = Shard(self._files, self._rows[place], self._dtype, self._vocab_size)
+            made = self.made.setdefault(place, made)  # the same shard for all threads
         return made
 
     def pick(self, numbers: Sequence[int]) -> list[Shard]:
@@ -105,16 +103,6 @@ class Shards(Sequence[Shard]):
             return list(map(self.made.__getitem__, numbers))
         except KeyError:
             return [self[number] for number in numbers]
-
-    def _make(self, place: int, entry: ShardEntry) -> Shard:
-        made = self.made.get(place)
-        if made is None:  # the same shard for all threads
-            made = Shard(self._files, entry, self._dtype, self._vocab_size)
-            made = self.made.setdefault(place, made)
-        return made
-
-    def __iter__(self) -> Iterator[Shard]:
-        return (self._make(place, entry) for place, entry in enumerate(self._rows))
 
     def __repr__(self) -> str:
         return f"<{len(self):,} shards of {self._files.place}>"
@@ -331,29 +319,12 @@ def shard_labels(store: StoreReader) -> list[ShardLabel]:
 def provenance_of(store: StoreReader, documents: np.ndarray) -> list[Provenance]:
     """Provenance of several documents, in their order.
 
-    `store.provenance` keeps the tables that it has read, which suits interactive use; this keeps none, so it
-    can handle documents of a thousand shards.
-
     Args:
         documents: integers `[N]`, each a number in `store.documents`.
     """
     numbers = np.asarray(documents, np.int64)
-    found: dict[int, Provenance] = {}
-    for place, wanted in _by_range(store.firsts, distinct_values(numbers)):
-        shard = store.shards[place]
-        file = shard.open_provenance()
-        edges = offsets_of(file.rows) + store.firsts[place]
-        for group, here in _by_range(edges, wanted):
-            rows = file.read(group).take(here - edges[group])
-            found |= zip(here.tolist(), to_provenance(rows, shard.entry.split, file.path), strict=True)
+    found = {number: store.provenance(number) for number in distinct_values(numbers).tolist()}
     return [found[number] for number in numbers.tolist()]
-
-
-def _by_range(edges: np.ndarray, numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Ascending numbers by the range of `edges` that they are in."""
-    ranges = edges.searchsorted(numbers, "right") - 1
-    firsts = np.flatnonzero(np.diff(ranges, prepend=-1))
-    return zip(ranges[firsts].tolist(), np.split(numbers, firsts[1:]), strict=False)
 
 
 def document_number(store: StoreReader, document: int) -> int:

@@ -5,12 +5,9 @@
                 ├── units of a source are numbered without a gap, for a stream as many as its receipt declares
                 └── the parts of each input that units read cover it once, with its checksum
 
-    rejects/    ──  UNIT.jsonl   offset, bytes, reason, records of each bad record
-                    UNIT.raw     the records themselves, concatenated: entry i ends where entry i + 1 begins
+    rejects/    ──  entries of bad records follow each other in the file with the records themselves
 
-Memory is that of the receipts, a few hundred bytes per unit. Rejects take one pass over the entries in blocks
-of 1 MiB, decoded in native code; their raw bytes are not read. Shards are compared with the ledgers in
-`verify`.
+Memory is that of the receipts, a few hundred bytes per unit. Raw bytes of rejects are not read.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from packline.recipe import is_limited
 from packline.store.files import StoreFiles
@@ -204,9 +200,6 @@ def _compare_ledgers(findings: Findings, said: Ledger, found: Ledger, of: str) -
         findings.compare(MANIFEST, f"{field}: the sum {of}", getattr(found, field), getattr(said, field))
 
 
-BLOCK_BYTES = 1 << 20
-
-
 def check_rejects(path: Path, name: str, raw_bytes: int, findings: Findings) -> dict[str, int] | None:
     """Check a unit's entries against the size of its raw file.
 
@@ -218,20 +211,12 @@ def check_rejects(path: Path, name: str, raw_bytes: int, findings: Findings) -> 
     end = 0
     try:
         with open(path, "rb") as file:
-            while lines := file.readlines(BLOCK_BYTES):
-                entries = decoder.decode_lines(b"".join(lines))
-                count = len(entries)
-                offsets = np.fromiter((entry.offset for entry in entries), np.int64, count)
-                sizes = np.fromiter((entry.bytes for entry in entries), np.int64, count)
-                expected = np.concatenate([[end], (offsets + sizes)[:-1]])
-                if len(wrong := np.flatnonzero(offsets != expected)):
-                    at = int(wrong[0])
-                    place = f"offset of {entries[at].file} at {entries[at].position}"
-                    findings.add(name, place, int(expected[at]), int(offsets[at]))
+            for entry in map(decoder.decode, file):
+                place = f"offset of {entry.file} at {entry.position}"
+                if not findings.compare(name, place, end, entry.offset):
                     return None
-                end = int(offsets[-1] + sizes[-1])
-                for entry in entries:
-                    reasons[entry.reason] += entry.records
+                end += entry.bytes
+                reasons[entry.reason] += entry.records
     except (msgspec.MsgspecError, OSError, UnicodeDecodeError) as error:
         findings.add(name, f"not entries of rejects: {error}")
         return None

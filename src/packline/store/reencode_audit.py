@@ -4,10 +4,8 @@
                                                               └── equal to the ids, decoded?
 
 The documents are spread evenly over each shard, the same every time, about `TEXT_BYTES` in total, because the
-reference tokenizer encodes 1 to 2 MB/s. Only the beginning of a long document is encoded, or all of it if its
-ids differ. A document of more than `LARGEST` bytes is not compared, because reading it takes several times
-its size in memory; the number of such documents is noted. Plain files are read at the documents' positions, a
-compressed file from its start, once.
+reference tokenizer encodes 1 to 2 MB/s. Plain files are read at the documents' positions, a compressed file
+from its start, once.
 
 Inputs that are missing or have changed are not a fault of the store: they are noted, and if the tokenizer is
 lossless, ids are decoded and encoded again instead. An imported store has no text; then only the bytes of

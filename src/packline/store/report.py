@@ -1,12 +1,4 @@
-"""Result of verifying a store: problems, each with its place, and the amount checked.
-
-    Problem   file, description, expected, found
-    Report    all problems, amounts checked; `ok` if there are none
-    Findings  collects them while the checks run
-
-Checks never stop at the first problem, so a report shows the extent of the damage. After `MOST` problems the
-rest is only counted.
-"""
+"""Result of verifying a store: problems, each with its place, and the amount checked."""
 
 from __future__ import annotations
 
@@ -16,7 +8,7 @@ from typing import Any
 import msgspec
 
 MOST = 100
-"""Largest number of problems that a report lists."""
+"""Largest number of problems that a report lists; the rest is only counted."""
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of bytes read and the total bytes of the store."""

@@ -6,30 +6,14 @@
     shard.loss, .loss_ranges    `NAME.loss`      the same, where the shard has one
     shard.provenance(i)         `NAME.docs.parquet`, a row group; its checksum compared
 
-Where the files are is the business of `StoreFiles`: of an object store, an index is brought whole, and of
-tokens the pieces that hold a range. Opened data is an ordinary attribute, so a second access costs nothing.
-It is closed when too much is open in the process (`files.Recent`) and opened again on next use; arrays that
-were returned stay valid.
+Where the files are is the business of `StoreFiles`. Opened data is an ordinary attribute, so a second access
+costs nothing. It is closed when too much is open in the process (`files.Recent`) and opened again on next use;
+arrays that were returned stay valid.
 
-A document is returned only if the index is consistent and every id is in the vocabulary. Reading cannot
-detect a token that became another one of the same vocabulary: `packline verify` compares its checksum. A
-damaged provenance file never reaches a parser: its checksum is compared first, at memory speed (0.3 ms for
-65,536 documents; decoding them takes 7 ms).
+A document is returned only if the index is consistent and every id is in the vocabulary. Reading cannot detect
+a token that became another one of the same vocabulary: `packline verify` compares its checksum.
 
-The `.idx` is Megatron's MMIDIDX, version 1, one sequence per document:
-
-    0   9 bytes  MMIDIDX\\0\\0
-    9   uint64   version, 1
-    17  uint8    dtype code of the .bin: 8 uint16, 4 int32
-    18  uint64   S, sequences
-    26  uint64   N, entries of document_indices (documents + 1)
-    34  int32    [S] tokens per sequence
-    ..  int64    [S] byte offset of each sequence in the .bin
-    ..  int64    [N] first sequence of each document, then S
-
-All little-endian. With one sequence per document, S is the number of documents D and `document_indices` is
-0..D. Source: the reader in megatron-core's `indexed_dataset.py`, which the tests run. A document of 2**31
-tokens or more does not fit.
+The `.idx` is Megatron's MMIDIDX, version 1, one sequence per document: see docs/store.md.
 """
 
 from __future__ import annotations
@@ -337,7 +321,7 @@ class Shard:
     _documents: ProvenanceFile = opened(_open_documents, TABLES)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _row_group(file: ProvenanceFile, group: int) -> pa.Table:
     """A row group of provenance, kept for the next document; a few megabytes."""
     return file.read(group)

@@ -7,10 +7,8 @@
     .docs.parquet  tokens == lengths of the .idx, source, label, files, sum of the text's bytes
     .loss          if there is one: one byte per token, 0 or 1
 
-Cost: one pass over the tokens in blocks of 1 MiB, hashed and checked while they are in the cache, 2 to 3
-GB/s; provenance one row group at a time. Memory is a few blocks, and a few numbers per document. There is no
-loop over documents or tokens. Does not check that the ids are the right ones for the text: that is
-`reencode_audit`.
+One pass over the tokens in blocks of 1 MiB, hashed and checked while they are in the cache: 2 to 3 GB/s.
+Memory is a few blocks, and a few numbers per document.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""Tables listed in the manifest: the shards, inputs and units of a store, as columns.
+"""Tables listed in the manifest: the shards, inputs and units of a store, as columns (see docs/store.md).
 
-    shards.parquet   name, unit, source, split, documents, tokens; bytes and checksum of each file
-    inputs.parquet   source, name, bytes, format, compression, text, checksum
-    units.parquet    unit, source; bytes and checksum of its receipt and of its two files of rejects
-
-A store may have a million shards. Its tables are read in bulk, and a row becomes a value only when it is
-used. The manifest lists each table with its size and checksum, and
-`manifest_check` checks their contents.
+A store may have a million shards. Its tables are read in bulk, and a row becomes a value only when it is used.
+The manifest lists each table with its size and checksum, and `manifest_check` checks their contents.
 """
 
 from __future__ import annotations

@@ -6,13 +6,9 @@
         │                    └─ each equal to what is counted in its unit's shards and rejects
         └── agrees with ──── tokenizer: fingerprint, vocabulary, EOD, BOS, dtype
 
-All problems are collected; none of them hides the others. `deep` continues with the inputs and the reference
-tokenizer (`reencode_audit`). Cost: every byte is read once, about 2 GB/s per core, by a thread per core;
-memory is bounded.
-
-Limits: does not repair anything. A store that was built wrong throughout, with matching checksums, can be
-detected only by comparison with the inputs, and `deep` compares a part of them. A slice of a store checks its
-units alone, and what they need: its report says that it is one.
+All problems are collected. Every byte is read once, about 2 GB/s per core, by a thread per core; memory is
+bounded. A store that was built wrong throughout, with matching checksums, can be detected only by comparison
+with the inputs: `deep` compares a part of them (`reencode_audit`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """The walk over a finished store, unit by unit: its shards, its receipt and its rejects.
 
-    units_of      units of a store, or those of one slice of it: nothing of their files is opened
-    check_units   a check of each, by a thread per core, with its findings in the order of the units
-
 A slice has every n-th unit, so that several processes check one store without a coordinator. Memory is that
 of the names of units; a row of a table is a value while its unit is used.
 """
