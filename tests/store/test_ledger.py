@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.recipe import Recipe, Source
-from packline.store.ledger import Ledger, MaskCounts, losses, source_names, total, totals_by_source
+from packline.store.ledger import Ledger, MaskCounts, losses, source_names, totals_by_source
 
 COUNT = st.integers(0, 1000)
 COUNTS = st.builds(MaskCounts, trained_tokens=COUNT, truncated=COUNT, truncated_tokens=COUNT)
@@ -16,6 +18,10 @@ NUMBERS = [name for name in Ledger.__struct_fields__ if name not in ("rejected",
 LEDGERS = st.builds(
     Ledger, rejected=REJECTED, mask=COUNTS | st.just(msgspec.UNSET), **dict.fromkeys(NUMBERS, COUNT)
 )
+
+
+def total(ledgers: Iterable[Ledger]) -> Ledger:
+    return sum(ledgers, Ledger())
 
 
 @given(st.lists(LEDGERS, min_size=1, max_size=5))

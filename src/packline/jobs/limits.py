@@ -27,7 +27,7 @@ from packline.jobs.lanes import lanes_of
 from packline.jobs.plan import Unit
 from packline.jobs.text_unit import ENOUGH, BuildResult, Built, FileRead
 from packline.recipe import Recipe
-from packline.store.ledger import total
+from packline.store.ledger import Ledger
 from packline.store.manifest import Receipt, StreamReceipt
 from packline.store.naming import parse_unit, planned_name
 
@@ -45,7 +45,7 @@ class Limit:
 
     def crosses(self, *receipts: Receipt) -> bool:
         """True if units hold more than the remainder."""
-        ledger = total(receipt.ledger for receipt in receipts)
+        ledger = sum((receipt.ledger for receipt in receipts), Ledger())
         return (self.documents is not None and ledger.documents > self.documents) or (
             self.tokens is not None and ledger.tokens > self.tokens
         )

@@ -29,7 +29,7 @@ from packline.recipe import Recipe
 from packline.storage.places import open_storage
 from packline.storage.protocol import Storage
 from packline.storage.publication import BUILD_BEGUN, EXPORT_BEGUN, WORK
-from packline.store.ledger import Ledger, source_names, total, totals_by_source
+from packline.store.ledger import Ledger, source_names, totals_by_source
 from packline.store.manifest import MANIFEST, Manifest
 from packline.store.manifest_check import read_manifest
 
@@ -140,7 +140,7 @@ def _begun(storage: Storage, identity: BuildIdentity) -> dict[str, Any]:
         ) from error
     names, receipts = source_names(identity.recipe), committed.receipts
     sources = totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts.values()))
-    ledger = total(sources.values())
+    ledger = sum(sources.values(), Ledger())
     known = {
         "units_done": len(receipts),
         "documents": ledger.documents,

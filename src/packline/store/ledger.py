@@ -166,14 +166,6 @@ def losses(ledger: Ledger) -> list[tuple[str, int]]:
     return [(name, count) for name, count in found if count]
 
 
-def total(ledgers: Iterable[Ledger]) -> Ledger:
-    """Sum of several ledgers."""
-    result = Ledger()
-    for ledger in ledgers:
-        result = result + ledger
-    return result
-
-
 def totals_by_source(names: Sequence[str], ledgers: Iterable[tuple[str, Ledger]]) -> dict[str, Ledger]:
     """Sum of each source's ledgers, in one pass over all of them.
 

@@ -24,7 +24,7 @@ from packline.errors import NoDocuments
 from packline.fingerprint import hash_bytes, json_form, seal
 from packline.recipe import SPLITS, ColumnType, Natural, Recipe, Split, is_limited
 from packline.store.files import FileEntry
-from packline.store.ledger import Ledger, losses, source_names, total, totals_by_source
+from packline.store.ledger import Ledger, losses, source_names, totals_by_source
 from packline.store.naming import STREAM
 from packline.store.tables import (
     RECEIPTS,
@@ -283,7 +283,7 @@ def assemble(
         totals=Totals(0, 0, 0, 0, 0, 0),
         tables=(),
         tokenizer_files=tuple(tokenizer_files),
-        ledger=total(receipt.ledger for receipt in receipts),
+        ledger=sum((receipt.ledger for receipt in receipts), Ledger()),
         sources=totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts)),
         imported=tuple(imported),
         val_share=val_share,

@@ -16,7 +16,7 @@ import msgspec
 
 from packline.errors import StoreError
 from packline.recipe import Recipe, recipe_difference
-from packline.store.ledger import source_names, total
+from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import ImportEntry, Manifest, with_tables
 from packline.store.naming import slug_of
 from packline.store.tables import InputRows, ShardRows, UnitRows
@@ -53,7 +53,7 @@ def merge_manifests(paths: Sequence[Path | str], manifests: Sequence[Manifest]) 
         first,
         packline=__version__,
         recipe=merge_recipes([one.recipe for one in manifests]),
-        ledger=total(sources.values()),
+        ledger=sum(sources.values(), Ledger()),
         sources=sources,
         imported=_merge_imports([entry for one in manifests for entry in one.imported]),
         checksum="",

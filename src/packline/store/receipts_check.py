@@ -21,7 +21,7 @@ import msgspec
 
 from packline.recipe import is_limited
 from packline.store.files import StoreFiles
-from packline.store.ledger import Ledger, source_names, total, totals_by_source
+from packline.store.ledger import Ledger, source_names, totals_by_source
 from packline.store.manifest import (
     MANIFEST,
     WHOLE_STREAM,
@@ -117,7 +117,7 @@ def check_receipts(manifest: Manifest, receipts: Receipts, findings: Findings) -
         findings.add(MANIFEST, f"the ledger does not balance: {problem}")
     names = source_names(manifest.recipe)
     findings.compare(MANIFEST, "sources", names, list(manifest.sources))
-    _compare_ledgers(findings, manifest.ledger, total(manifest.sources.values()), "of all sources")
+    _compare_ledgers(findings, manifest.ledger, sum(manifest.sources.values(), Ledger()), "of all sources")
     if receipts.complete:  # otherwise reported already; the sums of the others would only repeat it
         _check_sums(manifest, names, receipts.by_unit, findings)
         _check_units_without_gap(manifest, names, receipts, findings)

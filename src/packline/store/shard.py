@@ -7,11 +7,11 @@
     shard.provenance(i)         `NAME.docs.parquet`, a row group; its checksum compared
 
 Where the files are is the business of `StoreFiles`. Opened data is an ordinary attribute, so a second access
-costs nothing. It is closed when too much is open in the process (`files.Recent`) and opened again on next use;
-arrays that were returned stay valid.
+costs nothing. It is closed when too much is open in the process (`files.Recent`) and opened again on next
+use; arrays that were returned stay valid.
 
-A document is returned only if the index is consistent and every id is in the vocabulary. Reading cannot detect
-a token that became another one of the same vocabulary: `packline verify` compares its checksum.
+A document is returned only if the index is consistent and every id is in the vocabulary. A token that became
+another one of the same vocabulary is not detected: `packline verify` compares its checksum.
 
 The `.idx` is Megatron's MMIDIDX, version 1, one sequence per document: see docs/store.md.
 """

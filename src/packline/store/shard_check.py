@@ -13,7 +13,6 @@ Memory is a few blocks, and a few numbers per document.
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
@@ -233,94 +232,70 @@ def _check_loss(
     return check_file(files, file, findings, look, sums)
 
 
-@dataclass(slots=True)
 class _TokenScan:
-    """Check the tokens of the blocks of a `.bin`, in order."""
+    """Check the tokens of the blocks of a `.bin`, in order.
 
-    name: str
-    index: Index | None
-    """Index; None if documents cannot be found: then only ids are checked."""
-    rules: TokenRules
-    findings: Findings
-    counts: Ledger
-    _start: int = 0
-    """Tokens before this block."""
-    _started: int = 0
-    """Documents that begin before this block."""
-    _ended: int = 0
-    """Documents that end before it."""
-    _ordinary: tuple[int, int] = (0, 0)
-    """First and end of the longest run of ids that are not control ids: mostly all others."""
+    Args:
+        index: None if documents cannot be found: then only ids are checked.
+    """
 
-    def __post_init__(self) -> None:
-        limits = [-1, *sorted(self.rules.control_ids), self.rules.vocab_size]
-        self._ordinary = max(
-            ((before + 1, after) for before, after in pairwise(limits)), key=lambda run: run[1] - run[0]
-        )
+    def __init__(
+        self, name: str, index: Index | None, rules: TokenRules, findings: Findings, counts: Ledger
+    ) -> None:
+        self._name, self._rules, self._findings, self._counts = name, rules, findings, counts
+        self._has_index = index is not None
+        self._begins = offsets_of([] if index is None else index.lengths)
+        self._start = 0
+        """Tokens before this block."""
+        limits = [-1, *sorted(rules.control_ids), rules.vocab_size]
+        runs = ((before + 1, after) for before, after in pairwise(limits))
+        self._ordinary = max(runs, key=lambda run: run[1] - run[0])
+        """First and end of the longest run of ids that are not control ids: mostly all others."""
 
     def take(self, block: memoryview) -> None:
         """Check one block of whole tokens."""
-        rules = self.rules
+        rules, counts = self._rules, self._counts
         if len(block) % rules.dtype.itemsize:
             return  # its size contradicts the count of tokens, which was reported
         tokens = np.frombuffer(block, rules.dtype)
-        self.counts.tokens += len(tokens)
         # As unsigned numbers, so that a negative id is a large one.
         ids = tokens.view(f"u{rules.dtype.itemsize}")
-        starts, lasts = self._edges(len(tokens))
-        edges = lasts if rules.bos_id is None else np.concatenate([starts, lasts])
-        ordinary = self._are_ordinary(ids, edges)
+        edges = [self._start, self._start + len(tokens)]
+        starts, ends = self._begins[:-1], self._begins[1:]
+        firsts = starts[slice(*starts.searchsorted(edges))] - self._start
+        lasts = ends[slice(*ends.searchsorted(edges, "right"))] - 1 - self._start
+        counts.tokens += len(tokens)
+        counts.documents += len(lasts)
+        places = lasts if rules.bos_id is None else np.concatenate([firsts, lasts])
+        ordinary = self._are_ordinary(ids, places)
         valid = ordinary or self._check_ids(ids)
-        self.counts.eod_tokens += self._expect(
-            tokens, lasts, rules.eod_id, "documents without EOD at their end"
-        )
+        what = "documents without EOD at their end"
+        counts.eod_tokens += self._expect(tokens, lasts, rules.eod_id, what)
         if rules.bos_id is not None:
             what = "documents without BOS at their start"
-            self.counts.bos_tokens += self._expect(tokens, starts, rules.bos_id, what)
-        if self.index is not None and valid and not ordinary:
+            counts.bos_tokens += self._expect(tokens, firsts, rules.bos_id, what)
+        if self._has_index and valid and not ordinary:
             inside = np.isin(tokens, rules.control_ids)
-            inside[edges] = False
+            inside[places] = False
             self._report(np.flatnonzero(inside), tokens, "control tokens inside documents", "none")
         self._start += len(tokens)
 
-    def _are_ordinary(self, ids: np.ndarray, edges: np.ndarray) -> bool:
+    def _are_ordinary(self, ids: np.ndarray, places: np.ndarray) -> bool:
         """True if no id needs a closer look: those at the edges are valid, all others in the longest run.
 
         The edges hold other ids meanwhile, so that two reductions are enough, which make no array.
         """
         first, end = self._ordinary
-        held = ids[edges]
-        ids[edges] = first
+        held = ids[places]
+        ids[places] = first
         ordinary = int(ids.max()) < end and (first == 0 or int(ids.min()) >= first)
-        ids[edges] = held
-        return ordinary and int(held.max(initial=0)) < self.rules.vocab_size
+        ids[places] = held
+        return ordinary and int(held.max(initial=0)) < self._rules.vocab_size
 
     def _check_ids(self, ids: np.ndarray) -> bool:
-        """Check that all ids are below the vocabulary; return True if they are."""
-        outside = np.flatnonzero(ids >= self.rules.vocab_size)
-        self._report(outside, ids, "ids outside the vocabulary", f"below {self.rules.vocab_size}")
+        outside = np.flatnonzero(ids >= self._rules.vocab_size)
+        self._report(outside, ids, "ids outside the vocabulary", f"below {self._rules.vocab_size}")
         return not len(outside)
-
-    def _edges(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Places of the first and of the last tokens of documents in the next tokens, int64 each.
-
-        Args:
-            count: number of these tokens.
-        """
-        index, size = self.index, self.rules.dtype.itemsize
-        if index is None:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        stop = (self._start + count) * size
-        # Searched in the mapped offsets, so that they are never in memory all at once.
-        started = bisect.bisect_left(index.offsets, stop, self._started, len(index))
-        ended = started - 1 if started else 0
-        if started and int(index.offsets[started - 1]) + int(index.lengths[started - 1]) * size <= stop:
-            ended = started
-        starts = index.offsets[self._started : started] // size - self._start
-        lasts = index.offsets[self._ended : ended] // size + index.lengths[self._ended : ended]
-        self.counts.documents += ended - self._ended
-        self._started, self._ended = started, ended
-        return starts, lasts - 1 - self._start
 
     def _expect(self, tokens: np.ndarray, places: np.ndarray, wanted: int, what: str) -> int:
         """Number of these places that hold the token; a problem unless all do."""
@@ -329,16 +304,14 @@ class _TokenScan:
         return int(np.count_nonzero(right))
 
     def _report(self, wrong: np.ndarray, tokens: np.ndarray, what: str, expected: object) -> None:
-        """Record a problem unless no place among these tokens is wrong."""
         if not len(wrong):
             return
         at = self._start + int(wrong[0])
         place = f"token {at:,}"
-        if self.index is not None:
-            document = bisect.bisect_right(self.index.offsets, at * self.rules.dtype.itemsize) - 1
-            place += f" (document {document:,})"
+        if self._has_index:
+            place += f" (document {int(self._begins.searchsorted(at, 'right')) - 1:,})"
         what = f"{len(wrong):,} {what}, the first at {place}"
-        self.findings.add(self.name, what, expected, int(tokens[wrong[0]]))
+        self._findings.add(self._name, what, expected, int(tokens[wrong[0]]))
 
 
 def _check_documents(

@@ -29,7 +29,7 @@ from packline.ragged import dtype_for
 from packline.recipe import parse_columns
 from packline.store.files import StoreFiles, store_files
 from packline.store.kept_tokenizer import load_kept_tokenizer
-from packline.store.ledger import Ledger, source_names, total
+from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import MANIFEST, Manifest, Receipt, splits_of
 from packline.store.manifest_check import read_manifest, read_manifest_file
 from packline.store.receipts_check import check_receipts, check_rejects, read_receipts
@@ -195,7 +195,7 @@ def _unit_check(
         if receipt is not None:
             name = f"{RECEIPTS}/{unit.name}.json"
             if len(whole) == len(unit.shards) == len(receipt.shards):
-                _compare_counts(findings, name, receipt.ledger, total(whole.values()))
+                _compare_counts(findings, name, receipt.ledger, sum(whole.values(), Ledger()))
             if rejected is not None:
                 what = "rejected, as counted in rejects/"
                 findings.compare(name, what, rejected, receipt.ledger.rejected)
