@@ -1,7 +1,7 @@
 """Tables listed in the manifest: the shards, inputs and units of a store (see docs/store.md).
 
-A store may have a million shards. Its tables are read in bulk, and a row becomes a value only when it is used.
-The manifest lists each table with its size and checksum, and `manifest_check` checks their contents.
+A store may have a million shards. Its tables are read in bulk, and a row becomes a value only when it is
+used. The manifest lists each table with its size and checksum, and `manifest_check` checks their contents.
 """
 
 from __future__ import annotations
