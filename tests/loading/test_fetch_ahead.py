@@ -171,7 +171,7 @@ def test_what_is_expected_and_evicted_is_held_until_it_is_read(local: Store, tmp
         for path in (tmp_path / "pieces-1").glob("??/*"):
             path.unlink()
         pieces.expect([first], time.time() + 60)
-        pieces._most = 2 * pieces.size  # room for two pieces
+        pieces._most_held = 2
         pieces.bring([first + 2])
         assert first in pieces.held and first + 1 not in pieces.held
 

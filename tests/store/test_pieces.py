@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tests.store.stores import relist
 
 from packline.errors import CorruptStore, OutOfSpace, StoreError
 from packline.facade import Store
-from packline.storage.cache import Cache, CacheFolder, CacheMemory
+from packline.storage.cache import CacheFolder, CacheMemory
 from packline.store import fetching
 from packline.store import shard as shard_module
 from packline.store.paths import CacheSettings
@@ -140,12 +141,8 @@ def test_other_files_and_open_maps_outlive_eviction(tmp_path: Path) -> None:
     assert (tmp_path / "mine").exists() and (tmp_path / "pieces-1" / "aa" / "notes.txt").exists()
 
 
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_what_is_due_late_is_evicted_before_what_is_due_soon(in_memory: bool, tmp_path: Path) -> None:
-    import time
-
-    cache: Cache = CacheMemory(40) if in_memory else CacheFolder(tmp_path, 40)
-    now = time.time()
+def test_what_is_due_late_is_evicted_before_what_is_due_soon(tmp_path: Path) -> None:
+    cache, now = CacheFolder(tmp_path, 40), time.time()
     for letter, due in (("a", 900.0), ("b", 100.0), ("c", 0.0), ("d", 500.0)):
         cache.add(letter * 32, 10, [bytes(10)], now + due if due else 0.0)
     left = []
@@ -153,6 +150,25 @@ def test_what_is_due_late_is_evicted_before_what_is_due_soon(in_memory: bool, tm
         cache.add(letter * 32, 4, [bytes(4)], now + 50)
         left.append("".join(one for one in "abcd" if cache.path(one * 32) is not None))
     assert left == ["abd", "bd", "bd", "bd"] or left == ["abd", "abd", "bd", "bd"], left
+
+
+@given(uses=st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(1, 30)), max_size=40))
+def test_memory_keeps_what_was_used_last_within_its_bytes(uses: list[tuple[str, int]]) -> None:
+    cache, model = CacheMemory(40), dict[str, bytes]()
+    for key, size in uses:
+        if (found := cache.find(key)) is not None:
+            assert bytes(found) == model[key]
+            model[key] = model.pop(key)
+        else:
+            cache.add(key, size, [bytes(size)])
+            model[key] = bytes(size)
+            while sum(map(len, model.values())) > 40:
+                del model[next(iter(model))]
+        assert {one for one in "abcdefgh" if cache.path(one) is not None} == set(model)
+        for one in list(model):  # `path` is a use as well, in this order
+            model[one] = model.pop(one)
+        for one in model:
+            cache.find(one)
 
 
 def test_room_is_kept_for_pieces_that_are_being_written(tmp_path: Path) -> None:

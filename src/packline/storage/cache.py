@@ -22,6 +22,7 @@ import re
 import secrets
 import shutil
 import tempfile
+import threading
 import time
 import weakref
 from collections import deque
@@ -185,7 +186,13 @@ class CacheFolder:
                     _unlink(entry.path)
                 else:
                     used += int(unfinished[1] or 0)
-        return _evict(pieces, used, most, _unlink)
+        now = time.time()
+        for _, size, path in sorted(pieces, key=lambda one: (one[0] > now, -abs(one[0] - now))):
+            if used <= most:
+                break
+            _unlink(path)
+            used -= size
+        return used
 
 
 class TemporaryCache(CacheFolder):
@@ -200,6 +207,9 @@ class TemporaryCache(CacheFolder):
 class CacheMemory:
     """A cache in the memory of one process, for where there is no folder.
 
+    The piece that was used or expected the longest ago is let go first. No order of future use is kept: what
+    is fetched ahead comes in that order, and sorting thousands of pieces would cost more than fetching them.
+
     >>> cache = CacheMemory(4)
     >>> for key in "ab":
     ...     _ = cache.add(key, 3, [b"xyz"])
@@ -209,19 +219,24 @@ class CacheMemory:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._pieces: dict[str, tuple[float, np.ndarray]] = {}
-        """Time of use and bytes."""
+        self._pieces: dict[str, np.ndarray] = {}
+        """Pieces, the longest unused one first."""
         self._used = 0
+        self._lock, self._process = threading.Lock(), os.getpid()
         self._files: deque[int] = deque()
         """Descriptors of unnamed files that were made for `path`."""
 
+    def _locked(self) -> threading.Lock:
+        if self._process != os.getpid():  # a thread that the child does not have may hold the parent's
+            self._lock, self._process = threading.Lock(), os.getpid()
+        return self._lock
+
     def find(self, key: str) -> np.ndarray | None:
         """See `CacheFolder.find`."""
-        found = self._pieces.get(key)
-        if found is None:
-            return None
-        self._pieces[key] = (time.time(), found[1])
-        return found[1]
+        with self._locked():
+            if (found := self._pieces.pop(key, None)) is not None:
+                self._pieces[key] = found
+        return found
 
     def add(
         self, key: str, size: int, parts: Iterable[Part], due: float = 0.0, check: Check | None = None
@@ -231,39 +246,30 @@ class CacheMemory:
         if check is not None and (damage := check(found)) is not None:
             raise damage
         self.drop(key)
-        self._pieces[key] = (max(due, time.time()), found)
-        self._used += len(found)
-        if self._used > self.most:
-            self._evict(key)
+        with self._locked():
+            self._pieces[key] = found
+            self._used += len(found)
+            while self._used > self.most and len(self._pieces) > 1:
+                self._used -= len(self._pieces.pop(next(iter(self._pieces))))
         return found
-
-    def _evict(self, kept: str) -> None:
-        """Delete pieces, but for one, until `ROOM` of the limit is in use."""
-        pieces = [(when, len(data), key) for key, (when, data) in list(self._pieces.items())]
-        self._used = sum(size for _, size, _ in pieces)
-        _evict([one for one in pieces if one[2] != kept], self._used, int(self.most * ROOM), self.drop)
 
     def expect(self, key: str, due: float) -> bool:
         """See `CacheFolder.expect`."""
-        found = self._pieces.get(key)
-        if found is not None:
-            self._pieces[key] = (due, found[1])
-        return found is not None
+        return self.find(key) is not None
 
     def drop(self, key: str) -> None:
         """See `CacheFolder.drop`."""
-        found = self._pieces.pop(key, None)
-        if found is not None:
-            self._used -= len(found[1])
+        with self._locked():
+            if (found := self._pieces.pop(key, None)) is not None:
+                self._used -= len(found)
 
     def path(self, key: str) -> Path | None:
         """See `CacheFolder.path`: an unnamed file in memory, until a few others were requested."""
-        found = self._pieces.get(key)
-        if found is None:
+        if (found := self.find(key)) is None:
             return None
         file = os.memfd_create("packline")
         with open(file, "wb", closefd=False) as opened:
-            opened.write(found[1].data)
+            opened.write(found.data)
         self._files.append(file)
         if len(self._files) > FILES:
             os.close(self._files.popleft())
@@ -275,22 +281,6 @@ class CacheMemory:
 
 
 Cache = CacheFolder | CacheMemory
-
-
-def _evict(
-    pieces: Iterable[tuple[float, int, str]], used: int, most: int, delete: Callable[[str], None]
-) -> int:
-    """Delete pieces, given by time of use and size, until `most` bytes are used; return what is used.
-
-    Those of the past go first, the longest unused one before all others, then the farthest of the future.
-    """
-    now = time.time()
-    for _, size, piece in sorted(pieces, key=lambda one: (one[0] > now, -abs(one[0] - now))):
-        if used <= most:
-            break
-        delete(piece)
-        used -= size
-    return used
 
 
 def _map(path: Path) -> np.ndarray:

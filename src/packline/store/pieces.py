@@ -15,6 +15,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -72,9 +73,8 @@ class RemotePieces:
         self._short: dict[int, int] = {}
         """Bytes that the last piece of a file lacks of a whole one."""
         self.held: Held = {}
-        """Pieces that this process has mapped and compared with their checksums."""
-        self._held_bytes = 0
-        self._most = max(cache.most // HELD_SHARE, LEAST_HELD)
+        """Pieces that this process has mapped and compared with their checksums, the longest unused first."""
+        self._most_held = max(cache.most // HELD_SHARE, LEAST_HELD) // size
         self._due: dict[int, float] = {}
         """Recorded times of use; only those to come count."""
         self._process = 0
@@ -265,15 +265,11 @@ class RemotePieces:
 
     def _hold(self, number: int, data: np.ndarray) -> np.ndarray:
         array = data.view(self._files[bisect_right(self._ends, number)].dtype)
-        before = self.held.pop(number, None)
+        self.held.pop(number, None)
         self.held[number] = array
-        self._held_bytes += array.nbytes if before is None else 0
-        while self._held_bytes > self._most and len(self.held) > 1:
-            try:
-                gone = self.held.pop(next(iter(self.held)))
-            except (StopIteration, KeyError, RuntimeError):  # another thread was faster
-                continue
-            self._held_bytes -= gone.nbytes
+        while len(self.held) > self._most_held:
+            with suppress(StopIteration, KeyError, RuntimeError):  # another thread was faster
+                del self.held[next(iter(self.held))]
         return array
 
     def _check_room(self, needed: int) -> None:
