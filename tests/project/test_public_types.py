@@ -174,10 +174,6 @@ def test_the_keywords_are_the_fields_of_the_settings() -> None:
     assert rows == set(RowOptions.__struct_fields__) | order | own
     assert order == {"seed", "order", "block_rows", "window_blocks", "batch_size"}
     assert set(get_type_hints(settings.LoaderKeywords)) == set(LoaderOptions.__struct_fields__) - {"plans"}
-    of_loader = inspect.signature(packline.Loader.__init__).parameters
-    assert set(LoaderOptions.__struct_fields__) - {"plans"} < set(of_loader)
-    for name, default in zip(LoaderOptions.__struct_fields__, LoaderOptions.__struct_defaults__, strict=True):
-        assert name == "plans" or of_loader[name].default == default
     assert set(get_type_hints(settings.ExportKeywords)) == build - {"workers"} | rows
     given = inspect.signature(packline.Store.rows).parameters
     assert set(given) == {"self", "seq_len", "plans", *RowOptions.__struct_fields__}

@@ -277,7 +277,9 @@ class Follower(Loader):
             grace=self.grace,
             on_wait=self.on_wait,
         )
-        state = {name: getattr(self, name) for name in ("begins_at", "_step", "_pass", "_pending")}
+        state = {
+            name: getattr(self, name) for name in ("begins_at", "_step", "_pass", "_pending", "workers_began")
+        }
         return make, (self.run,), state
 
     def __repr__(self) -> str:

@@ -11,23 +11,19 @@ the same global batches. Rank r of W gets rows r*b to (r+1)*b of each, b = B / W
 
 Cost: steps that are read in order are planned together (`plan_ahead`), so a batch costs less than a call of
 `rows.read`, also of several sources. Tensors and worker processes are in `packline.torch`.
-
-A flag that forked children share with their parent.
 """
 
 from __future__ import annotations
 
-import mmap
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args, overload
 
-import msgspec
 import numpy as np
 
-from packline.errors import RecipeError, refuse_unknown_names
+from packline.errors import RecipeError, unknown_name
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
 from packline.loading.read_ahead import PlanAhead, ReadAhead, make_ahead
@@ -43,7 +39,7 @@ from packline.loading.state import (
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, BatchPart, CompactBatch, read_batch
 from packline.packing.layout import IGNORED
-from packline.packing.options import Keys, LoaderOptions, OrderName, check_options
+from packline.packing.options import Keys, LoaderOptions, check_options
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -54,29 +50,12 @@ if TYPE_CHECKING:
     from packline.store.files import StoreFiles
 
 
-class SharedFlag:
-    """False until `set` is called, in this process or in one forked from it; a pickled one begins anew."""
-
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, 1)  # anonymous, and shared with forked children
-
-    def set(self) -> None:
-        self._memory[0] = 1
-
-    def clear(self) -> None:
-        self._memory[0] = 0
-
-    def __bool__(self) -> bool:
-        return self._memory[0] != 0
-
-    def __reduce__(self) -> tuple[type[SharedFlag], tuple[()]]:
-        return SharedFlag, ()
-
-
 Batch = dict[str, np.ndarray]
 
 OWN_NAMES = {"tokens": "input_ids", "targets": "labels"}
 """Names of these fields in Hugging Face models."""
+OF_FILE = [name for name in LoaderOptions.__struct_fields__ if name != "plans"]
+KNOWN = frozenset(OF_FILE) | {"rank", "world_size", "epochs"}
 
 
 class Loader(Notebook):
@@ -118,43 +97,25 @@ class Loader(Notebook):
     1
     """
 
-    @refuse_unknown_names
     def __init__(
         self,
         rows: RowSource | Mixture | Stage | Sequence[Stage],
         *,
-        batch_size: int | None = None,
-        batch_tokens: int | str | None = None,
-        seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        shuffle: bool = True,
-        order: OrderName = "global",
-        block_rows: int | None = None,
-        window_blocks: int | None = None,
         epochs: int | None = 1,
-        fields: Sequence[str] | None = None,
-        keys: Keys = "packline",
-        prefetch: int = 2,
+        **settings: Unpack[LoaderKeywords],
     ) -> None:
-        self.fields = chosen_fields(fields, keys)
-        options = LoaderOptions(
-            seed=seed,
-            shuffle=shuffle,
-            order=order,
-            block_rows=block_rows,
-            window_blocks=window_blocks,
-            keys=keys,
-            prefetch=prefetch,
-        )
-        self._place(check_options(options), rank, world_size)
-        self.schedule = Schedule(
-            _stages(rows, epochs),
-            batch_size=batch_size,
-            batch_tokens=batch_tokens,
-            seed=self.seed,
-            order=row_order(options),
-        )
+        given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+        sizes = {name: given.pop(name, None) for name in ("batch_size", "batch_tokens")}
+        self.fields = chosen_fields(given.pop("fields", None), given.get("keys", "packline"))
+        if unknown := given.keys() - KNOWN:
+            word = min(unknown)
+            raise unknown_name(f"Loader has no setting {word!r}", word, KNOWN)
+        options = check_options(LoaderOptions(**given))
+        self._place(options, rank, world_size)
+        order = row_order(options)
+        self.schedule = Schedule(_stages(rows, epochs), **sizes, seed=self.seed, order=order)
         self._check_batch_sizes()
         if any(stage.from_step for stage in self.schedule.declared):
             from packline.loading.run_summary import refuse_used_again
@@ -169,7 +130,8 @@ class Loader(Notebook):
         self.seed, self.rank, self.world_size = options.seed, rank, world_size
         self.keys, self.prefetch = options.keys, options.prefetch
         self.begins_at = self._step = self._pass = 0
-        self.workers_began = SharedFlag()
+        self.workers_began: Any = [False]
+        """True if worker processes make the batches; a dataset of torch shares it with them."""
 
     def _check_batch_sizes(self) -> None:
         """Refuse batches that the ranks cannot share."""
@@ -215,8 +177,7 @@ class Loader(Notebook):
         from packline.loading.run_file import load_run
 
         stages, options = load_run(path)
-        settings: dict[str, Any] = msgspec.structs.asdict(options)
-        del settings["plans"]
+        settings: Any = {name: getattr(options, name) for name in OF_FILE}
         given = {name: value for name, value in changes.items() if value is not None}
         if given.keys() & {"batch_size", "batch_tokens"}:
             settings |= {"batch_size": None, "batch_tokens": None}
@@ -270,8 +231,8 @@ class Loader(Notebook):
     @overload
     def __getitem__(self, step: int) -> Batch: ...
     @overload
-    def __getitem__(self, step: slice) -> BatchSlice: ...
-    def __getitem__(self, step: int | slice) -> Batch | BatchSlice:
+    def __getitem__(self, step: slice) -> list[Batch]: ...
+    def __getitem__(self, step: int | slice) -> Batch | list[Batch]:
         """`batch` of a step, of a negative one from the end, or of several, by a slice.
 
         >>> loader = Loader(store.rows(seq_len=5), batch_size=1, shuffle=False)
@@ -279,7 +240,7 @@ class Loader(Notebook):
         ([[0, 0, 1, 0, 2]], 2, 0)
         """
         if isinstance(step, slice):
-            return BatchSlice(self, range(len(self))[step])
+            return [self.batch(one) for one in range(len(self))[step]]
         number = operator.index(step)
         return self.batch(number + len(self) if number < 0 else number)
 
@@ -335,7 +296,7 @@ class Loader(Notebook):
     def begin_pass(self, first: int) -> int:
         """Number of an iterator that begins at a step; the state follows it from now on."""
         self._step, self._pass = first, self._pass + 1
-        self.workers_began.clear()
+        self.workers_began[0] = False
         return self._pass
 
     def count(self, step: int, number: int) -> None:
@@ -369,7 +330,7 @@ class Loader(Notebook):
         Raises:
             RecipeError: worker processes of torch's `DataLoader` make the batches, ahead of the trainer.
         """
-        if self.workers_began:
+        if self.workers_began[0]:
             raise RecipeError(
                 "a loader's state_dict: worker processes of a DataLoader make its batches, ahead of the "
                 "trainer, so this process does not know how many were trained on",
@@ -415,36 +376,6 @@ class Loader(Notebook):
             f"<Loader: step {self.step:,} of {len(self):,}{stages}, batches of {sizes} rows{left}, "
             f"rank {self.rank} of {self.world_size}, seed {self.seed}{stalls}>"
         )
-
-
-class BatchSlice(Sequence[Batch]):
-    """Batches of some steps, in order: `loader[10:20]`. Each is read when it is used.
-
-    Args:
-        loader: loader of the run; its step does not change.
-        steps: their steps.
-    """
-
-    def __init__(self, loader: Loader, steps: range) -> None:
-        self.loader, self.steps = loader, steps
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-    @overload
-    def __getitem__(self, index: slice) -> BatchSlice: ...
-    def __getitem__(self, index: int | slice) -> Batch | BatchSlice:
-        if isinstance(index, slice):
-            return BatchSlice(self.loader, self.steps[index])
-        try:
-            return self.loader.batch(self.steps[index])
-        except IndexError:
-            raise IndexError(f"batch {index:,} of {len(self):,}") from None
-
-    def __repr__(self) -> str:
-        return f"<{len(self):,} of {self.loader!r}>"
 
 
 def _stages(rows: RowSource | Mixture | Stage | Sequence[Stage], epochs: int | None) -> list[Stage]:

@@ -10,9 +10,9 @@ Masks are made on the device that uses them.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import wraps
-from multiprocessing.context import get_spawning_popen
+from collections import UserDict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -188,57 +188,43 @@ def _received(compact: CompactBatch, keys: Keys) -> dict[str, torch.Tensor]:
     return to_tensors(named(compact.arrays(), keys))
 
 
-class BatchRow(dict[str, torch.Tensor]):
-    """A row as a dict of tensors `[L]`, filled when something looks at it.
+class BatchRow(UserDict[str, torch.Tensor]):
+    """A row as tensors `[L]` by name, made when something looks at it.
 
     torch's default collate leaves rows that nobody has looked at as they were read: nothing is stacked, and a
     worker sends tokens and an outline.
-
-    Args:
-        batch: all rows that were read at once: in a worker as they are sent, else as tensors.
-        place: number of this one among them.
-        rows: their number.
     """
 
-    def __init__(self, batch: WorkerBatch | dict[str, torch.Tensor], place: int, rows: int) -> None:
-        super().__init__()
-        self._batch: WorkerBatch | dict[str, torch.Tensor] | None = batch
-        self._place, self._rows = place, rows
+    batch: WorkerBatch | dict[str, torch.Tensor]
+    """All rows that were read at once: in a worker as they are sent, else as tensors."""
+    place = rows = 0
+    """Number of this one among them, and their number; none of a row that was made of others."""
 
-    def _fill(self) -> None:
-        batch, self._batch = self._batch, None
-        if batch is not None:
-            dict.update(self, {name: batch[name][self._place] for name in batch})
+    @classmethod
+    def of(cls, batch: WorkerBatch | dict[str, torch.Tensor], place: int, rows: int) -> BatchRow:
+        """A row as it was read."""
+        row = cls.__new__(cls)
+        row.batch, row.place, row.rows = batch, place, rows
+        return row
+
+    @cached_property
+    def data(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
+        return {name: self.batch[name][self.place] for name in self.batch}
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return dict, (dict(self),)
-
-
-def _filling(name: str) -> Callable[..., Any]:
-    """Method of dict that fills a row first."""
-    method = getattr(dict, name)
-
-    def call(row: BatchRow, *arguments: Any, **named: Any) -> Any:
-        row._fill()
-        return method(row, *arguments, **named)
-
-    return wraps(method)(call)
-
-
-LOOKS = "__getitem__ __iter__ __len__ __contains__ __eq__ __ne__ __or__ __ror__ __ior__ __repr__ __reversed__"
-CHANGES = "__setitem__ __delitem__ keys items values get pop popitem setdefault update copy clear"
-for _name in (*LOOKS.split(), *CHANGES.split()):
-    setattr(BatchRow, _name, _filling(_name))
 
 
 def _collate_rows(
     batch: list[BatchRow], *, collate_fn_map: Any = None
 ) -> WorkerBatch | dict[str, torch.Tensor]:
     """Rows as a batch: as they were read, if they are all of one read, in order and untouched."""
-    whole = batch[0]._batch
-    in_order = all(row._batch is whole and row._place == place for place, row in enumerate(batch))
-    if whole is not None and in_order and len(batch) == batch[0]._rows:
-        return whole
+    first = batch[0]
+    if len(batch) == first.rows and all(
+        "data" not in vars(row) and row.batch is first.batch and row.place == place
+        for place, row in enumerate(batch)
+    ):
+        return first.batch
     found: dict[str, torch.Tensor] = default_collate([dict(row) for row in batch])
     return found
 
@@ -300,7 +286,7 @@ class RowsDataset(Dataset):  # type: ignore[misc]
     def __getitems__(self, indices: Sequence[int]) -> list[BatchRow]:
         """Several rows in one read; `DataLoader` calls this for a batch."""
         found = self[list(indices)]
-        return [BatchRow(found, place, len(indices)) for place in range(len(indices))]
+        return [BatchRow.of(found, place, len(indices)) for place in range(len(indices))]
 
     def __repr__(self) -> str:
         return f"<RowsDataset of {self.rows!r}>"
@@ -329,18 +315,14 @@ class LoaderDataset(IterableDataset):  # type: ignore[misc]
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
+        loader.workers_began = torch.zeros(1, dtype=torch.bool).share_memory_()
 
     def __iter__(self) -> Steps:
         loader, worker = self.loader, get_worker_info()
         if worker is None:
             return Steps(loader, loader.begins_at, 1, loader.begin_pass(loader.begins_at))
-        loader.workers_began.set()
+        loader.workers_began[0] = True
         return Steps(loader, loader.begins_at + worker.id, worker.num_workers, None)
-
-    def __getstate__(self) -> dict[str, Any]:
-        if get_spawning_popen() is not None:  # a worker that does not share the flag
-            self.loader.workers_began.set()
-        return self.__dict__
 
     def __len__(self) -> int:
         """Number of batches of an iteration."""
