@@ -229,7 +229,7 @@ def write_steps(target: str, wanted: TraceTarget, rows: RowArguments) -> None:
     Raises:
         RecipeError: not two steps of the run, or a list that is not Parquet.
     """
-    from packline.loading.trace import write_trace
+    from packline.loading.trace import trace as trace_run
 
     assert wanted.steps is not None and wanted.write is not None
     first, _, stop = wanted.steps.partition(":")
@@ -237,7 +237,7 @@ def write_steps(target: str, wanted: TraceTarget, rows: RowArguments) -> None:
         raise RecipeError(f"--steps {wanted.steps}: expected A:B", hint="--steps 0:40 are steps 0 to 39")
     steps = range(int(first), int(stop))
     run = target if is_toml(target) else open_loader(target, 1, rows.given())
-    documents = write_trace(run, steps, wanted.write)
+    documents = trace_run(run, steps=steps, write=wanted.write)
     output.line("  ", ("wrote", "quiet"), f"  {wanted.write}: {plural(documents, 'document')}")
     output.line("  leave them out  ", (f"exclude = {json.dumps(wanted.write)}", "hint"), "  in a later stage")
     written = {"path": wanted.write, "documents": documents}

@@ -160,7 +160,10 @@ def trace(
         raise RecipeError("expected a step, or a document, or steps and a file to write")
     if steps is not None:
         assert write is not None
-        return write_trace(run, steps, write)
+        if isinstance(run, Loader):
+            _refuse_unfinished(run)
+            return write_read_documents(run.schedule, steps, write)
+        return write_read_documents(run_schedule(*load_run(run, until=steps.stop)), steps, write)
     loader = run if isinstance(run, Loader) else Loader.from_file(run, prefetch=0)
     if step is not None:
         return trace_step(loader, step, rank=rank, row=row)
@@ -168,26 +171,8 @@ def trace(
     return trace_document(loader, document, store=store)
 
 
-def write_trace(run: Loader | str | Path, steps: range, path: str | Path) -> int:
-    """Write the list of all documents that a run reads in some steps; see `trace`.
-
-    Returns:
-        Number of documents written.
-    """
-    if isinstance(run, Loader):
-        _refuse_unfinished(run)
-        return write_read_documents(run.schedule, steps, path)
-    return write_read_documents(run_schedule(*load_run(run, until=steps.stop)), steps, path)
-
-
 def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int | None = None) -> StepTrace:
-    """Contents of the global batch of a step.
-
-    Args:
-        loader: loader of any rank; only its world size matters here.
-        step: from 0 to `len(loader) - 1`.
-        rank: limit to the rows of this rank.
-        row: limit to this row of the global batch.
+    """Contents of the global batch of a step, or of the rows of one rank, or of one row; see `trace`.
 
     Raises:
         RecipeError: no such step, rank or row.
@@ -195,39 +180,27 @@ def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int |
     """
     _refuse_unfinished(loader)
     _check_within("step", step, len(loader), "of this run")
-    if rank is not None:
-        _check_within("rank", rank, loader.world_size, "of this world")
     batch = loader.rows_of_step(step)
     stage = loader.schedule.stages[batch.stage]
+    share = stage.batch_size // loader.world_size
+    places = np.arange(stage.batch_size)
+    if rank is not None:
+        _check_within("rank", rank, loader.world_size, "of this world")
+        places = places[places // share == rank]
     if row is not None:
         _check_within("row", row, stage.batch_size, "of the global batch")
-    share = stage.batch_size // loader.world_size
+        places = places[places == row]
     rows: list[RowTrace] = []
     for source, source_rows in enumerate(stage.mixture.rows):
-        wanted = batch.sources == source
-        if rank is not None:
-            wanted &= np.arange(len(wanted)) // share == rank
-        if row is not None:
-            wanted &= np.arange(len(wanted)) == row
-        indices = np.flatnonzero(wanted)
-        if not len(indices):
-            continue
-        numbers, epochs = batch.rows[indices].tolist(), batch.epochs[indices].tolist()
-        contents = _contents(source_rows, batch.rows[indices])
-        for index, number, epoch, spans in zip(indices.tolist(), numbers, epochs, contents, strict=True):
-            rows.append(
-                RowTrace(
-                    index=index,
-                    rank=index // share,
-                    place=index % share,
-                    source=source,
-                    store=str(source_rows.store.place),
-                    row=number,
-                    epoch=epoch,
-                    padding=source_rows.seq_len - sum(span.tokens for span in spans),
-                    spans=spans,
-                )
-            )
+        here = places[batch.sources[places] == source]
+        numbers, epochs = batch.rows[here], batch.epochs[here].tolist()
+        contents = _contents(source_rows, numbers)
+        for index, number, epoch, spans in zip(
+            here.tolist(), numbers.tolist(), epochs, contents, strict=True
+        ):
+            padding = source_rows.seq_len - sum(span.tokens for span in spans)
+            name = str(source_rows.store.place)
+            rows.append(RowTrace(index, *divmod(index, share), source, name, number, epoch, padding, spans))
     return StepTrace(
         step=step,
         steps=len(loader),
@@ -244,16 +217,9 @@ def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int |
 def trace_document(
     loader: Loader, document: int, *, store: str | Path | StoreReader | None = None
 ) -> list[Occurrence]:
-    """All uses of a document in the whole run, in order of step.
+    """All uses of a document in the whole run, in order of step, one for each range of it in a batch.
 
-    Args:
-        loader: loader of any rank; only its world size matters here.
-        document: its number in `store.documents`.
-        store: store of the document, or its folder; may be omitted if the run reads only one.
-
-    Returns:
-        One entry for each time that a range of it is in a batch; none if the selection left it out, its
-        packing dropped it, or the run ends before its rows are consumed.
+    There is none if the selection left it out, its packing dropped it, or the run ends before its rows.
 
     Raises:
         RecipeError: a store that the run does not read, or none given where it reads several.
