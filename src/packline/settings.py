@@ -101,6 +101,10 @@ class LoaderKeywords(TypedDict, total=False):
     prefetch: int | None
 
 
+class FollowKeywords(RowKeywords, LoaderKeywords, total=False):
+    """Rows of a store that is followed, and their batches."""
+
+
 class TextKeywords(TypedDict, total=False):
     """Keywords of a build from text: fields of `Source`, `Recipe` and `RunOptions`."""
 

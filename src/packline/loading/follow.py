@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -53,9 +53,9 @@ from packline.loading.run_summary import refuse_used_again
 from packline.loading.schedule import Schedule
 from packline.loading.state import check_past, check_state, check_step, check_units
 from packline.packing.batch import RowSource
-from packline.packing.options import Keys, LoaderOptions
+from packline.packing.options import LoaderOptions
 from packline.packing.rows import Rows
-from packline.settings import RowKeywords
+from packline.settings import FollowKeywords
 from packline.toml import is_toml
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 2.0
@@ -328,16 +328,12 @@ def follow(
     *,
     weights: Mapping[str, Weight] | None = None,
     tokens: int | None = None,
-    shuffle: bool | None = None,
     rank: int = 0,
     world_size: int = 1,
-    fields: Sequence[str] | None = None,
-    keys: Keys | None = None,
-    prefetch: int | None = None,
     timeout: float | None = None,
     grace: float | None = 30.0,
     on_wait: Callable[[Waiting], None] | None = None,
-    **settings: Unpack[RowKeywords],
+    **settings: Unpack[FollowKeywords],
 ) -> Follower:
     """Read a store while it is built: a loader that waits for the units that a step needs.
 
@@ -348,17 +344,13 @@ def follow(
             (`.toml`), whose stores may be in any of these states.
         weights: share of each source of the store, by name; None: all documents, in stored order.
         tokens: number of tokens to train on; None: until a source is used up.
-        shuffle: False for the stored order.
         rank: number of this process among those that train, from 0.
         world_size: number of such processes.
-        fields: see `Loader`.
-        keys: see `Loader`.
-        prefetch: see `Loader`.
         timeout: longest wait for a step, in seconds; None: as long as the build runs.
         grace: longest time without a running build, in seconds, before that is an error; None: wait for one.
         on_wait: called with a `Waiting` before every pause, in the thread that takes the batches.
-        settings: rows, batch size, seed and order, as for `write_rows`; `order` is `blocks` by default. For a
-            run file only `batch_size`, `seed`, `order`, `block_rows` and `window_blocks`.
+        settings: rows as for `Store.rows`, and batches as for `Loader`, but `order` is `blocks` by default;
+            for a run file only the latter.
 
     Raises:
         RecipeError: settings that need the whole store: the global order, shuffled documents, best_fit
@@ -373,9 +365,10 @@ def follow(
     >>> len(loader), next(iter(loader))["tokens"].shape
     (2, (2, 5))
     """
-    of_loader = {"shuffle": shuffle, "fields": fields and tuple(fields), "keys": keys, "prefetch": prefetch}
-    given = {name: value for name, value in {**settings, **of_loader}.items() if value is not None}
-    loader = {name: given.pop(name) for name in (*OF_LOADER, *of_loader) if name in given}
+    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    loader = {name: given.pop(name) for name in LoaderOptions.__struct_fields__ if name in given}
+    if loader.get("shuffle") is False:
+        loader.setdefault("order", "global")
     if is_toml(source):
         given |= {} if weights is None else {"weights": weights}
         given |= {} if tokens is None else {"tokens": tokens}
@@ -384,16 +377,10 @@ def follow(
         run = read_run(source)
     else:
         run = _run_of_store(source, weights, tokens, given, loader)
-    if "batch_size" in loader:
-        loader["batch_tokens"] = None
-    if shuffle is False and "order" not in loader:
-        loader["order"] = "global"
+    if loader.keys() & {"batch_size", "batch_tokens"}:
+        loader = {"batch_size": None, "batch_tokens": None} | loader
     run = msgspec.structs.replace(run, loader=msgspec.structs.replace(run.loader, **loader))
     return Follower(run, rank=rank, world_size=world_size, timeout=timeout, grace=grace, on_wait=on_wait)
-
-
-OF_LOADER = [name for name in LoaderOptions.__struct_fields__ if name in RowKeywords.__annotations__]
-"""Keywords of rows that belong to the loader."""
 
 
 def _run_of_store(
@@ -405,19 +392,14 @@ def _run_of_store(
 ) -> RunFile:
     """Run of one stage that reads one store."""
     for name in ("seq_len", "batch_size"):
-        if name not in options | loader:
+        if name not in options | loader and not (name == "batch_size" and "batch_tokens" in loader):
             raise RecipeError(f"{name} is required: a store alone does not determine the batches")
     seq_len, epochs = options.pop("seq_len"), options.pop("epochs", 1)
     if weights is not None and "sources" in options:
         raise RecipeError("expected weights or sources, found both", hint="weights names the sources")
-    names: list[tuple[dict[str, Any], Weight | None]] = [({}, None)]
+    names: list[dict[str, Any]] = [{}]
     if weights is not None:
-        names = [({"sources": name}, str(weight)) for name, weight in weights.items()]
-    sources = [
-        {"store": str(store), "weight": weight, "max_epochs": epochs, **options, **own}
-        for own, weight in names
-    ]
+        names = [{"sources": name, "weight": str(weight)} for name, weight in weights.items()]
+    sources = [{"store": str(store), "max_epochs": epochs, **options, **own} for own in names]
     stage = {"seq_len": seq_len, "tokens": tokens, "sources": sources}
-    return convert_run(
-        {"loader": {"batch_size": loader["batch_size"], "order": "blocks"}, "stages": [stage]}, "follow"
-    )
+    return convert_run({"loader": {"batch_size": 1, "order": "blocks"}, "stages": [stage]}, "follow")

@@ -200,7 +200,9 @@ def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int |
         ):
             padding = source_rows.seq_len - sum(span.tokens for span in spans)
             name = str(source_rows.store.place)
-            rows.append(RowTrace(index, *divmod(index, share), source, name, number, epoch, padding, spans))
+            rows.append(
+                RowTrace(index, index // share, index % share, source, name, number, epoch, padding, spans)
+            )
     return StepTrace(
         step=step,
         steps=len(loader),
