@@ -6,14 +6,8 @@ A draw is one use of a row, counted through all epochs; every epoch contains eac
     epoch       0     |     1     |  2
     row     3 0 4 1 2 | 1 4 2 3 0 | ...
 
-There are three orders. `stored` is 0, 1, 2, ... in every epoch. `global` is a keyed permutation of all rows.
-`blocks` is a block shuffle, with two settings: `block_rows`, the rows of a block, which are adjacent in the
-store; and `window_blocks`, the blocks that are mixed with each other. Here blocks of 2 rows and windows of 2
-blocks:
-
-    stored    0 1 2 3 | 4 5 6 7 | 8 9 10      blocks 01, 23, 45, 67, 89, and 10, which is shorter
-    epoch 0   2 0 3 1 | 7 4 5 6 | 9 10 8      windows in stored order, each with its own permutation
-    epoch 1   9 3 2 8 | 5 0 4 1 | 7 10 6      blocks permuted first: windows of 89 23, 45 01, 67 10
+`stored` is 0, 1, 2, ... in every epoch, `global` a keyed permutation of all rows, and `blocks` a shuffle of
+blocks of rows within windows (docs/reading.md shows one):
 
 1. The whole blocks are numbered anew by a permutation of the epoch; the first epoch keeps their order. The
    rows that do not fill a last block stay last.
@@ -21,23 +15,11 @@ blocks:
 3. Within a window, rows are permuted with a key of the seed, the source, the epoch and the window.
 
 In the first epoch a full window therefore depends on nothing behind it: a store that grows has the same order
-up to its last full window, so it can be read while it is written. In every epoch, the rows of a window lie
-together in blocks: a cold disk is read in ranges of `block_rows` rows, and about `2 * block_rows *
-window_blocks` rows are in use at once (the window, and the next one while it is read ahead).
-
-Cost in randomness: in the first epoch, a row comes within `block_rows * window_blocks` rows of its place in
-the store. Documents that are stored together (a crawl's day, a book) are used in the same window, so a
-window should have many more rows than such a run of documents, and at least several hundred batches. In later
-epochs the blocks of a window come from everywhere, and only the rows of one block are still together. With
-the global permutation any two rows are independent.
-
-Nothing is stored except one block of draws, so reading batch by batch costs next to nothing; random access
-costs one block each time.
+up to its last full window. Nothing is kept except one block of draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -157,7 +139,7 @@ class Order:
         rows = np.empty_like(places)
         for epoch in np.unique(epochs):
             here = epochs == epoch
-            rows[here] = self._rows_at(int(epoch), places[here])
+            rows[here] = self._permuted(int(epoch), places[here], inverse=False)
         return rows
 
     def between(self, start: int, stop: int) -> np.ndarray:
@@ -182,7 +164,7 @@ class Order:
         rows = np.asarray(rows, np.int64)
         if rows.size and not 0 <= rows.min() <= rows.max() < self.rows:
             raise IndexError(f"a row outside range({self.rows})")
-        return epoch * self.rows + self._places_of(epoch, rows)
+        return epoch * self.rows + self._permuted(epoch, rows, inverse=True)
 
     def block_number(self, draw: int) -> int:
         """Number of the block of a draw, in the order in which blocks come first, over all epochs."""
@@ -196,40 +178,22 @@ class Order:
         start = int(self._renumbered(epoch, first, inverse=False)[0])
         return start, min(start + self.order.block_rows, self.rows)
 
-    def _rows_at(self, epoch: int, places: np.ndarray) -> np.ndarray:
-        """Rows at these places of an epoch, int64 of the same shape."""
+    def _permuted(self, epoch: int, values: np.ndarray, *, inverse: bool) -> np.ndarray:
+        """Rows at places of an epoch, or the places of rows."""
         if self.order.kind == "stored":
-            return places
+            return values
         if self.order.kind == "global":
-            return self._permutation(epoch)(places)
-        slots = np.empty_like(places)
-        for first, here, permutation in self._windows(epoch, places):
-            slots[here] = first + permutation(places[here] - first)
-        return self._renumbered(epoch, slots, inverse=False)
-
-    def _places_of(self, epoch: int, rows: np.ndarray) -> np.ndarray:
-        """Places of these rows in an epoch: the inverse of `_rows_at`."""
-        if self.order.kind == "stored":
-            return rows
-        if self.order.kind == "global":
-            return self._permutation(epoch).invert(rows)
-        slots = self._renumbered(epoch, rows, inverse=True)
-        places = np.empty_like(slots)
-        for first, here, permutation in self._windows(epoch, slots):
-            places[here] = first + permutation.invert(slots[here] - first)
-        return places
-
-    def _permutation(self, epoch: int) -> Permutation:
-        return Permutation(self.rows, *self.key, epoch)
-
-    def _windows(self, epoch: int, places: np.ndarray) -> Iterator[tuple[int, np.ndarray, Permutation]]:
-        """Windows that hold these places: first place, mask of its places, permutation."""
-        size = self.order.window_rows
-        windows = places // size
+            permutation = Permutation(self.rows, *self.key, epoch)
+            return (permutation.invert if inverse else permutation)(values)
+        if inverse:
+            values = self._renumbered(epoch, values, inverse=True)
+        found, size = np.empty_like(values), self.order.window_rows
+        windows = values // size
         for window in np.unique(windows).tolist():
-            first = window * size
-            within = Permutation(min(size, self.rows - first), *self.key, epoch, window)
-            yield first, windows == window, within
+            first, here = window * size, windows == window
+            permutation = Permutation(min(size, self.rows - first), *self.key, epoch, window)
+            found[here] = first + (permutation.invert if inverse else permutation)(values[here] - first)
+        return found if inverse else self._renumbered(epoch, found, inverse=False)
 
     def _renumbered(self, epoch: int, rows: np.ndarray, *, inverse: bool) -> np.ndarray:
         """Exchange the blocks of rows as in an epoch; the first epoch and the last, short block stay."""
@@ -247,11 +211,7 @@ class Order:
         *held, block = self._block
         if held != [epoch, number]:
             places = np.arange(number * self._step, min((number + 1) * self._step, self.rows))
-            block = self._rows_at(epoch, places)
+            block = self._permuted(epoch, places, inverse=False)
             block.flags.writeable = False
             self._block = (epoch, number, block)
         return block
-
-    def __getstate__(self) -> dict[str, object]:
-        # Pickling for a worker process keeps the settings, not the block.
-        return {**self.__dict__, "_block": _NO_BLOCK}

@@ -1,27 +1,8 @@
-"""A run as a file: stages, their sources and loader settings, in TOML.
-
-    [loader]
-    batch_size = 32                 # rows of the global batch
-    seed = 1
-
-    [[stages]]
-    tokens = "4B"
-    seq_len = "4k"
-    packing = "best_fit"
-
-    [[stages.sources]]
-    store = "web"                   # relative to this file
-    weight = 0.8
-
-    [[stages.sources]]
-    store = "code"
-    weight = 0.2
-    max_epochs = 2
+"""A run as a file: stages, their sources and loader settings, in TOML (docs/reading.md shows one).
 
 The contents of a batch depend only on this file and its stores. Rank and world size are not part of it: they
-are arguments of `Loader.from_file`. Reading the file costs nothing; opening its stores maps them, and makes
-the best-fit plans that do not exist yet. The file is data: nothing in it is executed, no environment variable
-is read, and an unknown setting is an error.
+are arguments of `Loader.from_file`. The file is data: nothing in it is executed, no environment variable is
+read, and an unknown setting is an error.
 
 `draft_run` writes one from the shares of a recipe's sources, `weight` or `tokens`. Shares are relative and
 count rows. All rows have the same number of tokens, so a budget of tokens is a share too: the stage lasts for
@@ -182,13 +163,10 @@ def settings_of_store(path: str | Path, store: str, *, rows: bool) -> dict[str, 
                     f"{path}: stages[{number}] cuts its rows by split_to: they are not rows of {store}",
                     hint=f"packline view {path} --step 0 shows the rows of the run",
                 )
-            settings: dict[str, Any] = {"split": source.split}  # without one, some commands take all
-            if rows:
-                settings["seq_len"] = stage.seq_len
-            for name in kind.__struct_fields__:
-                if (value := getattr(source, name)) != getattr(DEFAULTS, name):
-                    settings[name] = value
-            found.append(settings)
+            given = {name: getattr(source, name) for name in kind.__struct_fields__}
+            settings = {name: value for name, value in given.items() if value != getattr(DEFAULTS, name)}
+            settings["split"] = source.split  # without one, some commands take all
+            found.append(settings | ({"seq_len": stage.seq_len} if rows else {}))
     if not found:
         read = ", ".join(sorted({source.store for stage in run.stages for source in stage.sources}))
         raise RecipeError(f"{path} does not read {store}", hint=f"it reads {read}")
@@ -352,14 +330,17 @@ def draft_run(
     for said, number in (("seq_len", seq_len), ("batch_size", batch_size), ("tokens", tokens)):
         if number is not None and number < 1:
             raise RecipeError(f"{said} is {number}: expected at least 1")
-    names = list(store.manifest.sources)
-    sizes = _train_tokens(store)
-    if shares and len(shares) != len(names):
+    sizes = dict.fromkeys(store.manifest.sources, 0)
+    shards = store.manifest.shards
+    for name, split, size in zip(
+        shards.names("source"), shards.names("split"), shards.numbers("tokens").tolist(), strict=True
+    ):
+        sizes[name] += size if split == "train" else 0
+    if shares and len(shares) != len(sizes):
         raise RecipeError(
-            f"the recipe has {len(shares)} sources, the store {len(names)}: {', '.join(names)}",
+            f"the recipe has {len(shares)} sources, the store {len(sizes)}: {', '.join(sizes)}",
             hint="give the recipe that the store was built from",
         )
-    given = [share.weight if share.tokens is None else share.tokens for share in shares]
     lasts = tokens or sum(share.tokens or 0 for share in shares)
     lines = [
         "# A packline run: `packline trace THIS --step 0` shows a batch, Loader.from_file(THIS) reads it.",
@@ -374,46 +355,26 @@ def draft_run(
         'packing = "concat"               # "best_fit": no document is cut that fits into a row',
         f"tokens = {lasts}" if lasts else "# tokens = 1_000_000_000         # else until a source is used up",
     ]
-    place = json.dumps(_relative(store.place, folder))
-    if all(one is None for one in given):
-        lines += ["", "[[stages.sources]]", f"store = {place}"]
-        lines += [f"#   {name}: {size:,} tokens for training" for name, size in sizes.items()]
+    place = str(store.place)
+    if isinstance(store.place, Path) and not store.place.is_absolute():
+        place = os.path.relpath(place, folder)
+    source = ["", "[[stages.sources]]", f"store = {json.dumps(place)}"]
+    if all(share.weight is None and share.tokens is None for share in shares):
+        lines += [*source, *(f"#   {name}: {size:,} tokens for training" for name, size in sizes.items())]
         lines += [
-            "# sources = [...]                # some of them only; then each [[stages.sources]] has a weight"
+            "# sources = [...]                # some of them only; then each [[stages.sources]] has a weight",
+            "",
         ]
-    else:
-        for name, weight, share in zip(names, given, shares, strict=True):
-            lines += _source_lines(place, name, sizes[name], weight, share)
+        return "\n".join(lines)
+    for (name, size), share in zip(sizes.items(), shares, strict=True):
+        if not size:
+            raise RecipeError(f"source {name!r} has a share, and no document in the split train")
+        weight = share.weight if share.tokens is None else share.tokens
+        lines += [*source, f"sources = {json.dumps(name)}", f"weight = {json.dumps(weight)}"]
+        lines += [
+            f"# {size:,} tokens for training",
+            "# max_epochs = 2                 # more than 1 where its share asks for more than there is"
+            if share.max_epochs is None
+            else f"max_epochs = {json.dumps(share.max_epochs)}",
+        ]
     return "\n".join([*lines, ""])
-
-
-def _source_lines(
-    store: str, name: str, size: int, weight: int | float | str | None, share: Share
-) -> list[str]:
-    if not size:
-        raise RecipeError(f"source {name!r} has a share, and no document in the split train")
-    lines = ["", "[[stages.sources]]", f"store = {store}", f"sources = {json.dumps(name)}"]
-    lines += [f"weight = {json.dumps(weight)}", f"# {size:,} tokens for training"]
-    if share.max_epochs is not None:
-        return [*lines, f"max_epochs = {json.dumps(share.max_epochs)}"]
-    return [
-        *lines,
-        "# max_epochs = 2                 # more than 1 where its share asks for more than there is",
-    ]
-
-
-def _train_tokens(store: StoreReader) -> dict[str, int]:
-    """Tokens of the split train by source; a shard holds one source."""
-    from packline.store.reader import shard_labels
-
-    sizes = dict.fromkeys(store.manifest.sources, 0)
-    for shard, origin in zip(store.manifest.shards, shard_labels(store), strict=True):
-        if shard.split == "train":
-            sizes[origin.source] += shard.tokens
-    return sizes
-
-
-def _relative(store: Path | str, folder: Path) -> str:
-    if not isinstance(store, Path) or store.is_absolute():
-        return str(store)
-    return os.path.relpath(store, folder)

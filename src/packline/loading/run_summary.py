@@ -1,23 +1,16 @@
 """Run files in figures: what a run reads of each source, and what differs between two run files.
 
-Documents that a run has read: their list, and the refusal of a later stage that would read them again.
-
-    stage 0    monday     ── steps 0 to 39 ──> documents read
-    stage 1    tuesday    the same units, by hard links, and new ones: documents read are among its own
-
-A source that continues from one stage to the next does not begin again. A new one, of a store that was built
-again or with other settings, begins with its first rows, whatever was trained on before. So a stage with
+Documents that a run has read: their list, and the refusal of a later stage that would read them again. A
+source that continues from one stage to the next does not begin again. A new one, of a store that was built
+again or with other settings, begins with its first rows, whatever was trained on before: so a stage with
 `from_step` is refused if it takes documents of an earlier one, unless its `max_epochs` allows one pass more
-than were begun before.
-Documents are the same if their shards have equal tokens, or, where no shard is shared, if they have the same
-place in an input file that has not changed.
-
-Cost of the check: spans of at most 4,096 rows of each earlier source, and nothing for runs without
-`from_step`. A list reads the spans of all rows of its steps.
+than were begun before. Documents are the same if their shards have equal tokens, or, where no shard is
+shared, if they have the same place in an input file that has not changed.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,16 +54,10 @@ def write_read_documents(schedule: Schedule, steps: range, path: str | Path) -> 
             f"steps {steps.start}:{steps.stop}: expected some of the {len(schedule):,} steps of this run",
             hint="0:40 are the first 40 steps, from 0 to 39",
         )
-    reason = f"read in steps {steps.start} to {steps.stop - 1}"
-    return write_lists(path, [(store, found, reason) for store, found in _documents_read(schedule, steps)])
-
-
-def _documents_read(schedule: Schedule, steps: range) -> Iterator[tuple[StoreReader, np.ndarray]]:
-    """Each store, and the documents that are read of it, ascending."""
     read: dict[str, tuple[StoreReader, np.ndarray]] = {}
     for stage in schedule.stages:
         first, stop = (
-            (min(max(step - stage.first_step, 0), stage.steps) * stage.batch_size)
+            min(max(step - stage.first_step, 0), stage.steps) * stage.batch_size
             for step in (steps.start, steps.stop)
         )
         for begin in range(first, stop, ROWS):
@@ -78,8 +65,8 @@ def _documents_read(schedule: Schedule, steps: range) -> Iterator[tuple[StoreRea
                 rows = stage.mixture.rows[source]
                 none = rows.store, np.zeros(int(rows.store.firsts[-1]), bool)
                 read.setdefault(rows.store.manifest.checksum, none)[1][rows.spans(numbers).documents] = True
-    for store, marks in read.values():
-        yield store, np.flatnonzero(marks)
+    reason = f"read in steps {steps.start} to {steps.stop - 1}"
+    return write_lists(path, [(store, np.flatnonzero(marks), reason) for store, marks in read.values()])
 
 
 def refuse_used_again(schedule: Schedule) -> None:
@@ -90,31 +77,26 @@ def refuse_used_again(schedule: Schedule) -> None:
     """
     orders: dict[str, Order] = {}
     for stage in schedule.stages:
-        if schedule.declared[stage.number].from_step:
-            _check_stage(schedule, stage, orders)
-        orders |= {
-            rows.fingerprint: order for rows, order in zip(stage.mixture.rows, stage.orders, strict=True)
-        }
-
-
-def _check_stage(schedule: Schedule, stage: ScheduledStage, orders: dict[str, Order]) -> None:
-    for place, (rows, most) in enumerate(zip(stage.mixture.rows, stage.mixture.max_epochs, strict=True)):
-        if rows.fingerprint in orders or most is None:
-            continue
-        for earlier, draws in schedule.drawn(stage.first_step):
-            passes = -(-draws // max(len(earlier), 1))
-            if not passes or passes < most:
+        sources = list(zip(stage.mixture.rows, stage.mixture.max_epochs, stage.orders, strict=True))
+        for place, (rows, most, _) in enumerate(sources):
+            if not schedule.declared[stage.number].from_step or rows.fingerprint in orders or most is None:
                 continue
-            document = _shared_document(earlier, orders[earlier.fingerprint], draws, rows)
-            if document is not None:
-                step = stage.first_step
-                raise RecipeError(
-                    f"stage {stage.number}: source {place} ({source_name(rows)}) would train again on "
-                    f"documents that were trained on before step {step:,} as part of {source_name(earlier)}, "
-                    f"such as document {document:,}",
-                    hint=f"packline trace run.toml --steps 0:{step} --write seen.parquet lists them, and "
-                    f'exclude = "seen.parquet" leaves them out; or max_epochs = {passes + 1} uses them again',
-                )
+            for earlier, draws in schedule.drawn(stage.first_step):
+                passes = -(-draws // max(len(earlier), 1))
+                if not passes or passes < most:
+                    continue
+                document = _shared_document(earlier, orders[earlier.fingerprint], draws, rows)
+                if document is not None:
+                    step = stage.first_step
+                    raise RecipeError(
+                        f"stage {stage.number}: source {place} ({source_name(rows)}) would train again on "
+                        f"documents that were trained on before step {step:,} as part of "
+                        f"{source_name(earlier)}, such as document {document:,}",
+                        hint=f"packline trace run.toml --steps 0:{step} --write seen.parquet lists them, and "
+                        f'exclude = "seen.parquet" leaves them out; or max_epochs = {passes + 1} uses them '
+                        "again",
+                    )
+        orders |= {rows.fingerprint: order for rows, _, order in sources}
 
 
 def _shared_document(earlier: RowSource, order: Order, draws: int, rows: RowSource) -> int | None:
@@ -133,31 +115,21 @@ def _in_other_store(store: StoreReader, documents: np.ndarray, other: StoreReade
     """Numbers in another store of those of the documents that it has, ascending."""
     if store.manifest.checksum == other.manifest.checksum:
         return documents
-    shards = _equal_shards(store, other)
-    if (shards < 0).all():
-        return _at_equal_places(store, documents, other)
-    number = store.firsts.searchsorted(documents, "right") - 1
-    inside = documents - store.firsts[number]
-    there = shards[number]
-    return np.sort((other.firsts[there] + inside)[there >= 0])
-
-
-def _equal_shards(store: StoreReader, other: StoreReader) -> np.ndarray:
-    """Number of the only shard with the same tokens in another store, int64 `[P]`; -1 if there is none."""
+    # Number of the only shard with the same tokens in the other store, by shard of this one.
     mine, theirs = (one.manifest.shards.names("bin_checksum") for one in (store, other))
-    numbers: dict[str, int] = {}
-    for number, checksum in enumerate(theirs):
-        numbers[checksum] = -1 if checksum in numbers else number
-    return np.array([numbers.get(checksum, -1) for checksum in mine], np.int64)
-
-
-def _at_equal_places(store: StoreReader, documents: np.ndarray, other: StoreReader) -> np.ndarray:
-    """The same for stores that share input files, in units of other sizes."""
-    mine, theirs = (
+    times = Counter(theirs)
+    numbers = {checksum: number for number, checksum in enumerate(theirs) if times[checksum] == 1}
+    shards = np.array([numbers.get(checksum, -1) for checksum in mine], np.int64)
+    if (shards >= 0).any():
+        number = store.firsts.searchsorted(documents, "right") - 1
+        there = shards[number]
+        return np.sort((other.firsts[there] + documents - store.firsts[number])[there >= 0])
+    # Stores that share input files, in units of other sizes.
+    inputs = (
         set(zip(*map(one.manifest.inputs.names, ("source", "name", "checksum")), strict=True))
         for one in (store, other)
     )
-    files = {(source, name) for source, name, _ in mine & theirs}
+    files = {(source, name) for source, name, _ in set.intersection(*inputs)}
     if not files:
         return documents[:0]
     from packline.packing.exclusions import find_places
