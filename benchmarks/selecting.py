@@ -148,15 +148,15 @@ def _unit(out: Path, number: int, count: int, small: Store) -> Receipt:
     texts = _texts(random, number * SHARD, count)
     hashes = _mixed(texts)
     writer.append(
-        pa.repeat(f"{number:05d}.jsonl.zst", count),
-        pa.array(np.cumsum(lengths, dtype=np.int64) * 4),
-        pa.nulls(count, pa.string()),
-        pa.array((hashes % 8000).astype(np.int64)),
-        pa.array(lengths.astype(np.int64)),
-        pa.array(hashes),
-        pa.array(np.round(np.clip(random.normal(2.5, 1, count), 0, 5), 2)),
-        pa.array(LANGUAGES[random.choice(len(LANGUAGES), count, p=SHARES)]),
-        pc.binary_join_element_wise(
+        file=pa.repeat(f"{number:05d}.jsonl.zst", count),
+        position=pa.array(np.cumsum(lengths, dtype=np.int64) * 4),
+        id=pa.nulls(count, pa.string()),
+        text_bytes=pa.array((hashes % 8000).astype(np.int64)),
+        tokens=pa.array(lengths.astype(np.int64)),
+        hash=pa.array(hashes),
+        score=pa.array(np.round(np.clip(random.normal(2.5, 1, count), 0, 5), 2)),
+        language=pa.array(LANGUAGES[random.choice(len(LANGUAGES), count, p=SHARES)]),
+        url=pc.binary_join_element_wise(
             "https://site-",
             pa.array(random.zipf(1.3, count) % 1_000_000).cast(pa.string()),
             ".example/",

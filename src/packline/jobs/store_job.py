@@ -61,7 +61,7 @@ from packline.store.manifest import (
     refuse_empty,
     tokenizer_entry,
 )
-from packline.store.tables import TOKENIZER, InputEntry, Picked
+from packline.store.tables import TOKENIZER, InputEntry
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -318,20 +318,24 @@ class StoreJob(Job[Unit, R, S]):
         """
         folder, plan, committed = self.folder, self.plan, self.committed
         order = DocumentOrder(plan.units, committed.receipts, committed.streams)
-        ordered = Picked(committed.receipts, list(order.advance()))
-        if order.unit is not None and not limit_reached(plan.recipe, ordered):
+        units = list(order.advance())
+
+        def ordered() -> Iterator[Receipt]:
+            return map(committed.receipts.__getitem__, units)
+
+        if order.unit is not None and not limit_reached(plan.recipe, ordered()):
             left = len(units_left(plan.units, committed.receipts, committed.streams))
             raise StoreError(
                 f"{folder.place}: {left:,} of {len(plan.units):,} units are not committed",
                 hint="run the build again to finish them",
             )
         return assemble(
-            ordered,
+            ordered(),
             recipe=plan.recipe,
             tokenizer=msgspec.structs.replace(plan.tokenizer, round_trip=self.round_trip()),
             dtype=plan.dtype,
-            inputs=self._inputs(ordered),
-            receipt_files=committed.entries(ordered.keys),
+            inputs=self._inputs(ordered()),
+            receipt_files=committed.entries(units),
             tokenizer_files=[folder.entry(name) for name in folder.storage.list(TOKENIZER)],
             streams=committed.streams,
             imported=() if self.entry is None else (self.entry,),

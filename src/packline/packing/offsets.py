@@ -165,7 +165,7 @@ class ShardRange:
         for part, group, inner in self._by_part(self._firsts, documents):
             shard = self.shard(part)
             begins[group] = shard.places(inner) + self.store.token_firsts[self.numbers[part]]
-            lengths[group] = shard.lengths_at(inner)
+            lengths[group] = shard.lengths[inner]
         return begins, lengths
 
     def find(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ No file of a shard is opened for that: `verify` compares the files with the mani
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -24,7 +24,7 @@ from packline.errors import NoDocuments
 from packline.fingerprint import hash_bytes, json_form, seal
 from packline.recipe import SPLITS, ColumnType, Natural, Recipe, Split, is_limited
 from packline.store.files import FileEntry
-from packline.store.ledger import Ledger, losses, source_names, totals_by_source
+from packline.store.ledger import Ledger, losses, source_names
 from packline.store.naming import STREAM
 from packline.store.tables import (
     RECEIPTS,
@@ -48,6 +48,8 @@ READABLE = (2, 3)
 Dtype = Literal["uint16", "int32"]
 """Types of tokens."""
 MANIFEST = "manifest.json"
+MADE = 1 << 12
+"""Receipts that are values at the same time when a manifest is made."""
 TABLES = ("shards", "inputs", "units")
 """Fields of a manifest that are tables beside it."""
 
@@ -252,7 +254,7 @@ def tokenizer_entry(tokenizer: Tokenizer, boundary: Boundary, round_trip: str = 
 
 
 def assemble(
-    receipts: Sequence[Receipt],
+    receipts: Iterable[Receipt],
     *,
     recipe: Recipe,
     tokenizer: TokenizerEntry,
@@ -272,8 +274,18 @@ def assemble(
         receipt_files: entries of the files of all receipts, in the same order, then of those of streams.
         streams: receipts of streams, by name of the stream.
     """
-    names = source_names(recipe)
-    shards = ((receipt.unit, receipt.source, shard) for receipt in receipts for shard in receipt.shards)
+    sources = {name: Ledger() for name in source_names(recipe)}
+    waiting, files = iter(receipts), iter(receipt_files)
+    shards, units = [ShardRows.from_entries(())], [UnitRows.from_entries(())]
+    while part := list(islice(waiting, MADE)):  # few receipts are values at the same time
+        for receipt in part:
+            sources[receipt.source] += receipt.ledger
+        shards.append(ShardRows.from_entries((r.unit, r.source, shard) for r in part for shard in r.shards))
+        units.append(
+            UnitRows.from_entries(_unit_entries([(r.unit, r.source, r.rejects) for r in part], files))
+        )
+    ends = [(f"{name}{STREAM}", receipt.source, ()) for name, receipt in (streams or {}).items()]
+    units.append(UnitRows.from_entries(_unit_entries(ends, files)))
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         packline=__version__,
@@ -283,26 +295,25 @@ def assemble(
         totals=Totals(0, 0, 0, 0, 0, 0),
         tables=(),
         tokenizer_files=tuple(tokenizer_files),
-        ledger=sum((receipt.ledger for receipt in receipts), Ledger()),
-        sources=totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts)),
+        ledger=sum(sources.values(), Ledger()),
+        sources=sources,
         imported=tuple(imported),
         val_share=val_share,
     )
     return with_tables(
         manifest,
-        shards=ShardRows.from_entries(shards),
+        shards=ShardRows.joined(shards),
         inputs=InputRows.from_entries(inputs),
-        units=UnitRows.from_entries(_unit_entries(receipts, streams or {}, receipt_files)),
+        units=UnitRows.joined(units),
     )
 
 
 def _unit_entries(
-    receipts: Iterable[Receipt], streams: Mapping[str, StreamReceipt], files: Iterable[FileEntry]
+    units: Iterable[tuple[str, str, tuple[FileEntry, ...]]], files: Iterator[FileEntry]
 ) -> Iterator[UnitEntry]:
-    """Entries of units and streams, each with the file of its receipt."""
-    units = ((receipt.unit, receipt.source, receipt.rejects) for receipt in receipts)
-    ends = ((f"{name}{STREAM}", receipt.source, ()) for name, receipt in streams.items())
-    for (unit, source, rejects), entry in zip(chain(units, ends), files, strict=True):
+    """Entries of units or streams, each with the next file."""
+    for unit, source, rejects in units:
+        entry = next(files)
         assert entry.name == f"{RECEIPTS}/{unit}.json", (entry.name, unit)
         yield UnitEntry(unit, source, entry, rejects)
 

@@ -194,22 +194,19 @@ class Shard:
         """Place in `tokens` of the first token of these documents, int64 of their shape."""
         return self.offsets[documents] // self.itemsize
 
-    def lengths_at(self, documents: np.ndarray) -> np.ndarray:
-        """Tokens of these documents, int32 `[N]`."""
-        return self.lengths[documents]
-
     def search(self, tokens: np.ndarray) -> np.ndarray:
         """Number of documents that begin at or before each of these places in `tokens`, int64 `[N]`."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         values = tokens * self.itemsize
-        if not hasattr(pc, "search_sorted"):  # an earlier version of Arrow; NumPy copies all offsets
+        if not hasattr(pc, "search_sorted"):  # an earlier version of Arrow
             return self.offsets.searchsorted(values, "right")
+        # Unlike NumPy's, Arrow's search does not copy numbers that are not aligned.
+        data = pa.py_buffer(self.offsets)
+        offsets = pa.Array.from_buffers(pa.int64(), len(self), [None, data], null_count=0)
         options = pc.SearchSortedOptions(side="right")
-        return (
-            pc.search_sorted(self.searchable, pa.array(values), options=options).to_numpy().astype(np.int64)
-        )
+        return pc.search_sorted(offsets, pa.array(values), options=options).to_numpy().astype(np.int64)
 
     def will_need(self, first: int, last: int) -> None:
         """Ask the system to read documents `first` to `last` into the page cache, without waiting."""
@@ -279,12 +276,6 @@ class Shard:
         }
         return Kept(found) if len(index.bytes) <= KEPT_BYTES else found
 
-    def _open_searchable(self) -> dict[str, Any]:
-        import pyarrow as pa
-
-        data = pa.py_buffer(self.offsets)
-        return {"searchable": pa.Array.from_buffers(pa.int64(), len(self), [None, data], null_count=0)}
-
     def _numbers(self, ending: str, *, whole: bool) -> Any:
         """Numbers of `NAME.bin` or `NAME.loss`, one per token; None where the shard has no such file."""
         dtype, holds = self._dtype, f"{self.entry.tokens:,} tokens"
@@ -304,8 +295,6 @@ class Shard:
     length_of: Callable[[int], int] = opened(_open_index, MAPS)
     """Length of one document as an int, in 60 nanoseconds: for batches with few documents per shard."""
     offset_of: Callable[[int], int] = opened(_open_index, MAPS)
-    searchable: pa.Array = opened(_open_searchable, MAPS)
-    """int64 `[D]`: the offsets, for Arrow, whose search does not copy numbers that are not aligned."""
     tokens: np.ndarray = opened(lambda self: {"tokens": self._numbers("bin", whole=True)}, MAPS)
     """`[T]`, in the store's dtype."""
     token_ranges: NumberRanges = opened(

@@ -7,11 +7,11 @@ used. The manifest lists each table with its size and checksum, and `manifest_ch
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from io import BytesIO
-from itertools import chain, islice, starmap, zip_longest
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
+from itertools import chain, zip_longest
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -33,9 +33,6 @@ TOKENIZER = "tokenizer"
 ROW_GROUP = 1 << 16
 BLOCK = 1 << 10
 """Rows that are made into values at a time when a table is read from beginning to end."""
-MADE = 1 << 12
-"""Rows that are values at the same time when a table is made."""
-
 SHARD_FILES = {
     "bin": ".bin",
     "idx": ".idx",
@@ -89,30 +86,6 @@ class UnitEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 E = TypeVar("E", ShardEntry, InputEntry, UnitEntry)
-V_co = TypeVar("V_co", covariant=True)
-
-
-class Picked(Sequence[V_co]):
-    """Values at some keys, in the order of the keys, each looked up when it is used.
-
-    >>> Picked("abcdef", [4, 0, 2])[1:]
-    ['a', 'c']
-    """
-
-    def __init__(self, values: Sequence[V_co] | Mapping[Any, V_co], keys: list[Any]) -> None:
-        self.keys, self._values = keys, values
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    @overload
-    def __getitem__(self, index: int) -> V_co: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[V_co]: ...
-    def __getitem__(self, index: int | slice) -> V_co | list[V_co]:
-        if isinstance(index, slice):
-            return [self._values[key] for key in self.keys[index]]
-        return self._values[self.keys[index]]
 
 
 class TableRows(Generic[E]):
@@ -150,20 +123,18 @@ class TableRows(Generic[E]):
         """Table of rows: values in the order of the columns, and files."""
         import pyarrow as pa
 
-        def listed(values: tuple[Any, ...], files: Iterable[FileEntry]) -> tuple[Any, ...]:
+        schema = cls.schema()
+        columns: list[list[Any]] = [[] for _ in schema]
+        values: tuple[Any, ...]
+        for values, files in rows:
             by_name = {file.name: (file.bytes, file.checksum) for file in files}
             names = (f"{before}{values[0]}{behind}" for before, behind in cls.files.values())
             found: list[tuple[Any, Any]] = [by_name.pop(name, (None, None)) for name in names]
             assert not by_name, by_name
-            return (*values, *chain.from_iterable(found))
-
-        schema, waiting = cls.schema(), starmap(listed, rows)
-        blocks = [schema.empty_table()]
-        while block := list(islice(waiting, MADE)):  # few rows are values at the same time
-            columns = zip(*block, strict=True)
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-            blocks.append(pa.Table.from_arrays(arrays, schema=schema))
-        return cls(pa.concat_tables(blocks))
+            for column, value in zip(columns, (*values, *chain.from_iterable(found)), strict=True):
+                column.append(value)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        return cls(pa.Table.from_arrays(arrays, schema=schema))
 
     @classmethod
     def joined(cls, tables: Sequence[Self]) -> Self:

@@ -40,9 +40,6 @@ SMALL_PIECE = 64 << 10
 LONGEST = 2**31 - 1
 """Largest number of tokens of one document, from the index's int32."""
 
-REPEATED = ("source", "label")
-"""Columns of provenance with one value for a whole shard."""
-
 
 class HashedFile(io.BufferedWriter):
     """A file that tracks the size and checksum of what was written to it.
@@ -158,13 +155,13 @@ class ShardWriter:
         self.tokens += len(ragged.tokens)
         count = len(positions)
         self._provenance.append(
-            pa.repeat(file, count),
-            pa.array(positions),
-            pa.nulls(count, pa.string()) if ids is None else pa.array(ids, pa.string()),
-            pa.array(text_bytes),
-            pa.array(lengths),
-            pa.nulls(count, pa.uint64()) if hashes is None else pa.array(hashes),
-            *([] if columns is None else columns.columns),
+            file=pa.repeat(file, count),
+            position=pa.array(positions),
+            id=pa.nulls(count, pa.string()) if ids is None else pa.array(ids, pa.string()),
+            text_bytes=pa.array(text_bytes),
+            tokens=pa.array(lengths),
+            hash=pa.nulls(count, pa.uint64()) if hashes is None else pa.array(hashes),
+            **({} if columns is None else dict(zip(columns.schema.names, columns.columns, strict=True))),
         )
 
     def abandon(self) -> None:
@@ -196,15 +193,12 @@ class _ProvenanceWriter:
     """
 
     def __init__(self, sink: pa.NativeFile, source: str, label: str | None, carried: CarriedTypes) -> None:
-        self._source, self._label = source, label
+        self._source, self._label = source, pa.scalar(label, pa.string())
         self._schema = documents_schema(carried)
-        self._waiting_schema = pa.schema(
-            [
-                pa.field(one.name, one.type.value_type if pa.types.is_dictionary(one.type) else one.type)
-                for one in self._schema
-                if one.name not in REPEATED
-            ]
+        types = (
+            one.type.value_type if pa.types.is_dictionary(one.type) else one.type for one in self._schema
         )
+        self._waiting_schema = pa.schema(list(zip(self._schema.names, types, strict=True)))
         self._parquet = pq.ParquetWriter(
             sink,
             self._schema,
@@ -218,9 +212,12 @@ class _ProvenanceWriter:
         self._rows = self._bytes = 0
         self._strings = [name for name, kind in carried if kind == "string"]
 
-    def append(self, *columns: pa.Array) -> None:
-        """Add documents: the columns of the schema in order, without the repeated ones."""
-        batch = pa.RecordBatch.from_arrays(list(columns), schema=self._waiting_schema)
+    def append(self, **columns: pa.Array) -> None:
+        """Add documents: the columns of the schema, without source and label, which do not change."""
+        count = len(columns["tokens"])
+        columns["source"], columns["label"] = pa.repeat(self._source, count), pa.repeat(self._label, count)
+        arrays = [columns[name] for name in self._schema.names]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._waiting_schema)
         sizes = self._string_bytes(batch)
         while len(batch):
             ends = np.cumsum(sizes) + self._bytes
@@ -246,13 +243,10 @@ class _ProvenanceWriter:
         # Dictionaries are made here, for the whole group: the bytes must not depend on how it was batched.
         group = pa.Table.from_batches(self._waiting, self._waiting_schema).combine_chunks()
         rows = len(group)
-        columns = []
-        for field in self._schema:
-            if field.name in REPEATED:
-                columns.append(_repeated(self._source if field.name == "source" else self._label, rows))
-            else:
-                column = group[field.name]
-                columns.append(column.dictionary_encode() if pa.types.is_dictionary(field.type) else column)
+        columns = [
+            column.dictionary_encode() if pa.types.is_dictionary(field.type) else column
+            for field, column in zip(self._schema, group.columns, strict=True)
+        ]
         self._parquet.write_table(pa.Table.from_arrays(columns, schema=self._schema), row_group_size=rows)
         self._waiting.clear()
         self._rows = self._bytes = 0
@@ -267,13 +261,6 @@ class _ProvenanceWriter:
         """Close the file of a unit that failed."""
         with contextlib.suppress(Exception):  # Parquet's footer has nowhere to go on a full disk
             self._parquet.close()
-
-
-def _repeated(value: str | None, count: int) -> pa.Array:
-    """One value for all documents, as a dictionary of at most one entry."""
-    indices = pa.nulls(count, pa.int32()) if value is None else pa.array(np.zeros(count, np.int32))
-    values = pa.array([] if value is None else [value], pa.string())
-    return pa.DictionaryArray.from_arrays(indices, values)
 
 
 class RejectEntry(msgspec.Struct, omit_defaults=True):
