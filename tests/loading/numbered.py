@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import PurePath
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +11,33 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.packing.batch import FIELDS, BatchPart, read_batch
-from packline.packing.layout import Layout, Outline
+from packline.packing.gather import PlannedRows
+from packline.packing.layout import Layout
 from packline.packing.packer import Spans
+
+
+class NumberedStore:
+    """As much of a store, and of its files, as reading and comparing rows takes."""
+
+    dtype, has_loss, traffic = np.dtype(np.int32), False, None
+
+    def __init__(self, manifest: Any, place: PurePath, bring_ranges: Any) -> None:
+        self.manifest, self.path, self.place, self.files = manifest, str(place), place, self
+        self.bring_ranges = bring_ranges
+
+
+class NumberedRow:
+    """A shard with the tokens of one row."""
+
+    def __init__(self, rows: NumberedRows, row: int) -> None:
+        self._rows, self._row = rows, row
+
+    @property
+    def token_ranges(self) -> np.ndarray:
+        if self._row in self._rows.damaged:
+            raise CorruptStore(f"row {self._row} is damaged")
+        first = (self._rows.source * 1000 + self._row) * 100
+        return np.arange(first, first + self._rows.seq_len, dtype=np.int32)
 
 
 class NumberedRows:
@@ -35,28 +59,28 @@ class NumberedRows:
         self.damaged = damaged
         self.calls = 0
         """How often rows were read."""
-        entry = SimpleNamespace(name=tokenizer, fingerprint=f"{tokenizer}-fingerprint")
+        entry = SimpleNamespace(name=tokenizer, fingerprint=f"{tokenizer}-fingerprint", vocab_size=2**31)
         manifest = SimpleNamespace(tokenizer=entry, checksum=f"store {source}")
         place = PurePath(f"store-{source}")
-        self.store: Any = SimpleNamespace(manifest=manifest, path=str(place), place=place)
+        self.store: Any = NumberedStore(manifest, place, self._bring_ranges)
         self.fingerprint = f"{source}:{count}:{seq_len}"
         self.settings_fingerprint = f"{count}:{seq_len}"
 
     def __len__(self) -> int:
         return self._count
 
-    def plan(self, rows: np.ndarray) -> Any:
-        return SimpleNamespace(read=partial(self._read, rows))
-
-    def _read(self, rows: np.ndarray, **_: Any) -> tuple[np.ndarray, Outline]:
+    def plan(self, rows: np.ndarray) -> PlannedRows:
+        """Each row is a range of its own, and its last token has no target."""
         assert rows.dtype == np.int64
+        count, length = len(rows), self.seq_len
+        layout = Layout.of(np.arange(count + 1), np.full(count, length), length)
+        layout.last_targets = np.zeros(count, np.bool_)
+        shards: list[Any] = [NumberedRow(self, row) for row in rows.tolist()]
+        ranges = (shards, [0] * count, [length] * count, np.arange(count))
+        return PlannedRows((self.store,), layout, *ranges, np.zeros(count, np.int64))
+
+    def _bring_ranges(self, *_: Any) -> None:
         self.calls += 1
-        for row in set(self.damaged) & set(rows.tolist()):
-            raise CorruptStore(f"row {row} is damaged")
-        tokens = (self.source * 1000 + rows[:, None]) * 100 + np.arange(self.seq_len + 1)
-        lengths = np.full(len(rows), self.seq_len)
-        layout = Layout.of(np.arange(len(rows) + 1), lengths, self.seq_len)
-        return tokens, Outline(layout, np.zeros(len(rows), np.bool_))
 
     def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
         return read_batch([BatchPart(self, indices)], fields)

@@ -108,7 +108,7 @@ def fill(
 ) -> dict[str, np.ndarray]:
     """Arrays of rows with these spans."""
     planned = PlannedRows.of(store, spans, seq_len, **{"boundary_loss": False} | settings)
-    return CompactBatch.of([planned], None, fields).arrays()
+    return CompactBatch.of(planned, fields).arrays()
 
 
 @st.composite

@@ -17,7 +17,8 @@ from tests.store.stores import relist
 
 from packline import Loader
 from packline.facade import Store
-from packline.packing.batch import ALL_FIELDS, BatchPart, read_batch
+from packline.packing.batch import ALL_FIELDS, CompactBatch
+from packline.packing.gather import PlannedRows
 from packline.packing.rows import Rows
 from packline.store.paths import CacheSettings
 from packline.testing import make_store
@@ -55,7 +56,9 @@ def test_parts_of_a_joint_plan_are_the_batches_of_their_rows(
         if data.draw(st.booleans()):
             places = np.array(data.draw(st.permutations(range(last - first))), np.int64)
         (planned,) = whole.parts([first, last])
-        found = read_batch([BatchPart(remote, rows, places, planned)], ALL_FIELDS)
+        if places is not None:
+            planned = PlannedRows.join([planned], [places])
+        found = CompactBatch.of(planned, ALL_FIELDS).arrays()
         expected = local.read(rows, ALL_FIELDS)
         for name, values in found.items():
             assert np.array_equal(values if places is None else values[places], expected[name]), name
@@ -102,7 +105,7 @@ def test_what_a_plan_needs_is_all_that_its_batch_reads(stores: tuple[Store, Stor
         files.bring_ranges(planned.shards, planned.starts, planned.stops)
         assert files.traffic is not None
         before = files.traffic.requests
-        found = read_batch([BatchPart(rows, np.array([last]), None, planned)], ALL_FIELDS)
+        found = CompactBatch.of(planned, ALL_FIELDS).arrays()
         assert files.traffic.requests == before > 0
         for name, values in local.read(last, ALL_FIELDS).items():
             assert np.array_equal(found[name], values), name

@@ -154,9 +154,9 @@ def test_a_row_reads_what_it_is_asked_for(store: Store, monkeypatch: pytest.Monk
     rows, asked = store.rows(16), []
     read = CompactBatch.of
 
-    def counted(planned: Any, places: None, fields: Any) -> CompactBatch:
+    def counted(planned: Any, fields: Any) -> CompactBatch:
         asked.append(tuple(fields))
-        return read(planned, places, fields)
+        return read(planned, fields)
 
     monkeypatch.setattr(CompactBatch, "of", counted)
     row = rows[3]

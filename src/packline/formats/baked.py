@@ -92,9 +92,9 @@ class Baked(RowFormat):
             loss = np.zeros(longer.shape, np.uint8)
             for start in range(part.start, part.stop, block):
                 rows = slice(part.stop - start)
-                outline = view.read_longer(start, longer[rows])
+                layout = view.read_longer(start, longer[rows])
                 trained[rows] = 1
-                outline.leave_out(trained[rows], 0)
+                layout.leave_out(trained[rows], 0)
                 loss[rows, 1:] = trained[rows]
                 tokens.write(longer[rows].reshape(-1))
                 losses.write(loss[rows].reshape(-1))

@@ -31,7 +31,7 @@ from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
 from packline.loading.schedule import Schedule, ScheduledStage
 from packline.packing.batch import FIELDS, BatchPart, CompactBatch, read_batch
-from packline.packing.layout import Outline
+from packline.packing.layout import Layout
 from packline.packing.options import LoaderOptions, RowOptions, check_options
 from packline.packing.packer import Spans
 from packline.packing.row import untrained_rows
@@ -215,14 +215,14 @@ class RowView(TokenizerProperties):
             return self._sources[0].read(np.empty(0, np.int64), fields)
         return read_batch(self._batch_parts(start, stop), fields)
 
-    def read_longer(self, start: int, into: np.ndarray) -> Outline:
+    def read_longer(self, start: int, into: np.ndarray) -> Layout:
         """Read rows from `start` on, each with one more token: the target of its last one, or padding.
 
         Args:
             into: integers of a dtype that holds the vocabulary, `[N, L + 1]`, to be filled.
 
         Returns:
-            The rows' outline, from which their loss mask follows.
+            The rows' layout, from which their loss mask follows.
 
         Raises:
             IndexError: no such rows.
@@ -231,8 +231,8 @@ class RowView(TokenizerProperties):
         compact = CompactBatch.read(self._batch_parts(start, start + len(into)), ("tokens", "targets"))
         assert compact.tokens is not None
         into[:] = compact.tokens
-        into[~compact.outline.last_targets, -1] = self.pad_id
-        return compact.outline
+        into[~compact.layout.last_targets, -1] = self.pad_id
+        return compact.layout
 
     def _batch_parts(self, start: int, stop: int) -> list[BatchPart]:
         """Parts of the batch of these rows, of which there is at least one."""

@@ -128,11 +128,11 @@ class TokenStream:
         offsets = np.array([0, len(documents)], np.int64)
         spans = Spans(offsets, documents, starts, lengths, begins, sizes)
         planned = PlannedRows.of(self.selection.store, spans, stop - start, pad_id=0, boundary_loss=False)
-        whole, outline = planned.read(targets=with_loss)
+        whole, layout = planned.read(targets=with_loss)
         assert whole is not None
         if not with_loss:
             return start, whole[0, :-1], None
-        loss = outline.trained
+        loss = layout.trained
         return start, whole[0, :-1], np.ones(stop - start, np.uint8) if loss is None else loss[0, :-1]
 
     @cached_property

@@ -20,7 +20,6 @@ for single batches out of order, and nothing for local stores.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import threading
@@ -30,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from packline.errors import PacklineError
 from packline.loading.read_ahead import STEPS, PlanAhead, plan_steps
-from packline.packing.batch import BatchPart
+from packline.packing.gather import PlannedRows
 from packline.store.fetching import Traffic
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class FetchAhead(PlanAhead):
         self._looked: tuple[float, float] | None = None
         """Time of the last look at the waits, and their seconds until then."""
 
-    def parts(self, loader: Loader, step: int) -> list[BatchPart]:
+    def plan(self, loader: Loader, step: int) -> PlannedRows:
         now, process, stride = time.monotonic(), os.getpid(), self._stride_to(step)
         if stride and process == self._process:
             self._stride = stride
@@ -148,18 +147,17 @@ class FetchAhead(PlanAhead):
         except PacklineError:
             pass  # raised again, with its place, by the step that needs it
 
-    def _expect(self, plans: dict[int, list[BatchPart]], due: float) -> int:
+    def _expect(self, plans: dict[int, PlannedRows], due: float) -> int:
         """Request what steps read; return its bytes."""
-        planned = [part.plan() for part in itertools.chain.from_iterable(plans.values())]
         return sum(
             store.files.bring_ranges(one.shards, one.starts, one.stops, due)
-            for one in planned
+            for one in plans.values()
             for store in one.stores
         )
 
-    def _keep(self, plans: dict[int, list[BatchPart]], step: int) -> None:
+    def _keep(self, plans: dict[int, PlannedRows], step: int) -> None:
         """Keep the plans of coming steps for the reader, those of the steps that it has passed no longer."""
-        kept = {coming: parts for coming, parts in list(self._plans.items()) if coming >= step}
+        kept = {coming: plan for coming, plan in list(self._plans.items()) if coming >= step}
         if _copies(kept) + _copies(plans) <= KEPT_COPIES:
             kept |= plans
         self._plans = kept
@@ -193,6 +191,5 @@ def total_traffic(stores: Iterable[StoreFiles]) -> Traffic:
     return total
 
 
-def _copies(plans: dict[int, list[BatchPart]]) -> int:
-    parts = itertools.chain.from_iterable(plans.values())
-    return sum(len(part.planned.shards) for part in parts if part.planned is not None)
+def _copies(plans: dict[int, PlannedRows]) -> int:
+    return sum(len(one.shards) for one in plans.values())

@@ -37,7 +37,7 @@ from packline.loading.state import (
     save_state,
 )
 from packline.notebook import Notebook
-from packline.packing.batch import ALL_FIELDS, FIELDS, BatchPart, CompactBatch, read_batch
+from packline.packing.batch import ALL_FIELDS, FIELDS, CompactBatch, read_batch
 from packline.packing.layout import IGNORED
 from packline.packing.options import Keys, LoaderOptions, check_options
 
@@ -246,14 +246,11 @@ class Loader(Notebook):
 
     def next_batch(self, step: int) -> Batch:
         """As `batch`, for one step after another: what later steps read is fetched or read ahead."""
-        return named(read_batch(self._next_parts(step), self.fields), self.keys)
+        return named(self.compact_batch(step).arrays(), self.keys)
 
     def compact_batch(self, step: int) -> CompactBatch:
         """As `next_batch`, in an eighth of the bytes: `named(compact.arrays(), loader.keys)` is the batch."""
-        return CompactBatch.read(self._next_parts(step), self.fields)
-
-    def _next_parts(self, step: int) -> list[BatchPart]:
-        return self._ahead.parts(self, operator.index(step))
+        return CompactBatch.of(self._ahead.plan(self, operator.index(step)), self.fields)
 
     @cached_property
     def _ahead(self) -> PlanAhead:

@@ -46,7 +46,7 @@ import numpy as np
 
 from packline.errors import PacklineError
 from packline.loading.schedule import parts_of
-from packline.packing.batch import BatchPart
+from packline.packing.batch import BatchPart, plan_rows
 from packline.packing.gather import PlannedRows
 from packline.packing.rows import Rows
 
@@ -153,10 +153,10 @@ class PlanAhead:
 
     def __init__(self) -> None:
         self._last: int | None = None
-        self._plans: dict[int, list[BatchPart]] = {}
+        self._plans: dict[int, PlannedRows] = {}
 
-    def parts(self, loader: Loader, step: int) -> list[BatchPart]:
-        """Rows of a step.
+    def plan(self, loader: Loader, step: int) -> PlannedRows:
+        """Plan of a step.
 
         Raises:
             CorruptStore: a store is damaged there.
@@ -178,12 +178,12 @@ class PlanAhead:
         self._last = step
         return stride if 0 < stride <= JUMP else 0
 
-    def _taken(self, loader: Loader, step: int) -> list[BatchPart]:
+    def _taken(self, loader: Loader, step: int) -> PlannedRows:
         found = self._plans.pop(step, None)
-        return parts_of(*loader.place_of(step)) if found is None else found
+        return plan_rows(parts_of(*loader.place_of(step))) if found is None else found
 
 
-def plan_steps(loader: Loader, steps: range) -> dict[int, list[BatchPart]]:
+def plan_steps(loader: Loader, steps: range) -> dict[int, PlannedRows]:
     """Plan steps of one stage together; none of rows that are not those of a finished store.
 
     Raises:
@@ -206,27 +206,11 @@ def plan_steps(loader: Loader, steps: range) -> dict[int, list[BatchPart]]:
             places = np.arange(stop - start) if part.places is None else part.places
             by_source.setdefault(id(part.source), []).append(part._replace(places=places + count))
         count += stop - start
-    found = []  # the rows of all steps, by source
-    for parts in by_source.values():
-        rows, places = (np.concatenate(column) for column in list(zip(*parts, strict=True))[1:3])
-        found.append((parts[0].source, rows, places, parts[0].source.plan(rows)))
-    plans_of_sources = [planned for *_, planned in found]
-    alike = {(one.pad_id, one.boundary_loss, one.stores[0].dtype) for one in plans_of_sources}
-    if len(found) > 1 and len(alike) == 1:
-        numbers = np.empty(count, np.int64)
-        for _, rows, places, _ in found:
-            numbers[places] = rows
-        joined = PlannedRows.join(plans_of_sources, [places for _, _, places, _ in found])
-        found = [(found[0][0], numbers, np.arange(count), joined)]  # of the source, only the number is used
-    plans: dict[int, list[BatchPart]] = {step: [] for step in steps}
-    for source, rows, places, planned in found:
-        bounds = places.searchsorted(np.arange(0, count + 1, size)).tolist()
-        ends = zip(steps, bounds, bounds[1:], planned.parts(bounds), strict=False)
-        for step, first, last, one in ends:
-            if first < last:
-                here = None if last - first == size else places[first:last] % size
-                plans[step].append(BatchPart(source, rows[first:last], here, one))
-    return plans
+    parts = []
+    for found in by_source.values():
+        rows, at = (np.concatenate(column) for column in list(zip(*found, strict=True))[1:])
+        parts.append(BatchPart(found[0].source, rows, None if len(by_source) == 1 else at))
+    return dict(zip(steps, plan_rows(parts).parts(range(0, count + 1, size)), strict=True))
 
 
 class ReadAhead(PlanAhead):
@@ -237,9 +221,9 @@ class ReadAhead(PlanAhead):
         self._reached: dict[str, int] = {}
         """First block of each source that is not announced."""
 
-    def parts(self, loader: Loader, step: int) -> list[BatchPart]:
+    def plan(self, loader: Loader, step: int) -> PlannedRows:
         self.announce(*loader.place_of(step))
-        return super().parts(loader, step)
+        return super().plan(loader, step)
 
     def announce(self, stage: ScheduledStage, start: int, stop: int) -> None:
         """Announce the blocks of a window ahead of rows `start` to `stop` of a stage."""

@@ -1,7 +1,7 @@
 """Batches: arrays of rows, filled from spans.
 
     read_batch       rows of one source or several, each in its place: all arrays
-    CompactBatch     the same as tokens in the store's own dtype and an outline, to send to another process
+    CompactBatch     the same as tokens in the store's own dtype and their layout, to send to another process
 
 What is read of a store is in `gather`, what follows from it in `layout`.
 
@@ -23,7 +23,7 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.packing.blocks import take
 from packline.packing.gather import PlannedRows
-from packline.packing.layout import IGNORED, Outline
+from packline.packing.layout import IGNORED, Layout
 from packline.packing.options import Field
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
@@ -76,15 +76,16 @@ class BatchPart(NamedTuple):
 
     source: RowSource
     rows: np.ndarray
-    """int64 `[b]`: numbers of the rows in the source; if the plan joins several sources, each in its own."""
+    """int64 `[b]`: numbers of the rows in the source."""
     places: np.ndarray | None = None
     """int64 `[b]`: rows of the batch that they are; None: the whole batch, in order."""
-    planned: PlannedRows | None = None
-    """Layout and copies that were computed ahead."""
 
-    def plan(self) -> PlannedRows:
-        """Their layout and copies."""
-        return self.source.plan(self.rows) if self.planned is None else self.planned
+
+def plan_rows(parts: Sequence[BatchPart]) -> PlannedRows:
+    """Plan the rows of a batch; see `read_batch`."""
+    planned = [part.source.plan(part.rows) for part in parts]
+    places = [part.places for part in parts if part.places is not None]
+    return PlannedRows.join(planned, places) if places else planned[0]
 
 
 def read_batch(parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
@@ -110,57 +111,36 @@ def read_batch(parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> di
 
 
 class CompactBatch(NamedTuple):
-    """A batch in an eighth of the bytes: tokens, and the outline from which its other arrays follow."""
+    """A batch in an eighth of the bytes: tokens, and the layout from which its other arrays follow."""
 
     tokens: np.ndarray | None
     """Tokens and the one behind each row, `[B, L+1]` in the dtype of the store; None if not needed."""
-    outline: Outline
+    layout: Layout
     fields: tuple[str, ...]
 
     @classmethod
     def read(cls, parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> CompactBatch:
         """Read rows; see `read_batch`."""
-        places = (
-            None if parts[0].places is None else [part.places for part in parts if part.places is not None]
-        )
-        return cls.of([part.plan() for part in parts], places, fields)
+        return cls.of(plan_rows(parts), fields)
 
     @classmethod
-    def of(
-        cls, planned: Sequence[PlannedRows], places: Sequence[np.ndarray] | None, fields: Sequence[str]
-    ) -> CompactBatch:
-        """Read planned rows.
-
-        Args:
-            planned: rows of each source.
-            places: rows of the batch that they are, int64 `[b]` each; None: the whole batch, in order.
-            fields: arrays that will be filled, out of `ALL_FIELDS`.
-        """
+    def of(cls, planned: PlannedRows, fields: Sequence[str]) -> CompactBatch:
+        """Read planned rows, for these arrays out of `ALL_FIELDS`."""
         kinds = _kinds(tuple(fields))
-        read = [one.read(tokens="tokens" in kinds, targets="targets" in kinds) for one in planned]
-        tokens, outline = read[0]
-        if places is not None:
-            outline = Outline.join([one for _, one in read], places)
-            found = [one for one, _ in read if one is not None]
-            if tokens is not None:
-                tokens = np.empty((len(outline.layout), outline.layout.seq_len + 1), np.result_type(*found))
-                for one, place in zip(found, places, strict=True):
-                    tokens[place] = one
-        return cls(tokens, outline, tuple(fields))
+        return cls(*planned.read(tokens="tokens" in kinds, targets="targets" in kinds), tuple(fields))
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays that `read_batch` returns for the same rows."""
-        outline, tokens = self.outline, self.tokens
-        layout, kinds = outline.layout, _kinds(self.fields)
+        layout, tokens, kinds = self.layout, self.tokens, _kinds(self.fields)
         arrays = _allocate(kinds, (len(layout), layout.seq_len))
         if tokens is not None:
             arrays["tokens"][:] = tokens[:, :-1]
         if "targets" in kinds and tokens is not None:
             arrays["targets"][:] = tokens[:, 1:]
-            outline.leave_out(arrays["targets"], IGNORED)
+            layout.leave_out(arrays["targets"], IGNORED)
         if "loss_mask" in kinds:
             arrays["loss_mask"].fill(1)
-            outline.leave_out(arrays["loss_mask"], 0)
+            layout.leave_out(arrays["loss_mask"], 0)
         if "position_ids" in kinds:
             layout.fill_positions(arrays["position_ids"].reshape(-1))
         if "segment_ids" in kinds:

@@ -1,4 +1,4 @@
-"""Reading of rows from the files of a store: their tokens, and the outline from which the rest follows.
+"""Reading of rows from the files of a store: their tokens, and the layout from which the rest follows.
 
     row of 8     document 7 whole | document 8, first 5 | the 6th           [B, L+1]
     tokens       -----------------------------------------
@@ -24,24 +24,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from packline.packing.layout import Layout, Outline
+from packline.packing.layout import Layout
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
-from packline.store.shard import Shard, wrong_id, wrong_place
+from packline.store.shard import Shard, wrong_id
 
 
 class PlannedRows(NamedTuple):
-    """Rows of one source, or of several of the same settings, and the N ranges that fill them."""
+    """Rows of one source or of several, and the N ranges that fill them."""
 
     stores: tuple[StoreReader, ...]
     layout: Layout
-    last_targets: np.ndarray
-    """bool `[B]`: True for rows with a token behind them that is the target of their last one."""
+    """Spans of the rows, without a loss mask."""
     shards: list[Shard]
     """Shard of each range."""
     starts: list[int]
@@ -49,12 +49,8 @@ class PlannedRows(NamedTuple):
     stops: list[int]
     rows: np.ndarray
     """int64 `[N]`, ascending: row of the layout that each is for."""
-    pad_id: int
-    """Token at padding."""
-    boundary_loss: bool
-    """True if the last token of a document has the first of the next as its target."""
-    has_loss: bool
-    """True if any shard may have a `NAME.loss`."""
+    pad_ids: np.ndarray
+    """int64 `[B]`: token at padding of each row."""
 
     @classmethod
     def of(
@@ -72,7 +68,7 @@ class PlannedRows(NamedTuple):
 
         Raises:
             RecipeError: a row fuller than `seq_len`.
-            CorruptStore: an index points outside of its shard.
+            CorruptStore: an index is damaged.
         """
         layout = Layout.of(spans.offsets, spans.lengths, seq_len)
         numbers = store.firsts.searchsorted(spans.documents, "right") - 1
@@ -106,11 +102,11 @@ class PlannedRows(NamedTuple):
             numbers = np.insert(numbers, at, store.firsts.searchsorted(behind, "right") - 1)
             starts, stops = np.insert(starts, at, begins), np.insert(stops, at, begins + 1)
             rows = np.insert(rows, at, others)
-        shards = store.shards.pick(numbers.tolist())
-        if len(starts) and starts[starts.argmin()] < 0:
-            _check_places(shards, starts.tolist(), stops.tolist())
-        ranges = (shards, starts.tolist(), stops.tolist(), rows)
-        return cls((store,), layout, last_targets, *ranges, pad_id, boundary_loss, store.has_loss)
+        layout.last_targets = last_targets
+        if boundary_loss:
+            layout.linked = np.ones(len(layout), np.bool_)
+        ranges = (store.shards.pick(numbers.tolist()), starts.tolist(), stops.tolist(), rows)
+        return cls((store,), layout, *ranges, np.full(len(layout), pad_id))
 
     def parts(self, bounds: Sequence[int]) -> list[PlannedRows]:
         """Rows `bounds[0]` to `bounds[1]`, rows `bounds[1]` to `bounds[2]`, and so on."""
@@ -120,11 +116,11 @@ class PlannedRows(NamedTuple):
             here = slice(start, stop)
             part = self._replace(
                 layout=self.layout.part(first, last),
-                last_targets=self.last_targets[first:last],
                 shards=self.shards[here],
                 starts=self.starts[here],
                 stops=self.stops[here],
                 rows=self.rows[here] - first,
+                pad_ids=self.pad_ids[first:last],
             )
             found.append(part)
         return found
@@ -134,64 +130,60 @@ class PlannedRows(NamedTuple):
         """Rows of several sources in one batch.
 
         Args:
-            planned: rows of stores of one dtype, with the same `pad_id` and `boundary_loss`.
+            planned: rows of each source, of one length.
             places: rows of the batch that those of each source are, int64 `[B_i]` each.
         """
         rows = np.concatenate([place[part.rows] for part, place in zip(planned, places, strict=True)])
         order = rows.argsort(kind="stable")
         numbers = order.tolist()
-        last_targets = np.empty(sum(map(len, places)), np.bool_)
-        for part, place in zip(planned, places, strict=True):
-            last_targets[place] = part.last_targets
 
         def joined(name: str) -> list[Any]:
             values = list(chain.from_iterable(getattr(part, name) for part in planned))
             return [values[number] for number in numbers]
 
-        return planned[0]._replace(
-            stores=tuple(dict.fromkeys(chain.from_iterable(part.stores for part in planned))),
-            layout=Layout.join([one.layout for one in planned], places),
-            last_targets=last_targets,
-            shards=joined("shards"),
-            starts=joined("starts"),
-            stops=joined("stops"),
-            rows=rows[order],
-            has_loss=any(one.has_loss for one in planned),
-        )
+        pad_ids = np.empty(sum(map(len, places)), np.int64)
+        for part, place in zip(planned, places, strict=True):
+            pad_ids[place] = part.pad_ids
+        stores = tuple(dict.fromkeys(chain.from_iterable(part.stores for part in planned)))
+        layout = Layout.join([one.layout for one in planned], places)
+        ranges = (joined("shards"), joined("starts"), joined("stops"), rows[order])
+        return cls(stores, layout, *ranges, pad_ids)
 
-    def read(self, *, tokens: bool = True, targets: bool = True) -> tuple[np.ndarray | None, Outline]:
+    def read(self, *, tokens: bool = True, targets: bool = True) -> tuple[np.ndarray | None, Layout]:
         """Read the rows.
 
         Args:
             tokens: False if they are not needed, nor targets.
-            targets: False if the outline needs nothing that only targets depend on.
+            targets: False if nothing is needed that only targets depend on.
 
         Returns:
-            Tokens and the one behind each row, `[B, L+1]` in the dtype of the store, read-only, or None; and
-            the outline.
+            Tokens and the one behind each row, `[B, L+1]` in the widest dtype of the stores, read-only, or
+            None; and the layout, with the loss mask.
 
         Raises:
-            CorruptStore: an id outside of the vocabulary, or an index that points outside of its shard.
+            CorruptStore: an id outside of the vocabulary, or a damaged file.
         """
-        layout, last_targets = self.layout, self.last_targets
+        layout = self.layout
         if not tokens:
-            return None, Outline(layout, last_targets)
+            return None, layout
         for store in self.stores:
             store.files.bring_ranges(self.shards, self.starts, self.stops)
         ranges = zip(self.shards, self.starts, self.stops, strict=True)
-        tokens_of_ranges = [shard.token_ranges[start:stop] for shard, start, stop in ranges]
-        whole = self._joined(tokens_of_ranges, self.pad_id, self.stores[0].dtype)
+        whole = self._joined(
+            [shard.token_ranges[start:stop] for shard, start, stop in ranges],
+            self.pad_ids.tolist(),
+            {store.dtype for store in self.stores},
+        )
         # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
-        vocabulary = self.stores[0].manifest.tokenizer.vocab_size
+        vocabulary = min(store.manifest.tokenizer.vocab_size for store in self.stores)
         unsigned = whole.view(np.uint16 if whole.itemsize == 2 else np.uint32)
         if _most(unsigned) >= vocabulary and (targets or _most(unsigned[:, :-1]) >= vocabulary):
-            self._check_ids(vocabulary)  # or it is the padding, whose id may be any number
-        trained = None
-        if targets and self.has_loss:
-            trained = self._joined(self._losses(), 1, np.dtype(np.uint8))
-            last_targets = last_targets & (trained[:, -1] != 0)
-        linked = np.ones(len(layout), np.bool_) if self.boundary_loss else None
-        return whole, Outline(layout, last_targets, linked, trained)
+            self._check_ids()  # or it is the padding, whose id may be any number
+        if targets and any(store.has_loss for store in self.stores):
+            trained = self._joined(self._losses(), [1] * len(layout), {np.dtype(np.uint8)})
+            last_targets = layout.last_targets & (trained[:, -1] != 0)
+            layout = replace(layout, last_targets=last_targets, trained=trained)
+        return whole, layout
 
     def _losses(self) -> list[np.ndarray]:
         """Bytes of `NAME.loss` of each range, ones where a shard has none."""
@@ -200,35 +192,30 @@ class PlannedRows(NamedTuple):
             for shard, start, stop in zip(self.shards, self.starts, self.stops, strict=True)
         ]
 
-    def _joined(self, views: list[Any], pad: int, dtype: np.dtype) -> np.ndarray:
+    def _joined(self, views: list[Any], pads: list[int], dtypes: set[np.dtype]) -> np.ndarray:
         """The ranges of all rows, each row's followed by its padding, `[B, L+1]`.
 
         The main thread joins them as bytes, which is fastest and holds the GIL. In a thread, NumPy copies
         them and releases the GIL, so that the trainer runs while pages are read from a disk.
         """
-        shape = len(self.layout), self.layout.seq_len + 1
-        filled = zip(self.layout.padding.tolist(), self.last_targets.tolist(), strict=True)
-        sizes = [size + (not target) for size, target in filled]
-        in_main = threading.current_thread() is threading.main_thread()
-        if most := max(sizes, default=0):
-            whole = np.array([pad], dtype).repeat(most)
-            fillers = {size: whole[:size].tobytes() if in_main else whole[:size] for size in {*sizes} - {0}}
-            ends = self.rows.searchsorted(np.arange(1, len(sizes) + 1)).tolist()
-            for end, size in zip(reversed(ends), reversed(sizes), strict=True):
-                if size:
-                    views.insert(end, fillers[size])
-        if in_main:
+        layout, dtype = self.layout, np.result_type(*dtypes)
+        sizes = (layout.padding + ~layout.last_targets).tolist()
+        blanks = {pad: np.full(max(sizes, default=0), pad, dtype) for pad in set(pads)}
+        ends = self.rows.searchsorted(np.arange(1, len(sizes) + 1)).tolist()
+        for end, size, pad in zip(reversed(ends), reversed(sizes), reversed(pads), strict=True):
+            if size:
+                views.insert(end, blanks[pad][:size])
+        if len(dtypes) == 1 and threading.current_thread() is threading.main_thread():
             found = np.frombuffer(b"".join(views), dtype)
         else:
             found = np.concatenate([np.empty(0, dtype), *views])
-        if len(found) != shape[0] * shape[1]:  # a slice beyond the end of a file is shorter
-            _check_places(self.shards, self.starts, self.stops)
-        return found.reshape(shape)
+        return found.reshape(len(layout), layout.seq_len + 1)
 
-    def _check_ids(self, vocabulary: int) -> None:
+    def _check_ids(self) -> None:
         """Search all tokens for the first one outside of the vocabulary."""
+        sizes = {store.files: store.manifest.tokenizer.vocab_size for store in self.stores}
         for shard, start, stop in zip(self.shards, self.starts, self.stops, strict=True):
-            tokens = shard.token_ranges[start:stop]
+            tokens, vocabulary = shard.token_ranges[start:stop], sizes[shard.files]
             wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))
             if len(wrong):
                 raise wrong_id(shard, vocabulary, start + int(wrong[0]))
@@ -237,10 +224,3 @@ class PlannedRows(NamedTuple):
 def _most(values: np.ndarray) -> int:
     """Largest of some numbers, 0 if there are none."""
     return int(np.maximum.reduce(values, axis=None, initial=0))
-
-
-def _check_places(shards: list[Shard], starts: list[int], stops: list[int]) -> None:
-    """Search for a range outside of its shard."""
-    for shard, start, stop in zip(shards, starts, stops, strict=True):
-        if start < 0 or stop > shard.entry.tokens:
-            raise wrong_place(shard, start, stop)

@@ -6,10 +6,7 @@
     position_ids       0    1    2                 0    1                          0
     segment_ids        0    0    0                 1    1                         -1
 
-    Layout       the places of the batch that its spans fill, and those that are padding
-    Outline      the layout, and which tokens are targets
-
-All arrays of a batch follow from its tokens and its outline, which is small: so a process can send both, and
+All arrays of a batch follow from its tokens and its layout, which is small: so a process can send both, and
 another one make the rest. Rows are read with the token behind them. So targets are the tokens shifted by one
 place and corrected at the last token of every document: where a row was cut, the next token of the document
 is its target, so that no target is lost. Positions and segments are repeated from one value per span.
@@ -33,7 +30,7 @@ the device that uses them. Does not handle heads, scores or windows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -45,6 +42,7 @@ from packline.ragged import offsets_of
 
 IGNORED = -100
 """Target that torch's losses ignore by default."""
+NO_ROWS = np.empty(0, np.bool_)
 INT16, INT32 = np.dtype(np.int16), np.dtype(np.int32)
 
 
@@ -70,6 +68,12 @@ class Layout:
     """int64 `[B]`: places at the end of each row that no span fills."""
     padded: bool
     """True if there is any padding."""
+    last_targets: np.ndarray = field(default_factory=lambda: NO_ROWS)
+    """bool `[B]`: True for rows with a token behind them that is the target of their last one."""
+    linked: np.ndarray | None = None
+    """bool `[B]`: True for rows in which the end of a document predicts the next one; None for no row."""
+    trained: np.ndarray | None = None
+    """uint8 `[B, L+1]`: 1 where a token is trained on, anything at padding; None if all are."""
 
     @classmethod
     def of(cls, offsets: np.ndarray, lengths: np.ndarray, seq_len: int) -> Layout:
@@ -107,7 +111,7 @@ class Layout:
 
     @classmethod
     def join(cls, layouts: Sequence[Layout], places: Sequence[np.ndarray]) -> Layout:
-        """One layout of rows that several layouts have.
+        """One layout of rows that several layouts have, without a loss mask.
 
         Args:
             layouts: of rows of equal length.
@@ -116,7 +120,15 @@ class Layout:
         rows = np.concatenate([place[one.rows] for one, place in zip(layouts, places, strict=True)])
         counts = np.bincount(rows, minlength=sum(map(len, places)))
         lengths = np.concatenate([one.lengths for one in layouts])[rows.argsort(kind="stable")]
-        return cls.of(offsets_of(counts), lengths, layouts[0].seq_len)
+        joined = cls.of(offsets_of(counts), lengths, layouts[0].seq_len)
+        joined.last_targets = np.empty(len(joined), np.bool_)
+        if any(one.linked is not None for one in layouts):
+            joined.linked = np.zeros(len(joined), np.bool_)
+        for one, place in zip(layouts, places, strict=True):
+            joined.last_targets[place] = one.last_targets
+            if joined.linked is not None:
+                joined.linked[place] = one.linked is not None
+        return joined
 
     def part(self, first: int, last: int) -> Layout:
         """Layout of rows `first` to `last` alone."""
@@ -124,7 +136,9 @@ class Layout:
         here = slice(offsets[0], offsets[-1])
         rows, begins = self.rows[here] - first, self.begins[here] - first * self.seq_len
         padded = self.padded and bool(padding.any())
-        return Layout(offsets - offsets[0], self.lengths[here], self.seq_len, rows, begins, padding, padded)
+        linked = None if self.linked is None else self.linked[first:last]
+        facts = (offsets - offsets[0], self.lengths[here], self.seq_len, rows, begins, padding, padded)
+        return Layout(*facts, self.last_targets[first:last], linked)
 
     def __len__(self) -> int:
         """Number of rows, B."""
@@ -177,6 +191,29 @@ class Layout:
         few = len(numbers) <= 1 << 7 or numbers.max() < 1 << 7
         segments[:] = self.spread(numbers, -1, np.int8 if few else _small(self.seq_len))
 
+    def leave_out(self, values: np.ndarray, ignored: int) -> None:
+        """Enter one value wherever the next token is no target.
+
+        Args:
+            values: values per token, `[B, L]`, in one block of memory.
+            ignored: value where there is no target.
+        """
+        flat = values.reshape(-1)
+        inside = self.begins % self.seq_len != 0  # spans that do not begin a row
+        if self.linked is not None:
+            inside &= ~self.linked[self.rows]
+        flat[self.begins[inside] - 1] = ignored
+        if self.trained is not None:
+            values[self.trained[:, 1:] == 0] = ignored
+        values[~self.last_targets, -1] = ignored
+        for begin, end in self.pads():
+            flat[max(begin - 1, end - self.seq_len) : end] = ignored
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        trained = None if self.trained is None else np.packbits(self.trained.reshape(-1) != 0)
+        facts = (self.offsets, self.lengths.astype(np.int32), self.seq_len)
+        return _unpickled, (*facts, self.last_targets, self.linked, trained)
+
 
 def _small(seq_len: int) -> np.dtype[Any]:
     """A dtype that holds 0 to `seq_len`."""
@@ -198,76 +235,21 @@ def _too_full(row: int, tokens: int, seq_len: int) -> RecipeError:
     )
 
 
-@dataclass(slots=True, eq=False)
-class Outline:
-    """Facts of rows from which, with their tokens, all other arrays follow."""
-
-    layout: Layout
-    last_targets: np.ndarray
-    """bool `[B]`: True for rows whose last token has a target."""
-    linked: np.ndarray | None = None
-    """bool `[B]`: True for rows in which the end of a document predicts the next one; None for no row."""
-    trained: np.ndarray | None = None
-    """uint8 `[B, L+1]`: 1 where a token is trained on, anything at padding; None if all are."""
-
-    @classmethod
-    def join(cls, outlines: Sequence[Outline], places: Sequence[np.ndarray]) -> Outline:
-        """One outline of rows that several outlines have; see `Layout.join`."""
-        layout = Layout.join([one.layout for one in outlines], places)
-
-        def joined(name: str, otherwise: Any, *shape: int) -> np.ndarray | None:
-            values = [getattr(one, name) for one in outlines]
-            if all(value is None for value in values):
-                return None
-            whole = np.full((len(layout), *shape), otherwise)
-            for value, place in zip(values, places, strict=True):
-                if value is not None:
-                    whole[place] = value
-            return whole
-
-        last_targets = joined("last_targets", False)
-        assert last_targets is not None
-        trained = joined("trained", np.uint8(1), layout.seq_len + 1)
-        return cls(layout, last_targets, joined("linked", False), trained)
-
-    def leave_out(self, values: np.ndarray, ignored: int) -> None:
-        """Enter one value wherever the next token is no target.
-
-        Args:
-            values: values per token, `[B, L]`, in one block of memory.
-            ignored: value where there is no target.
-        """
-        layout, flat = self.layout, values.reshape(-1)
-        inside = layout.begins % layout.seq_len != 0  # spans that do not begin a row
-        if self.linked is not None:
-            inside &= ~self.linked[layout.rows]
-        flat[layout.begins[inside] - 1] = ignored
-        if self.trained is not None:
-            values[self.trained[:, 1:] == 0] = ignored
-        values[~self.last_targets, -1] = ignored
-        for begin, end in layout.pads():
-            flat[max(begin - 1, end - layout.seq_len) : end] = ignored
-
-    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
-        layout = self.layout
-        trained = None if self.trained is None else np.packbits(self.trained.reshape(-1) != 0)
-        facts = (layout.offsets, layout.lengths.astype(np.int32), layout.seq_len)
-        return _outline, (*facts, self.last_targets, self.linked, trained)
-
-
-def _outline(
+def _unpickled(
     offsets: np.ndarray,
     lengths: np.ndarray,
     seq_len: int,
     last_targets: np.ndarray,
     linked: np.ndarray | None,
     trained: np.ndarray | None,
-) -> Outline:
-    """Outline from what is pickled of it."""
+) -> Layout:
+    """Layout from what is pickled of it."""
     shape = (len(offsets) - 1, seq_len + 1)
     if trained is not None:
         trained = np.unpackbits(trained, count=shape[0] * shape[1]).reshape(shape)
-    return Outline(Layout.of(offsets, lengths.astype(np.int64), seq_len), last_targets, linked, trained)
+    layout = Layout.of(offsets, lengths.astype(np.int64), seq_len)
+    layout.last_targets, layout.linked, layout.trained = last_targets, linked, trained
+    return layout
 
 
 MOST_TOKENS = np.iinfo(np.int32).max

@@ -114,7 +114,7 @@ class Row(Notebook):
         if field not in self._arrays:
             if self._planned is None:
                 self._planned = self.source._plan(self._found)
-            compact = CompactBatch.of([self._planned], None, READ_WITH[field])
+            compact = CompactBatch.of(self._planned, READ_WITH[field])
             for name, array in compact.arrays().items():
                 self._arrays.setdefault(name, array[0])
         return self._arrays[field]

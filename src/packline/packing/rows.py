@@ -151,7 +151,7 @@ class Rows(Notebook):
             IndexError: no such row.
             CorruptStore: a token is outside of this store's vocabulary.
         """
-        return CompactBatch.of([self.plan(indices)], None, fields).arrays()
+        return CompactBatch.of(self.plan(indices), fields).arrays()
 
     def plan(self, rows: np.ndarray | Sequence[int] | int) -> PlannedRows:
         """Plan what reading these rows copies, int64 `[B]`.

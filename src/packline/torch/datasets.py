@@ -137,7 +137,7 @@ def varlen(segment_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
 class WorkerBatch:
     """A batch in a worker process of `DataLoader`: used like a dict of tensors, and received as a dict.
 
-    As long as nothing in the worker looks at it, it is sent as tokens and an outline, and its tensors are
+    As long as nothing in the worker looks at it, it is sent as tokens and a layout, and its tensors are
     made where it is received. A `collate_fn` may read and change it; then all tensors are sent. It is not a
     `Mapping`, since `DataLoader` would look into each of them.
 
@@ -192,7 +192,7 @@ class BatchRow(UserDict[str, torch.Tensor]):
     """A row as tensors `[L]` by name, made when something looks at it.
 
     torch's default collate leaves rows that nobody has looked at as they were read: nothing is stacked, and a
-    worker sends tokens and an outline.
+    worker sends tokens and a layout.
     """
 
     batch: WorkerBatch | dict[str, torch.Tensor]
