@@ -1,10 +1,5 @@
 """The job behind `packline.build`: text to tokens.
 
-    driver   inputs, tokenizer, boundary, units          checked before the folder is touched
-    host     encoder loaded, engines tried and chosen    shared by the workers
-    units    read, filter, encode, audit, split, write   (`text_unit`)
-    finish   limits of the whole build, then the manifest
-
 All refusals come before work, the cheapest checks first: settings, inputs, tokenizer, boundary tokens,
 folder.
 """

@@ -91,8 +91,6 @@ def number_units(recipe: Recipe, sources: Iterable[int]) -> list[Unit]:
 
 
 class _SmallFile(NamedTuple):
-    """A file to be grouped with others."""
-
     span: Span
     text: int
     before: int
@@ -102,7 +100,6 @@ class _SmallFile(NamedTuple):
 
 
 def _work_of(source: Source, sized: Iterable[tuple[InputFile, _Size]]) -> Iterator[Work]:
-    """The work of one source, file by file."""
     small: list[_SmallFile] = []
     before = 0
     for file, size in sized:
@@ -203,7 +200,6 @@ def _size_of(file: InputFile) -> _Size:
 
 
 def _row_groups(file: InputFile) -> list[int]:
-    """Uncompressed bytes of the wanted columns in each row group."""
     from packline.sources.parquet import open_parquet
 
     def wanted(path: str) -> bool:

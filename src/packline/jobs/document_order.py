@@ -1,9 +1,5 @@
 """Committed units in document order: which follow one another without a gap, and which are left.
 
-    plan         a    b.jsonl.zst            c    d
-    committed    a    b-0 b-1 ... b-7, end   -    d
-    in order     a    b-0 b-1 ... b-7
-
 A file that is committed slice by slice counts as done once its end is recorded, and as many slices as it has.
 """
 

@@ -107,7 +107,6 @@ def run_samples(work: TextBuild, encoder: Encoder) -> list[Sample]:
 
 
 def _run_source(work: TextBuild, runner: TextRunner, number: int, budget: int) -> Sample:
-    """Run one unit made of ranges of some files of a source."""
     source = work.recipe.sources[number]
     files = [file for file in work.files if file.source == number]
     good = [file for file in files if source.documents != "file" or not file.not_utf8]
@@ -201,12 +200,10 @@ def _spans(file: InputFile, source: Source, budget: int) -> Iterator[Span]:
 
 
 def _size(file: InputFile) -> float:
-    """Size of a file in the unit of `_read`: decompressed bytes or rows."""
     return _parquet_size(file)[1] if file.format == "parquet" else file.size * _expansion(file)
 
 
 def _parquet_size(file: InputFile) -> tuple[int, int]:
-    """Number of row groups and rows."""
     from packline.sources.parquet import open_parquet
 
     with file.open() as raw:
@@ -473,7 +470,6 @@ def _fields(work: TextBuild) -> list[FieldChoice]:
 
 
 def _warnings(work: TextBuild, samples: list[Sample], found: Estimate) -> list[str]:
-    """Warnings to show before starting."""
     lines = not_text_notes(work.files, work.names)
     if not found.enough_disk:
         needed = found.store_bytes

@@ -1,11 +1,5 @@
 """The driver of every job: look, resume, run, commit, sum up, publish.
 
-    finished? ──yes──> its summary                              nothing is written
-    begin     lock, identity, committed units, changed inputs   refusals come before work
-    plan      reported; the disk is checked
-    run       units on an executor, each committed with its receipt
-    finish    a pure function of the results; publish
-
 Interrupted at any time, the same job resumes with the units that have no receipt, and the bytes are the same,
 whatever the executor.
 
@@ -15,12 +9,10 @@ Slices: several processes share the units of a job without a coordinator.
     slice 0 of 3 begins with                       ^        ^        ^        ^
     then with what has no receipt, from the end    other slices are gone, late or slow
 
-Every slice plans the same units, and runs them in rounds: before each it looks at one listing of receipts. So
-slices that help each other meet in the middle, and at most a round is run twice. A unit that runs twice has
-the same bytes. No clock is compared, so nothing depends on whether a machine is alive.
-
-A file that cannot be cut is read from its start, so no slice helps with those of another. What then has no
-receipt is left, and a slice that sees the last receipt publishes; several that do publish the same bytes.
+Every slice runs its units in rounds: before each it looks at one listing of receipts. So slices that help
+each other meet in the middle, and at most a round is run twice, with the same bytes. No clock is compared, so
+nothing depends on whether a machine is alive. A file that cannot be cut is read from its start, so no slice
+helps with those of another. A slice that sees the last receipt publishes.
 """
 
 from __future__ import annotations

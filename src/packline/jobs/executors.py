@@ -287,7 +287,6 @@ class LocalProcesses:
             raise
 
     def _open(self) -> None:
-        """Open the runner of the job in a host."""
         job = self._job
         ours, theirs = map(_above_standard, socket.socketpair())
         self._pipe = Connection(os.dup(ours.fileno()))

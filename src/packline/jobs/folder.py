@@ -1,17 +1,9 @@
 """Output of a build: its records, committed units and publication, on any storage.
 
-    .packline/build.json      identity of the build: recipe, tokenizer, inputs, versions
-    .packline/plan.zst        all planned units and inputs (`plan`)
-    train-....bin ...         shards of committed units
-    receipts/UNIT.json        commit record of a unit, written after its files
-    manifest.json             commit record of the store, written last of all
-    .packline/differs/        files of a unit that was made twice, with other bytes the second time
-
-All of them are created and never changed. So a unit that is run twice, by any two processes, does no harm:
-the second commit finds the same bytes. Other bytes stop the build, since one of the two machines is damaged
-or has other versions. A crash leaves either a receipt with all its files, or no receipt and files that the
-next run compares with its own. Unfinished files are in the work folder (`work`), which is always local. A
-finished store has no `.packline`.
+All files are created and never changed. So a unit that is run twice, by any two processes, does no harm: the
+second commit finds the same bytes. Other bytes stop the build, since one of the two machines is damaged or
+has other versions. A crash leaves either a receipt with all its files, or no receipt and files that the next
+run compares with its own. The names of the files are in `docs/store.md`.
 """
 
 from __future__ import annotations
@@ -170,7 +162,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         self.commit_record(receipt.unit, receipt)
 
     def _keep_differing(self, files: Mapping[str, Path]) -> None:
-        """Keep files of which others exist with other bytes."""
         with contextlib.suppress(OSError):
             kept = {
                 f"{DIFFERS}/{process_name()}/{name}": path
@@ -228,7 +219,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             self._delete_others(set(manifest.units.names("unit")))
 
     def _delete_others(self, units: Container[str]) -> None:
-        """Delete files of units that are not among these."""
         names = [*self.storage.list(""), *self.storage.list(REJECTS), *self.storage.list(RECEIPTS)]
         found = ((name, _unit_of(name)) for name in names)
         self.storage.delete([name for name, unit in found if unit is not None and unit not in units])

@@ -1,14 +1,10 @@
 """Process from which workers are forked: opens a job once, then hands out its units.
 
-    driver ──socket──> host ──fork──> worker 0, worker 1, ...   run units, commit them
-
 It is started fresh (`python -m packline.jobs.host`), and the threads that load a job have ended when it is
-open, so forking is safe at any time. It runs nothing itself; what it has opened, such as a tokenizer, all
-forked processes share. Each worker has up to two units queued, so that it never waits for an answer, but none
-behind a whole file; a result counts only when it is committed, which happens while the next one is made. All
-processes end with the driver.
-
-Memory: a worker that has grown beyond its share ends after a unit and is replaced by a fresh one.
+open, so forking is safe at any time. What it has opened, such as a tokenizer, all forked processes share.
+Each worker has up to two units queued, so that it never waits for an answer, but none behind a whole file.
+One that has grown beyond its share of memory ends after a unit, and is replaced. All processes end with the
+driver.
 """
 
 from __future__ import annotations
@@ -67,7 +63,6 @@ class Host:
                 self._start_workers()
                 self._hand_out()
                 if not self._listen():
-                    self._let_go()
                     return
         finally:
             self._kill()
@@ -108,8 +103,14 @@ class Host:
             except (EOFError, OSError):
                 if pipe is self._driver:
                     return False
-                self._refuse_end(pipes[pipe])  # type: ignore[index]
-                continue
+                worker = pipes[pipe]  # type: ignore[index]
+                worker.process.join()
+                code = worker.process.exitcode or 0
+                how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+                what = f"unit {worker.units[0].name}" if worker.units else "its work"
+                raise WorkerDied(
+                    f"a worker process ended unexpectedly ({how}) during {what}", hint=self._if_died
+                ) from None
             if pipe is self._driver:
                 self._todo += data
                 return True
@@ -129,20 +130,6 @@ class Host:
             worker.units.pop(0)
         self._driver.send(event)
 
-    def _refuse_end(self, worker: _Worker) -> None:
-        worker.process.join()
-        code = worker.process.exitcode or 0
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        what = f"unit {worker.units[0].name}" if worker.units else "its work"
-        raise WorkerDied(f"a worker process ended unexpectedly ({how}) during {what}", hint=self._if_died)
-
-    def _let_go(self) -> None:
-        """Abandon all units; a worker ends when it notices, at the next report of progress at the latest."""
-        for worker in self._workers:
-            worker.pipe.close()
-        for worker in self._workers:
-            worker.process.join()
-
     def _kill(self) -> None:
         for worker in self._workers:
             if worker.process.is_alive():
@@ -151,7 +138,6 @@ class Host:
 
 
 def _work(others: list[Connection], pipe: Connection, runner: Runner[Any, Any]) -> None:
-    """Main loop of a worker."""
     for other in others:  # a pipe ends when its owner does
         other.close()
     die_with_parent()

@@ -1,21 +1,11 @@
 """Identity of a build: what must be equal to resume it, and how two builds differ.
 
-    $XDG_CACHE_HOME/packline/etags/CHECKSUM.json     source, name and ETag of each object that a store is of
-
 An object with an equal strong ETag has equal content, and is not downloaded to compare it. Nothing depends on
-the file: without it, objects are read again and compared by checksum, as local files are.
+the file with the ETags of a store: without it, objects are read again and compared by checksum.
 
-Settings of a unit: everything but the inputs' bytes that decides its files, hashed for its receipt.
-
-    versions    packline, pyarrow (which writes provenance)
-    tokenizer   fingerprint, boundary tokens
-    recipe      special tokens, size limit, shares and seed of the splits where they matter
-    source      all settings but its inputs; what decides how a file is read is taken from the file
-    files       format, compression, fields; for a slice of a stream the size of the slices
-
-Two units of equal settings that read the same pieces of the same files, with equal checksums, have the same
-files: `reuse` relies on it. Limits of the build are left out, since a unit that was read to its end does not
-depend on them, and so are settings that only refuse (`strict`, `rare_fields`).
+Two units of equal settings (`settings_checksum`) that read the same pieces of the same files, with equal
+checksums, have the same files: `reuse` relies on it. Limits of the build are left out, since a unit that was
+read to its end does not depend on them, and so are settings that only refuse (`strict`, `rare_fields`).
 """
 
 from __future__ import annotations

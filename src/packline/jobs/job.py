@@ -4,9 +4,7 @@
     Opening  a job's settings, as data                       sent to the processes that run its units
     Runner   runs and commits units                          in each of these processes
 
-The driver holds no state that the work folder does not hold, so it may be killed at any time. A runner is
-opened once per host and inherited by the workers forked from it (`host`); with no workers, it is opened in
-the driver's own process. So `Opening.open` must not start threads.
+The driver holds no state that the work folder does not hold, so it may be killed at any time.
 """
 
 from __future__ import annotations
@@ -30,11 +28,8 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
-class ReportProgress(Protocol):
-    """Callback for progress within a unit."""
-
-    def __call__(self, tokens: int, documents: int = 0, text_bytes: int = 0) -> None:
-        """Add tokens, documents and bytes of text done since the last call."""
+ReportProgress = Callable[..., None]
+"""Adds what was done since the last call: `(tokens, documents=0, text_bytes=0)`."""
 
 
 class Runner(ABC, Generic[U, R]):
@@ -75,7 +70,7 @@ class Opening:
     __slots__ = ()
 
     def open(self) -> Runner[Any, Any]:
-        """Open what the units need; called once per host, before workers are forked."""
+        """Open what the units need, once per host; workers are forked afterwards, so it starts no threads."""
         raise NotImplementedError
 
     def left(self, units: Sequence[Any]) -> Sequence[Any]:

@@ -3,9 +3,8 @@
     x.jsonl.zst   lane 0 of 2   [0]   [2]   [4]      each lane decompresses all, and encodes its slices
                   lane 1 of 2      [1]   [3]   [5]   (`sources.slices`)
 
-The number of lanes is no part of a build's identity: names and bytes of slices are the same, a lane leaves
-out slices that have a receipt, and each that meets the end of the file commits the same record of it. Lanes
-are chosen so that the files are done soonest, at the rates of one core.
+Names and bytes of slices are the same for any number of lanes, which are chosen so that the files are done
+soonest, at the rates of one core.
 """
 
 from __future__ import annotations

@@ -103,7 +103,6 @@ class LimitedRun:
         self._drop()
 
     def _look(self) -> None:
-        """Take over what is committed by now."""
         before = self._order.next_name
         self._committed.refresh()
         self._there.update(self._committed.receipts)
@@ -157,7 +156,6 @@ class LimitedRun:
                 self._job.take(name, FileRead(end))
 
     def _run_again(self) -> None:
-        """Run the unit, or the one slice, that crosses a limit with what is left."""
         self._drop()
         name, self._crossing = self._crossing, ""
         planned, parsed = planned_name(name), parse_unit(name)
@@ -170,7 +168,6 @@ class LimitedRun:
         self._commit(next(one for one in found if isinstance(one, Built)))
 
     def _drop(self) -> None:
-        """Delete the files of units that are not needed."""
         (self._scratch / ENOUGH).unlink(missing_ok=True)
         for built in self._held.values():
             for name in names_of(built.receipt):

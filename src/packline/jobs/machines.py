@@ -1,10 +1,5 @@
 """Place of a job, as its caller chooses: this machine, a Ray cluster, or one slice of several.
 
-    "local"        processes of this machine
-    Ray(address)   every node of a Ray cluster, driven from here       (`ray_tasks`)
-    Slice(i, n)    this machine, for its part of the units; others run elsewhere, without a coordinator
-                   (`engine`)
-
 No byte of a result depends on it. Loading this loads nothing heavy.
 """
 

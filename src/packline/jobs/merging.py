@@ -80,8 +80,6 @@ def run_merge(
 
 
 class _Part(NamedTuple):
-    """One of the stores."""
-
     files: StoreFiles
     manifest: Manifest
 
@@ -103,8 +101,6 @@ class _Part(NamedTuple):
 
 
 class _Merge:
-    """State of one merge."""
-
     def __init__(self, parts: Sequence[_Part], out: Path, verify: bool, tell: OnEvent) -> None:
         self._started = time.monotonic()
         self._parts, self._verify, self._tell = parts, verify, tell
@@ -145,7 +141,6 @@ class _Merge:
             return self._result()
 
     def _take_over(self) -> None:
-        """Link the files of all units that have no receipt, and add their receipts."""
         rejects, have, synced = self._folder.path / REJECTS, set(self._folder.receipt_names()), 0
         rejects.mkdir(exist_ok=True)
         for part in self._parts:
@@ -171,7 +166,6 @@ class _Merge:
         return BuildIdentity(manifest.recipe, manifest.tokenizer.fingerprint, merged, digest_inputs([]))
 
     def _refuse_other(self, found: Manifest) -> None:
-        """Refuse a finished store that is not the merged one."""
         if to_json(found) == to_json(self.manifest):
             return
         asked = (
@@ -191,7 +185,6 @@ class _Merge:
         require_disk(self._folder.path, copied, "copies of the stores")
 
     def _share(self, part: _Part, entry: FileEntry) -> None:
-        """Link or copy a file of a store, and check its size."""
         target = self._folder.path / entry.name
         source = part.files.local(entry)
         try:

@@ -1,16 +1,12 @@
 """Partial manifests of a running build, for those who read its store meanwhile.
 
-    .packline/partial/CHECKSUM.zst     of each source, units that follow one another without a gap
-
     plan         a  b  c  d  e  f
     committed    a  b  c  -  e  -
     files        a  b | c             each adds units to those before it, as a manifest lists them
 
 Units in document order are a function of the plan, so files of several processes agree where they overlap,
-and a reader takes of each what continues what it has. A driver, or a slice that sees what others have
-committed, writes one at most every `LONGEST_SECONDS`, the first ones sooner. They are hints: nothing but
-reading ahead of the manifest depends on them, a failure to write one is made good by the next, and none
-outlives the build.
+and a reader takes of each what continues what it has. They are hints: nothing but reading ahead of the
+manifest depends on them, a failure to write one is made good by the next, and none outlives the build.
 """
 
 from __future__ import annotations

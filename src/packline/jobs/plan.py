@@ -1,10 +1,8 @@
 """Plan of a job: its units, and for a store all that they have in common.
 
-    .packline/plan.zst     recipe, tokenizer, inputs with their states, planned units (msgpack, zstd)
-
 It is written once, by the first process that plans, and read by all others: processes that join the build,
-readers that follow it, and `finish`, which therefore needs no input. Together with the receipts it describes
-the part of the store that exists. A million units take a few megabytes here, and 300 in memory.
+readers that follow it, and `finish`, which therefore needs no input. A million units take a few megabytes in
+the file, and 300 in memory.
 """
 
 from __future__ import annotations

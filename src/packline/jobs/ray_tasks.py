@@ -1,16 +1,9 @@
 """Executor on a Ray cluster: slices of the units, each one task of Ray.
 
-    driver ──slice of the units──> task (num_cpus=k) ──> k workers, as on one machine: run, commit
-           <────results, at the end────
-
 Ray places the tasks, and repeats those whose node is lost, without bound; there is no scheduler of ours. A
 task that begins looks at one listing of receipts and leaves out what is committed, so losing a node, the
-driver, or Ray itself costs running units only. What a cluster has in common is the storage: meanwhile the
-driver sees progress in a listing of receipts every ten seconds.
-
-A worker that is killed, usually because memory ran out, is replaced within its task by half as many workers;
-a unit during which three died stops the job. Any other error stops it too: it would happen again, or the
-encoder or the inputs are wrong.
+driver, or Ray itself costs running units only. A worker that is killed, usually because memory ran out, is
+replaced within its task by half as many workers. Any other error stops the job: it would happen again.
 """
 
 from __future__ import annotations
@@ -75,8 +68,6 @@ class Share(NamedTuple):
 
 
 class _Slice(Job[Any, Any, None]):
-    """The job as a task sees it."""
-
     def __init__(self, share: Share) -> None:
         self._share, self.if_died = share, share.if_died
 
@@ -125,11 +116,7 @@ def _run(share: Share, units: Sequence[Unit]) -> list[tuple[str, Any]]:
 
 
 class RayTasks:
-    """Runs units as tasks of a Ray cluster.
-
-    Args:
-        place: the cluster.
-    """
+    """Runs units as tasks of a Ray cluster."""
 
     def __init__(self, place: Ray) -> None:
         self._address = place.address or os.environ.get("RAY_ADDRESS")
@@ -138,7 +125,7 @@ class RayTasks:
         self._given = place.slices
         self._ray = _library(self._address)
         self._owned = False
-        self._cores = self._memory = self._fitting = self.width = 0
+        self._memory = self._fitting = self.width = 0
         self._tasks: list[Any] = []
         """Tasks that have not returned."""
         self._info: Any = None
@@ -146,63 +133,50 @@ class RayTasks:
     def count(self, job: Job[Any, Any, Any], units: int) -> int:
         """Number of workers on all nodes that are there now."""
         self._connect()
-        nodes = self._nodes()
+        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        nodes = [node for node in alive if node.get("CPU", 0) >= 1]
         given = job.given_workers
         if given == 0:
             raise RecipeError("workers is 0: expected 1 or more for each node of a Ray cluster")
-        self._cores = given or min(MOST_CORES, cores_per_task([int(node["CPU"]) for node in nodes]))
-        fitting = [node for node in nodes if node["CPU"] >= self._cores and "memory" in node]
-        self.width = self._cores
-        rooms = [MEMORY_SHARE * node["memory"] * self._cores / node["CPU"] for node in fitting]
-        self._memory = int(min([job.given_memory or self._cores * MEMORY_A_WORKER, *rooms]))
-        self._fitting = sum(int(node["CPU"]) // self._cores for node in nodes)
-        return self._cores * max(self._fitting, 1)
+        self.width = cores = given or min(MOST_CORES, cores_per_task([int(node["CPU"]) for node in nodes]))
+        fitting = [node for node in nodes if node["CPU"] >= cores and "memory" in node]
+        rooms = [MEMORY_SHARE * node["memory"] * cores / node["CPU"] for node in fitting]
+        self._memory = int(min([job.given_memory or cores * MEMORY_A_WORKER, *rooms]))
+        self._fitting = max(sum(int(node["CPU"]) // cores for node in nodes), 1)
+        return cores * self._fitting
 
     def _connect(self) -> None:
         """Connect to the cluster; start one on this machine, if there is none and none is named."""
-        ray = self._ray
-        if ray.is_initialized():
+        if self._ray.is_initialized():
             return
-        address = self._address
         logging.getLogger("ray").setLevel(logging.ERROR)
-        quiet: dict[str, Any] = {
-            "log_to_driver": bool(os.environ.get("PACKLINE_DEBUG")),
-            "logging_level": logging.ERROR,
-            "configure_logging": False,
-        }
-        if address is None:
+        place: dict[str, Any] = {"address": self._address}
+        if self._address is None:
             place = {
                 "address": "local",  # never one that a file of another process names
                 "num_cpus": usable_cores(),
                 "include_dashboard": False,
                 "_node_ip_address": "127.0.0.1",
             }
-        else:
-            place = {"address": address}
+        quiet = {"logging_level": logging.ERROR, "configure_logging": False}
         try:
             with _own_signals():
-                ray.init(**place, **quiet)
+                self._ray.init(**place, **quiet, log_to_driver=bool(os.environ.get("PACKLINE_DEBUG")))
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-            raise _no_cluster(address or "this machine", str(error).strip().splitlines()[0]) from error
+            reason = str(error).strip().splitlines()[0]
+            raise _no_cluster(self._address or "this machine", reason) from error
         self._owned = True
-
-    def _nodes(self) -> list[dict[str, float]]:
-        """Resources of the living nodes that have cores."""
-        found = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        return [node for node in found if node.get("CPU", 0) >= 1]
 
     def open(self, job: Job[Any, Any, Any], workers: int) -> RayTasks:
         """Session for a job, once one node has opened its runner."""
-        self._job = job
+        self._job, cores = job, self.width
         memory = f"{self._memory / 2**30:.1f} GiB"
-        job.tell(
-            Note(f"Ray: room for {self._fitting} x {self._cores} workers, each {self._cores} with {memory}")
-        )
-        job.given_workers, job.given_memory = self._cores, self._memory
+        job.tell(Note(f"Ray: room for {self._fitting} x {cores} workers, each {cores} with {memory}"))
+        job.given_workers, job.given_memory = cores, self._memory
         share = Share(
             version=__version__,
             opening=job.opening(),
-            workers=self._cores,
+            workers=cores,
             if_died=job.if_died,
             in_threads=job.in_threads,
             folder=os.getcwd(),
@@ -210,7 +184,7 @@ class RayTasks:
         )
         self._share = self._ray.put(share)
         self._task = self._ray.remote(run_slice).options(
-            num_cpus=self._cores,
+            num_cpus=cores,
             memory=self._memory,
             scheduling_strategy="SPREAD",
             max_retries=-1,  # of tasks whose node or process is lost
@@ -219,13 +193,9 @@ class RayTasks:
         opened, began = self._start([]), time.monotonic()
         while not self._ray.wait([opened], timeout=WAIT_NOTE_SECONDS)[0]:
             free = self._ray.available_resources().get("CPU", 0)
-            if free < self._cores and time.monotonic() - began < 2 * WAIT_NOTE_SECONDS:
-                job.tell(
-                    Note(
-                        f"waiting for a node with {self._cores} free cores and {memory} of free memory; "
-                        "fewer --workers need less of both"
-                    )
-                )
+            if free < cores and time.monotonic() - began < 2 * WAIT_NOTE_SECONDS:
+                needed = f"{cores} free cores and {memory} of free memory"
+                job.tell(Note(f"waiting for a node with {needed}; fewer --workers need less of both"))
         ((_, self._info),) = self._results(opened)
         return self
 
@@ -240,8 +210,7 @@ class RayTasks:
     ) -> None:
         if not units:
             return
-        count = self._given or SLICES_A_TASK * max(self._fitting, 1)
-        for slice in slices_of(units, count):
+        for slice in slices_of(units, self._given or SLICES_A_TASK * self._fitting):
             self._start(slice)
         looked, seen = time.monotonic(), set(self._committed())
         planned, names = {unit.name: unit for unit in units}, self._job.sources
@@ -267,18 +236,14 @@ class RayTasks:
         return task
 
     def _results(self, task: Any) -> list[tuple[str, Any]]:
-        """Results of a task that has returned.
-
-        Raises:
-            PacklineError: the error that stopped it.
-        """
+        """Results of a task that has returned; raises the error that stopped it."""
         self._tasks.remove(task)
         try:
             found: list[tuple[str, Any]] | PacklineError = self._ray.get(task)
         except self._ray.exceptions.RayError as error:
-            raise PacklineError(
-                f"a node of the cluster cannot run the job: {_reason(error)}", hint=SAME
-            ) from error
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            reason = lines[-1] if lines else type(error).__name__  # the last line names the cause
+            raise PacklineError(f"a node of the cluster cannot run the job: {reason}", hint=SAME) from error
         if isinstance(found, PacklineError):
             raise found
         return found
@@ -346,11 +311,6 @@ def _no_cluster(address: str, reason: str) -> PacklineError:
 
 
 def _refuse_silence(address: str) -> None:
-    """Refuse an address at which nothing listens; Ray itself would try for minutes.
-
-    Raises:
-        PacklineError: no connection within a few seconds.
-    """
     host, colon, port = address.rpartition("://")[2].rpartition(":")
     if not colon or not port.isdecimal():
         return  # a word, such as auto
@@ -372,9 +332,3 @@ def _own_signals() -> Iterator[None]:
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
-
-
-def _reason(error: Exception) -> str:
-    """Last line of an error's text, which names its cause."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

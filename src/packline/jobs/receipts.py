@@ -133,5 +133,4 @@ def _entry(name: str, data: bytes) -> FileEntry:
 
 
 def _file_of(name: str) -> str:
-    """Name of the file of a receipt, by its unit or stream."""
     return f"{RECEIPTS}/{name}.json"

@@ -55,7 +55,6 @@ def _cgroup(*names: str) -> list[str]:
 
 
 def _cgroup_quota() -> float | None:
-    """Cores that the CPU quota amounts to."""
     words = _cgroup("cpu.max") or [*_cgroup("cpu/cpu.cfs_quota_us"), *_cgroup("cpu/cpu.cfs_period_us")]
     with suppress(ValueError):
         quota, period = map(int, words)
@@ -219,7 +218,6 @@ T = TypeVar("T")
 
 
 def _call_libc(name: str, *arguments: int) -> None:
-    """Call a function of the C library, where it has it."""
     import ctypes
 
     with suppress(OSError, AttributeError):
@@ -251,12 +249,8 @@ def release_freed_memory() -> None:
     _call_libc("malloc_trim", 0)
 
 
-def run_in_child(result: type[T], compute: Callable[[], T]) -> T:
-    """Compute in a forked process, as libraries that were used in this one could no longer be forked.
-
-    Args:
-        result: type of the result, which JSON can represent.
-    """
+def run_in_child(compute: Callable[[], T]) -> T:
+    """Compute in a forked process, as libraries that were used in this one could no longer be forked."""
     import multiprocessing
 
     fork = multiprocessing.get_context("fork")
@@ -266,13 +260,14 @@ def run_in_child(result: type[T], compute: Callable[[], T]) -> T:
         die_with_parent()
         ignore_signals()
         ours.close()
-        pipe.send_bytes(msgspec.json.encode(compute()))
+        pipe.send(compute())
 
     process = fork.Process(target=run, args=(theirs,), daemon=True)
     process.start()
     theirs.close()
     try:
-        return msgspec.json.decode(ours.recv_bytes(), type=result)
+        found: T = ours.recv()
+        return found
     except EOFError:
         return compute()  # the child died: trying again in this process shows the error
     finally:

@@ -141,11 +141,9 @@ class Reuse:
 
     @cached_property
     def _sizes(self) -> dict[tuple[str, str], int]:
-        """Bytes of each input, by the names of source and file."""
         return {(entry.source, entry.name): entry.bytes for entry in self._manifest.inputs}
 
     def _earlier_settings(self, source: str) -> dict[str, Any]:
-        """Settings of the units of a source of the earlier store."""
         manifest, entry = self._manifest, self._manifest.tokenizer
         boundary = Boundary(entry.eod_id, entry.eod, entry.bos_id, entry.bos)
         number = self._earlier_names.index(source)
@@ -211,7 +209,6 @@ class Reuse:
         return found
 
     def _is_unchanged(self, file: InputFile) -> bool:
-        """True if a file is known to be the one that the earlier store was built from."""
         etag = etag_of(file)
         return bool(etag) and self._etags.get((self._names[file.source], file.name)) == etag
 
@@ -297,7 +294,6 @@ class ReusingBuild(BuildJob):
 
 
 def _named(differences: list[str]) -> str:
-    """The first differences, in one line."""
     more = f"; and {len(differences) - NAMED} more" if len(differences) > NAMED else ""
     return "; ".join(differences[:NAMED]) + more
 

@@ -1,12 +1,7 @@
 """Status of a job, read from its folder, whether or not the job is running.
 
-    manifest.json there            finished
-    else .packline/lock is held    running; of an object store: a run has not recorded its end
-    else .packline there           interrupted: the same command resumes it
-
 Only receipts count, since work without one is repeated; a running build is a few units further. Writes
-nothing and does not wait: the lock is tried for a moment, shared with other readers. Cost: one small file
-per unit. See `verify` to check the store and `estimate` to predict a time.
+nothing and does not wait. Cost: one small file per unit.
 """
 
 from __future__ import annotations
@@ -130,7 +125,6 @@ def status(path: str | Path) -> Status:
 
 
 def _begun(storage: Storage, identity: BuildIdentity) -> dict[str, Any]:
-    """Facts of a build, from its plan and its receipts."""
     committed = CommittedReceipts(storage)
     try:
         committed.refresh()

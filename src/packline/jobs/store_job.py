@@ -1,11 +1,7 @@
 """A job whose result is a store: a build of text, an import, a build of conversations.
 
-    .packline/build.json   identity: recipe, tokenizer, boundary, inputs; format and options of an import
-    .packline/plan.zst     planned units and inputs (`plan`)
-    receipts/UNIT.json     commit record of a unit, written after its files
-    manifest.json          the sum of the receipts, written last; until then there is no store
-
-What a unit does is up to the subclass.
+The manifest is the sum of the receipts, written last; until then there is no store. What a unit does is up to
+the subclass.
 """
 
 from __future__ import annotations
@@ -161,7 +157,6 @@ class StoreJob(Job[Unit, R, S]):
         return self.done(manifest, nothing_to_do=True)
 
     def _differences(self, manifest: Manifest) -> list[str]:
-        """Differences of a finished store from the one that would be written."""
         imported = () if self.entry is None else (self.entry,)
         found = differences(
             Asked(
@@ -249,7 +244,6 @@ class StoreJob(Job[Unit, R, S]):
             self.committed.refresh()
 
     def _planned(self) -> Plan:
-        """Plan, for all that join, read or finish the build."""
         inputs = [(self.sources[file.source], file.name, file.size) for file in self.files]
         return Plan(
             build=build_mark(self.recipe, self.tokenizer.fingerprint, inputs),
@@ -343,7 +337,6 @@ class StoreJob(Job[Unit, R, S]):
         )
 
     def _inputs(self, receipts: Iterable[Receipt]) -> Iterator[InputEntry]:
-        """Inputs for the manifest, with the checksums of the pieces that units have read."""
         checksums: dict[int, list[str]] = {}
         for file, piece in self.pieces(receipts):
             checksums.setdefault(file.index, []).append(piece.checksum)
@@ -365,7 +358,6 @@ class StoreJob(Job[Unit, R, S]):
         self.manifest = msgspec.structs.replace(manifest, checksum=seal_of(files[MANIFEST]))
 
     def _clean(self) -> None:
-        """Remove the work folder of a published store, unless another process still has it open."""
         if left := self.folder.clean():
             self.tell(Note(left))
 
@@ -427,12 +419,6 @@ class NumberedStoreJob(StoreJob[R, S]):
         self._refuse()
 
     def _refuse(self) -> None:
-        """Refuse a store that does not fit on the disk, or that could not be decoded.
-
-        Raises:
-            OutOfSpace: the known number of tokens does not fit.
-            TokenizerError: the reference library cannot read the tokenizer.
-        """
         done = sum(receipt.ledger.tokens for receipt in self.receipts.values())
         left = 0 if self.folder.local is None else max((self.tokens or 0) - done, 0)
         require_disk(self.folder.parent, left * dtype_for(self.tokenizer.vocab_size).itemsize, "the store")

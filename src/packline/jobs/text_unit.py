@@ -1,6 +1,5 @@
 """Run one unit of text, from its bytes to its receipt.
 
-    open     encoder loaded, engines tried and chosen       once per host, shared by the workers
     unit     read ──> filter ──> encode ──> audit ──> split ──> write ──> Receipt, committed
              batch    counted    ids        reference  by hash   shards
 
@@ -95,9 +94,7 @@ def open_runner(build: TextBuild) -> TextRunner:
     encoder = load_encoder(build)
     base = resident_memory()
     workers, memory = count_workers(build.options)
-    chosen = encoder.choose(
-        partial(sample_texts, build), partial(run_in_child, list[EngineReport]) if workers else None
-    )
+    chosen = encoder.choose(partial(sample_texts, build), run_in_child if workers else None)
     folder = StoreFolder(build.out)
     tmp = Path(build.scratch) if build.scratch else folder.tmp
     runner = TextRunner(build, encoder, tmp, room_of(build, chosen.names, base), folder)
@@ -292,15 +289,11 @@ class UnitRun:
             tuple(writer.close() for writer in writers),
             self._rejects.close(),
             ledger,
-            self._checked(),
+            sum(ordinal < ledger.documents for ordinal in self._audited),  # without those after a limit
             not self.is_full,
             dict(self._carried) or msgspec.UNSET,
             self._settings(),
         )
-
-    def _checked(self) -> int:
-        """Number of audited documents, without those after a limit."""
-        return sum(ordinal < self.ledger.documents for ordinal in self._audited)
 
     def _settings(self) -> str:
         if self._runner.folder is None:
@@ -354,7 +347,6 @@ class UnitRun:
         self._count(batch, verdicts[:end])
 
     def _check_room(self, batch: Batch) -> None:
-        """Check that the largest document, if large, fits into memory."""
         sizes, room = batch.texts.sizes, self._runner.room
         largest = int(sizes.argmax())
         size = int(sizes[largest])
@@ -414,7 +406,6 @@ class UnitRun:
         return self._writers[split]
 
     def _count(self, batch: Batch, verdicts: np.ndarray) -> None:
-        """Count the outcome of every record of a batch, and keep the bad ones."""
         ledger, name = self.ledger, self._build.files[batch.file].name
         counts = np.bincount(verdicts, minlength=VERDICTS)
         ledger.documents_in += len(verdicts) - int(counts[SPECIAL])

@@ -3,14 +3,10 @@
     inputs ──> documents, as the build keeps them ──> share of each text in [0, 1) ──> the n smallest
                                                                         val_share: just above the nth
 
-The split of a document remains a function of its text: `val` if its share is below `val_share`. So equal
-texts share a split, and any worker can compute the split of any document alone. The price is one pass over
-all inputs before the first unit. If the limit falls among equal texts, all of them go to train; the smaller
-size of the validation set is reported at the end.
-
-The share is committed like a unit, create-only, and all that follows is as with a fraction. A resumed build,
-and each of several processes, takes it from there, unless an input has another modification time: then it is
-computed again, and must be the same if any unit is committed.
+The split of a document remains a function of its text. The price is one pass over all inputs before the first
+unit. The share is committed like a unit, create-only, and a resumed build, or another process, takes it from
+there, unless an input has another modification time: then it is computed again, and must be the same if any
+unit is committed.
 """
 
 from __future__ import annotations

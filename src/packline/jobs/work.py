@@ -241,11 +241,6 @@ class WorkFolder(Publication, Generic[Identity]):
         return earlier
 
     def _record_run(self, units: int) -> None:
-        """Record that this process runs the job, in an object store only if that keeps to conditions.
-
-        Raises:
-            StoreError: the store ignores conditions.
-        """
         if self.local is None:
             from packline.storage.objects import probe
 
