@@ -20,7 +20,6 @@ from packline.jobs.executors import (
     LocalThreads,
     Reporter,
     Serial,
-    Start,
 )
 from packline.jobs.host import open_runner
 from packline.jobs.job import Job, Opening, ReportProgress, Runner
@@ -262,7 +261,7 @@ def test_workers_are_forked_with_the_collector_on_and_nothing_to_look_through() 
     """It is off while the tokenizer is loaded; a worker without it would keep every cycle of its life."""
     before = len(gc.get_objects())
     try:
-        runner = open_runner(Start(Settings(), 1, ""))
+        runner = open_runner(Settings())
         assert isinstance(runner, Collecting) and not runner.collecting
         assert gc.isenabled()
         assert len(gc.get_objects()) < before / 10

@@ -23,10 +23,11 @@ from packline.jobs.document_order import DocumentOrder
 from packline.jobs.job import Session
 from packline.jobs.limits import LimitedRun
 from packline.jobs.plan import Unit
-from packline.jobs.text_unit import Built, FileRead
+from packline.jobs.text_unit import Built
 from packline.recipe import Recipe, Source
 from packline.store.ledger import Ledger
 from packline.store.manifest import Receipt, StreamReceipt
+from packline.store.naming import STREAM
 
 TOKENS = 5
 """Tokens of the n-th document of a unit: n modulo this, and one."""
@@ -85,7 +86,7 @@ class Workers(Session):
                 yield unit.name, built
                 if not built.receipt.complete:
                     return
-        yield unit.name, FileRead(StreamReceipt("a", "a.zst", slices, ""))
+        yield unit.name, StreamReceipt("a", "a.zst", slices, "")
 
     def built(self, name: str, unit: Unit) -> Built:
         """The unit up to its limits, as a worker stops it."""
@@ -117,9 +118,10 @@ class Folder:
     def refresh(self) -> None:
         """No other process commits anything."""
 
-    def commit_stream(self, name: str, end: StreamReceipt) -> None:
-        assert name not in self.streams
-        self.streams[name] = end
+    def commit_record(self, name: str, end: StreamReceipt) -> None:
+        stream = name.removesuffix(STREAM)
+        assert stream != name and stream not in self.streams
+        self.streams[stream] = end
 
 
 def expected(

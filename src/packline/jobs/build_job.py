@@ -268,8 +268,8 @@ class BuildJob(StoreJob[BuildResult, Finished]):
             self._last[result.first_encode] = result
             self.tell(UnitDone(receipt.unit, receipt.ledger.documents, receipt.ledger.tokens, result.rates))
         elif name not in self.streams:  # else another lane has recorded it
-            self.committed.add(name, result.receipt)
-            self._total += result.receipt.units - self._expected.pop(name)
+            self.committed.add(name, result)
+            self._total += result.units - self._expected.pop(name)
             self.tell(UnitsKnown(self._total, not self._expected and not is_limited(self.recipe)))
         self.publisher.publish_when_due()
 

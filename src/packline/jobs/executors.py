@@ -2,9 +2,11 @@
 
     Serial            the driver's own process: no fork, no pipe, the same bytes
     LocalThreads      threads of it, for exports: their time is spent outside of the interpreter
-    LocalProcesses    driver ──Start, units, units, ...──> host ──fork──> worker, worker, ...
-                             <──Opened, Progress, Committed, Done, errors──
+    LocalProcesses    driver ──opening, units, units, ...──> host ──fork──> worker, worker, ...
+                             <──info, messages────────────
     Ray               slices of the units as tasks of a cluster (`ray_tasks`)
+
+Messages: `Progress`; `(name, result)` of a unit, committed; its name once all results are; an error.
 
 An executor knows nothing of tokens, folders or formats: it opens a runner (`Opening`), hands out units, and
 returns results that are committed already. All processes end with the driver, for whatever reason.
@@ -29,44 +31,15 @@ from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 from packline.errors import PacklineError, WorkerDied
 from packline.jobs.events import Event, Progress
-from packline.jobs.job import Job, Opening, Runner
+from packline.jobs.job import Job, Runner
 from packline.jobs.plan import Unit
 from packline.storage.local import plain_error
 
 END_SECONDS = 10
-
-
-class Start(NamedTuple):
-    """To the host: the job. All that follows are lists of units."""
-
-    opening: Opening
-    workers: int
-    if_died: str
-    """Hint for a process that ended unexpectedly."""
-
-
-class Opened(NamedTuple):
-    """From the host: the runner is open."""
-
-    info: Any
-
-
-class Committed(NamedTuple):
-    """From a worker, and on from the host: a result of a unit is committed."""
-
-    name: str
-    """Name of the unit."""
-    result: Any
-
-
-class Done(NamedTuple):
-    """From a worker, and on from the host: all results of a unit are committed."""
-
-    name: str
 
 
 def sendable(error: BaseException) -> PacklineError:
@@ -307,10 +280,8 @@ class LocalProcesses:
             locks = [] if job.folder is None else [job.folder.descriptor]
             with suppress(OSError):  # `_receive` gives the reason
                 socket.send_fds(ours, [b"+"], locks)
-        self._send(Start(opening, self.width, job.if_died))
-        reply = self._receive()
-        assert isinstance(reply, Opened)
-        self._info = reply.info
+        self._send((opening, self.width, job.if_died))
+        self._info = self._receive()
 
     def info(self) -> Any:
         return self._info
@@ -331,12 +302,12 @@ class LocalProcesses:
                 reply = self._receive()
                 if isinstance(reply, Progress):
                     on_event(reply)
-                elif isinstance(reply, Committed):
+                elif isinstance(reply, tuple):
                     on_result(*reply)
-                elif isinstance(reply, Done):
+                else:
                     sent, left = sent - 1, left - 1
 
-    def _send(self, message: Start | list[Unit]) -> None:
+    def _send(self, message: Any) -> None:
         """Send a message; one that cannot be sent is lost, and `_receive` gives the reason."""
         with suppress(OSError):
             self._pipe.send(message)

@@ -188,10 +188,6 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             path.write_bytes(to_json(record))
         self.storage.put_files(waiting)
 
-    def commit_stream(self, name: str, receipt: StreamReceipt) -> None:
-        """Record that a stream was read to its end."""
-        self.commit_record(f"{name}{STREAM}", receipt)
-
     def withdraw(self, receipts: Sequence[Receipt]) -> None:
         """Withdraw units: delete what is published, their receipts, then their files.
 

@@ -25,8 +25,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from packline.errors import PacklineError, WorkerDied
-from packline.jobs.executors import Committed, Committer, Done, Opened, Start, sendable
-from packline.jobs.job import NeedsFreshProcess, Runner
+from packline.jobs.executors import Committer, sendable
+from packline.jobs.job import NeedsFreshProcess, Opening, Runner
 from packline.jobs.plan import Unit
 from packline.jobs.resources import die_with_parent, keep_freed_memory, resident_memory
 from packline.jobs.signals import ignore_signals
@@ -46,9 +46,8 @@ class _Worker:
 class Host:
     """Workers of one job."""
 
-    def __init__(self, driver: Connection, start: Start, runner: Runner[Any, Any]) -> None:
-        self._driver, self._runner = driver, runner
-        self._count, self._if_died = start.workers, start.if_died
+    def __init__(self, driver: Connection, runner: Runner[Any, Any], count: int, if_died: str) -> None:
+        self._driver, self._runner, self._count, self._if_died = driver, runner, count, if_died
         self._todo: deque[Unit] = deque()
         self._workers: list[_Worker] = []
 
@@ -126,7 +125,7 @@ class Host:
             return
         if isinstance(event, PacklineError):
             raise event
-        if isinstance(event, Done):
+        if isinstance(event, str):
             worker.units.pop(0)
         self._driver.send(event)
 
@@ -155,10 +154,10 @@ def _work(others: list[Connection], pipe: Connection, runner: Runner[Any, Any]) 
 
     def commit(unit: Unit, result: Any) -> None:
         runner.commit(unit, result)
-        send(Committed(unit.name, result))
+        send((unit.name, result))
 
     def done(name: str, error: BaseException | None) -> None:
-        send(Done(name) if error is None else sendable(error))
+        send(name if error is None else sendable(error))
 
     committer = Committer(runner, commit, send, on_done=done)
     try:
@@ -194,10 +193,10 @@ def _trace() -> None:
         traceback.print_exc()
 
 
-def open_runner(start: Start) -> Runner[Any, Any]:
+def open_runner(opening: Opening) -> Runner[Any, Any]:
     """Open the job's runner, and prepare this process for forking."""
     gc.disable()  # it would scan the tokenizer's 300,000 strings again and again, and find nothing
-    runner = start.opening.open()
+    runner = opening.open()
     gc.collect()
     gc.freeze()  # else each worker's garbage collector would touch, and so copy, shared pages
     gc.enable()
@@ -219,10 +218,10 @@ def run_host(descriptor: int, parent: int, module: str) -> int:
             got, *_ = socket.recv_fds(channel, 1, 1)  # a lock, held by every process forked from here
         if not got:
             return 0
-        start = driver.recv()
-        runner = open_runner(start)
-        driver.send(Opened(runner.info()))
-        Host(driver, start, runner).serve()
+        opening, workers, if_died = driver.recv()
+        runner = open_runner(opening)
+        driver.send(runner.info())
+        Host(driver, runner, workers, if_died).serve()
     except (EOFError, ConnectionError):
         return 0  # the driver has closed, or is gone
     except BaseException as error:

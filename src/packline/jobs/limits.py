@@ -25,11 +25,11 @@ from packline.jobs.folder import names_of
 from packline.jobs.job import Session
 from packline.jobs.lanes import lanes_of
 from packline.jobs.plan import Unit
-from packline.jobs.text_unit import ENOUGH, BuildResult, Built, FileRead
+from packline.jobs.text_unit import ENOUGH, BuildResult, Built
 from packline.recipe import Recipe
 from packline.store.ledger import Ledger
 from packline.store.manifest import Receipt, StreamReceipt
-from packline.store.naming import parse_unit, planned_name
+from packline.store.naming import STREAM, parse_unit, planned_name
 
 if TYPE_CHECKING:
     from packline.jobs.build_job import BuildJob
@@ -117,8 +117,8 @@ class LimitedRun:
         self._session.run(limited, self._job.on_progress, hold)
 
     def _hold(self, name: str, result: BuildResult) -> None:
-        if isinstance(result, FileRead):
-            self._ends[name] = result.receipt
+        if isinstance(result, StreamReceipt):
+            self._ends[name] = result
         else:
             self._held[result.receipt.unit] = result
             self._there.add(result.receipt.unit)
@@ -152,8 +152,8 @@ class LimitedRun:
         unit = self._order.unit
         for name, end in self._ends.items():
             if name not in self._committed.streams and (unit is None or unit.name != name):
-                self._job.folder.commit_stream(name, end)
-                self._job.take(name, FileRead(end))
+                self._job.folder.commit_record(f"{name}{STREAM}", end)
+                self._job.take(name, end)
 
     def _run_again(self) -> None:
         self._drop()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -126,18 +127,16 @@ def prepare(recipe: Recipe, options: RunOptions, *, here: bool = False) -> TextB
     recipe = as_written(recipe)
     boundary = resolve_boundary(tokenizer, recipe.eod, recipe.bos)
     build = TextBuild(recipe, options, files, tokenizer, boundary, plan_units(recipe, files))
-    if here and options.workers is None and _is_little(build):
+    size = build.text_bytes
+    # Little text is encoded by one process before others would have started.
+    if (
+        here
+        and options.workers is None
+        and size < LITTLE_TEXT
+        and (size < target_bytes(0) or fast_engine(options.engine, build.encodable.features) is not None)
+    ):
         build.options = msgspec.structs.replace(options, workers=0)
     return build
-
-
-def _is_little(build: TextBuild) -> bool:
-    """True for text that one process has encoded before others would have started."""
-    if build.text_bytes < target_bytes(0):
-        return True
-    if build.text_bytes >= LITTLE_TEXT:
-        return False
-    return fast_engine(build.options.engine, build.encodable.features) is not None
 
 
 def load_encoder(build: TextBuild) -> Encoder:
@@ -179,21 +178,13 @@ def room_of(build: TextBuild, engines: Iterable[EngineName], base: int) -> Room:
 
 def sample_texts(build: TextBuild) -> list[str]:
     """A few documents from files spread over the inputs, to try engines on."""
-    files = build.files
-    chosen = files[:: max(len(files) // SAMPLE_FILES, 1)][:SAMPLE_FILES]
-    return [text for file in chosen for text in _first_texts(file, build)]
-
-
-def _first_texts(file: InputFile, build: TextBuild) -> list[str]:
-    span = Span(file.index, 0, 1 if file.format == "parquet" else file.size)
-    source = build.recipe.sources[file.source]
+    found: list[str] = []
     limit = min(build.recipe.max_document_bytes, LARGEST_SAMPLE)
-    try:
-        batches = read_span(file, source, span, limit, Hasher())
-        batch = next((batch for batch in batches if len(batch)), None)
-    except (PacklineError, OSError):
-        return []
-    if batch is None:
-        return []
-    step = max(len(batch) // SAMPLE_DOCUMENTS, 1)
-    return [text for text in batch.texts.to_list()[::step] if text][:SAMPLE_DOCUMENTS]
+    for file in build.files[:: max(len(build.files) // SAMPLE_FILES, 1)][:SAMPLE_FILES]:
+        span = Span(file.index, 0, 1 if file.format == "parquet" else file.size)
+        with suppress(PacklineError, OSError):
+            batches = read_span(file, build.recipe.sources[file.source], span, limit, Hasher())
+            texts = next((batch.texts.to_list() for batch in batches if len(batch)), [])
+            step = max(len(texts) // SAMPLE_DOCUMENTS, 1)
+            found += [text for text in texts[::step] if text][:SAMPLE_DOCUMENTS]
+    return found

@@ -50,6 +50,7 @@ from packline.storage.inputs import input_state, is_compared
 from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger
 from packline.store.manifest import InputPiece, Receipt, StreamReceipt
+from packline.store.naming import STREAM
 from packline.store.writer import RejectsWriter, ShardWriter
 
 
@@ -66,13 +67,8 @@ class Built(msgspec.Struct, frozen=True):
     """Audited documents that do not decode to their text, although their ids are right."""
 
 
-class FileRead(msgspec.Struct, frozen=True):
-    """A file that is committed slice by slice was read to its end."""
-
-    receipt: StreamReceipt
-
-
-BuildResult = Built | FileRead
+BuildResult = Built | StreamReceipt
+"""A unit or slice, or the end of a file that is committed slice by slice."""
 RENEWED = 256 << 20
 """Least bytes of text between two renewals of an engine within a file: its cache pays after that."""
 ENOUGH = "enough"
@@ -202,8 +198,7 @@ class TextRunner(Runner[Unit, BuildResult]):
             for part in parts:
                 if isinstance(part, FileEnd):
                     check_unchanged(file)
-                    end = StreamReceipt(build.names[unit.source], file.name, part.slices, part.checksum)
-                    yield FileRead(end)
+                    yield StreamReceipt(build.names[unit.source], file.name, part.slices, part.checksum)
                     return
                 run = UnitRun(self, unit, unit.slice_name(part.number), report)
                 yield self._built(run.run(checked(part.batches), []))
@@ -233,7 +228,7 @@ class TextRunner(Runner[Unit, BuildResult]):
         if isinstance(result, Built):
             self.folder.commit(result.receipt)
         else:
-            self.folder.commit_stream(unit.name, result.receipt)
+            self.folder.commit_record(f"{unit.name}{STREAM}", result)
 
 
 class UnitRun:
