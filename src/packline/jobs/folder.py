@@ -9,7 +9,6 @@ run compares with its own. The names of the files are in `docs/store.md`.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from packline.sources.files import InputFile
 from packline.storage.local import disk_errors
 from packline.storage.places import open_results
 from packline.storage.publication import BUILD_BEGUN, WORK
-from packline.store.files import FileEntry
+from packline.store.files import FileEntry, store_files
 from packline.store.manifest import (
     MANIFEST,
     Manifest,
@@ -258,12 +257,7 @@ def read_published(place: str) -> Manifest | None:
     storage = open_results(place)
     if storage.facts(MANIFEST) is None:
         return None
-    if storage.folder is not None:
-        return read_manifest(storage.folder)
-    with tempfile.TemporaryDirectory(prefix="packline-") as copy:
-        for name in (MANIFEST, SHARDS, INPUTS, UNITS):
-            Path(copy, name).write_bytes(storage.read(name))
-        return read_manifest(Path(copy))
+    return read_manifest(storage.folder or store_files(place))
 
 
 def files_of(receipt: Receipt) -> list[FileEntry]:

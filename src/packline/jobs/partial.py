@@ -18,10 +18,10 @@ from itertools import groupby
 
 import msgspec
 
-from packline.errors import CorruptStore, PacklineError, StoreError
+from packline.errors import PacklineError, StoreError
 from packline.fingerprint import hash_bytes
 from packline.jobs.document_order import DocumentOrder
-from packline.jobs.plan import Plan
+from packline.jobs.plan import Plan, pack, read_packed
 from packline.jobs.receipts import CommittedReceipts
 from packline.storage.protocol import Storage
 from packline.storage.publication import WORK
@@ -114,16 +114,7 @@ class PublishedUnits:
             self._take(source, units)
 
     def _read(self, name: str) -> PartialManifest:
-        import zstandard
-
-        try:
-            packed = zstandard.ZstdDecompressor().decompress(self._storage.read(name))
-            found = msgspec.msgpack.decode(packed, type=PartialManifest)
-        except (msgspec.MsgspecError, zstandard.ZstdError, UnicodeDecodeError) as error:
-            place = self._storage.place
-            raise CorruptStore(
-                f"{place}: {name} is damaged: {error}", hint=f"remove {place} and build again"
-            ) from error
+        found = read_packed(self._storage, name, PartialManifest)
         if found.build != self._build:
             raise StoreError(
                 f"{self._storage.place} was begun again, from another recipe, tokenizer or inputs while it "
@@ -164,8 +155,6 @@ class Publisher:
         Raises:
             PacklineError: a file cannot be read or written.
         """
-        import zstandard
-
         if not self._orders:
             names, committed = source_names(self._plan.recipe), self._committed
             for source, units in groupby(self._plan.units, lambda unit: unit.source):
@@ -181,9 +170,9 @@ class Publisher:
                 part = SourcePart(first, self._listed(there[first:]), order.passed, following)
                 found.sources[source] = part
         if found.sources:
-            packed = msgspec.msgpack.encode(found)
-            name = f"{PARTIAL}/{hash_bytes(packed)}.zst"
-            self._storage.put_new(name, zstandard.ZstdCompressor(write_checksum=True).compress(packed))
+            data = pack(found)
+            name = f"{PARTIAL}/{hash_bytes(data)}.zst"
+            self._storage.put_new(name, data)
             self._published.add(name, found)
 
     def _listed(self, units: list[str]) -> list[ListedUnit]:

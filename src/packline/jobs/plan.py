@@ -8,6 +8,7 @@ the file, and 300 in memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -23,6 +24,7 @@ from packline.store.manifest import StreamReceipt, TokenizerEntry
 PLAN = "plan.zst"
 DIGITS = 12
 LEVEL = 3
+T = TypeVar("T")
 
 
 class Unit(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -112,13 +114,10 @@ def build_mark(recipe: Recipe, tokenizer: str, inputs: Iterable[tuple[str, str, 
 
 def record_plan(storage: Storage, plan: Plan) -> Plan:
     """Record the plan of a build; the recorded one, if another process was first."""
-    import zstandard
-
     if (there := read_plan(storage)) is not None:
         return there
-    data = zstandard.ZstdCompressor(LEVEL).compress(msgspec.msgpack.encode(plan))
     try:
-        storage.put_new(f"{WORK}/{PLAN}", data)
+        storage.put_new(f"{WORK}/{PLAN}", pack(plan))
     except StoreError:
         if (there := read_plan(storage)) is None:
             raise
@@ -132,17 +131,32 @@ def read_plan(storage: Storage) -> Plan | None:
     Raises:
         CorruptStore: the record is damaged.
     """
-    import zstandard
-
     try:
-        data = storage.read(f"{WORK}/{PLAN}")
+        return read_packed(storage, f"{WORK}/{PLAN}", Plan)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def pack(value: msgspec.Struct) -> bytes:
+    """A value as it is recorded: msgpack, compressed; the same bytes for equal values."""
+    import zstandard
+
+    return zstandard.ZstdCompressor(LEVEL, write_checksum=True).compress(msgspec.msgpack.encode(value))
+
+
+def read_packed(storage: Storage, name: str, kind: type[T]) -> T:
+    """Value of a record.
+
+    Raises:
+        FileNotFoundError: there is none.
+        CorruptStore: it is damaged.
+    """
+    import zstandard
+
+    data = storage.read(name)
     try:
-        packed = zstandard.ZstdDecompressor().decompress(data)
-        return msgspec.msgpack.decode(packed, type=Plan)
+        return msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompress(data), type=kind)
     except (msgspec.MsgspecError, zstandard.ZstdError, UnicodeDecodeError, ValueError) as error:
         raise CorruptStore(
-            f"{storage.place}: {WORK}/{PLAN} is damaged: {error}",
-            hint=f"remove {storage.place} and build again",
+            f"{storage.place}: {name} is damaged: {error}", hint=f"remove {storage.place} and build again"
         ) from error
