@@ -70,6 +70,7 @@ class GrowingBuild:
         self.store: StoreReader | None = None
         """The finished store."""
         self._published: PublishedUnits | None = None
+        """Its units; None until it has begun."""
         self._planned: set[str] = set()
         """Sources with units."""
         self._rows: dict[str, list[tuple[ShardRows, UnitRows]]] = {}
@@ -162,14 +163,12 @@ class GrowingBuild:
 
     def _part(self, sources: tuple[str, ...]) -> tuple[StoreReader, str]:
         """Committed part of the store, of these sources, and the unit behind it; empty if that is all."""
-        assert self.begun is not None
-        chosen, following = list[str](), ""
+        assert self.begun is not None and self._published is not None
+        rows, following = list[tuple[ShardRows, UnitRows]](), ""
         for name in sources:
             if name in self._planned and not following:
-                chosen.append(name)
-                known = {} if self._published is None else self._published.following
-                following = known.get(name, name)
-        rows = [tables for name in chosen for tables in self._rows.get(name, ())]
+                rows += self._rows.get(name, [])
+                following = self._published.following.get(name, name)
         units = UnitRows.joined([units for _, units in rows])
         earlier = self._parts.get(sources)
         if earlier is not None and len(earlier.manifest.units) == len(units):
@@ -269,6 +268,10 @@ class GrowingRows:
     def spans(self, indices: np.ndarray) -> Spans:
         """Spans of these rows; documents are numbered within the committed part."""
         return self.parent.spans(indices)
+
+    def last_document(self, rows: int) -> int:
+        """Number of the last document that the first `rows` rows depend on."""
+        return self.parent.last_document(rows)
 
     def __repr__(self) -> str:
         return f"<the first {self.settled:,} rows of {self.seq_len:,} tokens of {self.store.place}>"

@@ -1,28 +1,27 @@
 """Units of a store that a run has read: their number, in the order of the documents, and their receipts.
 
-    uses of a source ──order──> first rows ──packing──> last document ──shard──> unit
-
 An order that follows the stored one needs the rows of the windows up to its place, and no others. The
 receipts of the units up to the last of these rows name every byte that was read.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from packline.fingerprint import hash_value
 from packline.jobs.plan import build_mark
 from packline.loading.order import RowOrder
 from packline.packing.options import DocumentFilter
-from packline.packing.rows import Rows
 from packline.recipe import Recipe
 from packline.store.ledger import source_names
 from packline.store.naming import STREAM, parse_unit
 from packline.store.reader import StoreReader
 
 if TYPE_CHECKING:
+    from packline.loading.growing import GrowingRows
     from packline.packing.batch import RowSource
+    from packline.packing.rows import Rows
     from packline.store.manifest import Manifest
 
 DIGITS = 12
@@ -41,11 +40,9 @@ def units_read(rows: RowSource, order: RowOrder, draws: int) -> list[Any] | None
     """
     if not hasattr(rows, "options"):
         return None
-    units = 0
-    if draws and len(rows):
-        packed: Any = rows if isinstance(rows, Rows) else getattr(rows, "parent", None)
-        window = order.window_rows
-        first = min(-(-draws // window) * window, len(rows)) if draws < len(rows) else len(rows)
+    units, packed = 0, cast("Rows | GrowingRows", rows)
+    if draws:
+        first = min(-(-draws // order.window_rows) * order.window_rows, len(rows))
         shard, _ = rows.store.locate(packed.last_document(first))
         units = list(_receipts(rows)).index(shard.entry.name.partition("-")[2]) + 1
     return [build_of(rows.store), units, chain_of(rows, units)]
