@@ -1,25 +1,13 @@
 """Training while preparing: a loader over stores that are still being built.
 
-    loader = packline.follow("store", seq_len=4096, batch_size=32)
-    for batch in loader:               # waits for the units that a step needs
-        train(batch)
-
     build   unit 0 ──> unit 1 ──> unit 3 ──> unit 2 ──> ...     committed in any order
     rows    ├─ window 0 ─┤├─ window 1 ─┤                        in stored order, as far as they are settled
     steps   0 1 2 3 4 5 6  7 8 9 ...                            those of the finished store
 
-The order is `blocks` (or stored, with `shuffle=False`), whose first epoch takes windows of rows as they are
-stored. The schedule is made as if rows that are not all there had no end, which decides nothing before it;
-the loader gives the steps whose rows are settled, and looks for more when they are used up. When the manifest
-appears it reads the finished store. So every batch is that of a `Loader` of the finished store, and a state
-of one is accepted by the other (`loading.state`).
-
-Waiting polls the folder, in the end every two seconds. A build that has stopped without a manifest is
-reported after `grace` seconds, with the command that resumes it.
-
-What depends on the whole store waits for its end or is refused: later epochs, the last, shorter window, and
-stages after one without `tokens` wait; the global order, shuffled documents and best_fit without windows are
-refused.
+The order is `blocks` or stored, whose first epoch takes windows of rows as they are stored. The schedule is
+made as if rows that are not all there had no end, which decides nothing before it; the loader gives the steps
+whose rows are settled, and looks for more when they are used up. When the manifest appears it reads the
+finished store. What depends on the whole store waits for its end or is refused (docs/living-data.md).
 """
 
 from __future__ import annotations
@@ -51,7 +39,7 @@ from packline.loading.run_file import (
 )
 from packline.loading.run_summary import refuse_used_again
 from packline.loading.schedule import Schedule
-from packline.loading.state import check_past, check_state, check_step, check_units
+from packline.loading.state import check
 from packline.packing.batch import RowSource
 from packline.packing.options import LoaderOptions
 from packline.packing.rows import Rows
@@ -191,9 +179,8 @@ class Follower(Loader):
 
         Units that the state has read and that are not built again yet are compared when they are.
         """
-        check_state(state)
-        step = check_step(state, self.total)
-        self._pending = None if self._is_known(state) else dict(state)
+        step, known = check(self.schedule, state, self.total)
+        self._pending = None if known else dict(state)
         return step
 
     def _make_schedule(self) -> None:
@@ -218,18 +205,9 @@ class Follower(Loader):
         new = True in [build.refresh() for build in self._builds.values()]
         if new and all(build.known for build in self._builds.values()):
             self._make_schedule()
-            if self._pending is not None and self._is_known(self._pending):
-                self._pending = None
+            if self._pending is not None:
+                self.check(self._pending)
         return new
-
-    def _is_known(self, state: Mapping[str, Any]) -> bool:
-        """Compare a state with stages and units; False if those that it has used are not all there yet.
-
-        Raises:
-            RecipeError: a state of another run.
-        """
-        known = check_past(self.schedule, state)
-        return check_units(self.schedule, state) and known
 
     def _wait(self, step: int, ready: Callable[[], bool]) -> None:
         """Wait until something is there.

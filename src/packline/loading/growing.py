@@ -1,17 +1,9 @@
-"""A store that is still being built, as far as its units are published.
+"""A store that is still being built, as far as its units are published (`jobs.partial`).
 
-    .packline/plan.zst       recipe, tokenizer, planned units (`jobs.plan`)
-    .packline/partial        units that the build has published (`jobs.partial`)
-
-A unit is published once all units of its source before it are committed; what comes later may be committed
-earlier, and waits. So the documents of a source appear in their order, whatever the order in which units end,
-and the part of a store that is seen only grows. Rows are given as far as they no longer change:
-
-    concat                       all but the last, for which the next token is not known yet
-    pad                          all
-    best_fit in windows          those of windows that are complete
-
-Nothing that is committed is withdrawn, also where a limit (`limit_documents`, `limit_tokens`) ends the build.
+The documents of a source appear in their order, whatever the order in which units end, and the part of a
+store that is seen only grows. Rows are given as far as they no longer change: of `concat` all but the last,
+for which the next token is not known yet; of `pad` all; of `best_fit` those of windows that are complete.
+Nothing that is committed is withdrawn, also where a limit ends the build.
 """
 
 from __future__ import annotations

@@ -28,14 +28,7 @@ from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import row_order
 from packline.loading.read_ahead import PlanAhead, ReadAhead, make_ahead
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage, parts_of
-from packline.loading.state import (
-    check_past,
-    check_state,
-    check_step,
-    check_units,
-    fingerprint_of,
-    save_state,
-)
+from packline.loading.state import check, fingerprint_of, save_state
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, CompactBatch, read_batch
 from packline.packing.layout import IGNORED
@@ -354,11 +347,7 @@ class Loader(Notebook):
 
     def check(self, state: Mapping[str, Any]) -> int:
         """Step of a state, which must be one of this run; raises as `load_state_dict` does."""
-        check_state(state)
-        step = check_step(state, len(self))
-        check_past(self.schedule, state)
-        check_units(self.schedule, state)
-        return step
+        return check(self.schedule, state, len(self))[0]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_ahead"}

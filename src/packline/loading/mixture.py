@@ -1,10 +1,5 @@
 """Mixtures and stages of a run: rows of several sources by weight, and for how long.
 
-    Stage(rows, tokens=10_000_000_000, seq_len=4096)     batches of B x 4096 tokens
-    Stage(Mixture([...]), tokens=2_000_000_000)          then these
-    Stage(long_rows)                                     then those, until they are used up
-    Stage(Mixture([...]), from_step=30_000)              from that step on, in place of what came before
-
 A mixture holds the rows, their weights, and the number of times each row may be used. Nothing is read or
 shuffled here: `Interleaving` determines exactly which source a row of the mixture comes from, where random
 sampling would make shares inexact; `schedule` determines which row of that source, and where a stage is in
@@ -16,11 +11,8 @@ rows every source's count is within one of its share. The rest is counting.
     weights 0.5, 0.3, 0.2    period 10    source  0 1 0 2 0 1 0 2 0 1 | 0 1 0 2 ...
                                           index   0 0 1 0 2 1 3 1 4 2 | 5 3 6 2 ...
 
-The layout is Tijdeman's chairman assignment as a list of deadlines: the n-th row of a source has an earliest
-and a latest slot that keep its count within the bound, and of the available sources the most urgent one is
-taken. Such a layout always exists. It costs one pass over the period, a quarter of a second for the longest;
-after that, everything is a look-up in either direction. A period is at most 2**18 rows: weights that need a
-longer one are rounded to multiples of 1/2**18, once, and `exact` gives the rounded values.
+Laying out costs one pass over the period, a quarter of a second for the longest, 2**18 rows: weights that
+need a longer one are rounded to multiples of 1/2**18, once, and `exact` gives the rounded values.
 """
 
 from __future__ import annotations
@@ -155,8 +147,9 @@ def _parts(weights: Sequence[Fraction]) -> list[int]:
 def _schedule(parts: Sequence[int], period: int) -> np.ndarray:
     """One period: the source of each row, int32 `[period]`, counts within one of their shares throughout.
 
-    With n sources, Tijdeman's bound is 1 - 1/(2n - 2). The source's row j (from 1) with a share of
-    part/period stays within it if it comes in slot k (from 1) with
+    This is Tijdeman's chairman assignment as a list of deadlines; it always exists. With n sources, his bound
+    is 1 - 1/(2n - 2). The source's row j (from 1) with a share of part/period stays within it if it comes in
+    slot k (from 1) with
 
         k >= (j - 1 + 1/(2n-2)) * period / part    and    k <= (j - 1/(2n-2)) * period / part + 1.
 

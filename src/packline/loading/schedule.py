@@ -2,18 +2,13 @@
 
     step ─> stage, rows k..k+B of its mixture ─> source and draw ─> row          and back
 
-Resuming, other world sizes, workers and traces all use this one function. It does not depend on ranks,
-threads and processes, nor on tokens: it never reads a store.
-
-A draw is one use of a row, counted through all epochs; `order` determines the row of each.
+It does not depend on ranks, threads and processes, nor on tokens: it never reads a store. A draw is one use
+of a row, counted through all epochs; `order` determines the row of each.
 
 A source that several stages use resumes where the previous stage left off: the second stage consumes rows
 that the first has not. The draw numbers of a source are therefore counted over the whole run, and so is
 `max_epochs`. The key of a source's order is (seed, its number, epoch); sources are numbered by first
-appearance in the run. Making the schedule checks that every stage has enough rows.
-
-A stage with `from_step` ends the stage before it there. Numbers of sources, uses of rows and steps depend on
-earlier stages alone, so steps before a changed stage are those of the run without the change.
+appearance in the run, so steps before a changed stage are those of the run without the change.
 """
 
 from __future__ import annotations

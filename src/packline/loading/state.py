@@ -10,8 +10,7 @@
                              of units read so far, and a hash over their receipts
 
 A state belongs to every run with the same past: stages that begin before its step are compared, later ones
-are not. A hash of the past would be shorter, but could not name the difference. The stages are a few integers
-each, do not depend on the step, and stay right in a state whose step was edited to skip batches.
+are not. A hash of the past would be shorter, but could not name the difference.
 
 A store that is still being built has no checksum yet. Its build is identified by recipe, tokenizer and inputs
 instead, and what was read of it by the receipts of its units, in their order: those do not change any more.
@@ -104,11 +103,17 @@ def save_state(schedule: Schedule, step: int) -> dict[str, Any]:
     return state if None in units else {**state, "units": units}
 
 
-def check_state(state: Mapping[str, Any]) -> None:
-    """Reject what is no state, or one of another version.
+def check(schedule: Schedule, state: Mapping[str, Any], steps: int | None) -> tuple[int, bool]:
+    """Step of a state, which must be of a run with the same past.
+
+    Args:
+        steps: steps of the run; None if they are not known yet.
+
+    Returns:
+        Also False if some of that past is not known yet, because a store is still being built: ask again.
 
     Raises:
-        RecipeError: names what is missing, or the versions.
+        RecipeError: no state, one of another version or of another run, or one beyond the end of the run.
     """
     missing = [name for name in ("version", "step", "seed", "fingerprint") if name not in state]
     if missing:
@@ -118,17 +123,6 @@ def check_state(state: Mapping[str, Any]) -> None:
             f"a loader's state of version {state['version']!r}: expected version {STATE_VERSION}",
             hint="a newer packline wrote it; resume with that one",
         )
-
-
-def check_step(state: Mapping[str, Any], steps: int | None) -> int:
-    """Step of a state.
-
-    Args:
-        steps: steps of the run; None if they are not known yet.
-
-    Raises:
-        RecipeError: no step, or one beyond the end of the run.
-    """
     step = state["step"]
     whole = isinstance(step, int) and not isinstance(step, bool) and step >= 0
     if not whole or (steps is not None and step > steps):
@@ -137,18 +131,12 @@ def check_step(state: Mapping[str, Any], steps: int | None) -> int:
             f"a loader's state at step {step!r}: expected 0 to {end}",
             hint="the run was made shorter; give it at least the tokens or epochs that it had",
         )
-    return int(step)
+    known = _check_past(schedule, state)
+    return step, _check_units(schedule, state) and known
 
 
-def check_past(schedule: Schedule, state: Mapping[str, Any]) -> bool:
-    """Compare what the run of a state and this one draw before the state's step.
-
-    Returns:
-        False if the stages until then are not known yet, because a store is still being built: ask again.
-
-    Raises:
-        RecipeError: they differ; names the first difference.
-    """
+def _check_past(schedule: Schedule, state: Mapping[str, Any]) -> bool:
+    """Compare what the run of a state and this one draw before its step; False if that is not known yet."""
     # The seed and the order belong to all steps.
     causes = (
         ("seed", schedule.seed, state["seed"]),
@@ -200,7 +188,7 @@ def _change_of_source(schedule: Schedule, own: RunRecord, saved: RunRecord, old:
     """Difference of a source, by its numbers in the two runs."""
     there = (saved.sources[old : old + 1] or [""])[0].split("-")
     here = own.sources[new].split("-")
-    if there[0] != here[0] and UNKNOWN not in (there[0], here[0]):  # check_units compares what was read
+    if there[0] != here[0] and UNKNOWN not in (there[0], here[0]):  # units are compared
         place = list(schedule.sources.values())[new].store.place
         return f"expected the store {there[0]}, found {here[0]} ({place})"
     if there[1:] != here[1:]:
@@ -224,15 +212,8 @@ def _changed_past(step: int, what: str) -> RecipeError:
     )
 
 
-def check_units(schedule: Schedule, state: Mapping[str, Any]) -> bool:
-    """Compare the units that a state has read with those of the stores.
-
-    Returns:
-        False if a store that is still being built lacks some of them: then ask again.
-
-    Raises:
-        RecipeError: a build of another recipe, tokenizer or inputs, or units with other contents.
-    """
+def _check_units(schedule: Schedule, state: Mapping[str, Any]) -> bool:
+    """Compare the units that a state has read with those of the stores; False if one lacks some of them."""
     given = state.get("units")
     if not isinstance(given, list):
         grown = any(map(_is_building, schedule.sources.values()))

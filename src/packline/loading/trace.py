@@ -1,16 +1,9 @@
 """From a batch to its documents, and from a document to its batches.
 
-    trace(loader, 1200)               step -> rows -> spans -> documents -> source, file, position, id
-    trace(loader, document=77)        document -> rows -> occurrences -> steps, ranks, places
-    trace(loader, steps=..., write=F) steps -> rows -> spans -> documents -> a list for `exclude`
-
 Both are closed forms of the loader's schedule: no batch is made, no log is needed, and a run of weeks is
 traced as quickly as a short one. Steps are counted from 0: step n is the batch that follows after n batches,
 the next one of a loader whose state contains `"step": n`. Ranks, stages, sources, epochs and rows are counted
 from 0 too.
-
-Cost: a step reads the provenance of its documents, so the `docs.parquet` of the shards they are in. A
-document costs microseconds for each row that holds it, per stage and epoch.
 """
 
 from __future__ import annotations
