@@ -70,7 +70,7 @@ def measure_selecting(
             make_large_store(place / "store", documents)
         store = Store(place / "store")
         listed = np.arange(0, documents, int(1 / LISTED))
-        write_list(place / "list.parquet", store, listed, "every hundredth")
+        write_list(place / "list.parquet", [(store, listed, "every hundredth")])
         runs: list[SelectingRun] = []
         for number in range(1, rounds + 1):
             shutil.rmtree(place / "store" / "plans", ignore_errors=True)

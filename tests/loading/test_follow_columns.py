@@ -23,7 +23,7 @@ from packline.facade import Store
 from packline.loading import follow as module
 from packline.loading.follow import follow
 from packline.loading.loader import Loader
-from packline.packing.selection import Filters
+from packline.packing.selection import Selection
 from packline.recipe import Recipe, Source
 
 
@@ -107,13 +107,13 @@ def test_a_condition_reads_each_shard_once(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    apply = Filters.apply
+    apply = Selection._filter
 
-    def counted(self: Filters, parts: Any) -> Any:
+    def counted(self: Selection, parts: Any) -> Any:
         read.extend(part.shard.entry.name for part in parts)
         return apply(self, parts)
 
-    monkeypatch.setattr(Filters, "apply", counted)
+    monkeypatch.setattr(Selection, "_filter", counted)
     with Replay(store, tmp_path / "built") as replay:
         plain = sorted(replay.receipts, key=lambda name: not name.startswith("plain"))
         turns = take_turns(replay, plain)

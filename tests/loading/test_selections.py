@@ -54,7 +54,7 @@ def loader(store: Store, **settings: Any) -> Loader:
 
 def test_the_state_of_another_selection_is_refused_with_the_difference(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "gone.parquet"
-    write_list(path, store, np.array([1]), "why")
+    write_list(path, [(store, np.array([1]), "why")])
     settings: dict[str, Any] = {"where": "score >= 3", "unique": True, "exclude": path}
     state = json.loads(json.dumps(loader(store, **settings).state_at(1)))
     loader(store, **settings).load_state_dict(state)
@@ -68,7 +68,7 @@ def test_the_state_of_another_selection_is_refused_with_the_difference(store: St
     assert "source 0: where: 'score >= 3' -> 'score >= 3.5'" in refused(where="score >= 3.5")
     assert "source 0: unique: True -> None" in refused(unique=False)
     assert "exclude: ['gone.parquet (" in refused(exclude=None)
-    write_list(path, store, np.array([2]), "why")
+    write_list(path, [(store, np.array([2]), "why")])
     first, _, second = refused().partition(" -> ")
     assert "exclude: ['gone.parquet (" in first and "gone.parquet (" in second and first[-12:] != second[-12:]
     plain = loader(store).state_at(1)
@@ -80,7 +80,7 @@ def test_the_state_of_another_selection_is_refused_with_the_difference(store: St
 def test_a_run_file_selects_as_arguments_do(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_list(tmp_path / "gone.parquet", store, np.array([0, 5]), "why")
+    write_list(tmp_path / "gone.parquet", [(store, np.array([0, 5]), "why")])
     (tmp_path / "run.toml").write_text(f"""
 [loader]
 batch_size = 2

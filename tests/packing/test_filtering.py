@@ -16,7 +16,7 @@ from tests.packing.columned import SOURCES, WHERES, Document, Shape, shapes
 
 from packline.errors import CorruptStore, InputError, RecipeError, StoreError
 from packline.facade import Store
-from packline.packing import cache, exclusions, selection
+from packline.packing import cache, exclusions
 from packline.packing.exclusions import SCHEMA, write_list
 from packline.packing.options import OVERFLOWS, PACKINGS, DocumentFilter, RowOptions
 from packline.packing.rows import Rows
@@ -76,7 +76,7 @@ def test_rows_are_those_of_a_store_of_the_selected_documents(
         chosen: dict[str, Any] = {"where": where, "unique": unique, "shuffle_documents": seed}
         if excluded:
             path = store.path.with_name("list.parquet")
-            write_list(path, store, np.array(excluded), "why")
+            write_list(path, [(store, np.array(excluded), "why")])
             chosen["exclude"] = str(path)
         expected = selected(shape, store, where, unique, excluded)
         options = RowOptions(packing=packing, overflow=overflow, **chosen)
@@ -197,7 +197,7 @@ def test_each_document_is_counted_under_the_first_filter_that_fails(tmp_path: Pa
         )
     )
     store = shape.write(tmp_path / "store")
-    write_list(tmp_path / "gone.parquet", store, np.array([3, 4]), "why")
+    write_list(tmp_path / "gone.parquet", [(store, np.array([3, 4]), "why")])
     choice = DocumentFilter(
         max_tokens=8, where="lang == 'de' and score > 2", unique=True, exclude=str(tmp_path / "gone.parquet")
     )
@@ -221,7 +221,7 @@ def test_a_selection_is_kept_as_a_plan_until_something_changes(
     store = many(200).write(tmp_path / "store")
     other = many(50, 1).write(tmp_path / "monday")
     path = tmp_path / "gone.parquet"
-    write_list(path, store, np.array([3, 40]), "why")
+    write_list(path, [(store, np.array([3, 40]), "why")])
     choice = DocumentFilter(where="score > 1", unique=(str(other.path),), exclude=str(path))
     first = Selection(store, choice)
     plans = sorted((store.path / "plans").iterdir())
@@ -231,11 +231,11 @@ def test_a_selection_is_kept_as_a_plan_until_something_changes(
         raise AssertionError("made again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(selection.Filters, "apply", never)
+        patch.setattr(Selection, "_filter", never)
         again = Selection(Store(store.path), DocumentFilter(**{**as_dict(choice), "where": "1.0 < score"}))
         assert documents_of(again) == documents_of(first) and again.left_out == first.left_out
         assert again.fingerprint == first.fingerprint
-    write_list(path, store, np.array([3]), "why")
+    write_list(path, [(store, np.array([3]), "why")])
     changed = Selection(store, choice)
     assert changed.fingerprint != first.fingerprint and len(list((store.path / "plans").iterdir())) == 2
     moved = path.rename(tmp_path / "elsewhere.parquet")
@@ -260,7 +260,7 @@ def test_a_list_is_read_as_it_was_written(shape: Shape, numbers: set[int], data:
     chosen = sorted(set(chosen))
     with shape.opened() as store:
         path = store.path.with_name("list.parquet")
-        assert write_list(path, store, np.array(chosen), [f"r{one}" for one in chosen]) == len(chosen)
+        assert write_list(path, [(store, np.array(chosen), [f"r{one}" for one in chosen])]) == len(chosen)
         table = pq.read_table(path)
         assert table.schema.equals(SCHEMA)
         for number, row in zip(chosen, table.to_pylist(), strict=True):
@@ -289,7 +289,7 @@ def test_lists_that_do_not_fit_are_refused_or_remarked(tmp_path: Path) -> None:
         assert caught.value.hint
         return caught.value.message
 
-    write_list(path, store, np.array([1, 2, 11]), "why")
+    write_list(path, [(store, np.array([1, 2, 11]), "why")])
     table = pq.read_table(path)
     stale = table.set_column(3, SCHEMA.field("hash"), pa.array([table["hash"][0].as_py(), 5, 6], pa.uint64()))
     place = store.provenance(2)
@@ -328,7 +328,7 @@ def test_damaged_columns_are_refused_with_their_file(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1
     path.write_bytes(data)
-    write_list(tmp_path / "list.parquet", store, np.array([1]), "why")
+    write_list(tmp_path / "list.parquet", [(store, np.array([1]), "why")])
     exclude = str(tmp_path / "list.parquet")
     for given_one in ({"where": "score > 1"}, {"unique": True}, {"exclude": exclude}):
         with pytest.raises(CorruptStore, match=path.name):

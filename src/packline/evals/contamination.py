@@ -238,7 +238,7 @@ def _write_found(
         f"{questions.names[-text]} question {questions.numbers[-text]}: {length} {job.gram_of} in a row"
         for length, text in map(longest.__getitem__, documents)
     ]
-    write_list(path, store, np.array(documents, np.int64), reasons)
+    write_list(path, [(store, np.array(documents, np.int64), reasons)])
 
 
 def _sum_up(

@@ -46,7 +46,7 @@ def write_read_documents(schedule: Schedule, steps: range, path: str | Path) -> 
         RecipeError: not a range of the run's steps, or a name that does not end in `.parquet`.
         OutOfSpace: the disk is full.
     """
-    from packline.packing.exclusions import check_list_path, write_lists
+    from packline.packing.exclusions import check_list_path, write_list
 
     check_list_path(path)
     if steps.step != 1 or not 0 <= steps.start < steps.stop <= len(schedule):
@@ -66,7 +66,7 @@ def write_read_documents(schedule: Schedule, steps: range, path: str | Path) -> 
                 none = rows.store, np.zeros(int(rows.store.firsts[-1]), bool)
                 read.setdefault(rows.store.manifest.checksum, none)[1][rows.spans(numbers).documents] = True
     reason = f"read in steps {steps.start} to {steps.stop - 1}"
-    return write_lists(path, [(store, np.flatnonzero(marks), reason) for store, marks in read.values()])
+    return write_list(path, [(store, np.flatnonzero(marks), reason) for store, marks in read.values()])
 
 
 def refuse_used_again(schedule: Schedule) -> None:

@@ -324,15 +324,14 @@ def _keys(codes: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 
 def write_list(
-    path: str | Path, store: StoreReader, documents: np.ndarray, reasons: pa.Array | Sequence[str] | str
+    path: str | Path, parts: Iterable[tuple[StoreReader, np.ndarray, pa.Array | Sequence[str] | str]]
 ) -> int:
     """Write a list of documents; an existing file is replaced once the new one is complete.
 
     Args:
         path: the file, `.parquet`.
-        store: store that has the documents.
-        documents: numbers in the store, int64 `[N]`, ascending, without repetition.
-        reasons: reason of each, or one for all.
+        parts: a store, numbers of documents in it, ascending int64 `[N]`, and the reason of each, or one for
+            all of them.
 
     Returns:
         Number of documents written.
@@ -341,13 +340,6 @@ def write_list(
         RecipeError: the name does not end in `.parquet`.
         OutOfSpace: the disk is full.
     """
-    return write_lists(path, [(store, np.asarray(documents, np.int64), reasons)])
-
-
-def write_lists(
-    path: str | Path, parts: Iterable[tuple[StoreReader, np.ndarray, pa.Array | Sequence[str] | str]]
-) -> int:
-    """Write one list of documents of several stores; see `write_list`."""
     path = Path(path)
     check_list_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -413,7 +405,7 @@ def write_duplicates(path: str | Path, store: StoreReader) -> tuple[int, int]:
     for part in parts:
         start, stop = documents.searchsorted([part.start, part.stop]).tolist()
         tokens += int(part.shard.lengths[documents[start:stop] - part.start].sum())
-    return write_list(path, store, documents, words), tokens
+    return write_list(path, [(store, documents, words)]), tokens
 
 
 def check_list_path(path: str | Path) -> None:

@@ -106,7 +106,7 @@ class PlannedRows(NamedTuple):
         if boundary_loss:
             layout.linked = np.ones(len(layout), np.bool_)
         ranges = (store.shards.pick(numbers.tolist()), starts.tolist(), stops.tolist(), rows)
-        return cls((store,), layout, *ranges, np.full(len(layout), pad_id))
+        return cls((store,), layout, *ranges, np.array([pad_id]).repeat(len(layout)))
 
     def parts(self, bounds: Sequence[int]) -> list[PlannedRows]:
         """Rows `bounds[0]` to `bounds[1]`, rows `bounds[1]` to `bounds[2]`, and so on."""
@@ -200,11 +200,12 @@ class PlannedRows(NamedTuple):
         """
         layout, dtype = self.layout, np.result_type(*dtypes)
         sizes = (layout.padding + ~layout.last_targets).tolist()
-        blanks = {pad: np.full(max(sizes, default=0), pad, dtype) for pad in set(pads)}
-        ends = self.rows.searchsorted(np.arange(1, len(sizes) + 1)).tolist()
-        for end, size, pad in zip(reversed(ends), reversed(sizes), reversed(pads), strict=True):
-            if size:
-                views.insert(end, blanks[pad][:size])
+        if most := max(sizes, default=0):
+            blanks = {pad: np.array([pad], dtype).repeat(most) for pad in set(pads)}
+            ends = self.rows.searchsorted(np.arange(1, len(sizes) + 1)).tolist()
+            for end, size, pad in zip(reversed(ends), reversed(sizes), reversed(pads), strict=True):
+                if size:
+                    views.insert(end, blanks[pad][:size])
         if len(dtypes) == 1 and threading.current_thread() is threading.main_thread():
             found = np.frombuffer(b"".join(views), dtype)
         else:

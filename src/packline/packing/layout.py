@@ -82,8 +82,6 @@ class Layout:
         Raises:
             RecipeError: a row is fuller than `seq_len`.
         """
-        if len(offsets) == 2:
-            return cls._of_row(offsets, lengths, seq_len)
         counts = offsets[1:] - offsets[:-1]
         # Methods, not functions, of NumPy here and below: half the cost for arrays this small.
         rows = np.arange(len(counts)).repeat(counts)
@@ -92,22 +90,16 @@ class Layout:
         sizes = padding.tolist()
         if min(sizes, default=0) < 0:
             row = sizes.index(min(sizes))
-            raise _too_full(row, seq_len - sizes[row], seq_len)
+            raise RecipeError(
+                f"row {row} of the batch has {seq_len - sizes[row]:,} tokens: "
+                f"expected at most seq_len={seq_len:,}",
+                hint="give the seq_len that the spans were made for",
+            )
         begins = ends[:-1]
         padded = any(sizes)
         if padded:
             begins = begins + (padding.cumsum() - padding)[rows]
         return cls(offsets, lengths, seq_len, rows, begins, padding, padded)
-
-    @classmethod
-    def _of_row(cls, offsets: np.ndarray, lengths: np.ndarray, seq_len: int) -> Layout:
-        """Do the same for one row, in a third of the calls."""
-        ends = lengths.cumsum()
-        filled = int(ends[-1]) if len(ends) else 0
-        if filled > seq_len:
-            raise _too_full(0, filled, seq_len)
-        rows, padding = np.zeros(len(ends), np.int64), np.array([seq_len - filled])
-        return cls(offsets, lengths, seq_len, rows, ends - lengths, padding, filled < seq_len)
 
     @classmethod
     def join(cls, layouts: Sequence[Layout], places: Sequence[np.ndarray]) -> Layout:
@@ -226,13 +218,6 @@ def _places(count: int, dtype: np.dtype[Any]) -> np.ndarray:
     places = np.arange(count).astype(dtype)
     places.flags.writeable = False
     return places
-
-
-def _too_full(row: int, tokens: int, seq_len: int) -> RecipeError:
-    return RecipeError(
-        f"row {row} of the batch has {tokens:,} tokens: expected at most seq_len={seq_len:,}",
-        hint="give the seq_len that the spans were made for",
-    )
 
 
 def _unpickled(

@@ -107,14 +107,25 @@ class Selection:
         self.store, self.plans = store, plans
         self.settings: dict[str, Any] = msgspec.structs.asdict(choice)
         """Requested settings in a canonical form: equal settings choose equal documents."""
-        self._filters = Filters(store, choice)
-        self.identity: dict[str, Any] = self._filters.identity
+        self._terms, self._lists = _terms(choice.where), _lists(choice.exclude)
+        check_names(store, [name for term in self._terms for name in fields_of(term)])
+        others = choice.unique if isinstance(choice.unique, tuple) else ()
+        self._others = [StoreReader(path) for path in others]
+        self.identity: dict[str, Any] = selection_identity(choice) | {
+            "exclude": sorted({one.checksum for one in self._lists}),
+            "unique": sorted({one.manifest.checksum for one in self._others}) if choice.unique else None,
+        }
         """The settings with the contents of files and other stores in place of their paths."""
-        self.contents: tuple[str, ...] = tuple(self._filters.described)
+        contents = {
+            "exclude": [f"{one.name} ({one.checksum[:8]})" for one in self._lists],
+            "unique": [f"{Path(one.place).name} ({one.manifest.checksum[:8]})" for one in self._others],
+        }
+        contents = {name: words for name, words in contents.items() if words}
+        self.contents: tuple[str, ...] = tuple(contents)
         """Settings whose meaning is the content of files or other stores."""
         self.described: dict[str, Any] = {
             name: value
-            for name, value in (self.settings | self._filters.described).items()
+            for name, value in (self.settings | contents).items()
             if value not in (None, False, "train")
         }
         """Settings that are not the default, in words; lists and other stores with checksums."""
@@ -129,7 +140,11 @@ class Selection:
         """Remarks about lists that do not fit the store in part."""
         self._listed: np.ndarray | None = None
         """Numbers of the documents in their order; None for whole shards in stored order."""
-        if len(self._range) and (self._filters or choice.shuffle_documents is not None):
+        self._reads_columns = bool(self._terms or self._lists or choice.unique)
+        """True if provenance is read, and not lengths alone."""
+        lengths = choice.min_tokens is not None or choice.max_tokens is not None
+        self._is_filtered = lengths or self._reads_columns
+        if len(self._range) and (self._is_filtered or choice.shuffle_documents is not None):
             self._listed = self._list_documents(losses)
         self._count = len(self._range) if self._listed is None else len(self._listed)
         if not self._count:
@@ -209,7 +224,7 @@ class Selection:
 
     def _list_documents(self, losses: dict[str, int]) -> np.ndarray:
         """The list of documents, kept as a plan if it is large; counts those that are left out."""
-        size = 4 * len(self._range) * (COLUMN_COST if self._filters.reads_columns else 1)
+        size = 4 * len(self._range) * (COLUMN_COST if self._reads_columns else 1)
         settings = {"documents": self.identity}
         plan = find_plan(self.store, self.plans, settings, self._make_list, size=size)
         self.left_out = tuple(LeftOut(*counts) for counts in plan.facts["left_out"] if counts[1])
@@ -221,10 +236,8 @@ class Selection:
         parts, seed = self._range.parts(), self.settings["shuffle_documents"]
         places = np.arange(len(self._range), dtype=np.uint32 if len(self._range) < 2**32 else np.int64)
         facts: dict[str, Any] = {"tokens": self._range.tokens, "left_out": [], "notes": []}
-        if self._filters and isinstance(self.plans, dict):
-            places, facts = _filter_new(self.plans, hash_value(self.identity), parts, self._filters)
-        elif self._filters:
-            places, facts = self._filters.apply(parts)
+        if self._is_filtered:
+            places, facts = self._filter_new(parts) if isinstance(self.plans, dict) else self._filter(parts)
         documents = self._range.documents(places).astype(
             np.uint32 if self.store.manifest.documents < 2**32 else np.int64
         )
@@ -232,23 +245,102 @@ class Selection:
             documents = documents[Permutation(len(documents), SHUFFLE_KEY, seed)(np.arange(len(documents)))]
         return Plan({"documents": documents}, facts)
 
+    def _filter_new(self, parts: list[ShardPlaces]) -> tuple[np.ndarray, dict[str, Any]]:
+        """Filter a store that grows: only the shards that are new since the last time are looked at."""
+        memory: Any = self.plans
+        key = hash_value(self.identity)
+        shards, before, kept, facts = memory.get(key, (0, 0, None, {}))
+        if kept is None or shards < len(parts):
+            new = [one._replace(start=one.start - before, stop=one.stop - before) for one in parts[shards:]]
+            found, more = self._filter(new)
+            if kept is not None:
+                found = np.concatenate([kept, found + kept.dtype.type(before)])
+                for one, earlier in zip(more["left_out"], facts["left_out"], strict=True):
+                    one[1:] = one[1] + earlier[1], one[2] + earlier[2]
+                more["tokens"] += facts["tokens"]
+            kept, facts = found, more
+            memory[key] = len(parts), parts[-1].stop, kept, facts
+        return kept, facts
 
-def _filter_new(
-    memory: dict[Any, Any], key: str, parts: list[ShardPlaces], filters: Filters
-) -> tuple[np.ndarray, dict[str, Any]]:
-    """Filter a store that grows: only the shards that are new since the last time are looked at."""
-    shards, before, kept, facts = memory.get(key, (0, 0, None, {}))
-    if kept is None or shards < len(parts):
-        new = [one._replace(start=one.start - before, stop=one.stop - before) for one in parts[shards:]]
-        found, more = filters.apply(new)
-        if kept is not None:
-            found = np.concatenate([kept, found + kept.dtype.type(before)])
-            for one, earlier in zip(more["left_out"], facts["left_out"], strict=True):
-                one[1:] = one[1] + earlier[1], one[2] + earlier[2]
-            more["tokens"] += facts["tokens"]
-        kept, facts = found, more
-        memory[key] = len(parts), parts[-1].stop, kept, facts
-    return kept, facts
+    def _filter(self, parts: Sequence[ShardPlaces]) -> tuple[np.ndarray, dict[str, Any]]:
+        """Places of the documents that are left, sorted integers; and counts by reason, as JSON values.
+
+        Raises:
+            RecipeError: a comparison that the type of a column does not have; a list that does not fit.
+            CorruptStore: damaged lengths or provenance.
+        """
+        least, most = self.settings["min_tokens"] or 0, self.settings["max_tokens"] or 0
+        reasons = np.zeros(parts[-1].stop if parts else 0, np.uint8)
+        names = [f"shorter than min_tokens {least:,}", f"longer than max_tokens {most:,}"]
+        for part in parts:
+            lengths, here = part.shard.lengths, reasons[part.start : part.stop]
+            if least:
+                here[lengths < least] = 1
+            if most:
+                here[lengths > most] = 2
+        names += [f"where {in_words(term)}" for term in self._terms]
+        if self._terms:
+            for _ in in_threads(lambda part: self._by_columns(part, reasons), parts):
+                pass
+        for one in self._lists:
+            names.append(f"exclude {one.name}")
+            places = self._range.places(one.documents_in(self.store))
+            places = places[places >= 0]
+            reasons[places[reasons[places] == 0]] = len(names)
+        if self.settings["unique"]:
+            from packline.packing.exclusions import repeated_texts
+
+            others = [
+                ShardPlaces(shard, number, 0, len(shard))
+                for store in self._others
+                for number, shard in enumerate(store.shards)
+            ]
+            repeated = repeated_texts(others, parts, reasons)
+            names.append("duplicates")
+            reasons[repeated.own] = len(names)
+            if self._others:
+                names.append(f"texts of {', '.join(str(one.place) for one in self._others)}")
+                reasons[repeated.foreign] = len(names)
+        return self._kept(parts, reasons, names)
+
+    def _by_columns(self, part: ShardPlaces, reasons: np.ndarray) -> None:
+        from packline.where.columns import check_columns, column_mask
+
+        file = part.shard.open_provenance()
+        types = stored_types(file, [name for term in self._terms for name in fields_of(term)])
+        for term in self._terms:
+            check_columns(term, types, str(file.path))
+        start = part.start
+        for group, rows in enumerate(file.rows):
+            here = reasons[start : start + rows]
+            columns: dict[str, Any] = {}
+            for code, term in enumerate(self._terms, 3):
+                if here.all():
+                    break
+                needed = [name for name in fields_of(term) if name not in columns]
+                columns |= read_group(file, group, {name: types[name] for name in needed})
+                failed = ~column_mask(term, columns)
+                failed &= here == 0
+                here[failed] = code
+            start += rows
+
+    def _kept(
+        self, parts: Sequence[ShardPlaces], reasons: np.ndarray, names: list[str]
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        documents, tokens = np.zeros((2, len(names) + 1), np.int64)
+        for part in parts:
+            here = reasons[part.start : part.stop]
+            documents += np.bincount(here, minlength=len(documents))
+            tokens += np.bincount(here, part.shard.lengths, len(documents)).astype(np.int64)
+        dtype = np.dtype("<u4" if len(reasons) < 2**32 else "<i8")
+        kept = [
+            (np.flatnonzero(reasons[start : start + BLOCK] == 0) + start).astype(dtype)
+            for start in range(0, len(reasons), BLOCK)
+        ]
+        left_out = [list(one) for one in zip(names, documents[1:].tolist(), tokens[1:].tolist(), strict=True)]
+        notes = [note for one in self._lists if (note := one.note)]
+        facts = {"tokens": int(tokens[0]), "left_out": left_out, "notes": notes}
+        return np.concatenate([np.empty(0, dtype), *kept]), facts
 
 
 def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[str, int]) -> list[int]:
@@ -301,133 +393,6 @@ def selection_identity(choice: DocumentFilter) -> dict[str, Any]:
         "exclude": [],
         "unique": None,
     }
-
-
-class Filters:
-    """Filters of a canonical choice, with everything opened that they refer to.
-
-    Raises:
-        RecipeError: an invalid condition, or a column that the store does not have.
-        StoreError: another store, or a list, cannot be read.
-    """
-
-    def __init__(self, store: StoreReader, choice: DocumentFilter) -> None:
-        self._store, self._choice = store, choice
-        self._terms = _terms(choice.where)
-        check_names(store, [name for term in self._terms for name in fields_of(term)])
-        self._lists = _lists(choice.exclude)
-        self._others = [
-            StoreReader(path) for path in (choice.unique if isinstance(choice.unique, tuple) else ())
-        ]
-        self.identity: dict[str, Any] = selection_identity(choice) | {
-            "exclude": sorted({one.checksum for one in self._lists}),
-            "unique": sorted({one.manifest.checksum for one in self._others}) if choice.unique else None,
-        }
-        """Everything that the choice depends on, apart from the store: contents in place of paths."""
-        self.described: dict[str, Any] = {}
-        """Lists and other stores in words: name and the first digits of the checksum."""
-        if self._lists:
-            self.described["exclude"] = [f"{one.name} ({one.checksum[:8]})" for one in self._lists]
-        if self._others:
-            stores = [f"{Path(one.place).name} ({one.manifest.checksum[:8]})" for one in self._others]
-            self.described["unique"] = stores
-
-    def __bool__(self) -> bool:
-        choice = self._choice
-        return choice.min_tokens is not None or choice.max_tokens is not None or self.reads_columns
-
-    @property
-    def reads_columns(self) -> bool:
-        """True if provenance is read, and not lengths alone."""
-        return bool(self._terms or self._lists or self._choice.unique)
-
-    def apply(self, parts: Sequence[ShardPlaces]) -> tuple[np.ndarray, dict[str, Any]]:
-        """Places of the documents that are left, sorted integers; and counts by reason, as JSON values.
-
-        Raises:
-            RecipeError: a comparison that the type of a column does not have; a list that does not fit.
-            CorruptStore: damaged lengths or provenance.
-        """
-        least, most = self._choice.min_tokens or 0, self._choice.max_tokens or 0
-        reasons = np.zeros(parts[-1].stop if parts else 0, np.uint8)
-        names = [f"shorter than min_tokens {least:,}", f"longer than max_tokens {most:,}"]
-        for part in parts:
-            lengths, here = part.shard.lengths, reasons[part.start : part.stop]
-            if least:
-                here[lengths < least] = 1
-            if most:
-                here[lengths > most] = 2
-        names += [f"where {in_words(term)}" for term in self._terms]
-        if self._terms:
-            for _ in in_threads(lambda part: self._by_columns(part, reasons), parts):
-                pass
-        for one in self._lists:
-            names.append(f"exclude {one.name}")
-            self._by_list(parts, reasons, one.documents_in(self._store), len(names))
-        if self._choice.unique:
-            from packline.packing.exclusions import repeated_texts
-
-            others = [
-                ShardPlaces(shard, number, 0, len(shard))
-                for store in self._others
-                for number, shard in enumerate(store.shards)
-            ]
-            repeated = repeated_texts(others, parts, reasons)
-            names.append("duplicates")
-            reasons[repeated.own] = len(names)
-            if self._others:
-                names.append(f"texts of {', '.join(str(one.place) for one in self._others)}")
-                reasons[repeated.foreign] = len(names)
-        return self._kept(parts, reasons, names)
-
-    def _by_columns(self, part: ShardPlaces, reasons: np.ndarray) -> None:
-        from packline.where.columns import check_columns, column_mask
-
-        file = part.shard.open_provenance()
-        types = stored_types(file, [name for term in self._terms for name in fields_of(term)])
-        for term in self._terms:
-            check_columns(term, types, str(file.path))
-        start = part.start
-        for group, rows in enumerate(file.rows):
-            here = reasons[start : start + rows]
-            columns: dict[str, Any] = {}
-            for code, term in enumerate(self._terms, 3):
-                if here.all():
-                    break
-                needed = [name for name in fields_of(term) if name not in columns]
-                columns |= read_group(file, group, {name: types[name] for name in needed})
-                failed = ~column_mask(term, columns)
-                failed &= here == 0
-                here[failed] = code
-            start += rows
-
-    def _by_list(
-        self, parts: Sequence[ShardPlaces], reasons: np.ndarray, documents: np.ndarray, code: int
-    ) -> None:
-        """Mark documents by their numbers in the store."""
-        for part in parts:
-            first = int(self._store.firsts[part.number])
-            inside = documents[slice(*documents.searchsorted([first, first + len(part.shard)]).tolist())]
-            places = inside - first + part.start
-            reasons[places[reasons[places] == 0]] = code
-
-    def _kept(
-        self, parts: Sequence[ShardPlaces], reasons: np.ndarray, names: list[str]
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        documents, tokens = np.zeros((2, len(names) + 1), np.int64)
-        for part in parts:
-            here = reasons[part.start : part.stop]
-            documents += np.bincount(here, minlength=len(documents))
-            tokens += np.bincount(here, part.shard.lengths, len(documents)).astype(np.int64)
-        dtype = np.dtype("<u4" if len(reasons) < 2**32 else "<i8")
-        kept = [
-            (np.flatnonzero(reasons[start : start + BLOCK] == 0) + start).astype(dtype)
-            for start in range(0, len(reasons), BLOCK)
-        ]
-        left_out = [list(one) for one in zip(names, documents[1:].tolist(), tokens[1:].tolist(), strict=True)]
-        notes = [note for one in self._lists if (note := one.note)]
-        facts = {"tokens": int(tokens[0]), "left_out": left_out, "notes": notes}
-        return np.concatenate([np.empty(0, dtype), *kept]), facts
 
 
 def _lists(paths: str | Sequence[str] | None) -> list[ExclusionList]:

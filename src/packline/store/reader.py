@@ -54,14 +54,16 @@ class Documents:
     def __getitem__(
         self, index: int | np.integer[Any] | slice | list[int] | np.ndarray
     ) -> np.ndarray | Documents:
-        if isinstance(index, slice):
-            return Documents(self._store, self._indices[index])
-        if isinstance(index, list | np.ndarray):
-            return Documents(self._store, [self._indices[one] for one in index])
         try:
-            place = self._indices[operator.index(index)]
+            place = self._indices[operator.index(index)]  # type: ignore[arg-type]
         except IndexError:
             raise IndexError(f"document {index} of {len(self):,}") from None
+        except TypeError:
+            if isinstance(index, slice):
+                return Documents(self._store, self._indices[index])
+            if isinstance(index, list | np.ndarray):
+                return Documents(self._store, [self._indices[one] for one in index])
+            raise
         shard, inner = self._store.locate(place)
         return shard.document(inner)
 

@@ -55,7 +55,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path) -> Sto
 @pytest.fixture(scope="module")
 def excluded(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("lists") / "drop.parquet"
-    write_list(path, store, np.array([0, 5, 7], np.int64), ["leaked"] * 3)
+    write_list(path, [(store, np.array([0, 5, 7], np.int64), ["leaked"] * 3)])
     return path
 
 
