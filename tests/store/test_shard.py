@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from packline.errors import CorruptStore
 from packline.ragged import dtype_for
-from packline.store import shard as index_module
 from packline.store.shard import Index, index_size, write_index
 
 LENGTHS = st.lists(st.integers(1, 2**31 - 1), max_size=40)
@@ -38,11 +37,10 @@ def test_bytes_of_a_small_index(tmp_path: Path) -> None:
     assert (tmp_path / "a.idx").read_bytes() == expected
 
 
-@given(LENGTHS, st.sampled_from([100, 151_670]), st.integers(1, 8))
-def test_what_is_written_is_what_is_read(lengths: list[int], vocab_size: int, block: int) -> None:
+@given(LENGTHS, st.sampled_from([100, 151_670]))
+def test_what_is_written_is_what_is_read(lengths: list[int], vocab_size: int) -> None:
     dtype = dtype_for(vocab_size)
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_module, "INDEX_BLOCK", block)
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.idx"
         write(path, lengths, dtype)
         assert path.stat().st_size == index_size(len(lengths))

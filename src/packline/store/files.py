@@ -553,17 +553,12 @@ class _Opened:
             return self
         found = self._open(owner)
         owner.__dict__.update(found)
-        if not isinstance(found, Kept):
-            self._recent.add(owner, found)
+        self._recent.add(owner, found)
         return found[self._name]
 
 
 opened: Any = _Opened
 """The same; its type is that of the attribute."""
-
-
-class Kept(dict[str, Any]):
-    """Opened data so small that it stays, since it holds no map."""
 
 
 MAPS = Recent(1 << 14)

@@ -169,31 +169,21 @@ class ProvenanceFile:
                 f"{path}: expected {entry.documents:,} documents, found {sum(self.rows):,}", hint=HINT
             )
 
-    def read(
-        self, group: int | None = None, columns: Sequence[str] | None = None, *, ahead: bool = False
-    ) -> pa.Table:
-        """Read one row group or all, with some columns or all.
+    def read(self, group: int, columns: Sequence[str] | None = None, *, ahead: bool = False) -> pa.Table:
+        """Read one row group, with some columns or all.
 
         Args:
             ahead: also begin to fetch the next row group, which will be read too.
 
         Raises:
-            CorruptStore: they cannot be read.
+            CorruptStore: it cannot be read.
         """
-        names = None if columns is None else list(columns)
-        groups = list(range(len(self.rows))) if group is None else [group]
-        for one in groups:
-            self._bring(one, columns, wait=group is not None)
-        if ahead and group is not None:
+        self._bring(group, columns, wait=True)
+        if ahead:
             self._bring(group + 1, columns, wait=False)
         with reading(self.path):
-            table = self._parquet.read_row_groups(groups, columns=names, use_threads=False)
-            expected = sum(self.rows[one] for one in groups)
-            if table.num_rows != expected:
-                raise CorruptStore(
-                    f"{self.path}: expected {expected:,} documents, found {table.num_rows:,}", hint=HINT
-                )
-            return table
+            names = None if columns is None else list(columns)
+            return self._parquet.read_row_group(group, columns=names, use_threads=False)
 
     def _bring(self, group: int, columns: Sequence[str] | None, *, wait: bool) -> None:
         """Fetch some columns of a row group at once, if they are read by ranges."""

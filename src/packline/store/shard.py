@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 import numpy as np
 
 from packline.errors import CorruptStore
+from packline.ragged import offsets_of
 from packline.store.files import (
     HINT,
     MAPS,
     TABLES,
     FileEntry,
-    Kept,
     NumberRanges,
     StoreFiles,
     check_bytes,
@@ -52,7 +52,6 @@ MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
 CODES: dict[str, int] = {"uint16": 8, "int32": 4}
 DTYPES: dict[int, np.dtype] = {8: np.dtype("<u2"), 4: np.dtype("<i4")}
-INDEX_BLOCK = 1 << 16
 
 
 N = TypeVar("N", int, np.ndarray)
@@ -69,17 +68,11 @@ def index_size(documents: N) -> N:
 
 def write_index(file: BinaryIO, lengths: np.ndarray, dtype: np.dtype) -> None:
     """Write the index of documents with these lengths, int32 `[D]`."""
-    count = len(lengths)
+    count, offsets = len(lengths), offsets_of(lengths) * dtype.itemsize
     file.write(HEADER.pack(MAGIC, 1, CODES[dtype.name], count, count + 1))
     file.write(np.ascontiguousarray(lengths, "<i4").data)
-    offset = 0
-    for start in range(0, count, INDEX_BLOCK):
-        block = lengths[start : start + INDEX_BLOCK].astype("<i8") * dtype.itemsize
-        ends = np.cumsum(block) + offset
-        file.write((ends - block).astype("<i8").data)
-        offset = int(ends[-1])
-    for start in range(0, count + 1, INDEX_BLOCK):
-        file.write(np.arange(start, min(start + INDEX_BLOCK, count + 1), dtype="<i8").data)
+    file.write(offsets[:-1].astype("<i8").data)
+    file.write(np.arange(count + 1, dtype="<i8").data)
 
 
 class Index:
@@ -118,8 +111,6 @@ class Index:
         return len(self.lengths)
 
 
-KEPT_BYTES = 1 << 10
-"""Bytes up to which an index (50 documents) stays in memory: many small shards are read only once."""
 ID_BLOCK = 15
 """Log2 of the ids per block. A block is checked once, on first use, in 5 microseconds."""
 RANGED_BYTES = 4 << 20
@@ -227,17 +218,14 @@ class Shard:
         name = f"{self.entry.name}.{ending}"
         return next(file for file in self.entry.files if file.name == name)
 
-    def open_provenance(self, *, whole: bool = False) -> ProvenanceFile:
+    def open_provenance(self) -> ProvenanceFile:
         """Open its provenance, to be read one row group at a time.
-
-        Args:
-            whole: True if all of it will be read.
 
         Raises:
             CorruptStore: it is damaged, or belongs to other documents.
         """
         file, files = self.file("docs.parquet"), self.files
-        if whole or not RANGED_BYTES < file.bytes <= files.room:
+        if not RANGED_BYTES < file.bytes <= files.room:
             data: NumberRanges = files.map(file)
         else:
             data = files.numbers(file, np.dtype(np.uint8), file.bytes, "provenance", whole=False)
@@ -268,13 +256,12 @@ class Shard:
         right = (index.offsets == ends - index.lengths * np.int64(self.itemsize)) & (index.lengths > 0)
         if not right.all() or ends[-1:].sum() != self.entry.tokens * self.itemsize:
             raise contradiction(self, None if right.all() else int(right.argmin()))
-        found = {
+        return {
             "lengths": index.lengths,
             "offsets": index.offsets,
             "length_of": index.lengths.item,
             "offset_of": index.offsets.item,
         }
-        return Kept(found) if len(index.bytes) <= KEPT_BYTES else found
 
     def _numbers(self, ending: str, *, whole: bool) -> Any:
         """Numbers of `NAME.bin` or `NAME.loss`, one per token; None where the shard has no such file."""

@@ -269,5 +269,5 @@ def read_text_bytes(store: StoreReader, number: int) -> np.ndarray:
     Raises:
         CorruptStore: provenance is missing or damaged.
     """
-    column = store.shards[number].open_provenance().read(columns=["text_bytes"])["text_bytes"]
-    return np.asarray(column.to_numpy(), np.int64)
+    groups = store.shards[number].open_provenance().groups(["text_bytes"])
+    return np.concatenate([np.empty(0, np.int64), *(table["text_bytes"].to_numpy() for _, table in groups)])

@@ -97,7 +97,7 @@ def sorted_places(selection: Selection, column: str, descending: bool) -> np.nda
     for shard in store.shards:
         file = shard.open_provenance()
         if column in documents_schema(file.carried).names:
-            chunks += file.read(None, [column])[column].chunks
+            chunks += (chunk for _, table in file.groups([column]) for chunk in table[column].chunks)
         else:
             chunks.append(pa.nulls(len(shard)))
     chunks = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in chunks]
