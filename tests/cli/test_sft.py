@@ -71,7 +71,8 @@ def test_commands_that_make_no_sense_are_refused(
 def test_the_first_command_of_the_page_works_with_the_template_of_its_model(
     tokenizer_json: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (line, *_) = re.findall(r"^\$ (packline sft .*)$", SFT_PAGE.read_text("utf-8"), re.MULTILINE)
+    page = SFT_PAGE.read_text("utf-8").replace("\\\n", " ")
+    (line, *_) = re.findall(r"^\$ (packline sft .*)$", page, re.MULTILINE)
     _, _, *words = shlex.split(line)
     model = words[words.index("--tokenizer") + 1]
     assert model == "Qwen/Qwen3-8B"
