@@ -260,8 +260,11 @@ def reuse(options: argparse.Namespace) -> None:
 def remote(options: argparse.Namespace) -> None:
     """Measure builds from an object server, and add them to the results, in place of older ones."""
     from benchmarks.remote import INPUTS, measure_remote
-    from benchmarks.remote_reads import measure_reads
+    from benchmarks.remote_reads import measure_reads, measure_waits
 
+    if options.waits:
+        measure_waits(options.folder, steps=options.steps, say=_say)
+        return
     if options.reads:
         measure_reads(options.folder, rounds=options.rounds, steps=options.steps, say=_say)
         return

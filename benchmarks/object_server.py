@@ -1,6 +1,6 @@
 """A plain object server for measurements: enough of S3 for obstore, ranges by `sendfile`, on loopback.
 
-    python -m benchmarks.object_server FOLDER [--made FILES]     prints its port
+    python -m benchmarks.object_server FOLDER [--made FILES] [--latency SECONDS]     prints its port
 
 Buckets are folders of FOLDER. It lists, answers HEAD and GET with ranges and `If-Match`, and PUT with
 `If-None-Match`. The bucket `made` has FILES small JSONL files that exist in listings and answers only. It
@@ -16,6 +16,7 @@ import http.server
 import os
 import re
 import sys
+import time
 from email.utils import formatdate
 from pathlib import Path
 from typing import BinaryIO
@@ -33,11 +34,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
     Attributes:
         folder: folder of the buckets.
         names: keys of the bucket `made`, sorted.
+        latency: seconds before each answer to GET and HEAD.
     """
 
     protocol_version = "HTTP/1.1"
     folder: Path
     names: list[str]
+    latency: float
 
     def log_message(self, format: str, *args: object) -> None:
         """No log."""
@@ -77,6 +80,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _get(self, *, body: bool) -> None:
+        time.sleep(self.latency)
         path = self._path()
         if path.parent.name == MADE or path.parent.parent.name == MADE:
             self._send(None, len(BODY), "made", 0.0, body=body)
@@ -147,6 +151,10 @@ class Server(http.server.ThreadingHTTPServer):
     """A thread for each connection."""
 
     daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: clients that are measured end without closing their connections."""
+
     request_queue_size = 256
 
 
@@ -155,9 +163,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--made", type=int, default=0, help="files of the bucket `made`")
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds before an answer with bytes")
     options = parser.parse_args()
     names = [f"{number // 1000:06d}/{number:09d}.jsonl" for number in range(options.made)]
-    handler = type("Bound", (Handler,), {"folder": options.folder, "names": names})
+    settings = {"folder": options.folder, "names": names, "latency": options.latency}
+    handler = type("Bound", (Handler,), settings)
     with Server(("127.0.0.1", 0), handler) as server:
         print(server.server_port, flush=True)
         import threading

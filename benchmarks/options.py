@@ -78,7 +78,8 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=5)
     command.add_argument("--inputs", help="files of the corpus, separated by commas; default: all three")
     command.add_argument("--reads", action="store_true", help="batches for training instead; not kept")
-    command.add_argument("--steps", type=int, default=1500, help="batches of a run with --reads")
+    command.add_argument("--waits", action="store_true", help="waits for late answers instead; not kept")
+    command.add_argument("--steps", type=int, default=1500, help="batches of a run with --reads, --waits")
     _add_tokenizer(command)
 
     command = commands.add_parser("ray", parents=[common], help="compare Ray with this machine")

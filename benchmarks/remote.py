@@ -29,13 +29,15 @@ BUCKET = "corpus"
 
 
 @contextmanager
-def serve(folder: Path, made: int = 0) -> Iterator[dict[str, str]]:
+def serve(folder: Path, made: int = 0, latency: float = 0.0) -> Iterator[dict[str, str]]:
     """Serve the folders in a folder as buckets; the environment in which obstore finds them.
 
     Args:
         made: number of files in the bucket `made`, which exist in the server only.
+        latency: seconds before an answer with bytes.
     """
     command = [sys.executable, "-m", "benchmarks.object_server", str(folder), "--made", str(made)]
+    command += ["--latency", str(latency)]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None and process.stdout is not None
     try:

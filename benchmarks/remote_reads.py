@@ -5,10 +5,14 @@ cache full, each in a fresh process, by turns. The server is on the same machine
 and nothing computes between the batches: so the figures are what reading costs, where a real trainer would
 rather wait for a network. Into an empty cache every byte is received, checked and written once more than from
 the disk. Processor time is that of the reading process alone.
+
+Waits are measured beside that: of steps of a tenth of a second, with a cache of a twentieth of the store, and
+answers that come late.
 """
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import statistics
 import sys
@@ -26,6 +30,10 @@ from benchmarks.suite import ROOT, environment
 Say = Callable[[str], None]
 
 SHARDS, DOCUMENTS = 8, 20_000
+MEANS, TOKENS = (1000, 100), 90_000_000
+"""Mean lengths of documents, and tokens of a shard, where waits are measured."""
+LATENCIES, PAUSE = (0.001, 0.01, 0.05), 0.1
+"""Seconds before an answer, and of a step."""
 LOCAL = "from the disk"
 COLD, WARM = "from the object server, empty cache", "from the object server, full cache"
 
@@ -71,6 +79,37 @@ def measure_reads(folder: Path, *, rounds: int, steps: int, say: Say) -> dict[tu
         if name != LOCAL:
             say(f"{order}, {name}: {share:.2f} of the rate from the disk, by processor time")
     return medians
+
+
+def measure_waits(folder: Path, *, steps: int, say: Say) -> None:
+    """Read batches of a store that is twenty times its cache, between pauses, and say the waits."""
+    from packline.testing import make_store
+
+    work, random = folder / "remote-waits", np.random.default_rng(0)
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        for mean in MEANS:
+            count = TOKENS // mean
+            lengths = [(random.lognormal(0, 0.9, count) * mean / 1.5 + 2).astype(int) for _ in range(SHARDS)]
+            make_store(work / "bucket" / f"store-{mean}", [one.tolist() for one in lengths])
+        size = sum(file.stat().st_size for file in (work / "bucket" / f"store-{MEANS[0]}").iterdir())
+        for latency in LATENCIES:
+            with serve(work, latency=latency) as variables:
+                for mean, packing in itertools.product(MEANS, ("concat", "best_fit")):
+                    shutil.rmtree(work / "cache", ignore_errors=True)
+                    command = [sys.executable, "-m", "benchmarks.contenders.remote_batches"]
+                    command += [f"s3://bucket/store-{mean}", str(steps), "--cache", str(work / "cache")]
+                    command += ["--cache-bytes", str(size // 20), "--packing", packing, "--pause", str(PAUSE)]
+                    found = run_fresh(command, cwd=ROOT, env=environment() | variables).report
+                    say(
+                        f"{latency * 1e3:.0f} ms, {packing}, documents of {mean} tokens: "
+                        f"{found['waited'] / steps * 1e3:.1f} ms of waiting a step, "
+                        f"{found['requests'] / steps:.0f} requests, {found['bytes'] / steps / 1e6:.1f} MB, "
+                        f"{found['cpu_seconds'] / steps * 1e3:.0f} ms of processors"
+                    )
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _read(work: Path, name: str, order: str, steps: int, variables: dict[str, str]) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """packline's Loader over a store on the disk or in an object store: processor and elapsed time of batches.
 
-    python -m benchmarks.contenders.remote_batches STORE STEPS [--cache DIR] [--order blocks]
+    python -m benchmarks.contenders.remote_batches STORE STEPS [--cache DIR] [--cache-bytes N]
+        [--order blocks] [--packing best_fit] [--pause SECONDS]
 
-Batches of 32 x 4,096, all four arrays. Nothing is read before the time begins but the manifest.
+Batches of 32 x 4,096, all four arrays. Nothing is read before the time begins but the manifest; with pauses,
+which stand for steps of training, the first of the steps are not counted.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ import xxhash
 import packline
 from benchmarks.contenders.batches import ROWS, SEQ_LEN
 
+FIRST = 5
+"""Steps after which reading ahead is under way."""
+
 
 def main() -> None:
     """Read batches and report."""
@@ -24,18 +29,31 @@ def main() -> None:
     parser.add_argument("store")
     parser.add_argument("steps", type=int)
     parser.add_argument("--cache")
+    parser.add_argument("--cache-bytes", type=int)
     parser.add_argument("--order", choices=("global", "blocks"), default="global")
+    parser.add_argument("--packing", choices=("concat", "best_fit"), default="concat")
+    parser.add_argument("--pause", type=float, default=0.0)
     arguments = parser.parse_args()
-    cache = {} if arguments.cache is None else {"cache": arguments.cache}
-    rows = packline.open(arguments.store, **cache).rows(seq_len=SEQ_LEN)
+    given = {"cache": arguments.cache, "cache_bytes": arguments.cache_bytes}
+    cache = {name: value for name, value in given.items() if value is not None}
+    rows = packline.open(arguments.store, **cache).rows(seq_len=SEQ_LEN, packing=arguments.packing)
     loader = packline.Loader(rows, batch_size=ROWS, epochs=1000, order=arguments.order)
-    batches, seen = iter(loader), xxhash.xxh3_64()
+    batches, seen, waited = iter(loader), xxhash.xxh3_64(), 0.0
+    for _ in range(FIRST if arguments.pause else 0):
+        next(batches)
+        time.sleep(arguments.pause)
     used, started = time.process_time(), time.perf_counter()
     for _ in range(arguments.steps):
-        seen.update(next(batches)["targets"][:, ::512].tobytes())
+        asked = time.perf_counter()
+        batch = next(batches)
+        waited += time.perf_counter() - asked
+        seen.update(batch["targets"][:, ::512].tobytes())
+        time.sleep(arguments.pause)
     report = {
         "cpu_seconds": time.process_time() - used,
         "seconds": time.perf_counter() - started,
+        "waited": waited,
+        "requests": 0 if loader.traffic is None else loader.traffic.requests,
         "stalls": 0 if loader.traffic is None else loader.traffic.stalls,
         "bytes": 0 if loader.traffic is None else loader.traffic.bytes,
         "checksum": seen.hexdigest(),

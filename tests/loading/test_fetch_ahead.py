@@ -237,9 +237,9 @@ def test_damage_in_the_store_is_named_where_it_is(local: Store, tmp_path: Path, 
                 (loader.next_batch if ahead else loader.batch)(step)
 
 
-def test_a_cache_without_room_for_a_batch_is_refused_at_the_start(local: Store, tmp_path: Path) -> None:
+def test_a_cache_without_room_for_a_batch_is_refused_at_the_start(local: Store) -> None:
     with standing_for_bucket(Faults(local.path)):
-        remote = Store(PLACE, CacheSettings(str(tmp_path), MIB))
+        remote = Store(PLACE, CacheSettings(False, MIB))
         loader = Loader(remote.rows(256), batch_size=64)
         with pytest.raises(StoreError, match="cache_bytes of at least") as found:
             next(iter(loader))

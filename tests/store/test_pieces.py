@@ -108,9 +108,9 @@ def test_pieces_of_the_cache_that_are_broken_are_noticed(local: Store, tmp_path:
         assert storage.requests.total() > before
 
 
-def test_a_batch_larger_than_the_cache_is_refused_with_the_bytes(local: Store, tmp_path: Path) -> None:
+def test_a_batch_larger_than_the_cache_is_refused_with_the_bytes(local: Store) -> None:
     with standing_for_bucket(Faults(local.path)):
-        remote = Store(PLACE, CacheSettings(str(tmp_path), 2 * MIB))
+        remote = Store(PLACE, CacheSettings(False, 2 * MIB))
         rows = remote.rows(512)
         with pytest.raises(StoreError, match=r"needs [\d,]+ bytes .* found 2,097,152"):
             rows.read(np.arange(0, len(rows), 100))

@@ -121,8 +121,9 @@ class Mirror:
         most = self.cache.most
         cache, size = self.cache, PIECE_BYTES
         if self.manifest.store_bytes > most and has_small_blocks(self.manifest.shards):
-            cache, size = CacheMemory(COMING_BYTES), BLOCK_BYTES
-        return RemotePieces(self.place, cache, self.fetcher, self.bring_sums, size, most)
+            most = min(most, COMING_BYTES) if isinstance(cache, CacheMemory) else COMING_BYTES
+            cache, size = CacheMemory(most), BLOCK_BYTES
+        return RemotePieces(self.place, cache, self.fetcher, self.bring_sums, size)
 
     @property
     def folder(self) -> Path:

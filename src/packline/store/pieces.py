@@ -51,7 +51,6 @@ class RemotePieces:
         fetcher: makes the requests.
         bring_sums: brings the checksums of the blocks of files.
         size: bytes of a piece, a multiple of those of a block.
-        most: bytes that one batch may need.
     """
 
     def __init__(
@@ -61,11 +60,9 @@ class RemotePieces:
         fetcher: Fetcher,
         bring_sums: Callable[[Iterable[RemoteFile]], None],
         size: int,
-        most: int,
     ) -> None:
         self.size, self.room = size, cache.most
         """Bytes of a piece, and those that are kept."""
-        self._most_needed = most
         self._place, self._cache, self._fetcher, self._bring_sums = place, cache, fetcher, bring_sums
         self._files: list[Ranges] = []
         self._ends: list[int] = []
@@ -273,11 +270,10 @@ class RemotePieces:
         return array
 
     def _check_room(self, needed: int) -> None:
-        most = self._most_needed
-        if needed > most:
+        if needed > self.room:
             raise StoreError(
                 f"{self._place}: a batch needs {needed:,} bytes of the cache: expected cache_bytes of "
-                f"at least that, found {most:,}",
+                f"at least that, found {self.room:,}",
                 hint=f"give cache_bytes={needed:,}".replace(",", "_") + ", or smaller batches",
             )
 
