@@ -18,6 +18,7 @@ import xxhash
 
 import packline
 from benchmarks.contenders.batches import ROWS, SEQ_LEN
+from packline.store.fetching import Traffic
 
 FIRST = 5
 """Steps after which reading ahead is under way."""
@@ -42,6 +43,7 @@ def main() -> None:
     for _ in range(FIRST if arguments.pause else 0):
         next(batches)
         time.sleep(arguments.pause)
+    before = loader.traffic or Traffic()
     used, started = time.process_time(), time.perf_counter()
     for _ in range(arguments.steps):
         asked = time.perf_counter()
@@ -49,13 +51,14 @@ def main() -> None:
         waited += time.perf_counter() - asked
         seen.update(batch["targets"][:, ::512].tobytes())
         time.sleep(arguments.pause)
+    after = loader.traffic or Traffic()
     report = {
         "cpu_seconds": time.process_time() - used,
         "seconds": time.perf_counter() - started,
         "waited": waited,
-        "requests": 0 if loader.traffic is None else loader.traffic.requests,
-        "stalls": 0 if loader.traffic is None else loader.traffic.stalls,
-        "bytes": 0 if loader.traffic is None else loader.traffic.bytes,
+        "requests": after.requests - before.requests,
+        "stalls": after.stalls - before.stalls,
+        "bytes": after.bytes - before.bytes,
         "checksum": seen.hexdigest(),
     }
     print(json.dumps(report), flush=True)
