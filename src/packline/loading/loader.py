@@ -257,8 +257,7 @@ class Loader(Notebook):
     @property
     def _remote(self) -> list[StoreFiles]:
         """Files of the stores that are read by requests, each once."""
-        rows = [rows for stage in self.schedule.stages for rows in stage.mixture.rows]
-        found = dict.fromkeys(getattr(one.store, "files", None) for one in rows)
+        found = dict.fromkeys(getattr(rows.store, "files", None) for rows in self.schedule.sources.values())
         return [files for files in found if files is not None and files.traffic is not None]
 
     def place_of(self, step: int) -> tuple[ScheduledStage, int, int]:

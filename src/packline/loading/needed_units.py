@@ -19,7 +19,6 @@ from packline.store.naming import STREAM, parse_unit
 from packline.store.reader import StoreReader
 
 if TYPE_CHECKING:
-    from packline.loading.growing import GrowingRows
     from packline.packing.batch import RowSource
     from packline.packing.rows import Rows
     from packline.store.manifest import Manifest
@@ -40,7 +39,7 @@ def units_read(rows: RowSource, order: RowOrder, draws: int) -> list[Any] | None
     """
     if not hasattr(rows, "options"):
         return None
-    units, packed = 0, cast("Rows | GrowingRows", rows)
+    units, packed = 0, cast("Rows", rows)
     if draws:
         first = min(-(-draws // order.window_rows) * order.window_rows, len(rows))
         shard, _ = rows.store.locate(packed.last_document(first))

@@ -22,7 +22,7 @@ from packline.errors import RecipeError
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.run_file import load_run, read_run, run_schedule
 from packline.loading.schedule import Schedule, ScheduledStage, source_name
-from packline.store.difference import Change
+from packline.store.difference import Change, changes_of
 
 if TYPE_CHECKING:
     from packline.loading.order import Order
@@ -251,11 +251,7 @@ def compare_runs(one: str | Path, other: str | Path) -> RunDifference:
         RecipeError: an invalid run file.
     """
     mine, theirs = (dict(_settings_of(read_run(path), "")) for path in (one, other))
-    changes = [
-        Change(name, mine.get(name), theirs.get(name))
-        for name in dict.fromkeys([*mine, *theirs])
-        if mine.get(name) != theirs.get(name)
-    ]
+    changes = changes_of(mine, theirs)
     return RunDifference(str(one), str(other), not changes, changes)
 
 

@@ -259,9 +259,8 @@ def stores_of(loader: Loader, wanted: str | Path | StoreReader | None = None) ->
         RecipeError: the run does not read the wanted store.
     """
     stores: dict[str, StoreReader] = {}
-    for stage in loader.schedule.stages:
-        for rows in stage.mixture.rows:
-            stores.setdefault(rows.store.manifest.checksum, rows.store)
+    for rows in loader.schedule.sources.values():
+        stores.setdefault(rows.store.manifest.checksum, rows.store)
     if wanted is None:
         return list(stores.values())
     if isinstance(wanted, StoreReader):

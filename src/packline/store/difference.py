@@ -314,8 +314,8 @@ def diff(one: str | Path, other: str | Path) -> StoreDifference:
     """
     stores = StoreReader(one), StoreReader(other)
     mine, theirs = (store.manifest for store in stores)
-    recipe = _changes(_recipe_facts(mine), _recipe_facts(theirs))
-    tokenizer = _changes(_tokenizer_facts(mine), _tokenizer_facts(theirs))
+    recipe = changes_of(_recipe_facts(mine), _recipe_facts(theirs))
+    tokenizer = changes_of(_tokenizer_facts(mine), _tokenizer_facts(theirs))
     tokens = [_tokens_by_split(manifest) for manifest in (mine, theirs)]
     sources: list[SourceDifference] = []
     equal: list[str] = []
@@ -381,7 +381,8 @@ def _tokenizer_facts(manifest: Manifest) -> dict[str, Any]:
     return {**msgspec.to_builtins(manifest.tokenizer), "dtype": manifest.dtype}
 
 
-def _changes(one: dict[str, Any], other: dict[str, Any]) -> list[Change]:
+def changes_of(one: dict[str, Any], other: dict[str, Any]) -> list[Change]:
+    """Settings by name that have another value."""
     return [
         Change(name, one.get(name), other.get(name))
         for name in dict.fromkeys([*one, *other])

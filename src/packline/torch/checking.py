@@ -131,7 +131,7 @@ def _rows_of_several(given: Loader | RowSource | StoreOfRows, keys: Keys) -> Bat
     sources: Iterable[RowSource]
     if isinstance(given, Loader):
         fields, keys = given.fields, given.keys
-        sources = [rows for stage in given.schedule.stages for rows in stage.mixture.rows]
+        sources = given.schedule.sources.values()
     elif hasattr(given, "spans"):
         sources = [cast("RowSource", given)]
     else:
