@@ -32,8 +32,8 @@ from packline.loading.run_file import (
     RunFile,
     SourceSettings,
     StageSettings,
-    convert_run,
     make_stage,
+    parse_run,
     read_run,
     run_schedule,
 )
@@ -380,4 +380,4 @@ def _run_of_store(
         names = [{"sources": name, "weight": str(weight)} for name, weight in weights.items()]
     sources = [{"store": str(store), "max_epochs": epochs, **options, **own} for own in names]
     stage = {"seq_len": seq_len, "tokens": tokens, "sources": sources}
-    return convert_run({"loader": {"batch_size": 1, "order": "blocks"}, "stages": [stage]}, "follow")
+    return parse_run({"loader": {"batch_size": 1, "order": "blocks"}, "stages": [stage]}, "follow")

@@ -128,15 +128,6 @@ def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:
             own = read_table(source, SourceSettings, f"{where}.sources[{place}]")
             other = OF_A_PACKING if "packing" in own else ()
             source.update({field: value for field, value in common.items() if field not in other} | own)
-    return convert_run(table, name)
-
-
-def convert_run(table: dict[str, Any], name: str) -> RunFile:
-    """Run from tables whose settings are known.
-
-    Raises:
-        RecipeError: a wrong type, or a setting that does not fit the others.
-    """
     return _check(convert(table, RunFile, name), name)
 
 
