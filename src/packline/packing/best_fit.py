@@ -6,14 +6,15 @@
     packed rows  row 1: 6 2 2    row 2: 6 2 2    row 3: 6 2 .      and its remainder (3) is a piece
                  row 4: 3 . . .
 
-A document of n tokens gives n // L full rows and, if n % L is not 0, one piece of n % L, which `fit` packs.
-Only documents longer than a row are split, no token is dropped, and the padding on ordinary text is below a
-hundredth of a percent. Full rows come first, in the order of the selection; in a packed row the longest piece
-comes first, pieces of equal length in order of place.
+A document of n tokens gives n // L pieces that fill a row and, if n % L is not 0, one of n % L; `fit` packs
+them. Only documents longer than a row are split, no token is dropped, and the padding on ordinary text is
+below a hundredth of a percent. Full rows come first, in the order of the selection; in a packed row the
+longest piece comes first, pieces of equal length in order of place.
 
-The plan holds the places of all pieces in order of length (longest first, stable: a counting sort), and from
-`fit` a small table of which runs of that order make which rows. A row is found by a search in a few
-thousand groups, and a document by a search among those of its length: no reverse index is kept.
+The plan holds the places of all pieces in order of length (longest first, stable: a counting sort), which
+gives their rank, and from `fit` a small table of which runs of ranks make which rows. A row is found by a
+search in a few thousand groups, and a document by a search among those of its length: no reverse index is
+kept.
 
 With `pack_window`, documents of so many units of a source are packed together, window by window:
 
@@ -29,8 +30,8 @@ so a selection does not move the others. The price is a little more padding, bec
 window are not full; `packline info STORE --run run.toml` shows it.
 
 Cost, with D documents: two sequential passes, about 50 ns per document in total; memory
-D * (2 bytes, or 4 for L above 65,536) + P * (4 bytes, 8 from 2**32 documents) for P <= D pieces
-+ 12 bytes per document of L tokens or more + 100 MB. On disk the same without the first term. A selection
+D * (2 bytes, or 4 for L above 65,536) + P * (4 bytes, 8 from 2**32 documents) for P pieces, of which a copy
+is made + 100 MB. On disk P times as much. A selection
 of less than a million documents is packed in memory each time it is opened, in a twentieth of a second. Each
 window takes up to a tenth of a second; those of a store that is being built are made once, and held.
 
@@ -55,7 +56,7 @@ from packline.packing.packer import Counts, Spans
 from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 
-VERSION = 2
+VERSION = 3
 """Version of the contents of a plan; another version makes plans anew."""
 SORT_BLOCK = 1 << 20
 """Pieces sorted at a time: the arrays of a step nearly fit into a processor's cache."""
@@ -65,13 +66,11 @@ class Pieces(NamedTuple):
     """Results of one pass over the lengths of a window."""
 
     counts: np.ndarray
-    """int64 `[L]`: pieces of each length; `counts[0]` documents that fill rows exactly."""
+    """int64 `[L+1]`: pieces of each length, full rows last; `counts[0]` means nothing."""
     remainders: np.ndarray
     """uint16 or uint32 `[D]`: the length of each document's piece, 0 for none; empty if not requested."""
-    long_places: np.ndarray
-    """uint32 or int64 `[K]`: places of the documents of L tokens or more, ascending."""
-    long_rows: np.ndarray
-    """int64 `[K+1]`: full rows before each of them; the last is the number of full rows."""
+    full: np.ndarray
+    """uint32 or int64 `[F]`: place of the document of each full row, ascending; empty if not requested."""
     tokens: int
     split: int
     """Documents with more than one row."""
@@ -121,9 +120,11 @@ class BestFit:
         )
         arrays = self.plan.arrays
         self._fit = Fit(*(np.asarray(arrays[name], np.int64) for name in Fit._fields))
-        self._order = arrays["order"]
-        self._long_places, self._long_rows = arrays["long_places"], arrays["long_rows"]
-        self._edges, self._rows, self._full = (arrays[name] for name in ("edges", "rows", "full"))
+        self._order, self._edges, self._rows, self._ranks = (
+            arrays[name] for name in ("order", "edges", "rows", "ranks")
+        )
+        self._full = self._order[: int(self._ranks[0])]
+        """Place of the document of each full row, ascending."""
 
     def __len__(self) -> int:
         return int(self._rows[-1])
@@ -154,72 +155,33 @@ class BestFit:
         Raises:
             CorruptStore: the plan puts a document where its length does not belong.
         """
-        if len(rows) == 1:
-            return self._row(int(rows[0]))
-        windows = self._rows.searchsorted(rows, "right") - 1
-        before = rows - self._rows[windows] + self._full[windows]  # full rows before
-        full = before < self._full[windows + 1]
-        before = before[full]
-        ranks, lengths, pieces = self._pieces((rows - self._full[windows + 1])[~full])
-        each = np.ones(len(rows), np.int64)
-        each[~full] = pieces
-        offsets = offsets_of(each)
-        whole = np.repeat(full, each)
-        numbers = self._long_rows.searchsorted(before, "right") - 1
-        places = np.empty(len(whole), np.int64)
-        places[whole], places[~whole] = self._long_places[numbers], self._order[ranks]
-        all_lengths = np.full(len(whole), self.seq_len, np.int64)
-        all_lengths[~whole] = lengths
-        documents, begins, tokens = self._documents(places)
-        starts = tokens - all_lengths  # a piece is the end of its document
-        starts[whole] = (before - self._long_rows[numbers]) * self.seq_len
-        self._check(starts, all_lengths, tokens)
-        return Spans(offsets, documents, starts, all_lengths, begins, tokens)
-
-    def _row(self, row: int) -> Spans:
-        """Do the same for one row, in a third of the calls."""
-        window = int(self._rows.searchsorted(row, "right")) - 1
-        before = row - int(self._rows[window]) + int(self._full[window])
-        if before < (full := int(self._full[window + 1])):
-            number = int(self._long_rows.searchsorted(before, "right")) - 1
-            lengths = np.array([self.seq_len])
-            documents, begins, tokens = self._documents(self._long_places[number : number + 1])
-            starts = np.array([(before - int(self._long_rows[number])) * self.seq_len])
-        else:
-            firsts, runs, bases, each, sizes = self._fit
-            group = int(firsts.searchsorted(row - full, "right")) - 1
-            run = slice(int(runs[group]), int(runs[group + 1]))
+        firsts, runs, bases, each, sizes = self._fit
+        if len(rows) == 1:  # slices take a third of the time
+            row = int(rows[0])
+            group = int(firsts.searchsorted(row, "right")) - 1
+            run: Any = slice(int(runs[group]), int(runs[group + 1]))
             many = each[run]
-            ranks = _ranges(bases[run] + (row - full) * many, many)
-            lengths = sizes[run].repeat(many)
-            documents, begins, tokens = self._documents(self._order[ranks])
-            starts = tokens - lengths  # a piece is the end of its document
-        self._check(starts, lengths, tokens)
-        return Spans(np.array([0, len(lengths)]), documents, starts, lengths, begins, tokens)
-
-    def _check(self, starts: np.ndarray, lengths: np.ndarray, tokens: np.ndarray) -> None:
-        """Refuse a plan that puts pieces where the lengths of their documents do not belong."""
+            ranks, lengths = _ranges(bases[run] + row * many, many), sizes[run].repeat(many)
+            offsets, full = np.array([0, len(ranks)]), np.arange(int(ranks[0]) < len(self._full))
+        else:
+            groups = firsts.searchsorted(rows, "right") - 1
+            counts = runs[groups + 1] - runs[groups]
+            run, of_row = _ranges(runs[groups], counts), np.arange(len(rows)).repeat(counts)
+            many = each[run]
+            ranks, lengths = _ranges(bases[run] + rows[of_row] * many, many), sizes[run].repeat(many)
+            offsets = offsets_of(np.bincount(of_row, many, len(rows)).astype(np.int64))
+            full = (ranks < len(self._full)).nonzero()[0]
+        places = self._order[ranks]
+        if int(np.maximum.reduce(places, initial=0)) >= len(self.selection):
+            raise self._damaged(f"a document at place {int(places.max()):,} of {len(self.selection):,}")
+        documents, begins, tokens = self.selection.at(places.astype(np.int64))
+        starts = tokens - lengths  # a piece is the end of its document
+        if len(full):
+            starts[full] = (ranks[full] - self._full.searchsorted(places[full])) * self.seq_len
         wrong = (starts < 0) | (starts % self.seq_len != 0) | (starts + lengths > tokens)
         if wrong.any():
             raise self._damaged(f"a document of {int(tokens[wrong][0]):,} tokens in the wrong row")
-
-    def _pieces(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ranks and lengths of the pieces of packed rows, row by row, and the number of pieces per row."""
-        firsts, runs, bases, each, lengths = self._fit
-        groups = firsts.searchsorted(rows, "right") - 1
-        run = _ranges(runs[groups], runs[groups + 1] - runs[groups])
-        of_row = np.repeat(np.arange(len(rows)), runs[groups + 1] - runs[groups])
-        many = each[run]
-        ranks = _ranges(bases[run] + rows[of_row] * many, many)
-        pieces = np.bincount(of_row, many, len(rows)).astype(np.int64)
-        return ranks, np.repeat(lengths[run], many), pieces
-
-    def _documents(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Numbers, first tokens and lengths of the documents at these places; see `Selection.at`."""
-        places = np.asarray(places, np.int64)
-        if int(np.maximum.reduce(places, initial=0)) >= len(self.selection):
-            raise self._damaged(f"a document at place {int(places.max()):,} of {len(self.selection):,}")
-        return self.selection.at(places)
+        return Spans(offsets, documents, starts, lengths, begins, tokens)
 
     def last_place(self, rows: int) -> int:
         """Place of the last document that the first `rows` rows depend on: the last of their last window."""
@@ -232,26 +194,25 @@ class BestFit:
             return np.empty(0, np.int64)
         length = int(self.selection.lengths(place, place + 1)[0])
         full, rest = divmod(length, self.seq_len)
-        window = int(self._edges.searchsorted(place, "right")) - 1
-        number = int(self._long_places.searchsorted(place)) if full else 0
-        first = int(self._long_rows[number] - self._full[window] + self._rows[window])
-        rows = first + np.arange(full)
-        if not rest:
-            return rows
-        return np.append(rows, int(self._full[window + 1]) + self._row_of_piece(window, place, rest))
+        ranks = int(self._full.searchsorted(self._order.dtype.type(place))) + np.arange(full)
+        if rest:
+            ranks = np.append(ranks, self._rank_of_piece(place, rest))
+        starts, _, run_of = self._by_rank
+        run = run_of[starts.searchsorted(ranks, "right") - 1]
+        return (ranks - self._fit.bases[run]) // self._fit.each[run]
 
-    def _row_of_piece(self, window: int, place: int, length: int) -> int:
-        """Packed row of a document's piece: its rank, then the run that has this rank."""
-        starts, lengths, run_of = self._by_rank
-        first, last = starts.searchsorted(self.plan.arrays["ranks"][window : window + 2]).tolist()
+    def _rank_of_piece(self, place: int, length: int) -> int:
+        """Rank of a document's piece: among those of its length in its window."""
+        starts, lengths, _ = self._by_rank
+        window = int(self._edges.searchsorted(place, "right")) - 1
+        first, last = starts.searchsorted(self._ranks[window : window + 2]).tolist()
         first, last = (first + np.searchsorted(-lengths[first:last], [-length, -length + 1])).tolist()
         lowest = int(starts[first]) if first < len(starts) else len(self._order)
         highest = int(starts[last]) if last < len(starts) else len(self._order)
-        rank = lowest + int(self._order[lowest:highest].searchsorted(place))
+        rank = lowest + int(self._order[lowest:highest].searchsorted(self._order.dtype.type(place)))
         if rank >= highest or int(self._order[rank]) != place:
             raise self._damaged(f"no piece of {length:,} tokens of the document at place {place:,}")
-        run = int(run_of[int(starts.searchsorted(rank, "right")) - 1])
-        return (rank - int(self._fit.bases[run])) // int(self._fit.each[run])
+        return rank
 
     @cached_property
     def _by_rank(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -325,7 +286,7 @@ def _make_windows(selection: Selection, seq_len: int, units: int | None, memory:
         made[start, stop] = earlier.get((start, stop)) or make_plan(
             selection.blocks(start, stop), start, stop, seq_len
         )
-    return _joined(list(made.values()), edges)
+    return _joined(list(made.values()), edges, seq_len)
 
 
 def make_plan(lengths: Iterable[np.ndarray], start: int, stop: int, seq_len: int) -> Plan:
@@ -333,17 +294,12 @@ def make_plan(lengths: Iterable[np.ndarray], start: int, stop: int, seq_len: int
     pieces = _survey(lengths, start, stop, seq_len, keep=True)
     fitted = fit(pieces.counts, seq_len)
     counts = _counts(stop - start, pieces, fitted, seq_len)
-    arrays = {
-        "order": _sort(pieces, seq_len, start),
-        "long_places": pieces.long_places,
-        "long_rows": pieces.long_rows,
-        **fitted._asdict(),
-    }
+    arrays = {"full": pieces.full, "order": _sort(pieces, seq_len, start), **fitted._asdict()}
     return Plan(arrays, {"counts": msgspec.to_builtins(counts)})
 
 
-def _joined(plans: Sequence[Plan], edges: Sequence[int]) -> Plan:
-    """One plan of all windows: places, ranks, full rows and packed rows are counted through."""
+def _joined(plans: Sequence[Plan], edges: Sequence[int], seq_len: int) -> Plan:
+    """One plan of all windows: rows and ranks are counted through, ranks of full rows first."""
 
     def column(name: str) -> list[np.ndarray]:
         return [one.arrays[name] for one in plans]
@@ -351,27 +307,29 @@ def _joined(plans: Sequence[Plan], edges: Sequence[int]) -> Plan:
     def counted(name: str) -> np.ndarray:
         return offsets_of(np.concatenate([np.diff(one) for one in column(name)]))
 
-    full = offsets_of([int(one[-1]) for one in column("long_rows")])
-    packed = offsets_of([int(one[-1]) for one in column("firsts")])
-    ranks = offsets_of([len(one) for one in column("order")])
-    orders = column("order")
-    order = orders[0] if len(plans) == 1 else np.concatenate(orders)
-    for one, first, last in zip(plans, ranks.tolist(), ranks.tolist()[1:], strict=False):
-        one.arrays["order"] = order[first:last]  # a window that is held takes no memory of its own
-    shifts = zip(column("bases"), column("each"), ranks.tolist(), packed.tolist(), strict=False)
+    full = offsets_of([len(one) for one in column("full")])
+    ranks = offsets_of([len(one) for one in column("order")]) + full[-1]
+    rows = offsets_of([int(one[-1]) for one in column("firsts")])
+    order = np.concatenate([*column("full"), *column("order")])
+    bases = []
+    for number, one in enumerate(plans):
+        whole = one.arrays["lengths"] == seq_len
+        pieces = ranks[number] - len(one.arrays["full"])  # those of full rows have the first ranks there
+        shift = np.where(whole, full[number], pieces) - rows[number] * one.arrays["each"]
+        bases.append(one.arrays["bases"] + shift)
+        # A window that is held takes no memory of its own.
+        one.arrays["full"] = order[full[number] : full[number + 1]]
+        one.arrays["order"] = order[ranks[number] : ranks[number + 1]]
     arrays = {
         "order": order,
-        "long_places": np.concatenate(column("long_places")),
-        "long_rows": counted("long_rows"),
         "firsts": counted("firsts"),
         "runs": counted("runs"),
-        "bases": np.concatenate([bases + rank - row * each for bases, each, rank, row in shifts]),
+        "bases": np.concatenate(bases),
         "each": np.concatenate(column("each")),
         "lengths": np.concatenate(column("lengths")),
         "edges": np.array(edges, np.int64),
         "ranks": ranks,
-        "rows": full + packed,
-        "full": full,
+        "rows": rows,
     }
     counts = _summed([Counts(**one.facts["counts"]) for one in plans])
     return Plan(arrays, {"counts": msgspec.to_builtins(counts)})
@@ -389,24 +347,22 @@ def _survey(blocks: Iterable[np.ndarray], start: int, stop: int, seq_len: int, *
     """Run the pass over the lengths of the documents at places `start` to `stop`."""
     place_type = _place_type(stop)
     remainders = np.empty(stop - start if keep else 0, "<u2" if seq_len <= 1 << 16 else "<u4")
-    counts = np.zeros(seq_len, np.int64)
-    long_places, long_full = [np.empty(0, place_type)], [np.empty(0, np.uint32)]
-    done = tokens = split = full_rows = 0
+    counts = np.zeros(seq_len + 1, np.int64)
+    full_places = [np.empty(0, place_type)]
+    done = tokens = split = 0
     for lengths in blocks:
         full = lengths // seq_len
         rest = lengths - full * seq_len
-        counts += np.bincount(rest, minlength=seq_len)
+        counts += np.bincount(rest, minlength=seq_len + 1)
+        counts[seq_len] += int(full.sum())
         tokens += int(lengths.sum())
         split += int(np.count_nonzero(lengths > seq_len))
-        full_rows += int(full.sum())
         if keep:
-            long = np.flatnonzero(full)
             remainders[done : done + len(rest)] = rest
-            long_places.append((long + start + done).astype(place_type))
-            long_full.append(full[long].astype(np.uint32))
+            places = np.arange(start + done, start + done + len(rest), dtype=place_type)
+            full_places.append(places.repeat(full))
         done += len(rest)
-    long_rows = offsets_of(np.concatenate(long_full) if keep else [full_rows])
-    return Pieces(counts, remainders, np.concatenate(long_places), long_rows, tokens, split)
+    return Pieces(counts, remainders, np.concatenate(full_places), tokens, split)
 
 
 def _sort(pieces: Pieces, seq_len: int, first: int) -> np.ndarray:
@@ -414,7 +370,7 @@ def _sort(pieces: Pieces, seq_len: int, first: int) -> np.ndarray:
 
     Each block is sorted separately, and each of its runs of one length goes after those of earlier blocks.
     """
-    remainders, counts = pieces.remainders, pieces.counts.copy()
+    remainders, counts = pieces.remainders, pieces.counts[:seq_len].copy()
     counts[0] = 0
     order = np.empty(int(counts.sum()), _place_type(first + len(remainders)))
     # Position of the next piece of each length.
@@ -442,9 +398,8 @@ def _stable_order(keys: np.ndarray) -> np.ndarray:
 
 
 def _counts(documents: int, pieces: Pieces, fitted: Fit, seq_len: int) -> Counts:
-    packed = int(fitted.firsts[-1])
-    rows = packed + int(pieces.long_rows[-1])
-    in_row = np.add.reduceat(fitted.each, fitted.runs[:-1]) if packed else np.empty(0, np.int64)
+    rows = int(fitted.firsts[-1])
+    in_row = np.add.reduceat(fitted.each, fitted.runs[:-1])
     return Counts(
         rows=rows,
         documents=documents,
