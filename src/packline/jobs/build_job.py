@@ -309,11 +309,7 @@ class BuildJob(StoreJob[BuildResult, Finished]):
 
 
 def refuse_limits(recipe: Recipe) -> None:
-    """Refuse a limit of the whole build where several processes share it, and do not know of each other.
-
-    Raises:
-        RecipeError: a limit of documents or tokens.
-    """
+    """Refuse a limit of the whole build where several processes share it, and do not know of each other."""
     given = ("limit_documents", "limit_tokens")
     if name := next((name for name in given if isinstance(getattr(recipe, name), int)), None):
         raise RecipeError(

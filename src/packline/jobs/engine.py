@@ -73,11 +73,7 @@ class SliceShares:
 
 
 def run_slice(job: Job[U, Any, Any], session: Session, todo: Sequence[U], slice: Slice) -> None:
-    """Run a slice's units, then help with others.
-
-    Raises:
-        UnitsLeft: other slices have yet to finish units; the job is not published.
-    """
+    """Run a slice's units, then help with others."""
     shares, left, listing, each = SliceShares(job.planned, slice), todo, 0.0, 1.0
     if not todo:
         job.run(session, todo)

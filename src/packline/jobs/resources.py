@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -107,9 +107,6 @@ def require_disk(folder: Path, needed: int, purpose: str) -> None:
     Args:
         needed: bytes still to be written.
         purpose: what they are for.
-
-    Raises:
-        OutOfSpace: fewer bytes are free.
     """
     if needed > (free := free_disk(folder)):
         raise OutOfSpace(
@@ -166,12 +163,7 @@ UNBOUNDED = 1 << 62
 
 
 class Room(msgspec.Struct, frozen=True):
-    """Largest record and largest document that fit into the memory of a worker, in bytes.
-
-    >>> room = room_for(1 << 30, 512 << 20, ["gigatoken"])
-    >>> room.record >> 20, room.document >> 20
-    (64, 32)
-    """
+    """Largest record and largest document that fit into the memory of a worker, in bytes."""
 
     record: int = UNBOUNDED
     document: int = UNBOUNDED
@@ -186,9 +178,6 @@ class Room(msgspec.Struct, frozen=True):
         Args:
             place: location of the document, for the message.
             size: size of its record or text, in bytes.
-
-        Raises:
-            OutOfMemory: always.
         """
         base = max(self.memory - self.factor * self.document, 0)
         needed = -(-(base + self.factor * size) // (1 << 28)) / 4
@@ -199,19 +188,6 @@ class Room(msgspec.Struct, frozen=True):
             "their number), or start a new build in which larger documents are bad records: "
             f"max_document_bytes = {max(self.document >> 20, 1) << 20} in a recipe",
         )
-
-
-def room_for(memory: int, base: int, engines: Iterable[EngineName]) -> Room:
-    """Compute the limits for a worker.
-
-    Args:
-        memory: memory of a worker, in bytes.
-        base: bytes that it holds before the first document.
-        engines: engines that it encodes with.
-    """
-    left = memory - base
-    factor = max(ENCODING[name] for name in engines)
-    return Room(max(left // READING, LEAST), max(left // factor, LEAST), memory, factor)
 
 
 T = TypeVar("T")

@@ -305,11 +305,7 @@ class StoreJob(Job[Unit, R, S]):
         return self.done(manifest)
 
     def make_manifest(self) -> Manifest:
-        """Manifest of the store.
-
-        Raises:
-            StoreError: units are missing.
-        """
+        """Manifest of the store."""
         folder, plan, committed = self.folder, self.plan, self.committed
         order = DocumentOrder(plan.units, committed.receipts, committed.streams)
         units = list(order.advance())

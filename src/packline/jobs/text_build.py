@@ -23,7 +23,7 @@ from packline.jobs.cut_inputs import expected_text, is_one_document, plan_units,
 from packline.jobs.folder import StoreOpening
 from packline.jobs.job import Runner
 from packline.jobs.plan import Unit
-from packline.jobs.resources import Room, count_workers, room_for, usable_memory
+from packline.jobs.resources import ENCODING, LEAST, READING, Room, count_workers, usable_memory
 from packline.ragged import dtype_for
 from packline.recipe import (
     Recipe,
@@ -168,7 +168,8 @@ def room_of(build: TextBuild, engines: Iterable[EngineName], base: int) -> Room:
     """
     options, recipe = build.options, build.recipe
     each = (options.memory_bytes or int(usable_memory() * 0.8)) // max(count_workers(options)[0], 1)
-    room = room_for(each, base, engines)
+    left, factor = each - base, max(ENCODING[name] for name in engines)
+    room = Room(max(left // READING, LEAST), max(left // factor, LEAST), each, factor)
     for file in build.files:
         one = is_one_document(file, recipe.sources[file.source])
         if one and not file.compression and room.document < file.size <= recipe.max_document_bytes:

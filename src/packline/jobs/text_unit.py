@@ -166,12 +166,9 @@ class TextRunner(Runner[Unit, BuildResult]):
 
     def limit(self, file: InputFile, source: Source) -> int:
         """Maximum bytes of a record: by the recipe or, if smaller, by the memory of a worker."""
-        limit, room = self.build.recipe.max_document_bytes, self.room
-        if is_one_document(file, source):
-            if not file.compression and room.document < file.size <= limit:
-                room.refuse(file.path, file.size)
-            return limit  # the reject's message contains its size
-        return min(limit, room.record)
+        limit = self.build.recipe.max_document_bytes
+        # The reject of a file that is one document has its size in the message.
+        return limit if is_one_document(file, source) else min(limit, self.room.record)
 
     def _run_slices(self, unit: Unit, report: ReportProgress) -> Iterator[BuildResult]:
         """Slices of a file, in order: those of this lane that have no receipt."""
@@ -479,11 +476,7 @@ def refusing_changes(file: InputFile) -> Iterator[None]:
 
 
 def check_unchanged(file: InputFile) -> None:
-    """Refuse a file that has changed since the build began.
-
-    Raises:
-        InputChanged: its size or modification time differs.
-    """
+    """Refuse a file that has changed since the build began."""
     if is_compared(file.path):
         return
     found = input_state(file.path)

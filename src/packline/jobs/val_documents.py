@@ -96,9 +96,6 @@ def share_below(parts: Iterable[Sequence[float]], count: int) -> float:
         parts: smallest shares of each part of the documents (`smallest`).
         count: number of documents wanted.
 
-    Raises:
-        RecipeError: there are not enough documents.
-
     >>> share_below([[0.1, 0.4], [0.2, 0.3]], 2)
     0.20000000000000004
     >>> share_below([[0.1, 0.2], [0.2]], 2)
@@ -123,9 +120,6 @@ def settle_share(job: StoreJob[Any, Any], scan: Opening, units: Sequence[Unit], 
         job: the build, which has begun.
         scan: opens a runner of the units, whose results are their smallest shares.
         count: number of validation documents.
-
-    Raises:
-        ResumeMismatch: inputs have changed, and with them the share that committed units were built with.
     """
     job.tell(Note("all inputs are read once to choose the validation documents"))
     states, storage = digest_inputs(job.files).states, job.folder.storage

@@ -197,11 +197,7 @@ class WorkFolder(Publication, Generic[Identity]):
 
     @property
     def path(self) -> Path:
-        """Path of a local result.
-
-        Raises:
-            StoreError: the result is elsewhere.
-        """
+        """Path of a local result."""
         if self.local is None:
             raise StoreError(f"{self.place} is not a local folder", hint="choose a local --out for this")
         return self.local
