@@ -97,7 +97,6 @@ def round_size(left: int, workers: int, listing: float, each: float) -> int:
 
     Args:
         left: units left of those that the slice begins with; 0 if it helps others.
-        workers: number of processes.
         listing: seconds of the last listing of receipts.
         each: seconds of a unit in the last round, with all workers.
 
@@ -187,14 +186,8 @@ def run_units(
     """Run units whose results are not kept, such as counts; return the results in the order of the units.
 
     Args:
-        settings: settings common to the units.
         workers: maximum number of processes; 0: this one.
         on_tokens: called with the number of tokens done since the last call.
-        on: where the units run.
-
-    Raises:
-        PacklineError: the error of the first unit that failed.
-        WorkerDied: a process ended unexpectedly.
     """
     return run_job(_Collection(settings, units, workers, on_tokens), on=on)
 

@@ -62,16 +62,7 @@ class StoreOpening(Opening):
 
 
 class StoreFolder(WorkFolder[BuildIdentity]):
-    """A store that is being built.
-
-    Args:
-        place: local folder, or URI.
-
-    Raises:
-        StoreBusy: another build has locked it.
-        StoreError: it cannot be written, or contains something that is not a build.
-        ResumeMismatch: it contains another build, with the difference.
-    """
+    """A store that is being built."""
 
     busy, what = "another build is writing into", "packline build"
 
@@ -226,10 +217,9 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         """
         storage = self.storage
         with disk_errors(self.parent):
-            storage.delete([self._begun, f"{WORK}/{PLAN}", *storage.list(PARTIAL)])
-            for folder in (RECEIPTS, REJECTS, TOKENIZER):
-                storage.delete(storage.list(folder))
-            storage.delete([entry.name for shard in manifest.shards for entry in shard.files])
+            self.release()
+            shards = [entry.name for shard in manifest.shards for entry in shard.files]
+            storage.delete([*storage.list(REJECTS), *shards])
             storage.delete([MANIFEST])
             storage.delete([entry.name for entry in manifest.tables])
 

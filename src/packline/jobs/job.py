@@ -45,11 +45,7 @@ class Runner(ABC, Generic[U, R]):
         """Run a unit: its results, each with files that are where no one takes them for finished.
 
         There is one result, unless the unit is committed slice by slice. A result is committed while the
-        next one is made.
-
-        Raises:
-            PacklineError: stops the job.
-            NeedsFreshProcess: the unit is run again in a fresh worker.
+        next one is made. `NeedsFreshProcess` lets a fresh worker run the unit again.
         """
 
     def commit(self, unit: U, result: R) -> None:
@@ -98,10 +94,6 @@ class Session(Protocol):
         Args:
             on_event: called with `Progress`, in this thread.
             on_result: called with the name of the unit and a result after its commit, in this thread.
-
-        Raises:
-            PacklineError: error of the first unit that failed; what is committed stays.
-            WorkerDied: a process ended unexpectedly.
         """
 
     def close(self) -> None:
@@ -140,11 +132,7 @@ class Job(ABC, Generic[U, R, S]):
 
     @abstractmethod
     def begin(self) -> S | None:
-        """Create or reopen the work folder; the summary, if the same job was finished earlier.
-
-        Raises:
-            ResumeMismatch: the folder contains another job, finished or not, or inputs have changed.
-        """
+        """Create or reopen the work folder, and refuse another job; the summary, if this one was finished."""
 
     @abstractmethod
     def todo(self) -> Sequence[U]:
@@ -155,11 +143,7 @@ class Job(ABC, Generic[U, R, S]):
         return 0
 
     def announce(self, todo: Sequence[Any], workers: int) -> None:
-        """Report the plan, then refuse what cannot be finished.
-
-        Raises:
-            OutOfSpace: the result will not fit on the disk.
-        """
+        """Report the plan, then refuse what cannot be finished."""
 
     @abstractmethod
     def opening(self) -> Opening:

@@ -173,12 +173,7 @@ class Room(msgspec.Struct, frozen=True):
     """Bytes of memory per byte of encoded text."""
 
     def refuse(self, place: str, size: int) -> None:
-        """Stop at a document that does not fit.
-
-        Args:
-            place: location of the document, for the message.
-            size: size of its record or text, in bytes.
-        """
+        """Stop at a document that does not fit, of this size in bytes."""
         base = max(self.memory - self.factor * self.document, 0)
         needed = -(-(base + self.factor * size) // (1 << 28)) / 4
         raise OutOfMemory(

@@ -132,11 +132,7 @@ class StoreJob(Job[Unit, R, S]):
         """Exactness with which ids of the tokenizer decode to the text."""
 
     def accept(self, manifest: Manifest) -> None:
-        """Check the store before it is published.
-
-        Raises:
-            PacklineError: there is no store, and the folder is free for another build.
-        """
+        """Check the store before it is published; after an error the folder is free for another build."""
 
     def finished(self) -> S | None:
         """Summary of the store in the folder, if it is the one that would be written.

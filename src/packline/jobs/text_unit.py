@@ -136,16 +136,7 @@ class TextRunner(Runner[Unit, BuildResult]):
         return self.build.names[unit.source]
 
     def run(self, unit: Unit, report: ReportProgress) -> Iterator[BuildResult]:
-        """Write a unit's files into the folder for unfinished files.
-
-        Raises:
-            EncoderMismatch: an engine and the reference disagree.
-            InputChanged: a file has changed since the build began.
-            BadRecord: the first bad record, under `strict`.
-            OutOfSpace: the disk is full.
-            OutOfMemory: a document that does not fit into the memory of a worker.
-            NeedsFreshProcess: a document that would fit into a fresh worker.
-        """
+        """Write a unit's files into the folder for unfinished files."""
         self._first_encode = self._first_encode or time.monotonic()
         with disk_errors(self.tmp):
             if unit.slice_bytes:
@@ -250,7 +241,7 @@ class UnitRun:
         self._large: tuple[str, int] | None = None
 
     def run(self, batches: Generator[Batch, None, None], pieces: list[InputPiece]) -> Receipt:
-        """Encode and write all batches; `pieces` has the ranges that were read once they are taken."""
+        """Encode and write all batches; `pieces` has the ranges that were read, once all are taken."""
         try:
             with contextlib.closing(batches):
                 for batch in batches:

@@ -63,15 +63,10 @@ class WorkFolder(Publication, Generic[Identity]):
     """Result of a job that runs; entering it takes the lock of its work folder.
 
     Args:
-        place: path or URI of the result.
         kind: type of the identity.
         begun: name of the file with the identity.
         receipts: name of the folder of receipts.
         record: name of the file that completes the result.
-
-    Raises:
-        StoreBusy: another process has locked it.
-        StoreError: it cannot be written, or something else is there.
     """
 
     busy: ClassVar[str]
