@@ -279,43 +279,36 @@ class RejectsWriter:
     """Bad records of one unit: verbatim in one file, entries with reasons in another."""
 
     def __init__(self, folder: Path, unit: str) -> None:
-        self._folder, self._unit = folder, unit
-        self._raw: HashedFile | None = None
-        self._entries: HashedFile | None = None
+        self._paths = [folder / f"{unit}.raw", folder / f"{unit}.jsonl"]
+        self._files: list[HashedFile] = []
+        """Both, from the first bad record on."""
         self._held: RejectEntry | None = None
 
     def write(self, reject: Reject, file: str) -> None:
         """Append one bad record, or one more piece of the last."""
-        if self._raw is None:
-            self._raw = HashedFile(self._folder / f"{self._unit}.raw")
-            self._entries = HashedFile(self._folder / f"{self._unit}.jsonl")
+        if not self._files:
+            self._files = list(map(HashedFile, self._paths))
+        raw = self._files[0]
         if reject.continued and self._held is not None:
-            self._held.bytes += self._raw.write(reject.raw)
+            self._held.bytes += raw.write(reject.raw)
             return
         self._release()
-        offset = self._raw.size
-        size = self._raw.write(reject.raw)
+        offset, size = raw.size, raw.write(reject.raw)
         self._held = RejectEntry(
             file, reject.position, reject.reason, reject.detail, offset, size, reject.records
         )
 
     def _release(self) -> None:
-        if self._held is not None and self._entries is not None:
-            self._entries.write(msgspec.json.encode(self._held) + b"\n")
+        if self._held is not None:
+            self._files[1].write(msgspec.json.encode(self._held) + b"\n")
             self._held = None
 
     def abandon(self) -> None:
         """Close the open files of a unit that failed."""
-        for file in (self._raw, self._entries):
-            if file is not None:
-                file.abandon()
+        for file in self._files:
+            file.abandon()
 
     def close(self) -> tuple[FileEntry, ...]:
         """Close the files and return their entries; none for a unit without rejects."""
         self._release()
-        if self._raw is None or self._entries is None:
-            return ()
-        return (
-            self._raw.entry(f"rejects/{self._unit}.raw"),
-            self._entries.entry(f"rejects/{self._unit}.jsonl"),
-        )
+        return tuple(file.entry(f"rejects/{file.path.name}") for file in self._files)
