@@ -25,7 +25,7 @@ from packline.ragged import offsets_of
 from packline.recipe import ColumnType
 from packline.store.files import FileEntry, StoreFiles, reading
 from packline.store.ledger import Ledger, MaskCounts
-from packline.store.provenance import carried_columns, documents_schema, open_provenance_table
+from packline.store.provenance import ProvenanceFile
 from packline.store.report import Findings
 from packline.store.shard import Index
 from packline.store.sums import BLOCK_BYTES as BLOCK
@@ -325,47 +325,33 @@ def _check_documents(
     counts: Ledger,
 ) -> None:
     """Check provenance: one row per document, of the right source, with the lengths of the index."""
-    import pyarrow.compute as pc
-
     name, path = file.name, files.path(file.name)
     try:
-        with reading(path):
-            parquet = open_provenance_table(files.map(file))
-            carried = carried_columns(parquet.schema_arrow)
-            if not parquet.schema_arrow.equals(documents_schema(carried)):
-                findings.add(name, "columns", str(documents_schema()), str(parquet.schema_arrow))
-                return
+        provenance = ProvenanceFile(path, entry, file, files.map(file))
+        if origin is not None:
+            declared = dict(origin.columns)
+            present = tuple((one, kind if declared.get(one) else None) for one, kind in provenance.carried)
+            findings.compare(name, "carried columns", origin.columns, present)
+        for group, (row, table) in enumerate(provenance.groups()):
+            counts.text_bytes += int(table["text_bytes"].to_numpy().sum())
+            lowest = {"text_bytes": least_text_bytes, "position": 0, "tokens": 1}
+            for column, least in lowest.items():
+                if len(table) and (found := int(table[column].to_numpy().min())) < least:
+                    findings.add(name, f"{column} in row group {group}", f"at least {least}", found)
+            if 0 < (known := len(table) - table["hash"].null_count) < len(table):
+                findings.add(name, f"documents with a hash in row group {group}", "all or none", known)
+            if index is not None:
+                tokens, lengths = table["tokens"].to_numpy(), index.lengths[row : row + len(table)]
+                if len(wrong := np.flatnonzero(tokens != lengths)):
+                    at = int(wrong[0])
+                    what = f"tokens of document {row + at:,} ({len(wrong):,} differ from the index)"
+                    findings.add(name, what, int(lengths[at]), int(tokens[at]))
             if origin is not None:
-                declared = dict(origin.columns)
-                present = tuple((one, kind if declared.get(one) else None) for one, kind in carried)
-                findings.compare(name, "carried columns", origin.columns, present)
-            if not findings.compare(name, "rows", entry.documents, parquet.metadata.num_rows):
-                return
-            row = 0
-            for group in range(parquet.metadata.num_row_groups):
-                table = parquet.read_row_group(group, use_threads=False)
-                text_bytes = table["text_bytes"].to_numpy()
-                counts.text_bytes += int(text_bytes.sum())
-                lowest = {"text_bytes": least_text_bytes, "position": 0, "tokens": 1}
-                for column, least in lowest.items():
-                    if len(table) and (found := int(table[column].to_numpy().min())) < least:
-                        findings.add(name, f"{column} in row group {group}", f"at least {least}", found)
-                if 0 < (known := len(table) - table["hash"].null_count) < len(table):
-                    findings.add(name, f"documents with a hash in row group {group}", "all or none", known)
-                if index is not None:
-                    tokens, lengths = table["tokens"].to_numpy(), index.lengths[row : row + len(table)]
-                    if len(wrong := np.flatnonzero(tokens != lengths)):
-                        at = int(wrong[0])
-                        what = f"tokens of document {row + at:,} ({len(wrong):,} differ from the index)"
-                        findings.add(name, what, int(lengths[at]), int(tokens[at]))
-                if origin is not None:
-                    said = {
-                        one: set(pc.unique(table[one]).to_pylist()) for one in ("source", "label", "file")
-                    }
-                    findings.compare(name, "source", {origin.source}, said["source"])
-                    findings.compare(name, "label", {origin.label}, said["label"])
-                    if strange := said["file"] - origin.files:
-                        findings.add(name, "files", "inputs of the source", min(map(str, strange)))
-                row += len(table)
+                with reading(path):
+                    said = {one: set(table[one].unique().to_pylist()) for one in ("source", "label", "file")}
+                findings.compare(name, "source", {origin.source}, said["source"])
+                findings.compare(name, "label", {origin.label}, said["label"])
+                if strange := said["file"] - origin.files:
+                    findings.add(name, "files", "inputs of the source", min(map(str, strange)))
     except CorruptStore as error:
-        findings.add(name, f"not readable as Parquet: {_without_path(error, path)}")
+        findings.add(name, f"not readable as provenance: {_without_path(error, path)}")
