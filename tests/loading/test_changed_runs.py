@@ -15,7 +15,7 @@ from tests.loading.numbered import NumberedRows, rows_in
 from tests.loading.replay import Replay
 
 import packline
-from packline.errors import RecipeError
+from packline.errors import RecipeError, WaitedTooLong
 from packline.facade import Store
 from packline.loading.follow import follow
 from packline.loading.loader import Loader
@@ -265,6 +265,34 @@ def test_a_followed_run_is_changed_while_its_store_is_built(folder: Path, tmp_pa
     path.write_text(run_text(first.replace("weight = 2", "weight = 5"), second, loader=order), "utf-8")
     with pytest.raises(RecipeError, match="stage 0: expected weights 2 : 1, found 5 : 1"):
         follow(path, timeout=60).load_state_dict(state)
+
+
+def test_a_later_stage_is_checked_once_the_rows_before_it_are_there(folder: Path) -> None:
+    store, path = Store(folder / "store"), folder / "later" / "run.toml"
+    path.parent.mkdir()
+    order = 'batch_tokens = "32"\norder = "blocks"\nblock_rows = 2\nwindow_blocks = 2'
+
+    def text(label: str, *lines: str) -> str:
+        source = f'[[stages.sources]]\nstore = "store"\nlabels = "{label}"\n'
+        return "\n".join(["[[stages]]", 'packing = "concat"', *lines, source])
+
+    first = text("web", "seq_len = 8", "tokens = 1024")
+    other, same = (text(one, "seq_len = 16", "from_step = 16", "tokens = 128") for one in ("code", "web"))
+    with Replay(store, folder / "later" / "store") as replay:
+        replay.begin()
+        followers = []
+        for second in (other, same):
+            path.write_text(run_text(first, second, loader=order), "utf-8")
+            followers.append(follow(path, timeout=0, batch_size=4))
+            assert len(followers[-1]) == 16 + 2
+        for name in sorted(replay.receipts):  # those of code are there before the rows of stage 0
+            replay.commit(name)
+            if name.startswith("code"):
+                with pytest.raises(WaitedTooLong):
+                    followers[0].batch(0)
+        assert len(list(followers[0])) == 18
+        with pytest.raises(RecipeError, match=r"stage 1: source 0 .* would train again"):
+            list(followers[1])
 
 
 # ------------------------------------------------------------------------------------- batch_tokens

@@ -113,7 +113,7 @@ def _shared_document(earlier: RowSource, order: Order, draws: int, rows: RowSour
 
 def _in_other_store(store: StoreReader, documents: np.ndarray, other: StoreReader) -> np.ndarray:
     """Numbers in another store of those of the documents that it has, ascending."""
-    if store.manifest.checksum == other.manifest.checksum:
+    if store is other or (store.build is None and store.manifest.checksum == other.manifest.checksum):
         return documents
     # Number of the only shard with the same tokens in the other store, by shard of this one.
     mine, theirs = (one.manifest.shards.names("bin_checksum") for one in (store, other))
