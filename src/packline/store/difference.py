@@ -155,7 +155,6 @@ def _compare_documents(
 
 
 def _numbers(table: pa.Table, files: dict[str, int]) -> np.ndarray:
-    """Number of the file of each document, int64 `[D]`; new files are added."""
     column = table["file"].combine_chunks().dictionary_encode()
     numbers = [files.setdefault(name, len(files)) for name in column.dictionary.to_pylist()]
     return np.array(numbers, np.int64)[column.indices.to_numpy()]

@@ -135,7 +135,6 @@ class Ledger(msgspec.Struct, kw_only=True):
 
 
 def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Sums of the counts that either has, by name."""
     return {
         name: _added(one.get(name, {}), other.get(name, {}))
         if isinstance(count, dict)

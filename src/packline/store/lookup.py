@@ -163,7 +163,6 @@ def _numbers(store: StoreReader, where: str) -> list[int]:
 
 
 def _groups(store: StoreReader, column: str) -> Iterator[pa.ChunkedArray]:
-    """A column of provenance, one row group at a time."""
     for shard in store.shards:
         for _, table in shard.open_provenance().groups([column]):
             yield table[column]

@@ -196,8 +196,6 @@ OLD_FORMAT = (
 
 
 class _Version(msgspec.Struct):
-    """The field that all versions have."""
-
     format_version: int
 
 

@@ -89,7 +89,6 @@ def merge_recipes(recipes: Sequence[Recipe]) -> Recipe:
 
 
 def _differences(one: Manifest, other: Manifest) -> Iterator[str]:
-    """Differences that keep two stores apart, one line each."""
     for name in SHARED:
         mine, theirs = getattr(one.tokenizer, name), getattr(other.tokenizer, name)
         if mine != theirs:
@@ -107,7 +106,6 @@ def _common_settings(recipe: Recipe) -> dict[str, Any]:
 
 
 def _refuse_whole_settings(path: Path | str, recipe: Recipe) -> None:
-    """Refuse settings that count documents of all sources together."""
     for name in ("limit_documents", "limit_tokens"):
         if (limit := getattr(recipe, name)) is not None:
             raise StoreError(
@@ -124,7 +122,6 @@ def _refuse_whole_settings(path: Path | str, recipe: Recipe) -> None:
 
 
 def _refuse_same_sources(paths: Sequence[Path | str], manifests: Sequence[Manifest]) -> None:
-    """Refuse two sources of one name, or with files of one name."""
     names: dict[str, Path | str] = {}
     slugs: dict[str, str] = {}
     for path, manifest in zip(paths, manifests, strict=True):

@@ -90,26 +90,20 @@ def open_provenance_table(data: NumberRanges) -> pq.ParquetFile:
 
 
 class _RangedFile(io.RawIOBase):
-    """Ranges as a file, for Arrow."""
-
     def __init__(self, data: RemoteNumbers) -> None:
         self._data, self._at = data, 0
 
     def readable(self) -> bool:
-        """True."""
         return True
 
     def seekable(self) -> bool:
-        """True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to another place."""
         self._at = offset + (0, self._at, len(self._data))[whence]
         return self._at
 
     def readinto(self, into: Any) -> int:
-        """Read the next bytes."""
         found = self._data[self._at : self._at + len(into)]
         into[: len(found)] = found.data
         self._at += len(found)

@@ -57,8 +57,6 @@ MOST_A_SHARD = 64
 
 
 class _AuditedDocument(NamedTuple):
-    """One document to compare."""
-
     shard: str
     number: int
     ids: np.ndarray

@@ -215,7 +215,6 @@ def check_strays(files: StoreFiles, manifest: Manifest, findings: Findings) -> N
 
 
 def _compare_counts(findings: Findings, name: str, ledger: Ledger, counted: Ledger) -> None:
-    """Compare a unit's ledger with the counts from its shards."""
     for field in COUNTED:
         expected, found = getattr(counted, field), getattr(ledger, field)
         findings.compare(name, f"{field}, as counted in its shards", expected, found)
