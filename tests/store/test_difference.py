@@ -186,3 +186,24 @@ def test_equal_shards_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = diff(one.path, other.path)
     assert set(read) == {"train-made-000002"}
     assert found.sources[0].counts.added == 1 and found.sources[0].counts.same == 3
+
+
+@pytest.mark.parametrize(
+    ("columns", "same"), [(["n", "s"], 2), (["n: float", "s"], 0), (["n"], 3), (["s"], 2)]
+)
+def test_carried_columns_are_compared_where_both_stores_have_them(
+    tmp_path: Path, tokenizer_json: Path, columns: list[str], same: int
+) -> None:
+    stores = []
+    for name, chosen, last in (("one", ["n", "s"], 3), ("two", columns, 4)):
+        path = tmp_path / name / "in.jsonl"
+        path.parent.mkdir()
+        lines = [{"text": f"t{n}", "n": n, "s": f"s{last if n == 3 else n}"} for n in (1, 2, 3)]
+        path.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+        source = Source(inputs=(str(path),), name="in", columns=tuple(chosen))
+        recipe = Recipe(sources=(source,), tokenizer=str(tokenizer_json))
+        stores.append(packline.build(recipe, out=tmp_path / f"{name}-store", workers=0, engine="tokenizers"))
+    found = diff(stores[0].path, stores[1].path)
+    assert found.equal_sources == (["in"] if same == 3 else [])
+    for one in found.sources:
+        assert (one.counts.same, one.counts.otherwise, one.counts.changed) == (same, 3 - same, 0)
