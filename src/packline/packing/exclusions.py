@@ -22,8 +22,9 @@ stores come before all, so a text that one of them has is left out altogether.
 
     hashes ── sort ──> values that occur twice ──> table of bits ──> candidates ── sort by hash ──> repeated
 
-Cost: for 100 million documents two passes over two columns, each with a sort of half the hashes. Memory: 30
-bytes per document of a pass, at most 2 GB besides mapped files; a pass handles the hashes of one range.
+Cost: for 100 million documents four passes over two columns, each with a sort of a quarter of the hashes.
+Memory: 60 bytes per document of a pass, at most 2 GB besides mapped files; a pass handles the hashes of one
+range.
 """
 
 from __future__ import annotations
@@ -43,18 +44,19 @@ import pyarrow.parquet as pq
 
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_bytes
-from packline.packing.offsets import ShardPlaces
+from packline.packing.offsets import ShardPlaces, all_shards
 from packline.storage.local import disk_errors, sync_file
 from packline.storage.places import refuse_remote
 from packline.storage.requests import in_threads
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.shard import Shard
 
-PASS_DOCUMENTS = 1 << 26
+PASS_DOCUMENTS = 1 << 25
 """Documents per pass, about."""
 TABLE_BITS = 27
 """Bits of a hash that the table of candidates is indexed by: 128 MB."""
 COLUMNS = ("hash", "text_bytes")
+TEXT = np.dtype([("hash", np.uint64), ("bytes", np.int64), ("place", np.int64)])
 
 
 class Repeated(NamedTuple):
@@ -83,61 +85,42 @@ def repeated_texts(
     """
     count = sum(len(part.shard) for part in others) + int(np.count_nonzero(reasons == 0))
     bits = max(-(-count // PASS_DOCUMENTS) - 1, 0).bit_length()
-    empty = np.empty(0, np.int64)
-    own, firsts, foreign = [empty], [empty], [empty]
     sources = [*((part, None) for part in others), *((part, reasons) for part in parts)]
+    found = []
     for number in range(1 << bits):
-        columns: tuple[list[np.ndarray], ...] = ([], [], [])
-        for found in in_threads(partial(_texts, bits=bits, number=number), sources):
-            for column, one in zip(columns, found, strict=True):
-                column.append(one)
-        before = sum(map(len, columns[0][: len(others)]))
-        places, hashes, sizes = map(_joined, columns)
-        repeated, heads = _repeated(hashes, sizes)
+        read = list(in_threads(partial(_texts, bits=bits, number=number), sources))
+        before = sum(map(len, read[: len(others)]))
+        texts = np.concatenate([np.empty(0, TEXT), *read])
+        del read
+        repeated, heads = _repeated(texts["hash"], texts["bytes"])
         mine = repeated >= before
         repeated, heads = repeated[mine], heads[mine]
-        own.append(places[repeated[heads >= before]].astype(np.int64))
-        firsts.append(places[heads[heads >= before]].astype(np.int64))
-        foreign.append(places[repeated[heads < before]].astype(np.int64))
-    return Repeated(np.concatenate(own), np.concatenate(firsts), np.concatenate(foreign))
+        own, places = heads >= before, texts["place"]
+        found.append((places[repeated[own]], places[heads[own]], places[repeated[~own]]))
+    return Repeated(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    """One array of many, which are released."""
-    joined = np.concatenate(arrays) if arrays else np.empty(0, np.int64)
-    arrays.clear()
-    return joined
-
-
-def _texts(
-    source: tuple[ShardPlaces, np.ndarray | None], *, bits: int, number: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Texts of a shard whose hashes begin with these bits: places, hashes and sizes, `[N]` each."""
+def _texts(source: tuple[ShardPlaces, np.ndarray | None], *, bits: int, number: int) -> np.ndarray:
+    """Texts of a shard whose hashes begin with these bits, `TEXT` `[N]`."""
     part, reasons = source
     file = part.shard.open_provenance()
-    places, found, sizes = [np.empty(0, np.uint32)], [np.empty(0, np.uint64)], [np.empty(0, np.uint32)]
+    found = [np.empty(0, TEXT)]
     for first, table in file.groups(COLUMNS):
         if table["hash"].null_count:
             raise RecipeError(
                 f"unique: {file.path} has documents without the hash of their text",
                 hint="an import has tokens and no text: choose other sources, or build the store from text",
             )
-        hashes = table["hash"].to_numpy()
-        start = part.start + first
+        hashes, start = table["hash"].to_numpy(), part.start + first
         wanted = np.ones(len(hashes), bool) if reasons is None else reasons[start : start + len(hashes)] == 0
         if bits:
             wanted &= hashes >> np.uint64(64 - bits) == number
         inner = np.flatnonzero(wanted)
-        places.append(_narrow(inner + start))
-        found.append(hashes[inner])
-        sizes.append(_narrow(table["text_bytes"].to_numpy()[inner]))
-    return np.concatenate(places), np.concatenate(found), np.concatenate(sizes)
-
-
-def _narrow(numbers: np.ndarray) -> np.ndarray:
-    """The same numbers in 32 bits, where that is enough."""
-    fits = not len(numbers) or int(numbers.max()) < 2**32
-    return numbers.astype(np.uint32) if fits else numbers.astype(np.uint64)
+        texts = np.empty(len(inner), TEXT)
+        texts["hash"], texts["place"] = hashes[inner], inner + start
+        texts["bytes"] = table["text_bytes"].to_numpy()[inner]
+        found.append(texts)
+    return np.concatenate(found)
 
 
 def _repeated(hashes: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -391,20 +374,13 @@ def write_duplicates(path: str | Path, store: StoreReader) -> tuple[int, int]:
         OutOfSpace: the disk is full.
     """
     check_list_path(path)
-    firsts = store.firsts.tolist()
-    parts = [
-        ShardPlaces(shard, number, firsts[number], firsts[number + 1])
-        for number, shard in enumerate(store.shards)
-    ]
-    found = repeated_texts((), parts, np.zeros(firsts[-1], np.uint8))
+    every = all_shards(store)
+    found = repeated_texts((), every.parts(), np.zeros(len(every), np.uint8))
     order = np.argsort(found.own)
     documents = found.own[order]
     numbers = pa.array(found.firsts[order]).cast(pa.string())
     words = pc.binary_join_element_wise("same text as document", numbers, " ")
-    tokens = 0
-    for part in parts:
-        start, stop = documents.searchsorted([part.start, part.stop]).tolist()
-        tokens += int(part.shard.lengths[documents[start:stop] - part.start].sum())
+    tokens = int(every.at(documents)[1].sum())
     return write_list(path, [(store, documents, words)]), tokens
 
 

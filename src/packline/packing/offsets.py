@@ -98,8 +98,6 @@ class ShardPlaces(NamedTuple):
     """A shard, and the range of its documents among those of a pass."""
 
     shard: Shard
-    number: int
-    """Number of the shard in its store."""
     start: int
     stop: int
 
@@ -140,7 +138,7 @@ class ShardRange:
         """Each shard, and the places of its documents."""
         edges, shards = self._places.tolist(), self.store.shards
         return [
-            ShardPlaces(shards[number], number, start, stop)
+            ShardPlaces(shards[number], start, stop)
             for number, start, stop in zip(self.numbers, edges, edges[1:], strict=False)
         ]
 
@@ -210,7 +208,7 @@ class ShardRange:
         begins = np.zeros(len(self) + 1, np.int64)
         parts = self.parts()
         bring_indexes([part.shard for part in parts])
-        for (shard, _, start, stop), before in zip(parts, self._tokens.tolist(), strict=False):
+        for (shard, start, stop), before in zip(parts, self._tokens.tolist(), strict=False):
             inner = begins[start + 1 : stop + 1]
             np.add.accumulate(shard.lengths, out=inner)
             inner += before
@@ -236,3 +234,8 @@ class ShardRange:
             if len(group):
                 part = int(parts[group[0]])
                 yield part, group, values[group] - edges[part]
+
+
+def all_shards(store: StoreReader) -> ShardRange:
+    """All documents of a store."""
+    return ShardRange(store, range(len(store.shards)))

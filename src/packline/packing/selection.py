@@ -42,7 +42,7 @@ import numpy as np
 from packline.errors import RecipeError, StoreError
 from packline.fingerprint import hash_value
 from packline.packing.cache import Plan, Plans, find_plan
-from packline.packing.offsets import ShardPlaces, ShardRange
+from packline.packing.offsets import ShardPlaces, ShardRange, all_shards
 from packline.packing.options import DocumentFilter, check_options
 from packline.permutation import Permutation
 from packline.storage.places import refuse_remote
@@ -290,11 +290,7 @@ class Selection:
         if self.settings["unique"]:
             from packline.packing.exclusions import repeated_texts
 
-            others = [
-                ShardPlaces(shard, number, 0, len(shard))
-                for store in self._others
-                for number, shard in enumerate(store.shards)
-            ]
+            others = [part for store in self._others for part in all_shards(store).parts()]
             repeated = repeated_texts(others, parts, reasons)
             names.append("duplicates")
             reasons[repeated.own] = len(names)
