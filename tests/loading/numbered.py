@@ -77,7 +77,7 @@ class NumberedRows:
         layout.last_targets = np.zeros(count, np.bool_)
         shards: list[Any] = [NumberedRow(self, row) for row in rows.tolist()]
         ranges = (shards, [0] * count, [length] * count, np.arange(count))
-        return PlannedRows((self.store,), layout, *ranges, np.zeros(count, np.int64))
+        return PlannedRows((self.store,), layout, *ranges, [0] * count)
 
     def _bring_ranges(self, *_: Any) -> None:
         self.calls += 1

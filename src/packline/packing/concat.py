@@ -66,54 +66,41 @@ class Concat:
         Raises:
             CorruptStore: lengths and offsets of an index contradict each other there.
         """
-        count = len(rows)
-        if count == 1:
+        if len(rows) == 1:
             return self._row(int(rows[0]))
-        bounds = np.empty(2 * count, np.int64)  # first token of each row, then the end of each row
-        np.multiply(rows, self.seq_len, out=bounds[:count])
-        np.minimum(bounds[:count] + self.seq_len, self.tokens, out=bounds[count:])
-        places, before = self._sums.find(bounds)
-        first, after = places[:count], places[count:]
-        skipped = bounds[:count] - before[:count]  # of the first document, in earlier rows
-        at_edge = before[count:] == bounds[count:]  # the last document ends with its row
-        pieces = after - first + ~at_edge
+        count, begin = len(rows), rows * self.seq_len
+        end = np.minimum(begin + self.seq_len, self.tokens)
+        places, before = self._sums.find(np.concatenate([begin, end]))
+        first, after, last = places[:count], places[count:], before[count:]
+        cut = last < end  # the last document goes on behind its row
+        pieces = after - first + cut
         offsets = offsets_of(pieces)
-        begins, ends = offsets[:-1], offsets[1:]
-        inner = np.arange(offsets[-1]) + (first - begins).repeat(pieces)
-        documents, document_begins, sizes = self.selection.at(inner)
+        inner = np.arange(offsets[-1]) + (first - offsets[:-1]).repeat(pieces)
+        documents, begins, sizes = self.selection.at(inner)
         starts = np.zeros(len(inner), np.int64)
-        starts[begins] = skipped
-        # Whole lengths, minus the parts of the first and the last document that are in other rows.
+        starts[offsets[:-1]] = begin - before[:count]
         lengths = sizes - starts
-        excess = np.add.reduceat(lengths, begins) - (bounds[count:] - bounds[:count])
-        lengths[ends - 1] -= excess
-        following = self._following(after, at_edge)
-        return Spans(offsets, documents, starts, lengths, document_begins, sizes, following)
+        lengths[offsets[1:][cut] - 1] = (end - np.maximum(last, begin))[cut]
+        following = np.full(count, -1)
+        if not all(cut.tolist()):
+            exists = ~cut & (after < len(self.selection))
+            following[exists] = self.selection.documents(after[exists])
+        return Spans(offsets, documents, starts, lengths, begins, sizes, following)
 
     def _row(self, row: int) -> Spans:
-        """Do the same for one row, in a third of the calls."""
-        start = row * self.seq_len
-        stop = min(start + self.seq_len, self.tokens)
-        places, before = self._sums.find(np.array([start, stop]))
-        (first, after), (begin, end) = places.tolist(), before.tolist()
-        at_edge = end == stop
-        pieces = after - first + (not at_edge)
-        documents, begins, sizes = self.selection.at(np.arange(first, first + pieces))
-        lengths = sizes.copy()
-        lengths[0] -= start - begin
-        excess = int(np.add.reduce(lengths)) - (stop - start)
-        lengths[-1] -= excess
-        starts = np.zeros(pieces, np.int64)
-        starts[0] = start - begin
-        following = self._following(places[1:], np.array([at_edge]))
-        return Spans(np.array([0, pieces]), documents, starts, lengths, begins, sizes, following)
-
-    def _following(self, after: np.ndarray, at_edge: np.ndarray) -> np.ndarray:
-        following = np.full(len(after), -1, np.int64)
-        if any(at_edge.tolist()):
-            exists = at_edge & (after < len(self.selection))
-            following[exists] = self.selection.documents(after[exists])
-        return following
+        """Do the same for one row, in half of the time."""
+        begin, end = row * self.seq_len, min((row + 1) * self.seq_len, self.tokens)
+        places, before = self._sums.find(np.array([begin, end]))
+        (first, after), (start, last) = places.tolist(), before.tolist()
+        documents, begins, sizes = self.selection.at(np.arange(first, after + (last < end)))
+        starts = np.zeros(len(sizes), np.int64)
+        starts[0] = begin - start
+        lengths, following = sizes - starts, np.array([-1])
+        if last < end:
+            lengths[-1] = end - max(last, begin)
+        elif after < len(self.selection):
+            following = self.selection.documents(places[1:])
+        return Spans(np.array([0, len(sizes)]), documents, starts, lengths, begins, sizes, following)
 
     def last_place(self, rows: int) -> int:
         """Place of the last document that the first `rows` rows depend on, their targets included."""

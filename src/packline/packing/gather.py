@@ -49,8 +49,8 @@ class PlannedRows(NamedTuple):
     stops: list[int]
     rows: np.ndarray
     """int64 `[N]`, ascending: row of the layout that each is for."""
-    pad_ids: np.ndarray
-    """int64 `[B]`: token at padding of each row."""
+    pad_ids: list[int]
+    """Token at padding of each row."""
 
     @classmethod
     def of(
@@ -106,7 +106,7 @@ class PlannedRows(NamedTuple):
         if boundary_loss:
             layout.linked = np.ones(len(layout), np.bool_)
         ranges = (store.shards.pick(numbers.tolist()), starts.tolist(), stops.tolist(), rows)
-        return cls((store,), layout, *ranges, np.array([pad_id]).repeat(len(layout)))
+        return cls((store,), layout, *ranges, [pad_id] * len(layout))
 
     def parts(self, bounds: Sequence[int]) -> list[PlannedRows]:
         """Rows `bounds[0]` to `bounds[1]`, rows `bounds[1]` to `bounds[2]`, and so on."""
@@ -141,9 +141,10 @@ class PlannedRows(NamedTuple):
             values = list(chain.from_iterable(getattr(part, name) for part in planned))
             return [values[number] for number in numbers]
 
-        pad_ids = np.empty(sum(map(len, places)), np.int64)
+        pad_ids = [0] * sum(map(len, places))
         for part, place in zip(planned, places, strict=True):
-            pad_ids[place] = part.pad_ids
+            for row, pad_id in zip(place.tolist(), part.pad_ids, strict=True):
+                pad_ids[row] = pad_id
         stores = tuple(dict.fromkeys(chain.from_iterable(part.stores for part in planned)))
         layout = Layout.join([one.layout for one in planned], places)
         ranges = (joined("shards"), joined("starts"), joined("stops"), rows[order])
@@ -171,7 +172,7 @@ class PlannedRows(NamedTuple):
         ranges = zip(self.shards, self.starts, self.stops, strict=True)
         whole = self._joined(
             [shard.token_ranges[start:stop] for shard, start, stop in ranges],
-            self.pad_ids.tolist(),
+            self.pad_ids,
             {store.dtype for store in self.stores},
         )
         # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
