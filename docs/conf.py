@@ -1,7 +1,7 @@
 """Settings of the documentation site: `make docs` builds it, warnings are errors.
 
-Two pages are written while the site is built: `reference/cli.md` from the commands themselves, and the API
-reference from docstrings.
+What the code declares is written while the site is built: `reference/cli.md` from the commands themselves,
+the API reference from docstrings, and the options of formats into their page.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "src"))
+sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent)]
 
 from docutils import nodes  # noqa: E402
 from sphinx.ext.napoleon.docstring import GoogleDocstring  # noqa: E402
+from tools.format_tables import with_tables  # noqa: E402
 
 import packline  # noqa: E402
 
@@ -75,6 +76,12 @@ def write_command_line_page(_: Sphinx) -> None:
     (HERE / "reference" / "cli.md").write_text(text, "utf-8")
 
 
+def write_option_tables(_: Sphinx, page: str, text: list[str]) -> None:
+    """Put the options of each format into its section."""
+    if page == "formats":
+        text[0] = with_tables(text[0])
+
+
 def mark_drawings(_: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """Show indented drawings and code in the docstring of a module as they are."""
     if what == "module":
@@ -100,6 +107,7 @@ def describe(
 def setup(app: Sphinx) -> None:
     """Connect to the build of the site."""
     app.connect("builder-inited", write_command_line_page)
+    app.connect("source-read", write_option_tables)
     app.connect("autodoc-process-docstring", mark_drawings)
     app.connect("html-page-context", describe)
     # A colon in the docstring of an attribute does not separate a type from a text.
