@@ -377,7 +377,7 @@ def _sort(pieces: Pieces, seq_len: int, first: int) -> np.ndarray:
     following = np.cumsum(counts[::-1])[::-1] - counts
     for start in range(0, len(remainders), SORT_BLOCK):
         block = remainders[start : start + SORT_BLOCK]
-        sorted_places = _stable_order(block)
+        sorted_places = block.argsort(kind="stable")  # for 16 bits NumPy has a radix sort
         here = np.bincount(block, minlength=seq_len)
         sorted_places = sorted_places[here[0] :]
         here[0] = 0
@@ -387,14 +387,6 @@ def _sort(pieces: Pieces, seq_len: int, first: int) -> np.ndarray:
         order[target] = sorted_places + first + start
         following += here
     return order
-
-
-def _stable_order(keys: np.ndarray) -> np.ndarray:
-    """Indices that sort keys, equal ones in their order. NumPy has a radix sort for 16 bits only."""
-    if keys.dtype.itemsize == 2:
-        return np.argsort(keys, kind="stable")
-    order = np.argsort(keys.astype(np.uint16), kind="stable")
-    return order[np.argsort((keys >> 16).astype(np.uint16)[order], kind="stable")]
 
 
 def _counts(documents: int, pieces: Pieces, fitted: Fit, seq_len: int) -> Counts:
