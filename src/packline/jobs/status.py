@@ -134,40 +134,40 @@ def _begun(storage: Storage, identity: BuildIdentity) -> dict[str, Any]:
         ) from error
     names, receipts = source_names(identity.recipe), committed.receipts
     sources = totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts.values()))
-    ledger = sum(sources.values(), Ledger())
-    known = {
-        "units_done": len(receipts),
-        "documents": ledger.documents,
-        "tokens": ledger.tokens,
-        "ledger": ledger,
-        "sources": sources,
-        "recipe": identity.recipe,
-        "tokenizer_fingerprint": identity.tokenizer,
-        "eod": str(identity.boundary.get("eod", "")),
-        "eod_id": identity.boundary.get("eod_id"),
-    }
+    eod = str(identity.boundary.get("eod", "")), identity.boundary.get("eod_id")
+    known = {"units_done": len(receipts), **_facts(sources, identity.recipe, identity.tokenizer, *eod)}
     if (plan := read_plan(storage)) is not None:
         expected, is_exact = count_units(plan, committed.streams)
         known |= {"units_total": max(expected, len(receipts)), "total_is_exact": is_exact}
     return known
 
 
+def _facts(
+    sources: dict[str, Ledger], recipe: Recipe, fingerprint: str, eod: str, eod_id: int | None
+) -> dict[str, Any]:
+    ledger = sum(sources.values(), Ledger())
+    return {
+        "documents": ledger.documents,
+        "tokens": ledger.tokens,
+        "ledger": ledger,
+        "sources": sources,
+        "recipe": recipe,
+        "tokenizer_fingerprint": fingerprint,
+        "eod": eod,
+        "eod_id": eod_id,
+    }
+
+
 def _finished(place: str, manifest: Manifest, storage: Storage) -> Status:
+    entry, units = manifest.tokenizer, manifest.unit_count
     return Status(
         path=place,
         state="finished",
-        units_done=manifest.unit_count,
-        units_total=manifest.unit_count,
+        units_done=units,
+        units_total=units,
         total_is_exact=True,
-        documents=manifest.documents,
-        tokens=manifest.tokens,
-        ledger=manifest.ledger,
-        sources=manifest.sources,
         bytes_on_disk=manifest.store_bytes if storage.folder is None else _size_of(storage),
-        recipe=manifest.recipe,
-        tokenizer_fingerprint=manifest.tokenizer.fingerprint,
-        eod=manifest.tokenizer.eod,
-        eod_id=manifest.tokenizer.eod_id,
+        **_facts(manifest.sources, manifest.recipe, entry.fingerprint, entry.eod, entry.eod_id),
     )
 
 
