@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,21 +60,3 @@ def test_what_is_no_utf_8_is_told_apart_as_python_does(values: list[bytes | None
             bad[row] = ("invalid_utf8", value)
     assert list(zip(batch.positions.tolist(), batch.texts, strict=True)) == good
     assert {one.position: (one.reason, one.raw) for one in batch.rejects} == bad
-
-
-@pytest.mark.parametrize("value", [b"\xed\xa0\x80", b"\xc0\xaf", b"\xf5\x80\x80\x80", b"\xe2\x82", b"\x80"])
-def test_surrogates_long_forms_and_pieces_are_no_utf_8(value: bytes) -> None:
-    # 40 bytes of ASCII before it: past what is looked at eight bytes at a time.
-    for data in (value, b"a" * 40 + value, value + b"a" * 40):
-        buffers = pa.array([b"good", data], pa.large_binary()).buffers()
-        column = pa.Array.from_buffers(pa.large_string(), 2, buffers)
-        batch = arrow_batch(FILE, TextColumns(column, None, []), 0, 1 << 20)
-        assert list(batch.texts) == ["good"] and batch.rejects[0].reason == "invalid_utf8"
-
-
-def test_a_character_cut_between_two_texts_is_bad_in_both() -> None:
-    whole = "é".encode()
-    buffers = pa.array([whole[:1], whole[1:], b"x"], pa.large_binary()).buffers()
-    column = pa.Array.from_buffers(pa.large_string(), 3, buffers)
-    batch = arrow_batch(FILE, TextColumns(column, None, []), 0, 1 << 20)
-    assert list(batch.texts) == ["x"] and [one.raw for one in batch.rejects] == [whole[:1], whole[1:]]

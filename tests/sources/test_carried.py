@@ -16,7 +16,6 @@ from tests.store.test_verify import edit_provenance
 
 import packline
 from packline.recipe import Recipe, Source
-from packline.store.lookup import find_by_id
 
 
 def some_records(count: int) -> list[dict[str, Any]]:
@@ -80,26 +79,7 @@ def test_deep_verification_notices_a_changed_column(tmp_path: Path, tokenizer_js
     assert "column 'score' of document 0" in str(report.problems[0])
 
 
-def test_sources_with_other_columns_are_one_store(tmp_path: Path, tokenizer_json: Path) -> None:
-    given = some_records(6)
-    one, other = (
-        write_records(tmp_path / "in/a.jsonl", given),
-        write_records(tmp_path / "in/b.jsonl", given[:2]),
-    )
-    recipe = Recipe(
-        sources=(
-            Source(inputs=(str(one),), columns=("url",)),
-            Source(inputs=(str(other),), columns=("score",)),
-        ),
-        tokenizer=str(tokenizer_json),
-    )
-    store = packline.build(recipe, out=tmp_path / "out", workers=0)
-    assert [sorted(store.provenance(number).columns) for number in (0, 7)] == [["url"], ["score"]]
-    assert find_by_id(store, "r1") == [1, 7]
-    assert store.verify().ok
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_conversations_carry_fields_of_their_records(tmp_path: Path, tokenizer_json: Path, kind: str) -> None:
     tokenizer = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, CHATML)
     given: list[dict[str, Any]] = [
@@ -142,18 +122,6 @@ def test_a_file_at_the_end_changes_neither_types_nor_earlier_units(
     assert len(kept) > 3 and {name: after[name] for name in kept} == {name: before[name] for name in kept}
     assert two.manifest.ledger.rejected == {"column_type": 5}
     assert two.provenance(99).columns == {"score": 99}
-
-
-@pytest.mark.parametrize("most", [1, 40])
-def test_a_limit_keeps_the_columns_of_the_first_documents(
-    tmp_path: Path, tokenizer_json: Path, most: int
-) -> None:
-    path = write_records(tmp_path / "in/a.jsonl", some_records(60))
-    settings: dict[str, Any] = {"columns": ["url", "score: float"], "min_chars": 12}
-    whole = build(tmp_path / "whole", path, tokenizer_json, **settings)
-    part = build(tmp_path / "part", path, tokenizer_json, limit_documents=most, **settings)
-    assert len(part.documents) == most
-    assert [part.provenance(n) for n in range(most)] == [whole.provenance(n) for n in range(most)]
 
 
 def test_verification_notices_columns_that_the_recipe_does_not_name(

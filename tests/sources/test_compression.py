@@ -62,16 +62,6 @@ def test_all_members_and_frames_come_out_whatever_the_read_size(
     assert stream.raw_bytes == len(raw) and stream.checksum() == hash_bytes(raw)
 
 
-def test_readinto_fills_views_of_any_size() -> None:
-    data = prose(100_000)
-    stream = DecompressedStream(io.BytesIO(compress("zstd", data)), "zstd")
-    view = bytearray(777)
-    found = bytearray()
-    while count := stream.readinto(memoryview(view)):
-        found += view[:count]
-    assert found == data
-
-
 @pytest.mark.parametrize("gap", [1, 1000, 256 << 10, 300_000])
 def test_zeros_between_gzip_members_are_padding(gap: int) -> None:
     raw = compress("gzip", b"one") + bytes(gap) + compress("gzip", b"two") + bytes(gap)
@@ -154,25 +144,6 @@ def test_a_wrong_checksum_at_the_end_costs_nothing_that_stood_before_it(
         assert found == b"first\n" * before + data
         assert stream.problem is not None and stream.problem[0] == "corrupt_stream"
         assert stream.checksum() == hash_bytes((bytes(raw) + after)[: stream.raw_bytes])
-
-
-def test_a_file_that_cannot_seek_gives_what_it_can() -> None:
-    class OneWay(io.BytesIO):
-        def seek(self, *_: int) -> int:
-            raise io.UnsupportedOperation
-
-    data = prose(50_000)
-    raw = bytearray(compress("gzip", data))
-    raw[-6] ^= 1
-    stream = DecompressedStream(OneWay(bytes(raw)), "gzip")
-    found = stream.read(1 << 20)
-    assert data.startswith(found) and stream.problem is not None
-
-
-def test_bytes_behind_the_last_member_that_are_no_member_are_a_problem() -> None:
-    for kind in KINDS:
-        data, stream = read_all(compress(kind, b"text") + b"rubbish behind it", kind)
-        assert data == b"text" and stream.problem is not None and stream.problem[0] == "corrupt_stream"
 
 
 def zeros_behind_noise(kind: Compression, size: int) -> bytes:

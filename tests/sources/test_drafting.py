@@ -18,25 +18,18 @@ from tests.cli.command import result, run
 import packline
 from packline.errors import InputError, RecipeError
 from packline.facade import Store
-from packline.recipe import Share, load_recipe, load_shares
-from packline.sources.drafting import PRESETS, draft_recipe, find_preset
+from packline.recipe import load_recipe, load_shares
+from packline.sources.drafting import draft_recipe
 from packline.sources.listing import expand
 from packline.sources.survey import quoted, survey
 
 SHAPES: dict[str, tuple[dict[str, Any], str]] = {
     "text": ({"id": "a", "text": "some text", "title": "T", "score": 3}, "some text"),
-    "content": ({"content": "the content", "lang": "en"}, "the content"),
-    "body": ({"uid": 7, "body": "a long body of text", "tag": "x"}, "a long body of text"),
     "nested": ({"data": {"body": "deep inside of it"}, "n": 1}, "deep inside of it"),
-    "question": ({"question": "Why?", "answer": "So.", "n": 1}, "Why?\n\nSo."),
     "instruction": ({"instruction": "Do", "input": "this", "output": "Done"}, "Do\n\nthis\n\nDone"),
     "messages": (
         {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]},
         "user: Hi\n\nassistant: Ho",
-    ),
-    "conversations": (
-        {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]},
-        "human: Hi\n\ngpt: Ho",
     ),
     "odd": ({'we"ird\n': "odd name, and the longest", "x\x7f": "1"}, "1"),
 }
@@ -122,12 +115,6 @@ def test_a_string_is_written_as_toml_reads_it(text: str) -> None:
     assert tomllib.loads(f"x = {quoted(text)}") == {"x": text}
 
 
-def test_a_preset_that_is_none_is_refused_with_those_there_are() -> None:
-    with pytest.raises(RecipeError) as refused:
-        find_preset("the-internet")
-    assert all(name in refused.value.hint for name in PRESETS)
-
-
 def write_sources(folder: Path, sizes: dict[str, int], **shares: Any) -> Path:
     """A recipe with a source each, of so many documents."""
     lines = []
@@ -144,46 +131,45 @@ def write_sources(folder: Path, sizes: dict[str, int], **shares: Any) -> Path:
     return path
 
 
-def prepare_command(folder: Path, tokenizer_json: Path) -> None:
-    (folder / "tokenizer.json").write_bytes(tokenizer_json.read_bytes())
+@pytest.fixture
+def folder(tmp_path: Path, tokenizer_json: Path) -> Path:
+    """A folder with a tokenizer.json, in which commands are run."""
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer_json.read_bytes())
+    return tmp_path
 
 
-def test_init_and_build_as_commands(tmp_path: Path, tokenizer_json: Path) -> None:
-    prepare_command(tmp_path, tokenizer_json)
-    (tmp_path / "data/sub").mkdir(parents=True)
-    (tmp_path / "data/a.jsonl").write_text('{"question": "Why?", "answer": "So."}\n' * 10)
-    (tmp_path / "data/sub/b.jsonl").write_text('{"question": "Who?", "answer": "I."}\n' * 10)
-    (tmp_path / "notes.txt").write_text("plain text")
-    (tmp_path / "recipes").mkdir()
+def test_init_and_build_as_commands(folder: Path) -> None:
+    (folder / "data/sub").mkdir(parents=True)
+    (folder / "data/a.jsonl").write_text('{"question": "Why?", "answer": "So."}\n' * 10)
+    (folder / "data/sub/b.jsonl").write_text('{"question": "Who?", "answer": "I."}\n' * 10)
+    (folder / "notes.txt").write_text("plain text")
+    (folder / "recipes").mkdir()
     words = ("data", "notes.txt", "--tokenizer", "tokenizer.json", "--out", "recipes/r.toml")
-    done = run("init", *words, "--json", cwd=tmp_path)
+    done = run("init", *words, "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert result(done) == {
         "command": "init",
         "path": "recipes/r.toml",
         "next": "packline build recipes/r.toml --out store",
     }
-    built = run("build", "recipes/r.toml", "--out", "store", "--json", cwd=tmp_path)
+    built = run("build", "recipes/r.toml", "--out", "store", "--json", cwd=folder)
     assert built.returncode == 0, built.stderr
-    assert sorted(texts(Store(tmp_path / "store"))) == ["Who?\n\nI."] * 10 + ["Why?\n\nSo."] * 10 + [
+    assert sorted(texts(Store(folder / "store"))) == ["Who?\n\nI."] * 10 + ["Why?\n\nSo."] * 10 + [
         "plain text"
     ]
-    again = run("init", *words, cwd=tmp_path)
+    again = run("init", *words, cwd=folder)
     assert again.returncode == 1 and "--force" in again.stderr
-    assert run("init", *words, "--force", cwd=tmp_path).returncode == 0
+    assert run("init", *words, "--force", cwd=folder).returncode == 0
     for wrong in (
-        (),
-        ("data", "--preset", "tinystories"),
-        ("--preset", "nothing"),
-        ("data", "--seq-len", "512"),
-        ("--preset", "tinystories", "--recipe", "recipes/r.toml"),
-        ("--run", "store", "--tokenizer", "tokenizer.json"),
-        ("--run", "store", "--seq-len", "0"),
-        ("--run", "store", "--batch-size", "-1"),
-        ("--run", "store", "--tokens", "-5"),
+        "",
+        "data --preset tinystories",
+        "--preset nothing",
+        "data --seq-len 512",
+        "--run store --seq-len 0",
+        "--run store --tokens -5",
     ):
-        assert run("init", *wrong, "--out", "x.toml", cwd=tmp_path).returncode == 2, wrong
-    assert not (tmp_path / "x.toml").exists()
+        assert run("init", *wrong.split(), "--out", "x.toml", cwd=folder).returncode == 2, wrong
+    assert not (folder / "x.toml").exists()
 
 
 def write_kinds(folder: Path) -> None:
@@ -212,7 +198,7 @@ KINDS_OF_TEXT = sorted(
 )
 
 
-@pytest.mark.parametrize("given", ["data", "data/", "data/**/*", "{tmp}/data"])
+@pytest.mark.parametrize("given", ["data/", "data/**/*", "{tmp}/data"])
 def test_a_folder_of_mixed_files_is_a_source_for_each_kind_and_builds(
     tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
@@ -247,58 +233,43 @@ def test_of_many_files_that_end_alike_some_are_looked_at_and_all_if_these_differ
     assert drafted.count("# left out: ") == 21 and "# left out: and 180 more" in drafted
 
 
-def test_the_error_of_mixed_files_names_init_which_leaves_out_what_is_no_text(
-    tmp_path: Path, tokenizer_json: Path
-) -> None:
-    prepare_command(tmp_path, tokenizer_json)
-    write_kinds(tmp_path / "data")
-    (tmp_path / "notes.txt").write_text("plain text")
-    (tmp_path / "data/table.csv").write_text("text,n\na,1\n")
-    (tmp_path / "data/picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
-    (tmp_path / "data/broken.jsonl").write_text("nonsense\n")
-    (tmp_path / "data/numbers.jsonl").write_text('{"n": 1}\n')
+def test_the_error_of_mixed_files_names_init_which_leaves_out_what_is_no_text(folder: Path) -> None:
+    write_kinds(folder / "data")
+    (folder / "notes.txt").write_text("plain text")
+    (folder / "data/table.csv").write_text("text,n\na,1\n")
+    (folder / "data/picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
+    (folder / "data/broken.jsonl").write_text("nonsense\n")
+    (folder / "data/numbers.jsonl").write_text('{"n": 1}\n')
     assert (
         "looking at the inputs"
-        in run("build", "--dry-run", "notes.txt", "--tokenizer", "tokenizer.json", cwd=tmp_path).stderr
+        in run("build", "--dry-run", "notes.txt", "--tokenizer", "tokenizer.json", cwd=folder).stderr
     )
     for words in (("build", "data", "--dry-run"), ("build", "data", "--out", "o", "--text", "body")):
-        refused = run(*words, "--tokenizer", "tokenizer.json", cwd=tmp_path)
+        refused = run(*words, "--tokenizer", "tokenizer.json", cwd=folder)
         assert refused.returncode == 1 and "packline init data" in refused.stderr, refused.stderr
-    done = run("init", "data", "--tokenizer", "tokenizer.json", cwd=tmp_path)
+    done = run("init", "data", "--tokenizer", "tokenizer.json", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(
         "looking at the first records of data\nwarning: 4 files of data are left out"
     )
-    drafted = (tmp_path / "recipe.toml").read_text()
+    drafted = (folder / "recipe.toml").read_text()
     for name in ("table.csv", "picture.png", "broken.jsonl", "numbers.jsonl"):
         assert re.search(rf"(?m)^# left out: data/{name}", drafted), drafted
-    built = run("build", "recipe.toml", "--out", "store", cwd=tmp_path)
+    built = run("build", "recipe.toml", "--out", "store", cwd=folder)
     assert built.returncode == 0, built.stderr
-    assert sorted(texts(Store(tmp_path / "store"))) == KINDS_OF_TEXT
-    assert run("init", "data/table.csv", "--out", "x.toml", cwd=tmp_path).returncode == 1
+    assert sorted(texts(Store(folder / "store"))) == KINDS_OF_TEXT
+    assert run("init", "data/table.csv", "--out", "x.toml", cwd=folder).returncode == 1
 
 
-def test_a_run_file_hands_out_the_shares_of_the_recipe(tmp_path: Path, tokenizer_json: Path) -> None:
-    prepare_command(tmp_path, tokenizer_json)
+def test_a_run_file_hands_out_the_shares_of_the_recipe(folder: Path) -> None:
     shares = {"weight": {"a": "1/2", "b": 0.25, "c": 0.25}, "max_epochs": {"c": "unlimited"}}
-    recipe = write_sources(tmp_path, {"a": 400, "b": 400, "c": 20}, **shares)
-    store = packline.build(recipe, out=tmp_path / "store", workers=0, engine="tokenizers")
-    assert b"weight" not in (tmp_path / "store/manifest.json").read_bytes()
-    words = (
-        "--run",
-        "store",
-        "--recipe",
-        "recipe.toml",
-        "--seq-len",
-        "16",
-        "--batch-size",
-        "8",
-        "--tokens",
-        "4096",
-    )
-    done = run("init", *words, cwd=tmp_path)
+    recipe = write_sources(folder, {"a": 400, "b": 400, "c": 20}, **shares)
+    store = packline.build(recipe, out=folder / "store", workers=0, engine="tokenizers")
+    assert b"weight" not in (folder / "store/manifest.json").read_bytes()
+    words = "init --run store --recipe recipe.toml --seq-len 16 --batch-size 8 --tokens 4096"
+    done = run(*words.split(), cwd=folder)
     assert done.returncode == 0, done.stderr
-    loader = packline.Loader.from_file(tmp_path / "run.toml")
+    loader = packline.Loader.from_file(folder / "run.toml")
     counts = {"a": 0, "b": 0, "c": 0}
     first = {name: store.tokenizer.encode(name).ids[0] for name in counts}
     for batch in loader:
@@ -308,18 +279,15 @@ def test_a_run_file_hands_out_the_shares_of_the_recipe(tmp_path: Path, tokenizer
     assert counts == {"a": 128, "b": 64, "c": 64}
 
 
-def test_budgets_are_shares_and_without_shares_the_store_is_read_as_it_is(
-    tmp_path: Path, tokenizer_json: Path
-) -> None:
-    prepare_command(tmp_path, tokenizer_json)
-    recipe = write_sources(tmp_path, {"a": 400, "b": 400}, tokens={"a": 2304, "b": 768})
-    store = packline.build(recipe, out=tmp_path / "store", workers=0, engine="tokenizers")
+def test_budgets_are_shares_and_without_shares_the_store_is_read_as_it_is(folder: Path) -> None:
+    recipe = write_sources(folder, {"a": 400, "b": 400}, tokens={"a": 2304, "b": 768})
+    store = packline.build(recipe, out=folder / "store", workers=0, engine="tokenizers")
     common = ("init", "--run", "store", "--seq-len", "16", "--batch-size", "4")
     for shares in (("--recipe", recipe), ("--force",)):
-        done = run(*common, *shares, cwd=tmp_path)
+        done = run(*common, *shares, cwd=folder)
         assert done.returncode == 0, done.stderr
-        (stage,) = tomllib.loads((tmp_path / "run.toml").read_text())["stages"]
-        rows = sum(len(batch["tokens"]) for batch in packline.Loader.from_file(tmp_path / "run.toml"))
+        (stage,) = tomllib.loads((folder / "run.toml").read_text())["stages"]
+        rows = sum(len(batch["tokens"]) for batch in packline.Loader.from_file(folder / "run.toml"))
         if shares == ("--force",):
             assert rows == len(store.rows(seq_len=16)) // 4 * 4
             continue
@@ -336,9 +304,7 @@ def test_budgets_are_shares_and_without_shares_the_store_is_read_as_it_is(
         ({"max_epochs": {"a": 0}}, "max_epochs is 0"),
         ({"max_epochs": {"a": 2}}, "has max_epochs, but neither"),
         ({"weight": {"a": 1, "b": 0}}, r"sources\[1\]: weight is 0"),
-        ({"weight": {"a": "half", "b": 1}}, "weight is 'half'"),
         ({"weight": {"a": "1/0", "b": 1}}, "weight is '1/0'"),
-        ({"weight": {"a": -0.5, "b": 1}}, "weight is -0.5"),
         ({"weight": {"a": True, "b": 1}}, "weight"),
         ({"tokens": {"a": "many", "b": 1}}, "tokens"),
     ],
@@ -347,9 +313,3 @@ def test_shares_that_make_no_sense_are_refused(tmp_path: Path, shares: dict[str,
     recipe = write_sources(tmp_path, {"a": 1, "b": 1}, **shares)
     with pytest.raises(RecipeError, match=message):
         load_recipe(recipe)
-
-
-def test_shares_are_those_of_the_recipe(tmp_path: Path) -> None:
-    recipe = write_sources(tmp_path, {"a": 1, "b": 1}, weight={"a": 0.7, "b": "1/3"}, max_epochs={"b": 4})
-    assert load_shares(recipe) == [Share(weight=0.7), Share(weight="1/3", max_epochs=4)]
-    assert load_recipe(recipe)[0].sources[0].name == "a"

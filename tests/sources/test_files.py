@@ -17,7 +17,7 @@ import zstandard
 from tests.sources.reading import files_of, read_file, source_of
 
 from packline.errors import InputError, RecipeError
-from packline.recipe import Recipe, Source
+from packline.recipe import Recipe
 from packline.sources.files import HEAD_BYTES, list_files
 
 LINE = b'{"text": "hey"}\n'
@@ -34,12 +34,8 @@ def names(*given: Path | str) -> list[str]:
 
 
 def test_folders_are_walked_in_order_of_path_without_hidden_things(tmp_path: Path) -> None:
-    touch(
-        *(
-            tmp_path / name
-            for name in ("b.jsonl", "a/z.jsonl", "a.jsonl", ".hidden.jsonl", ".git/x.jsonl", "a/.x")
-        )
-    )
+    for name in ("b.jsonl", "a/z.jsonl", "a.jsonl", ".hidden.jsonl", ".git/x.jsonl", "a/.x"):
+        touch(tmp_path / name)
     assert names(tmp_path) == ["a.jsonl", "a/z.jsonl", "b.jsonl"]
 
 
@@ -50,14 +46,12 @@ def test_globs_match_files_and_stand_for_their_folders(tmp_path: Path) -> None:
     assert names(tmp_path / "**/*.jsonl") == ["1/a.jsonl", "2/a.jsonl", "2/deep/a.jsonl"]
 
 
-def test_a_name_that_looks_like_a_glob_is_a_name_where_it_exists(tmp_path: Path) -> None:
+def test_a_name_like_a_glob_is_a_name_where_it_exists_and_what_comes_twice_counts_once(
+    tmp_path: Path,
+) -> None:
     touch(tmp_path / "a[1].jsonl", tmp_path / "a1.jsonl")
     assert names(tmp_path / "a[1].jsonl") == ["a[1].jsonl"]
-
-
-def test_inputs_keep_their_order_and_what_comes_twice_counts_once(tmp_path: Path) -> None:
-    touch(tmp_path / "a.jsonl", tmp_path / "b.jsonl")
-    assert names(tmp_path / "b.jsonl", tmp_path, tmp_path / "*.jsonl") == ["b.jsonl", "a.jsonl"]
+    assert names(tmp_path / "a1.jsonl", tmp_path, tmp_path / "*.jsonl") == ["a1.jsonl", "a[1].jsonl"]
 
 
 def test_names_are_below_the_common_folder_of_a_source(tmp_path: Path) -> None:
@@ -68,7 +62,7 @@ def test_names_are_below_the_common_folder_of_a_source(tmp_path: Path) -> None:
     assert [(file.index, file.source, file.name) for file in files] == [(0, 0, "a.jsonl"), (1, 1, "y.jsonl")]
 
 
-@pytest.mark.parametrize("given", ["web", "web/", "web/*/*", "web/**/*.jsonl", "web/day*/[ab].jsonl"])
+@pytest.mark.parametrize("given", ["web", "web/**/*.jsonl", "web/day*/[ab].jsonl"])
 def test_a_new_folder_of_files_leaves_the_names_of_the_others(tmp_path: Path, given: str) -> None:
     touch(tmp_path / "web/day1/a.jsonl", tmp_path / "web/day1/b.jsonl")
     before = names(f"{tmp_path}/{given}")
@@ -120,9 +114,9 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     assert "4.jsonl" in caught.value.message and "and 2 more" in caught.value.message
 
 
-@pytest.mark.parametrize("separator", [",", "\t"])
 @pytest.mark.parametrize(
-    ("ending", "pack"), [("", bytes), (".gz", gzip.compress), (".ZST", zstandard.compress)]
+    ("separator", "ending", "pack"),
+    [(",", "", bytes), ("\t", ".gz", gzip.compress), (",", ".ZST", zstandard.compress)],
 )
 def test_a_table_is_refused_with_the_way_to_parquet(
     tmp_path: Path, separator: str, ending: str, pack: Callable[[bytes], bytes]
@@ -144,15 +138,12 @@ def test_a_table_is_refused_with_the_way_to_parquet(
 @pytest.mark.parametrize(
     ("name", "data", "format", "compression"),
     [
-        ("a.jsonl", LINE, "jsonl", ""),
         ("a.JSONL", LINE, "jsonl", ""),
         ("a.ndjson.gz", gzip.compress(LINE, mtime=0), "jsonl", "gzip"),
         ("a.jsonl.zst", gzip.compress(LINE, mtime=0), "jsonl", "gzip"),
         ("a.jsonl.gz", LINE, "jsonl", ""),
         ("a.json", LINE, "jsonl", ""),
-        ("a.txt", LINE, "text", ""),
         ("a", gzip.compress(b"plain", mtime=0), "text", "gzip"),
-        ("a.jsonl", b"", "jsonl", ""),
     ],
 )
 def test_a_format_is_told_by_name_and_content(
@@ -181,12 +172,9 @@ def test_an_array_is_recognised_by_its_name_and_first_byte(tmp_path: Path) -> No
     touch(tmp_path / "b.json", data=b'{"text": "a"}\n')
     touch(tmp_path / "c.jsonl", data=b'["text"]\n{"text": "a"}\n')
     touch(tmp_path / "d.json", data=b'\n[{"body": "x", "text": "' + b"a" * (HEAD_BYTES + 9) + b'"}]')
-    assert [(file.format, file.text) for file in files_of(source_of(tmp_path))] == [
-        ("json", "text"),
-        ("jsonl", "text"),
-        ("jsonl", "text"),
-        ("json", "text"),
-    ]
+    files = files_of(source_of(tmp_path))
+    assert [file.format for file in files] == ["json", "jsonl", "jsonl", "json"]
+    assert {file.text for file in files} == {"text"}
     touch(tmp_path / "a.json", data=b'[{"body": "a"}]')
     with pytest.raises(InputError, match=r"a.json has no text field: .* found body"):
         files_of(source_of(tmp_path))
@@ -243,19 +231,6 @@ def test_a_text_field_that_holds_its_id_is_refused(tmp_path: Path) -> None:
         files_of(source_of(tmp_path, text="text", id="text.id"))
 
 
-def test_a_source_may_say_what_its_files_are(tmp_path: Path) -> None:
-    touch(tmp_path / "a.txt", tmp_path / "b.jsonl")
-    assert {file.format for file in files_of(source_of(tmp_path, format="jsonl"))} == {"jsonl"}
-    assert {file.format for file in files_of(source_of(tmp_path, format="text"))} == {"text"}
-
-
-def test_facts_tell_one_state_of_a_file_from_another(tmp_path: Path) -> None:
-    touch(tmp_path / "a.jsonl")
-    os.utime(tmp_path / "a.jsonl", ns=(1, 1_000_000_007))
-    (file,) = files_of(Source(inputs=(str(tmp_path),)))
-    assert (file.size, file.modified) == (len(LINE), "1000000007")
-
-
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link to a pipe"])
 def test_what_is_no_regular_file_is_refused_before_it_is_opened(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -309,18 +284,8 @@ def test_a_link_that_leads_in_a_circle_is_refused_at_its_first_level(tmp_path: P
         assert caught.value.hint
     (tmp_path / "in/deep/up").unlink()
     (tmp_path / "in/deep/aside").symlink_to(tmp_path / "other")
-    assert (
-        names(tmp_path / "in")
-        == names(tmp_path / "in/**/*.jsonl")
-        == [
-            "deep/a.jsonl",
-            "deep/aside/b.jsonl",
-        ]
-    )
-    assert names(tmp_path / "in/../in/**/*.jsonl") == [
-        "deep/a.jsonl",
-        "deep/aside/b.jsonl",
-    ]
+    for inside in ("in", "in/**/*.jsonl", "in/../in/**/*.jsonl"):
+        assert names(tmp_path / inside) == ["deep/a.jsonl", "deep/aside/b.jsonl"]
     (tmp_path / "in/self").symlink_to("self")
     with pytest.raises(InputError, match=r"in/self: Too many levels of symbolic links"):
         names(tmp_path / "in")

@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.sources.reading import Read, collect, read_file, read_sliced, set_block_bytes, source_of
 
 from packline.errors import RecipeError
-from packline.sources.batch import Batch, Block
 from packline.sources.jsonl import JsonlDecoder
 from packline.sources.lines import read_lines
 
@@ -111,17 +109,6 @@ def test_an_object_over_two_lines_is_two_bad_lines() -> None:
     assert [reject.raw for reject in read.rejects] == data.splitlines()
 
 
-def test_an_array_of_objects_over_lines_is_no_documents() -> None:
-    data = b'[{"text": "a"},\n{"text": "b"}]\n{"text": "c"}\n'
-    read = decode(data, block_bytes=1 << 20)
-    assert read.texts == ["c"] and len(read.rejects) == 2
-
-
-def test_an_escaped_nul_is_text_and_an_empty_text_a_document() -> None:
-    read = decode(b'{"text": "a\\u0000b"}\n{"text": ""}\n')
-    assert read.texts == ["a\x00b", ""] and not read.rejects
-
-
 @given(
     st.lists(st.one_of(record.map(lambda one: json.dumps(one).encode()), st.binary(max_size=20)), max_size=9)
 )
@@ -206,11 +193,3 @@ def test_ranges_and_slices_of_a_file_give_the_same_documents(
         sliced, count = read_sliced(source, slice_bytes)
         assert sliced == whole
         assert count > 1 or slice_bytes > 300
-
-
-def test_a_block_with_a_problem_is_one_reject() -> None:
-    block = Block(memoryview(b'{"text": "a'), np.zeros(1, np.int64), 70, "truncated_stream", "cut off")
-    batch: Batch = JsonlDecoder("text", None).decode(3, block)
-    assert not batch.texts
-    (reject,) = batch.rejects
-    assert (reject.file, reject.position, reject.raw) == (3, 70, b'{"text": "a')

@@ -101,17 +101,6 @@ def test_records_end_at_the_first_separator_even_where_separators_overlap(
     assert records_in(blocks) == records_of(data, delimiter, max_bytes)
 
 
-@given(lines, sizes, st.integers(0, 100))
-def test_a_range_that_begins_anywhere_begins_at_the_next_record(
-    data: bytes, block_bytes: int, start: int
-) -> None:
-    start = min(start, len(data))
-    file = io.BytesIO(data)
-    begin = seek_record(file, start)
-    expected = [position for position, _, _ in records_of(data, b"\n", 10**9) if position >= start]
-    assert begin == (expected[0] if expected else len(data))
-
-
 @given(lines, sizes, sizes)
 def test_where_the_bytes_broke_off_only_the_last_record_is_lost(
     data: bytes, block_bytes: int, max_bytes: int

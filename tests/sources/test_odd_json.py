@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,15 +15,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.cli.command import run
 from tests.jobs.builds import build
-from tests.sources.reading import Read, bytes_as_strings, collect, read_file, read_sliced, source_of
+from tests.sources.reading import (
+    Read,
+    bytes_as_strings,
+    collect,
+    read_file,
+    read_sliced,
+    source_of,
+    write_records,
+)
 
-from packline.fingerprint import Hasher
-from packline.recipe import Recipe, Source
-from packline.sources.fields import find_files
+from packline.recipe import Source
 from packline.sources.files import InputFile
 from packline.sources.jsonl import JsonlDecoder
 from packline.sources.lines import read_lines
-from packline.sources.reader import Span, read_span
 from packline.sources.record_text import JsonlRecords, RecordText
 
 ODD_VALUES = (
@@ -113,14 +119,10 @@ def test_documents_whose_id_cannot_be_kept_are_counted(
     store = build(tmp_path / "store", path, tokenizer_json, **more)
     assert [store.provenance(place).id for place in range(5)] == ["1", None, None, None, None]
     assert store.manifest.ledger.lost_ids == 3 and store.verify().ok
-    first = build(tmp_path / "first", path, tokenizer_json, limit_documents=2, **more)
-    assert first.manifest.ledger.lost_ids == 1
-    assert (
-        b"lost_ids"
-        not in (
-            build(tmp_path / "one", path, tokenizer_json, limit_documents=1, **more).path / "manifest.json"
-        ).read_bytes()
-    )
+    for most, lost in ((1, msgspec.UNSET), (2, 1)):
+        part = build(tmp_path / f"{most}", path, tokenizer_json, limit_documents=most, **more)
+        assert part.manifest.ledger.lost_ids == lost
+    assert b"lost_ids" not in (tmp_path / "1/manifest.json").read_bytes()
 
 
 def test_lost_ids_are_told_at_the_end_of_a_build_and_by_info(tokenizer_json: Path, tmp_path: Path) -> None:
@@ -136,7 +138,6 @@ BAD: dict[bytes, tuple[str, str]] = {
     b'{"title": "\\ud83d"}': ("missing_field|template", "text"),
     b'{"title": "\\ud83d", "text": 7}': ("not_a_string|", "text"),
     b'{"text": "a", "n": 1e400, "m": NaN}': ("malformed_json", ""),
-    b'{"text": "a", "n": 1e400': ("malformed_json", ""),
     b'{"text": "a", "t": "\\ud83d"} x': ("malformed_json", ""),
 }
 
@@ -162,19 +163,12 @@ def test_a_bad_first_line_keeps_its_byte_order_mark(records: bool) -> None:
         assert [(reject.position, reject.raw) for reject in read.rejects] == [(0, first)]
 
 
-@pytest.mark.parametrize("where", ["plain", "template", "slices"])
-def test_ids_that_begin_late_in_a_file_are_taken(tmp_path: Path, where: str) -> None:
+def test_ids_that_begin_late_in_a_file_are_taken(tmp_path: Path) -> None:
     fields: list[dict[str, Any]] = [{"text": f"t{n}"} for n in range(40)]
     fields += [{"text": f"t{n}", "id": n} for n in range(40, 50)]
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in fields))
-    source = source_of(path, template="{{ text }}") if where == "template" else source_of(path)
-    if where == "template":
-        (file,) = find_files(Recipe(sources=(source,), tokenizer="none"))
-        read = collect(read_span(file, source, Span(0, 0, file.size), 1 << 20, Hasher()))
-    else:
-        read = read_sliced(source, 200)[0] if where == "slices" else read_file(source)
-    assert read.ids == [None] * 40 + [str(n) for n in range(40, 50)]
+    source = source_of(write_records(tmp_path / "a.jsonl", fields))
+    for read in (read_file(source), read_sliced(source, 200)[0]):
+        assert read.ids == [None] * 40 + [str(n) for n in range(40, 50)]
 
 
 def test_a_carriage_return_between_values_hides_no_field(tmp_path: Path) -> None:

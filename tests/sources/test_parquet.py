@@ -39,17 +39,11 @@ def test_text_of_any_string_type(tmp_path: Path, kind: pa.DataType) -> None:
     assert read_sliced(source, 1)[0] == read
 
 
-def test_a_field_of_a_struct_is_a_column(tmp_path: Path) -> None:
-    structs = [{"body": text, "id": number} for number, text in enumerate(TEXTS)]
+def test_a_field_of_a_struct_is_a_column_and_a_null_struct_a_null_text(tmp_path: Path) -> None:
+    structs = [{"body": "a", "id": 0}, None, {"body": None, "id": 2}, {"body": "b", "id": 3}]
     path = write(tmp_path / "a.parquet", {"data": structs}, rows=2)
     read = read_file(source_of(path, text="data.body", id="data.id"))
-    assert read.texts == TEXTS and read.ids == [str(number) for number in range(6)]
-
-
-def test_a_null_struct_is_a_null_text(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", {"data": [{"body": "a"}, None, {"body": None}, {"body": "b"}]})
-    read = read_file(source_of(path, text="data.body"))
-    assert (read.texts, read.positions) == (["a", "b"], [0, 3])
+    assert (read.texts, read.positions, read.ids) == (["a", "b"], [0, 3], ["0", "3"])
     assert [reject.position for reject in read.rejects] == [1, 2]
 
 
@@ -117,16 +111,13 @@ def test_a_column_that_is_there_twice_is_refused_if_it_is_wanted(tmp_path: Path)
         files_of(source_of(path, id="id"))
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_a_page_whose_checksum_is_wrong_costs_its_row_group_and_no_other(
-    tmp_path: Path, compression: str
-) -> None:
+def test_a_page_whose_checksum_is_wrong_costs_its_row_group_and_no_other(tmp_path: Path) -> None:
     texts = [f"text {number} " * 20 for number in range(30)]
     path = write(
         tmp_path / "a.parquet",
         {"text": texts},
         rows=10,
-        compression=compression,
+        compression="none",
         use_dictionary=False,
         write_page_checksum=True,
     )
@@ -182,8 +173,7 @@ def damage(path: Path, group: int, column: str = "text") -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("group", [0, 1, 2])
-def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path, group: int) -> None:
+def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path) -> None:
     texts = [f"text {number} " * 20 for number in range(30)]
     path = write(
         tmp_path / "a.parquet",
@@ -192,17 +182,15 @@ def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path, group:
         compression="zstd",
         use_dictionary=False,
     )
-    damage(path, group)
+    damage(path, group=1)
     source = source_of(path)
     read = read_file(source)
-    lost = range(group * 10, group * 10 + 10)
-    assert [number for number in range(30) if number not in lost] == [
-        number for number in read.positions if number not in lost
-    ]
+    kept = [*range(10), *range(20, 30)]
+    assert [number for number in read.positions if number not in range(10, 20)] == kept
     assert all(texts[number] == text for number, text in zip(read.positions, read.texts, strict=True))
     (reject,) = read.rejects
     assert reject.reason == "corrupt_parquet" and reject.records + len(read.texts) == 30
-    assert f"row group {group}" in reject.detail
+    assert "row group 1" in reject.detail
     sliced, _ = read_sliced(source, 300)
     assert sliced.texts == read.texts and sliced.positions == read.positions
     assert [(one.position, one.records) for one in sliced.rejects] == [(reject.position, reject.records)]

@@ -97,14 +97,6 @@ def test_a_line_that_is_not_utf8_costs_itself_only(tmp_path: Path) -> None:
     assert "offset 11" in reject.detail
 
 
-def test_a_mark_alone_is_an_empty_document_and_an_empty_file_too(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf")
-    assert read_file(source_of(tmp_path / "a.txt")).texts == [""]
-    (tmp_path / "a.txt").write_bytes(b"")
-    assert read_file(source_of(tmp_path / "a.txt")).texts == [""]
-    assert read_file(source_of(tmp_path / "a.txt", documents="line")).texts == []
-
-
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_a_file_beyond_the_limit_is_one_reject_whole_and_verbatim(tmp_path: Path, pack) -> None:
     data = bytes(range(1, 128)) * 30_000

@@ -417,8 +417,9 @@ def _expand_by_fsspec(uri: str) -> list[ListedFile]:
     protocol = uri.partition("://")[0]
     with _plain_errors(uri):
         system, inner = fsspec_files(uri)
+        folder = inner
         if MAGIC.search(inner):
-            found = system.glob(inner, detail=True)
+            folder, found = fixed_folder(inner), system.glob(inner, detail=True)
         elif system.isfile(inner):
             return [ListedFile(uri)]
         elif system.isdir(inner):
@@ -429,7 +430,7 @@ def _expand_by_fsspec(uri: str) -> list[ListedFile]:
     return [
         ListedFile(name if "://" in name else f"{protocol}://{name}")
         for name in names
-        if not name.rpartition("/")[2].startswith(".")
+        if not is_hidden(name[len(folder) :])
     ]
 
 
