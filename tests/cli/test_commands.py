@@ -243,14 +243,6 @@ def test_settings_reach_the_recipe(tmp_path: Path, tokenizer_json: Path) -> None
     assert (recipe.limit_documents, result(done)["ledger"]["bos_tokens"]) == (2, 2)
 
 
-def test_a_recipe_on_disk_is_an_input(tmp_path: Path, corpus: Path, tokenizer_json: Path) -> None:
-    recipe = f'tokenizer = "{tokenizer_json}"\n[[sources]]\nname = "web"\ninputs = ["{corpus.name}"]\n'
-    (tmp_path / "recipe.toml").write_text(recipe, "utf-8")
-    done = run("build", "recipe.toml", "--out", "out", "--limit-documents", "2", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert (result(done)["documents"], list(result(done)["sources"])) == (2, ["web"])
-
-
 def test_a_tokenizer_beside_its_recipe_is_shown_by_its_name(
     tmp_path: Path, corpus: Path, tokenizer_json: Path
 ) -> None:
@@ -259,10 +251,3 @@ def test_a_tokenizer_beside_its_recipe_is_shown_by_its_name(
     (tmp_path / "recipe.toml").write_text(recipe, "utf-8")
     done = run("build", "recipe.toml", "--out", "out", cwd=tmp_path)
     assert re.search(r"^ +tokenizer +tokenizer\.json, 4,096 tokens", done.stderr, re.MULTILINE), done.stderr
-
-
-def test_an_unknown_tokenizer_names_what_would_do(tmp_path: Path, corpus: Path) -> None:
-    none, out = tmp_path / "none" / "tokenizer.json", tmp_path / "out"
-    done = run("build", corpus, "--tokenizer", none, "--out", out, "--json")
-    assert (done.returncode, result(done)["error"]["kind"]) == (1, "TokenizerError")
-    assert not (tmp_path / "out").exists()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 from tests.cli.command import result, run
-from tests.viewing.tables import Parsed, number
+from tests.viewing.parsed import Parsed, number
 
 from packline.jobs.build_job import run_build
 from packline.recipe import Recipe, RunOptions, Source
@@ -49,12 +48,8 @@ def test_json_says_the_same_for_a_program(store: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words, message, code",
     [
-        (["--html", "no/such/folder.html"], "no folder", 1),
-        (["--html", "x.html", "--seq-len", "1"], "seq_len is 1", 2),
-        (["--html", "x.html", "--rows", "-1"], "rows is -1", 2),
         (["--rows", "3"], "are for --html FILE", 2),
         (["--html", "x.html", "--where", "a == 1"], "--html describes the whole store", 2),
-        (["--html", "x.html", "--against", "missing/tokenizer.json"], "no tokenizer at", 1),
     ],
 )
 def test_mistakes_are_named_and_leave_nothing(
@@ -64,12 +59,3 @@ def test_mistakes_are_named_and_leave_nothing(
     assert done.returncode == code
     assert message in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_damaged_store_is_an_error_and_not_a_report(store: Path, tmp_path: Path) -> None:
-    damaged = shutil.copytree(store, tmp_path / "store")
-    shard = next(damaged.glob("*.bin"))
-    shard.write_bytes(shard.read_bytes()[:-2])
-    done = run("info", damaged, "--html", "report.html", cwd=tmp_path)
-    assert done.returncode == 1 and str(shard.name) in done.stderr and "Traceback" not in done.stderr
-    assert not (tmp_path / "report.html").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import tempfile
@@ -10,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,13 +20,11 @@ from tests.viewing.token_stores import equal_groups, store_of, what_is_wrong
 import packline
 from packline.errors import CorruptStore, RecipeError, StoreNotFound, WorkerDied
 from packline.facade import Store
-from packline.jobs.plan import Unit
-from packline.sources.reader import Span
 from packline.testing import EOD, EOD_ID, make_store
 from packline.viewing import store_counts
 from packline.viewing.analysis import Analysis, Suspicious, analyze, analyze_foreign
 from packline.viewing.describe import analysis_page, analysis_warnings
-from packline.viewing.tally import Suspect, measure_rates
+from packline.viewing.tally import Suspect
 from packline.viewing.terminal import render_text
 from packline.vocabulary.training import train_bpe
 
@@ -109,32 +105,6 @@ def test_every_figure_is_that_of_counting_by_hand(shards: Shards, dtype: str, da
         check(analyze(store, workers=0), shards, splits, labels)
 
 
-@settings(max_examples=15)
-@given(small_shards, st.integers(2, 9))
-def test_ranges_of_documents_add_up_to_the_same(shards: Shards, ranges: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        store = store_of(Path(folder) / "s", shards)
-        whole = analyze(store, workers=0)
-        cuts = store_counts.cut_documents(store, ranges)
-        assert cuts[0] == 0 and cuts[-1] == len(store.documents) and cuts == sorted(cuts)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                store_counts,
-                "count_store",
-                lambda store, special, folder, files, **_: [
-                    store_counts.count_range(
-                        store_counts.CountSettings(str(store.path), special, str(folder), files),
-                        Unit("range", number, spans=(Span(0, start, stop),)),
-                        store,
-                        lambda tokens: None,
-                    )
-                    for number, (start, stop) in enumerate(itertools.pairwise(cuts))
-                ],
-            )
-            patch.setattr("packline.viewing.analysis.count_store", store_counts.count_store)
-            assert analyze(store) == whole
-
-
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Documents of all sizes: a block has many, or is a piece of one."""
@@ -182,15 +152,11 @@ def test_a_dead_worker_is_an_error(large: Store, tmp_path: Path, monkeypatch: py
     assert error.value.hint == "use fewer workers if memory ran out"
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_id_outside_the_vocabulary_is_an_error_with_its_place(
-    tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_counts, "ALONE_TOKENS", 2)
+def test_an_id_outside_the_vocabulary_is_an_error_with_its_place(tmp_path: Path) -> None:
     for dtype, wrong in (("uint16", 1000), ("int32", -3)):
         store = store_of(tmp_path / dtype, [[[1, 2], [3]], [[4, wrong, 5]]], dtype=dtype, vocab_size=V)
         with pytest.raises(CorruptStore) as error:
-            analyze(store, workers=workers)
+            analyze(store, workers=0)
         where = f"{store.path / store.manifest.shards[1].name}.bin: document 2, token 1"
         assert error.value.message == f"{where}: expected an id below 1,000, found {wrong:,}"
 
@@ -283,10 +249,6 @@ def test_turns_of_conversations_are_no_finding(tmp_path: Path) -> None:
     assert not [line for line in analysis_warnings(analysis) if "special token" in line]
 
 
-def test_rates_without_any_document() -> None:
-    assert measure_rates(np.zeros(640, np.int64)).documents == 0
-
-
 def test_prices_are_those_of_packing_by_hand(tmp_path: Path) -> None:
     lengths = [5, 9, 3, 3, 8, 30, 1]
     store = make_store(tmp_path / "s", [lengths, [4, 4]], splits=["train", "val"])
@@ -318,11 +280,6 @@ def test_the_page_shows_the_figures_and_warns(tmp_path: Path) -> None:
         "0000.jsonl at 100",
     ):
         assert shown in text, shown
-
-
-def test_what_comes_out_is_a_value_that_json_knows(tmp_path: Path) -> None:
-    analysis = analyze(store_of(tmp_path / "s", [[[1, 2], [1, 2]]]), seq_len=4, workers=0)
-    assert msgspec.json.decode(msgspec.json.encode(analysis), type=Analysis) == analysis
 
 
 @pytest.mark.parametrize("format", ["megatron", "llmc", "nanogpt", "npy"])

@@ -15,11 +15,11 @@ from tests.viewing.token_stores import equal_groups
 
 from packline.errors import OutOfSpace
 from packline.viewing import duplicates
-from packline.viewing.duplicates import Duplicates, HashFiles, count_files, find_duplicates
+from packline.viewing.duplicates import Duplicates, HashFiles, find_duplicates
 
 
 def found_in(
-    folder: Path, bodies: list[list[int]], splits: list[int], files: int, blocks: int, most: int = 20
+    folder: Path, bodies: list[list[int]], splits: list[int], files: int, blocks: int, most: int
 ) -> Duplicates:
     """Hashed in blocks by two writers that take turns."""
     writers = [HashFiles(folder, files, number) for number in range(2)]
@@ -39,29 +39,24 @@ def found_in(
     st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=3), st.integers(0, 1)), max_size=40),
     st.sampled_from([1, 2, 8]),
     st.integers(1, 7),
+    st.sampled_from([1, 2, 20]),
 )
 def test_groups_are_those_of_a_dictionary(
-    drawn: list[tuple[list[int], int]], files: int, blocks: int
+    drawn: list[tuple[list[int], int]], files: int, blocks: int, most: int
 ) -> None:
     bodies, splits = [body for body, _ in drawn], [split for _, split in drawn]
     right = equal_groups(bodies)
     with tempfile.TemporaryDirectory() as folder:
-        found = found_in(Path(folder), bodies, splits, files, blocks)
+        found = found_in(Path(folder), bodies, splits, files, blocks, most)
     assert found.groups == len(right)
     assert found.documents == sum(len(group) - 1 for group in right)
     assert found.tokens == sum((len(group) - 1) * (len(bodies[group[0]]) + 2) for group in right)
     assert found.across_splits == sum(len({splits[one] for one in group}) > 1 for group in right)
     right.sort(key=lambda group: (-(len(group) - 1) * (len(bodies[group[0]]) + 2), group))
     assert [(one.copies, one.documents) for one in found.largest] == [
-        (len(group), group[:4]) for group in right[:20]
+        (len(group), group[:4]) for group in right[:most]
     ]
     assert all(one.tokens == len(bodies[one.documents[0]]) + 2 for one in found.largest)
-
-
-def test_only_the_largest_are_named(tmp_path: Path) -> None:
-    bodies = [[number] * (number + 1) for number in range(30)] * 2
-    found = found_in(tmp_path, bodies, [0] * 60, 4, 9, most=3)
-    assert (found.groups, [one.documents for one in found.largest]) == (30, [[29, 59], [28, 58], [27, 57]])
 
 
 def test_boundary_tokens_are_no_part_of_a_text_and_lengths_are(tmp_path: Path) -> None:
@@ -71,10 +66,6 @@ def test_boundary_tokens_are_no_part_of_a_text_and_lengths_are(tmp_path: Path) -
     writer.flush()
     found = find_duplicates(tmp_path, 1, lambda one: one + 10, lambda one: one * 0, 5)
     assert (found.groups, found.documents, found.tokens) == (1, 1, 10)
-
-
-def test_files_hold_what_fits_into_memory() -> None:
-    assert [count_files(count) for count in (0, 1, 1 << 21, (1 << 21) + 1, 10**9)] == [1, 1, 1, 2, 512]
 
 
 def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,15 @@
-"""chuk-mlx's grid: every character of it, and straight lines whatever the texts."""
+"""chuk-mlx's table and grid: numbers that add up, and straight lines whatever the texts."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.viewing.batch_files import BatchFile, grid_lines
+from packline.viewing.batch_files import BatchFile, grid_lines, summarize, table_lines
 from packline.viewing.text import cells, visible
 from packline.viewing.tokens import Vocabulary
 
@@ -28,18 +30,6 @@ def batch_of(rows: list[list[int]], lengths: list[int] | None = None) -> BatchFi
 def test_the_grid_is_that_of_chuk_mlx() -> None:
     lines = grid_lines(batch_of([[97, 98, 99, 100, 101, 102, 0, 0]]), "input", LETTERS)
     assert lines == ["Visualizing Input Tensor:", *GOLDEN.split("\n")]
-
-
-def test_rows_and_tensors_are_chosen() -> None:
-    batch = batch_of([[97, 0], [98, 99], [100, 0]])
-    lines = grid_lines(batch, "input", LETTERS, rows=2)
-    assert len(lines) == 3 + 3 * 2 and "b" in lines[6] and "(100)" not in "".join(lines)
-    assert len(grid_lines(batch, "input", LETTERS)) == 3 + 3 * 3
-    assert grid_lines(batch, "target", LETTERS) == ["No target tensor found in the .npz file"]
-    target = BatchFile("b", {"target": np.array([[98, -100]])}, None, 0)
-    lines = grid_lines(target, "target", LETTERS)
-    assert lines[0] == "Visualizing Target Tensor:"
-    assert lines[3].split("|")[-1].strip() == "-100" and "T0:(98)" in lines[4]
 
 
 @pytest.mark.parametrize("seq_len", [1, 2, 7, 8, 9, 512])
@@ -93,3 +83,29 @@ def test_no_rows_and_no_columns() -> None:
     )
     empty = BatchFile("b", {"input": np.empty((1, 0), np.int32)}, None, 0)
     assert grid_lines(empty, "input", LETTERS)[1].strip() == "LT"
+
+
+@given(st.lists(st.integers(0, 9), max_size=6), st.sampled_from([np.uint16, np.int32, np.int64]))
+def test_the_rows_of_the_table_add_up(lengths: list[int], dtype: type) -> None:
+    rows: np.ndarray = np.ones((len(lengths), 9), dtype)
+    summary = summarize(BatchFile("b", {"input": rows}, np.array(lengths, np.int64), None), "input")
+    assert summary is not None
+    text = "\n".join(table_lines("b", summary))
+
+    def number(label: str) -> float:
+        found = re.search(rf"^{label} +([\d.]+)(?: bytes)?$", text, re.MULTILINE)
+        assert found is not None
+        return float(found[1])
+
+    real, rows_or_one = sum(lengths), max(len(lengths), 1)
+    padding = 9 * len(lengths) - real
+    assert number("Number of Rows") == len(lengths)
+    assert number("Number of Tokens") == 9 * len(lengths)
+    assert number("Max Sequence Length") == 9
+    assert number("Total Real Tokens in Batch") == real
+    assert number("Total Padding Tokens in Batch") == padding
+    assert number("Average Real Tokens per Row") == pytest.approx(real / rows_or_one, abs=0.0051)
+    assert number("Average Padding Tokens per Row") == pytest.approx(padding / rows_or_one, abs=0.0051)
+    size = np.dtype(dtype).itemsize
+    assert number("Memory Usage for Real Tokens") == real * size
+    assert number("Memory Usage for Padding Tokens") == padding * size

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.store.stores import build_store, relist
 
-from packline.errors import RecipeError, StoreError
+from packline.errors import StoreError
 from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.packing.options import Packing
@@ -24,7 +24,6 @@ from packline.viewing.token_pages import (
     learned_in,
     loader_page,
     row_page,
-    step_page,
 )
 from packline.viewing.tokens import document_strip, row_strip
 
@@ -108,16 +107,6 @@ def test_a_loss_mask_marks_what_is_not_learned(store: Store, tmp_path: Path) -> 
             offset += len(cell.ids)
         place += len(tokens)
     assert all(cell.loss is None for cell in document_strip(store, 0).cells)
-
-
-def test_a_step_is_its_rows_in_order(store: Store) -> None:
-    loader = Loader(store.rows(48), batch_size=4, seed=3, prefetch=0)
-    page = step_page(loader, 2)
-    tokens = [[one for cell in strip.cells for one in cell.ids] for strip in strips_of(page)]
-    assert tokens == loader.batch(2)["tokens"].tolist()
-    assert len(strips_of(step_page(loader, 2, row=3))) == 1
-    with pytest.raises(RecipeError, match="step"):
-        step_page(loader, len(loader))
 
 
 def test_notebooks_show_stores_rows_and_loaders(store: Store) -> None:

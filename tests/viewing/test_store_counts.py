@@ -67,8 +67,3 @@ def test_groups_are_sums_of_provenance(shape: StoreShape) -> None:
         places = [(group.split, names.index(group.source)) for group in groups]
         assert places == sorted(places), "sources in the order of the recipe"
         assert {group.text_bytes for group in group_shards(store)} == {0}
-
-
-def test_no_documents_have_no_lengths() -> None:
-    found = summarize_lengths(iter([]))
-    assert (found.shortest, found.mean, found.longest, found.histogram) == (0, 0.0, 0, [])

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.viewing.token_stores import longest_run as slow_run
 from tests.viewing.token_stores import what_is_wrong
 
-from packline.viewing.suspicious import LONGEST, all_grams, grams_at, judge_document, longest_run, screen
+from packline.viewing.suspicious import LONGEST, judge_document, screen
 
 SPECIAL = np.zeros(1000, bool)
 SPECIAL[[0, 7]] = True
@@ -77,12 +76,6 @@ def test_a_document_does_not_lend_its_tokens_to_its_neighbour() -> None:
     assert "no text" in found_in([[], [1, 2], [0, 7, 0]], np.uint16)[2]
 
 
-def test_a_text_of_control_tokens_alone_is_no_text_and_one_with_a_word_is() -> None:
-    bodies = [[], [0], [7] * 31, [7, 5, 7], [5]]
-    found = [list(one) for one in found_in(bodies, np.uint16)]
-    assert found == [["no text"], ["no text"], ["no text"], [], []]
-
-
 @pytest.mark.parametrize("length", [255, 1024, 1027, 1028, 5000])
 def test_counting_is_exact_at_the_limits(length: int) -> None:
     count = length - 3
@@ -98,17 +91,3 @@ def test_only_the_first_part_of_an_enormous_document_is_looked_at() -> None:
     assert judge_document(body, SPECIAL) == {}
     body[LONGEST - 100 :] = 5
     assert judge_document(body, SPECIAL) == {"long run": 100.0}
-
-
-@DTYPES
-@given(body=st.lists(st.integers(0, 3), min_size=4, max_size=60))
-def test_equal_fours_have_equal_numbers_and_others_do_not(body: list[int], dtype: type) -> None:
-    numbers = grams_at(np.array(body, dtype), np.arange(len(body) - 3)).tolist()
-    assert all_grams(np.array(body, dtype)).tolist() == numbers
-    fours = [tuple(body[place : place + 4]) for place in range(len(body) - 3)]
-    assert len(set(zip(numbers, fours, strict=True))) == len(set(numbers)) == len(set(fours))
-
-
-@given(st.lists(st.integers(0, 2)))
-def test_the_longest_run(values: list[int]) -> None:
-    assert longest_run(np.array(values, np.int64)) == slow_run(values)

@@ -16,7 +16,7 @@ from packline.errors import CorruptStore
 from packline.ragged import offsets_of
 from packline.viewing import tally
 from packline.viewing.duplicates import HashFiles
-from packline.viewing.tally import CLASSES, Suspect, TokenTally, add_up, edge_of, measure_rates, rate_class
+from packline.viewing.tally import CLASSES, TokenTally, add_up, edge_of, measure_rates, rate_class
 
 V, EOD = 50, 0
 BODY = st.lists(st.integers(0, 6), max_size=8) | st.lists(st.integers(1, 5), min_size=30, max_size=60)
@@ -64,11 +64,6 @@ def test_a_rate_is_between_the_edges_of_its_class(rate: float) -> None:
     assert edge_of(number + 32) == pytest.approx(2 * edge_of(number)), "an octave is 32 classes"
 
 
-@given(st.floats(2.0**14, allow_infinity=False), st.floats(0, 2.0**-6))
-def test_rates_beyond_the_classes_are_in_the_outermost(large: float, small: float) -> None:
-    assert rate_class(np.array([large, small])).tolist() == [CLASSES - 1, 0]
-
-
 @given(st.lists(st.integers(100, 400) | st.integers(240, 260), min_size=1, max_size=60))
 def test_limits_are_an_octave_or_more_from_the_median_and_counts_are_exact(classes: list[int]) -> None:
     found = measure_rates(np.bincount(classes, minlength=CLASSES))
@@ -99,17 +94,3 @@ def test_an_id_outside_the_vocabulary_is_named_with_its_document(ids: list[int],
         place = f"here: document {7 + document}, token {wrong - [0, *cuts][document]}: "
         with pytest.raises(CorruptStore, match=f"{place}expected an id below 50, found {ids[wrong]}"):
             counter.add(*arguments)
-
-
-def test_the_worst_are_kept_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally, "KEPT", 3)
-    suspects = [Suspect(number, float(number % 4)) for number in range(9)]
-    for reason, kept in (
-        ("repetition", [(3, 3.0), (7, 3.0), (2, 2.0)]),
-        ("few", [(0, 0.0), (4, 0.0), (8, 0.0)]),
-    ):
-        for order in (suspects, suspects[::-1]):
-            one = TokenTally(V)
-            for suspect in order:
-                one.keep(reason, [suspect])
-            assert [(found.document, found.value) for found in one.suspects[reason]] == kept

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
+from tests.viewing.parsed import Parsed, ids_shown
 from tests.viewing.test_columns import find_where
-from tests.viewing.web.sites import Parsed, client_of, ids_shown
+from tests.viewing.web.sites import client_of
 
 import packline
 from packline.facade import Store
@@ -199,7 +200,7 @@ def test_tables_as_data(client: TestClient, store: Store) -> None:
     lines = list(csv.reader(io.StringIO(client.get("/documents", params=params | {"as": "csv"}).text)))
     assert [found["head"], *found["rows"]] == lines and len(lines) > 5
     assert all(cell in parsed.of("main") for row in found["rows"] for cell in row)
-    command = shlex.split(next(one for one in parsed.text["pre"] if one.startswith("packline view")))
+    command = shlex.split(next(one for one in parsed.texts("pre") if one.startswith("packline view")))
     assert command[2:4] == [str(store.path), "--where"]
     assert command[4:] == ["score >= 4", "--split", "all", "--source", "in"]
 

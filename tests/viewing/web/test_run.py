@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 from tests.formats.stores import make_store, random_documents
-from tests.viewing.web.sites import Parsed, client_of, ids_shown, small_store
+from tests.viewing.parsed import Parsed, ids_shown
+from tests.viewing.web.sites import client_of, small_store
 
 import packline
 from packline.facade import Store

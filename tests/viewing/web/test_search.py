@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.formats.stores import make_store
-from tests.viewing.web.sites import small_store
 
 import packline.viewing.web.search as searching
-from packline.errors import CorruptStore
 from packline.facade import Store
-from packline.viewing.web.search import Found, Hit, Part, find_page, find_tokens
+from packline.viewing.web.search import Found, Hit, Part, find_tokens
 
 ALL_OF_THEM = 1 << 30
 FEW = st.integers(2, 4)
@@ -101,10 +99,3 @@ def test_a_hit_does_not_reach_into_the_next_document(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[5, 6], [7, 8]], vocab_size=300, eod_id=0)
     assert find_tokens(store, [0, 7]).hits == ()
     assert find_tokens(store, [6, 0]).hits == (Hit(0, 1, 2),)
-
-
-def test_a_damaged_provenance_is_an_error(tmp_path: Path) -> None:
-    store = small_store(tmp_path / "store")
-    (store.path / f"{store.shards[0].entry.name}.docs.parquet").write_bytes(b"no parquet")
-    with pytest.raises(CorruptStore, match="cannot read"):
-        find_page(store, "id == 'd0'")

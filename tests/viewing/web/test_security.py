@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
-from tests.viewing.web.sites import Parsed, client_of, small_store
+from tests.viewing.parsed import Parsed
+from tests.viewing.web.sites import client_of, small_store
 
 from packline.facade import Store
 from packline.viewing.web.serving import host_name, is_loopback, listen

@@ -13,7 +13,8 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.viewing.web.sites import Parsed, client_of
+from tests.viewing.parsed import Parsed
+from tests.viewing.web.sites import client_of
 
 import packline
 import packline.viewing.web.search as searching
@@ -155,12 +156,6 @@ def test_pages_together_find_every_place_in_the_texts(
     assert all(len(page.hits) < most + 9 for page in found)  # all that begin in one token are on one page
     done = [page.done for page in found]
     assert done == sorted(done) and done[-1] == 1.0
-
-
-def test_a_page_ends_when_its_time_is_up(cut_anywhere: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "TEXT_BLOCK", 16)
-    found = opened(cut_anywhere).find(cut_anywhere, b"no such text", Part(budget=0.0))
-    assert (found.hits, found.after) == ((), 16) and found.done < 1
 
 
 def test_an_id_outside_the_vocabulary_is_reported(tmp_path: Path, cut_anywhere: Store) -> None:

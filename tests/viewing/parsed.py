@@ -1,38 +1,39 @@
-"""Tables and links of an HTML page, read by Python's own parser: what a reader would find in it."""
+"""An HTML page, read by Python's own parser: what a reader would find in it."""
 
 from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
 
-VOID = {"br", "hr", "input", "link", "meta", "wbr"}
+VOID = {"br", "col", "hr", "input", "link", "meta", "wbr"}
 
 
 class Parsed(HTMLParser):
-    """Elements, tables and addresses of a page."""
+    """Elements, texts, tables and facts of a page; refuses one whose elements do not close in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.addresses: list[tuple[str, str]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        """Elements with their attributes."""
+        self.data: list[tuple[tuple[str, ...], str]] = []
+        """Texts, with the elements that they stand in."""
+        self.tokens = ""
+        """Text within tokens."""
         self.tables: list[tuple[str, list[list[str]]]] = []
         """The figure's or the table's caption, and rows of cells."""
-        self.open: list[str] = []
-        self.unbalanced: list[str] = []
         self.facts: dict[str, str] = {}
+        self._open: list[tuple[str, bool]] = []
         self._caption = self._cell = self._term = ""
         self.feed(str(text))
         self.close()
+        assert not self._open, self._open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        for name, value in attrs:
-            self.attributes.add(name)
-            if name in ("href", "src", "srcset", "action", "data", "xlink:href"):
-                self.addresses.append((tag, value or ""))
+        attributes = dict(attrs)
+        assert len(attributes) == len(attrs)
+        self.tags.append((tag, attributes))
         if tag not in VOID:
-            self.open.append(tag)
+            self._open.append((tag, attributes.get("class") == "tokens"))
         if tag == "table":
             self.tables.append((self._caption.strip(), []))
         elif tag == "tr":
@@ -41,8 +42,7 @@ class Parsed(HTMLParser):
             self._cell = ""
 
     def handle_endtag(self, tag: str) -> None:
-        if not self.open or self.open.pop() != tag:
-            self.unbalanced.append(tag)
+        assert self._open.pop()[0] == tag
         if tag in ("th", "td"):
             self.tables[-1][1][-1].append(self._cell)
         elif tag == "figcaption":
@@ -57,7 +57,27 @@ class Parsed(HTMLParser):
             self.facts[self._term] = self._cell
 
     def handle_data(self, data: str) -> None:
+        self.data.append((tuple(tag for tag, _ in self._open), data))
         self._cell += data
+        if any(inside for _, inside in self._open):
+            self.tokens += data
+
+    def unknown_decl(self, data: str) -> None:
+        raise AssertionError(data)
+
+    handle_comment = handle_pi = unknown_decl
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        """The attributes of all elements of a kind."""
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    def texts(self, tag: str) -> list[str]:
+        """Pieces of text within elements of a kind."""
+        return [data for path, data in self.data if tag in path]
+
+    def of(self, tag: str) -> str:
+        """The text within elements of a kind."""
+        return "".join(self.texts(tag))
 
     def table(self, caption: str) -> list[list[str]]:
         """Rows of the only table with this caption, without its head."""
@@ -71,3 +91,9 @@ def number(text: str) -> int:
     found = re.match(r"[−-]?([\d,]+)", text)
     assert found, text
     return int(found[1].replace(",", ""))
+
+
+def ids_shown(page: Parsed) -> list[int]:
+    """Ids of all tokens that a page shows, padding left out."""
+    cells = [one for one in page.all("span") if one.get("data-ids") is not None]
+    return [int(number) for one in cells for number in (one["data-ids"] or "").split()]
