@@ -138,11 +138,3 @@ def files_of(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != "packline.json"
     }
-
-
-def damage(path: Path, change: str) -> None:
-    """Cut the last byte off, add one, or turn the first bit over."""
-    data = path.read_bytes()
-    path.unlink()  # it may be a link into the store
-    changed = {"cut": data[:-1], "longer": data + b"\0", "flip": bytes([data[0] ^ 1]) + data[1:]}
-    path.write_bytes(changed[change])

@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 200
 
 # `streaming` imports torchvision, of which it needs nothing here and whose wheel fits one build of torch.
-# Modules with the few names that it looks up take its place in the peer's process.
+# Modules with the few names that it looks up take its place in the peer's process. `megatron.core` imports
+# all of Megatron, of which its files need two modules: an empty package takes its place.
 BEGIN = """
 import importlib.machinery, json, sys, types, warnings
 warnings.simplefilter("ignore")
@@ -40,6 +41,11 @@ if {fake_torchvision}:
         sys.modules[name] = module
     sys.modules["torchvision.datasets"].VisionDataset = type("VisionDataset", (), {{}})
     sys.modules["torchvision.transforms.functional"].to_tensor = lambda image: image
+if {lean_megatron}:
+    import megatron
+    sys.modules["megatron.core"] = types.ModuleType("megatron.core")
+    sys.modules["megatron.core"].__path__ = [f"{{path}}/core" for path in megatron.__path__]
+    import megatron.core.parallel_state
 sys.path += {own_path!r}
 _answer_file, *arguments = sys.argv[1:]
 """
@@ -80,7 +86,9 @@ def run_peer(code: str, *arguments: object, modules: tuple[str, ...], with_packl
     if missing := missing_peers(python, modules):
         pytest.skip(f"not installed with the peers: {missing} (make peers)")
     own_path = [str(ROOT / "src"), *filter(None, sys.path)] if with_packline else []
-    begin = BEGIN.format(fake_torchvision="streaming" in modules, own_path=own_path)
+    begin = BEGIN.format(
+        fake_torchvision="streaming" in modules, lean_megatron="megatron" in modules, own_path=own_path
+    )
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")
         script = Path(folder, "peer.py")

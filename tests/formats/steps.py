@@ -47,7 +47,7 @@ def write_all(
     planned = sum(entry.bytes for entry in target.files)
     assert planned == plan.bytes + plan.shared_bytes
     assert plan.shared_bytes == target.shared.total()
-    tail = sum(lost.count for lost in plan.lost if lost.what == "tail")
+    tail = sum(lost.count for lost in plan.lost if lost.what in ("tail", "truncated tokens"))
     assert sum(counted) == view.tokens - tail
     format.finish(view, written, target, chosen)
     on_disk = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*.*")}

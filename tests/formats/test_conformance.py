@@ -389,6 +389,37 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_written(
     assert not out.exists()
 
 
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("datatrove", {"first_rank": 99_999, "edges": "none", "shard_tokens": 10},
+     "numbers of files from 0 to 99,999"),
+    ("datatrove", {"step": "a/b"}, "step that can be in a name"),
+    ("forager", {"sample_size": 10**6}, "at least sample_size tokens, 1,000,000, found"),
+    ("llmc", {"shard_tokens": 2**31}, "expected shard_tokens from 1 to 2,147,483,647"),
+    ("mds", {"fields": ["targets"]}, "expected tokens and any of"),
+    ("mds", {"fields": ["tokens", "tokens"]}, "each once"),
+    ("mds", {"fields": ["tokens", "mask"]}, "fields are tokens, mask"),
+    ("mds", {"size_limit": 2**32}, "size_limit is 4,294,967,296: expected 1 to"),
+    *[("mds", {"compression": name}, f"compression is '{name}'") for name in ("br", "zstd:23", "zstd:")],
+    ("npz", {"dtype": "uint16"}, "ignore_index is -100: expected 0 to 65,535"),
+    ("npz", {"dtype": "int8"}, "largest id is 999: expected -128 to 127"),
+    *[("npz", {"dtype": name}, "expected a dtype of integers") for name in ("float32", "tokens")],
+    ("npz", {"ignore_index": 2**31}, "ignore_index is 2,147,483,648"),
+    *[("npz", {"prefix": prefix}, "expected a prefix") for prefix in ("", "a/b")],
+    ("olmo", {"dtype": "uint8"}, "expected a dtype of auto, uint16, uint32, found 'uint8'"),
+    ("olmo", {"prefix": "a/b"}, "prefix that can be in a name"),
+    ("stacks", {"shard_size": 2**31}, "expected a max_seq_len from 1 and a shard_size from 1 to"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "options", "words"), REFUSED, ids=range(len(REFUSED)))
+def test_options_that_a_layout_cannot_have_are_refused(
+    store: Store, tmp_path: Path, name: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(RecipeError, match=words):
+        export(store, name, tmp_path / "out", options)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], tuple[Store, list[list[int]]]]:
     """A store with a vocabulary of any size, and its documents."""

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.formats.engines import bring_back, damage, documents_of, refuse, write
+from tests.formats.damages import Damage, change, cut, flip
+from tests.formats.engines import bring_back, documents_of, refuse, write
 from tests.formats.steps import expected, flat, read_all
 from tests.formats.stores import CASES, Case, make_store
 
@@ -93,14 +94,6 @@ def test_windows_go_over_all_documents_and_the_rest_is_said_to_be_lost(
             assert flat([one[len(before) :] for one in documents])[: len(kept)] == kept
 
 
-def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    store = CASES["wide"].make(tmp_path / "store")
-    for options, words in (({"sample_size": 10**6}, "at least sample_size tokens, 1,000,000, found"),):
-        with pytest.raises(RecipeError, match=words):
-            write(store, "forager", tmp_path / "out", options)
-        assert not (tmp_path / "out").exists()
-
-
 # ------------------------------------------------------------------------------- as Forager writes them
 
 
@@ -175,42 +168,23 @@ INDEX = "index/sample_locations.bin"
 WEB = "tokenized-samples/web-tokenized-samples.bin"
 
 
-@pytest.mark.parametrize(
-    ("name", "how", "words"),
-    [
-        (WEB, "cut", f"{WEB}: size in bytes, a multiple of 2"),
-        (WEB, "half", f"{WEB}: tokens, by the last of its samples"),
-        (INDEX, "cut", f"{INDEX}: size in bytes, a multiple of 24"),
-        (INDEX, "short", "tokens, by the last of its samples"),
-        (INDEX, (1, 1, 6), f"{INDEX}: sample 1: expected byte 4, behind the last, found byte 6"),
-        (INDEX, (2, 2, 5), f"{INDEX}: sample 2: expected a multiple of 2 bytes, found 5 bytes"),
-        (INDEX, (4, 0, 0), f"{INDEX}: file of sample 4: expected at least 1"),
-        (INDEX, (5, 0, 9), f"{INDEX}: file of sample 5: expected below 3, found 9"),
-        ("index/file_location.txt", "flip", "index/file_location.txt: file of line 1: expected a file"),
-    ],
-)
-def test_damage_is_refused_with_its_place(
-    tmp_path: Path, name: str, how: str | tuple[int, int, int], words: str
-) -> None:
+DAMAGED: list[tuple[Damage, str]] = [
+    (cut(WEB, -1), f"{WEB}: size in bytes, a multiple of 2"),
+    (cut(WEB, 4), f"{WEB}: tokens, by the last of its samples"),
+    (cut(INDEX, -1), f"{INDEX}: size in bytes, a multiple of 24"),
+    (cut(INDEX, -24), "code-tokenized-samples.bin: tokens, by the last of its samples"),
+    (change(INDEX, 32, b"\6"), f"{INDEX}: sample 1: expected byte 4, behind the last, found byte 6"),
+    (change(INDEX, 64, b"\5"), f"{INDEX}: sample 2: expected a multiple of 2 bytes, found 5 bytes"),
+    (change(INDEX, 96, b"\0"), f"{INDEX}: file of sample 4: expected at least 1"),
+    (change(INDEX, 120, b"\x09"), f"{INDEX}: file of sample 5: expected below 3, found 9"),
+    (flip("index/file_location.txt"), "index/file_location.txt: file of line 1: expected a file"),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGED, ids=range(len(DAMAGED)))
+def test_damage_is_refused_with_its_place(tmp_path: Path, damage: Damage, words: str) -> None:
     store = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
     write_forager(tmp_path / "made", FILES, "<u2")
-    path = tmp_path / "made" / name
-    if isinstance(how, tuple):
-        places = np.fromfile(path, "<u8").reshape(-1, 3)
-        places[how[0], how[1]] = how[2]
-        places.tofile(path)
-    elif how in ("half", "short"):
-        path.write_bytes(path.read_bytes()[: 4 if how == "half" else -24])
-    else:
-        damage(path, how)
+    damage(tmp_path / "made")
     options = {"dtype": "uint16", "edges": "none"}
     refuse(tmp_path / "made", "forager", store, tmp_path / "back", words, options)
-
-
-def test_an_id_outside_the_vocabulary_and_a_missing_end_are_refused(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
-    for number, samples in enumerate(([[5, 0], [300, 0]], [[5, 0], [7, 8]])):
-        write_forager(tmp_path / f"made{number}", {"web": samples}, "<u2")
-        refuse(
-            tmp_path / f"made{number}", "forager", store, tmp_path / f"back{number}", WEB, {"dtype": "uint16"}
-        )

@@ -3,53 +3,43 @@
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.formats.damages import Damage, change, cut, remove
 from tests.formats.peers import run_peer
 from tests.formats.row_steps import contents, write_rows
 from tests.formats.steps import flat
 from tests.formats.stores import CASES, Case, make_store, random_documents
 
-from packline.errors import InputError, RecipeError
+from packline.errors import InputError
 from packline.formats.check import check_dataset
 from packline.formats.format import get_format
 from packline.formats.row_view import RowView
 
 LITDATA = ("litdata", "torch")
 
-READ = """
-from litdata import StreamingDataset, TokensLoader
-answer = {}
-for name, block in json.loads(arguments[0]).items():
-    data = StreamingDataset(name, item_loader=TokensLoader(block_size=block))
-    rows = [data[place] for place in range(len(data))]
-    answer[name] = {"dtype": str(rows[0].dtype), "rows": [row.tolist() for row in rows]}
-"""
-
-# What `optimize` has each of its workers do.
-WRITE = """
+# What `optimize` has each of its workers do; then what its data set reads.
+PEER = """
 import numpy as np, torch
-from litdata import TokensLoader
+from litdata import StreamingDataset, TokensLoader
 from litdata.streaming.writer import BinaryWriter
-for path, kind, dtype, items, settings in json.loads(open(arguments[0]).read()):
+sets, asked = json.loads(open(arguments[0]).read())
+for path, kind, dtype, items, settings in sets:
     writer = BinaryWriter(path, item_loader=TokensLoader(), **settings)
     for number, item in enumerate(items):
         array = np.array(item, dtype)
         writer[number] = torch.from_numpy(array) if kind == "tensor" else array
     writer.done()
     writer.merge()
-answer = True
+answer = {}
+for name, block in asked.items():
+    data = StreamingDataset(name, item_loader=TokensLoader(block_size=block))
+    rows = [data[place] for place in range(len(data))]
+    answer[name] = {"dtype": str(rows[0].dtype), "rows": [row.tolist() for row in rows]}
 """
-
-
-def litdata_writes(folder: Path, sets: list[tuple[str, str, str, list[list[int]], dict[str, Any]]]) -> None:
-    job = folder / "job.json"
-    job.write_text(json.dumps([[str(folder / name), *rest] for name, *rest in sets]))
-    run_peer(WRITE, job, modules=LITDATA)
 
 
 def view_of(case: Case, folder: Path, *, seq_len: int, **settings: Any) -> RowView:
@@ -79,7 +69,9 @@ def test_longer_rows_are_rows_and_their_last_targets(tmp_path: Path, settings: d
         assert whole.tolist() == longer_rows(view), name
 
 
-def test_litdata_reads_the_same_rows(tmp_path: Path) -> None:
+def test_litdata_reads_the_same_rows_and_writes_the_same_files_and_others_pass_the_check(
+    tmp_path: Path,
+) -> None:
     wanted: dict[str, tuple[list[list[int]], str, int]] = {}
     ways = [(name, "int32", 16) for name in CASES] + [("plain", "uint16", 7), ("shards", "int64", 33)]
     for name, dtype, length in ways:
@@ -90,10 +82,38 @@ def test_litdata_reads_the_same_rows(tmp_path: Path) -> None:
         plan = write_rows(view, "litdata", folder / "out", options)
         assert len(plan.parts) == -(-view.rows // 5)
         wanted[str(folder / "out")] = (longer_rows(view), dtype, length + 1)
-    blocks = {path: block for path, (_, _, block) in wanted.items()}
-    found = run_peer(READ, json.dumps(blocks), modules=LITDATA)
+    same: list[tuple[str, str, str, Any, Any]] = []
+    for name, dtype in (("plain", "int32"), ("wide", "int64")):
+        folder = tmp_path / name
+        view = view_of(CASES[name], folder / "store", seq_len=10)
+        for size in (1, 500, 1 << 26):
+            write_rows(view, "litdata", folder / f"own-{size}", {"shard_bytes": size, "dtype": dtype})
+            rows = longer_rows(view)
+            same.append((str(folder / f"theirs-{size}"), "tensor", dtype, rows, {"chunk_bytes": size}))
+    documents, wide = CASES["long"].stored, CASES["wide"].stored
+    others: list[tuple[str, str, str, Any, Any]] = [
+        ("int32", "tensor", "int32", documents, {"chunk_bytes": 300}),
+        ("int64", "tensor", "int64", wide, {"chunk_bytes": 1000}),
+        ("numpy", "numpy", "uint16", documents, {"chunk_size": 400}),
+        ("wide", "numpy", "uint32", wide, {"chunk_bytes": 1 << 20}),
+        ("packed", "tensor", "int32", documents,
+         {"chunk_bytes": 800, "compression": "zstd", "compression_level": "chunk"}),
+    ]  # fmt: skip
+    others = [(str(tmp_path / "others" / name), *rest) for name, *rest in others]
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps([[*same, *others], {path: block for path, (_, _, block) in wanted.items()}]))
+    found = run_peer(PEER, job, modules=LITDATA)
     for path, (rows, dtype, _) in wanted.items():
         assert found[path] == {"dtype": f"torch.{dtype}", "rows": rows}, path
+    for theirs, *_ in same:
+        one, other = contents(Path(theirs.replace("theirs", "own"))), contents(Path(theirs))
+        mine, index = json.loads(one.pop("index.json")), json.loads(other.pop("index.json"))
+        assert one == other
+        assert float(index.pop("updated_at")) and len(mine.pop("updated_at")) == 32
+        assert mine == index
+    for theirs, *_ in others:
+        assert problems(Path(theirs)) == "" and get_format("litdata").recognises(Path(theirs))
+    assert sorted((tmp_path / "others" / "packed").glob("*.zstd.bin"))
 
 
 def test_rows_end_with_the_token_that_follows(tmp_path: Path) -> None:
@@ -107,43 +127,6 @@ def test_rows_end_with_the_token_that_follows(tmp_path: Path) -> None:
         ended = len(following) == 17 and following[15] == 0
         assert row[:16] == following[:16] + [0] * (16 - len(following[:16]))
         assert row[16] == (0 if ended or len(following) < 17 else following[16])
-
-
-def test_files_are_those_that_litdata_writes(tmp_path: Path) -> None:
-    sets = []
-    for name, dtype in (("plain", "int32"), ("wide", "int64")):
-        folder = tmp_path / name
-        view = view_of(CASES[name], folder / "store", seq_len=10)
-        for size in (1, 500, 1 << 26):
-            write_rows(view, "litdata", folder / f"own-{size}", {"shard_bytes": size, "dtype": dtype})
-            rows = longer_rows(view)
-            sets.append((f"{name}/theirs-{size}", "tensor", dtype, rows, {"chunk_bytes": size}))
-    litdata_writes(tmp_path, sets)
-    for theirs, *_ in sets:
-        one = contents(tmp_path / theirs.replace("theirs", "own"))
-        other = contents(tmp_path / theirs)
-        mine, index = json.loads(one.pop("index.json")), json.loads(other.pop("index.json"))
-        assert one == other
-        assert float(index.pop("updated_at")) and len(mine.pop("updated_at")) == 32
-        assert mine == index
-
-
-def test_files_that_litdata_wrote_pass_the_check(tmp_path: Path) -> None:
-    documents = CASES["long"].stored
-    wide = CASES["wide"].stored
-    sets: list[tuple[str, str, str, list[list[int]], dict[str, Any]]] = [
-        ("int32", "tensor", "int32", documents, {"chunk_bytes": 300}),
-        ("int64", "tensor", "int64", wide, {"chunk_bytes": 1000}),
-        ("numpy", "numpy", "uint16", documents, {"chunk_size": 400}),
-        ("wide", "numpy", "uint32", wide, {"chunk_bytes": 1 << 20}),
-        ("packed", "tensor", "int32", documents,
-         {"chunk_bytes": 800, "compression": "zstd", "compression_level": "chunk"}),
-    ]  # fmt: skip
-    litdata_writes(tmp_path, sets)
-    assert sorted((tmp_path / "packed").glob("*.zstd.bin"))
-    for name, *_ in sets:
-        assert problems(tmp_path / name) == ""
-        assert get_format("litdata").recognises(tmp_path / name)
 
 
 def test_equal_stores_give_equal_bytes_and_others_another_state(tmp_path: Path) -> None:
@@ -168,14 +151,6 @@ def test_what_is_lost_is_said(tmp_path: Path) -> None:
     }
 
 
-def test_ids_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    view = view_of(CASES["wide"], tmp_path, seq_len=16)
-    with pytest.raises(RecipeError, match="70,000 do not fit into uint16"):
-        write_rows(view, "litdata", tmp_path / "out", {"dtype": "uint16"})
-    with pytest.raises(RecipeError, match="shard_bytes is 0"):
-        write_rows(view, "litdata", tmp_path / "out", {"shard_bytes": 0})
-
-
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     """Three files of four rows of nine tokens, without a peer."""
@@ -184,12 +159,6 @@ def written(tmp_path: Path) -> Path:
     view = RowView.of_store(store, seq_len=8, packing="pad")
     write_rows(view, "litdata", tmp_path / "out", {"shard_bytes": 4 * 36})
     return tmp_path / "out"
-
-
-def edit(path: Path, at: int, number: int) -> None:
-    data = bytearray(path.read_bytes())
-    struct.pack_into("<I", data, at, number)
-    path.write_bytes(data)
 
 
 def edit_index(folder: Path, change: Any) -> None:
@@ -202,23 +171,22 @@ def problems(folder: Path) -> str:
     return "\n".join(map(str, check_dataset(folder, "litdata").problems))
 
 
-def test_damage_is_found_with_its_place(written: Path) -> None:
-    second = written / "chunk-0-1.bin"
-    whole = second.read_bytes()
+SECOND = "chunk-0-1.bin"
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "cut": (cut(SECOND, -3), "size in bytes: expected 168, found 165"),
+    "items": (change(SECOND, 0, b"\5"), "items: expected 4, found 5"),
+    "an end": (change(SECOND, 12, b"\x10\x27"), "end of item 2: expected 10000 or more, found"),
+    "offset": (change(SECOND, 4, b"\x14"), "first and last offset: expected [24, 168], found [20, 168]"),
+    "missing": (remove(SECOND), "a file that index.json names: expected there, found missing"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_found_with_its_place(written: Path, name: str) -> None:
+    damage, words = DAMAGES[name]
     assert problems(written) == ""
-    second.write_bytes(whole[:-3])
-    assert "chunk-0-1.bin: size in bytes: expected 168, found 165" in problems(written)
-    second.write_bytes(whole)
-    edit(second, 0, 5)
-    assert "chunk-0-1.bin: items: expected 4, found 5" in problems(written)
-    second.write_bytes(whole)
-    edit(second, 12, 10_000)
-    assert "chunk-0-1.bin: end of item 2: expected 10000 or more, found" in problems(written)
-    second.write_bytes(whole)
-    edit(second, 4, 20)
-    assert "chunk-0-1.bin: first and last offset: expected [24, 168], found [20, 168]" in problems(written)
-    second.unlink()
-    assert "chunk-0-1.bin: a file that index.json names: expected there, found missing" in problems(written)
+    damage(written)
+    assert f"{SECOND}: {words}" in problems(written)
 
 
 def test_an_index_that_makes_no_sense_is_refused(written: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.formats.damages import Damage, change, cut
 from tests.formats.steps import expected, flat, read_all, write_all
 from tests.formats.stores import CASES, Case, make_store
 
@@ -108,13 +109,6 @@ def test_the_version_goes_by_the_vocabulary(
     assert load_shard(path).tolist() == [0, vocab_size - 1, 5, 0, 6]
 
 
-@pytest.mark.parametrize("size", [0, -1, 2**31])
-def test_a_shard_that_cannot_be_is_refused(tmp_path: Path, size: int) -> None:
-    store = CASES["one"].make(tmp_path / "store")
-    with pytest.raises(RecipeError, match="expected shard_tokens from 1 to 2,147,483,647"):
-        write_all(store, "llmc", tmp_path / "out", {"shard_tokens": size})
-
-
 def test_each_split_may_be_numbered_by_itself_and_the_prefix_be_empty(tmp_path: Path) -> None:
     options = {"shard_tokens": 100, "numbering": "own", "prefix": ""}
     write_all(CASES["splits"].make(tmp_path / "store"), "llmc", tmp_path / "out", options)
@@ -160,39 +154,23 @@ def shards(tmp_path: Path) -> Path:
 
 
 FIRST = "fineweb_train_000000.bin"
-HEADS: dict[str, tuple[bytes, str]] = {
-    "magic": (struct.pack("<i", 1234), "magic number: expected 20240520 or 20240801, found 1234"),
-    "version": (struct.pack("<2i", 20240520, 7), "version, of magic 20240520: expected 1, found 7"),
-    "count": (struct.pack("<3i", 20240520, 1, 6), "size in bytes: expected 1,036, found 1,034"),
-    "dtype": (struct.pack("<3i", 20240801, 7, 5), "size in bytes: expected 1,044, found 1,034"),
-    "negative": (
-        struct.pack("<3i", 20240520, 1, -5),
-        "tokens, by its header: expected none or more, found -5",
-    ),
-}
+DAMAGED: list[tuple[Damage, str]] = [
+    (change(FIRST, 0, struct.pack("<i", 1234)), "magic number: expected 20240520 or 20240801, found 1234"),
+    (change(FIRST, 4, b"\7"), "version, of magic 20240520: expected 1, found 7"),
+    (change(FIRST, 8, b"\6"), "size in bytes: expected 1,036, found 1,034"),
+    (change(FIRST, 0, struct.pack("<2i", 20240801, 7)), "size in bytes: expected 1,044, found 1,034"),
+    (change(FIRST, 8, struct.pack("<i", -5)), "tokens, by its header: expected none or more, found -5"),
+    (cut(FIRST, 1030), "size in bytes: expected 1,034, found 1,030"),
+    (cut(FIRST, 1033), "size in bytes: expected 1,034, found 1,033"),
+    (cut(FIRST, 700), "bytes of the header: expected 1,024, found 700"),
+    (cut(FIRST, 0), "bytes of the header: expected 1,024, found 0"),
+]
 
 
-@pytest.mark.parametrize("damage", HEADS)
-def test_a_flipped_header_is_found(shards: Path, damage: str) -> None:
-    head, message = HEADS[damage]
-    path = shards / FIRST
-    path.write_bytes(head + path.read_bytes()[len(head) :])
-    assert f"{FIRST}: {message}" in read_all("llmc", shards, {"marker": 0}).problems
-
-
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        (1030, "size in bytes: expected 1,034, found 1,030"),
-        (1033, "size in bytes: expected 1,034, found 1,033"),
-        (700, "bytes of the header: expected 1,024, found 700"),
-        (0, "bytes of the header: expected 1,024, found 0"),
-    ],
-)
-def test_a_file_that_was_cut_off_is_found(shards: Path, size: int, message: str) -> None:
-    path = shards / FIRST
-    path.write_bytes(path.read_bytes()[:size])
-    assert read_all("llmc", shards, {"marker": 0}).problems == [f"{FIRST}: {message}"]
+@pytest.mark.parametrize(("damage", "message"), DAMAGED, ids=range(len(DAMAGED)))
+def test_damage_is_found(shards: Path, damage: Damage, message: str) -> None:
+    damage(shards)
+    assert read_all("llmc", shards / FIRST, {"marker": 0}).problems == [f"{FIRST}: {message}"]
 
 
 def test_what_is_behind_the_tokens_is_found_and_not_read(shards: Path) -> None:

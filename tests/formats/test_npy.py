@@ -42,7 +42,8 @@ def test_ours_are_the_bytes_that_numpy_writes(tmp_path: Path) -> None:
 
 
 def test_names_are_those_that_the_trainer_looks_for(tmp_path: Path) -> None:
-    write_all(CASES["splits"].make(tmp_path / "store"), "npy", tmp_path / "out")
+    write_all(CASES["splits"].make(tmp_path / "store"), "npy", tmp_path / "out", {"dtype": "uint32"})
+    assert {str(np.load(path).dtype) for path in (tmp_path / "out").iterdir()} == {"uint32"}
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "edufineweb_train_000001.npy",
         "edufineweb_val_000000.npy",

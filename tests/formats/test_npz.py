@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.formats.damages import Damage, cut, remove
 from tests.formats.row_steps import write_rows
 from tests.formats.row_trips import IGNORED, rows_by_hand
 from tests.formats.stores import CASES, Case, make_store
 
-from packline.errors import RecipeError
 from packline.formats.check import check_dataset
 from packline.formats.export import run_export
 from packline.formats.format import get_format
@@ -119,24 +119,6 @@ def test_batches_have_32_rows_if_nobody_says(tmp_path: Path) -> None:
     assert set(sizes[:-1]) == {32} and sum(sizes) == view.rows
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"dtype": "uint16"}, "ignore_index is -100: expected 0 to 65,535"),
-        ({"dtype": "int8"}, "largest id is 999: expected -128 to 127"),
-        ({"dtype": "float32"}, "expected a dtype of integers"),
-        ({"dtype": "tokens"}, "expected a dtype of integers"),
-        ({"ignore_index": 2**31}, "ignore_index is 2,147,483,648"),
-        ({"prefix": ""}, "expected a prefix"),
-        ({"prefix": "a/b"}, "expected a prefix"),
-    ],
-)
-def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any], match: str) -> None:
-    view = RowView.of_store(CASES["plain"].make(tmp_path / "store"), seq_len=16)
-    with pytest.raises(RecipeError, match=match):
-        write_rows(view, "npz", tmp_path / "out", options)
-
-
 @pytest.mark.parametrize("name", ["plain", "loss"])
 def test_a_mask_of_padding_changes_nothing_else(tmp_path: Path, name: str) -> None:
     case = CASES[name]
@@ -161,14 +143,12 @@ def save(folder: Path, number: int = 1, **arrays: Any) -> Path:
 # ---------------------------------------------------------------------------------------------- damage
 
 
-def cut(folder: Path) -> None:
-    path = folder / "tokenized_batch_0002.npz"
-    path.write_bytes(path.read_bytes()[:-50])
+SECOND = "tokenized_batch_0002.npz"
 
 
-def change(**changes: Callable[[np.ndarray], np.ndarray | None]) -> Callable[[Path], None]:
+def change(**changes: Callable[[np.ndarray], np.ndarray | None]) -> Damage:
     def damage(folder: Path) -> None:
-        path = folder / "tokenized_batch_0002.npz"
+        path = folder / SECOND
         with np.load(path) as batch:
             arrays = {key: batch[key].copy() for key in batch.files}
         for key, make in changes.items():
@@ -180,12 +160,8 @@ def change(**changes: Callable[[np.ndarray], np.ndarray | None]) -> Callable[[Pa
     return damage
 
 
-def remove(folder: Path) -> None:
-    (folder / "tokenized_batch_0002.npz").unlink()
-
-
-DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "cut off": (cut, "0002.npz: File is not a zip file"),
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "cut off": (cut(SECOND, -50), "0002.npz: File is not a zip file"),
     "mixed dtype": (
         change(input_tensor=lambda array: array.astype(np.int64)),
         "0002.npz: dtype, as of the first file: expected int32, found int64",
@@ -198,7 +174,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         "0002.npz: input_tensor: expected 384 bytes of .* numbers",
     ),
     "fewer lengths": (change(lengths=lambda array: array[1:]), r"lengths of shape \(3,\), found \(2,\)"),
-    "missing file": (remove, "0003.npz: number of the batch: expected 2, found 3"),
+    "missing file": (remove(SECOND), "0003.npz: number of the batch: expected 2, found 3"),
 }
 
 

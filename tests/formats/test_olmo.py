@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.formats.engines import bring_back, damage, documents_of, files_of, refuse, write
+from tests.formats.damages import Damage, cut, flip, written
+from tests.formats.engines import bring_back, documents_of, files_of, refuse, write
 from tests.formats.steps import expected, flat, read_all
 from tests.formats.stores import CASES, INPUT, RECORD_BYTES, Case, make_store
 
-from packline.errors import InputError, RecipeError
+from packline.errors import InputError
 from packline.formats.olmo import FORMAT
 
 Documents = list[list[int]]
@@ -72,9 +73,10 @@ def test_the_reader_sees_the_documents_and_masks(tmp_path: Path, case: Case, edg
 def test_lines_say_where_documents_came_from_and_never_when(tmp_path: Path) -> None:
     case = CASES["shards"]
     store = case.make(tmp_path / "store")
-    write(store, "olmo", tmp_path / "out")
+    write(store, "olmo", tmp_path / "out", {"prefix": "web"})
     number = 0
-    for path in sorted((tmp_path / "out").glob("*.csv.gz")):
+    for path in sorted((tmp_path / "out").glob("web-*.csv.gz")):
+        assert path.with_name(path.name.replace(".csv.gz", ".npy")).exists()
         head = path.read_bytes()[:10]
         assert head[:4] == b"\x1f\x8b\x08\x00" and head[4:8] == bytes(4)  # no name, no time
         assert b"\r\n" in gzip.decompress(path.read_bytes())
@@ -84,7 +86,7 @@ def test_lines_say_where_documents_came_from_and_never_when(tmp_path: Path) -> N
             assert (name, source, int(place)) == (f"d{number}", INPUT, number * RECORD_BYTES)
             begin, number = int(end), number + 1
     assert number == len(case.stored)
-    write(store, "olmo", tmp_path / "twice")
+    write(store, "olmo", tmp_path / "twice", {"prefix": "web"})
     assert files_of(tmp_path / "twice") == files_of(tmp_path / "out")
 
 
@@ -104,17 +106,6 @@ def test_an_id_with_commas_quotes_and_line_breaks_stays_on_its_line() -> None:
         ["8", "9"],
     ]
     assert list(csv.reader(io.StringIO(data)))[1][2:] == ["one two three", "x,y.jsonl", "5"]
-
-
-def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    store = CASES["wide"].make(tmp_path / "store")
-    for options, words in (
-        ({"dtype": "uint8"}, "expected a dtype of auto, uint16, uint32, found 'uint8'"),
-        ({"prefix": "a/b"}, "prefix that can be in a name"),
-    ):
-        with pytest.raises(RecipeError, match=words):
-            write(store, "olmo", tmp_path / "out", options)
-        assert not (tmp_path / "out").exists()
 
 
 # --------------------------------------------------------------------------------- as dolma writes them
@@ -196,35 +187,36 @@ def test_numpys_own_files_and_others_are_not_recognised(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------- damage
 
 NAME = "part-0-00000"
-DAMAGED = [
-    (f"{NAME}.npy", "cut", f"{NAME}.npy: size in bytes, a multiple of 2"),
-    (f"{NAME}.npy", "half", f"{NAME}.npy: tokens, by the last of its lines: expected 10, found 5"),
-    (f"{NAME}.csv.gz", "cut", f"{NAME}.csv.gz: damaged gzip"),
-    (f"{NAME}.csv.gz", "flip", f"{NAME}.csv.gz: damaged gzip"),
-    (f"{NAME}.csv.gz", b"0,3\r\n4,8\r\n", f"{NAME}.csv.gz: start of document 1: expected 3, found 4"),
-    (f"{NAME}.csv.gz", b"0,3\r\n3,2\r\n2,10\r\n", "end of document 1: expected at least 3, found 2"),
-    (f"{NAME}.csv.gz", b"0,3\r\nx,8\r\n", f"{NAME}.csv.gz: expected lines of start,end"),
-    (f"{NAME}.csv.gz", b"0\r\n3\r\n", f"{NAME}.csv.gz: expected two numbers"),
-    (f"{NAME}.csv.gz", b"", "by the end of the last document"),
-    (f"masks/{NAME}.npy", "cut", f"masks/{NAME}.npy: bytes, one per token"),
-    (f"masks/{NAME}.npy", b"\2" * 10, f"masks/{NAME}.npy: loss of token 0: expected 0 or 1, found 2"),
+TOKENS, LINES, MASK = f"{NAME}.npy", f"{NAME}.csv.gz", f"masks/{NAME}.npy"
+
+
+def lines(content: bytes) -> Damage:
+    return written(LINES, gzip.compress(content))
+
+
+DAMAGED: list[tuple[Damage, str]] = [
+    (cut(TOKENS, -1), f"{TOKENS}: size in bytes, a multiple of 2"),
+    (cut(TOKENS, 10), f"{TOKENS}: tokens, by the last of its lines: expected 10, found 5"),
+    (cut(LINES, -1), f"{LINES}: damaged gzip"),
+    (flip(LINES), f"{LINES}: damaged gzip"),
+    (lines(b"0,3\r\n4,8\r\n"), f"{LINES}: start of document 1: expected 3, found 4"),
+    (lines(b"0,3\r\n3,2\r\n2,10\r\n"), "end of document 1: expected at least 3, found 2"),
+    (lines(b"0,3\r\nx,8\r\n"), f"{LINES}: expected lines of start,end"),
+    (lines(b"0\r\n3\r\n"), f"{LINES}: expected two numbers"),
+    (lines(b""), "by the end of the last document"),
+    (cut(MASK, -1), f"{MASK}: bytes, one per token"),
+    (written(MASK, b"\2" * 10), f"{MASK}: loss of token 0: expected 0 or 1, found 2"),
 ]
 
 
-@pytest.mark.parametrize(("name", "how", "words"), DAMAGED)
-def test_damage_is_refused_with_its_place(tmp_path: Path, name: str, how: str | bytes, words: str) -> None:
+@pytest.mark.parametrize(("damage", "words"), DAMAGED, ids=range(len(DAMAGED)))
+def test_damage_is_refused_with_its_place(tmp_path: Path, damage: Damage, words: str) -> None:
     documents = ((5, 6, 7), (8,), (), (9, 10))
     loss = tuple(tuple([1] * (len(one) + 1)) for one in documents)
     store = make_store(tmp_path / "store", documents, vocab_size=300, eod_id=0, loss=loss)
     write(store, "olmo", tmp_path / "out", link="copy")
     (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
-    path = tmp_path / "out" / name
-    if how == "half":
-        path.write_bytes(path.read_bytes()[:10])
-    elif isinstance(how, bytes):
-        path.write_bytes(gzip.compress(how) if name.endswith("gz") else how)
-    else:
-        damage(path, how)
+    damage(tmp_path / "out")
     refuse(tmp_path / "out", "olmo", store, tmp_path / "back", words)
 
 
@@ -236,10 +228,3 @@ def test_a_file_that_was_cut_off_and_says_nothing_of_its_width_is_refused(tmp_pa
     words = f"{NAME}.npy: size in bytes: expected 2 or 4 for each of 6 tokens, found 11"
     assert read_all("olmo", tmp_path / "made").problems == [words]
     refuse(tmp_path / "made", "olmo", store, tmp_path / "back", f"{NAME}.npy: size in bytes")
-
-
-def test_an_id_outside_the_vocabulary_and_a_missing_end_are_refused(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
-    for number, documents in enumerate(([[5, 0], [7, 300, 0]], [[5, 0], [7, 8]])):
-        write_dolma(tmp_path / f"made{number}", [documents], "<u2")
-        refuse(tmp_path / f"made{number}", "olmo", store, tmp_path / f"back{number}", f"{NAME}.npy")

@@ -20,11 +20,19 @@ from tests.formats.stores import CASES, Case, make_store
 from packline.formats import parquet
 from packline.formats.export import run_export
 
-LOAD = """
+PEER = """
 import datasets
+folder, documents, *names = arguments
+made = datasets.Dataset.from_dict({"text": ["t"] * 40, "input_ids": json.loads(documents)})
+for kind, rows in (("int64", 1000), ("int32", 4)):
+    made = made.cast_column("input_ids", datasets.List(datasets.Value(kind)))
+    path = f"{folder}/{kind}/data"
+    made.select(range(30)).to_parquet(path + "/train-00000-of-00002.parquet", batch_size=rows)
+    made.select(range(30, 35)).to_parquet(path + "/train-00001-of-00002.parquet")
+    made.select(range(35, 40)).to_parquet(path + "/test-00000-of-00001.parquet")
 answer = {}
-for name in arguments[1:]:
-    loaded = datasets.load_dataset(f"{arguments[0]}/{name}", cache_dir=f"{arguments[0]}/cache")
+for name in names:
+    loaded = datasets.load_dataset(f"{folder}/{name}", cache_dir=f"{folder}/cache")
     answer[name] = {split: {column: one[column][:] for column in one.column_names}
                     for split, one in loaded.items()}
     answer[name]["features"] = {column: str(kind) for column, kind in loaded["train"].features.items()}
@@ -42,14 +50,17 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "GROUP_TOKENS", 100)
 
 
-def test_the_library_finds_splits_and_reads_every_document(tmp_path: Path) -> None:
+def test_the_library_reads_ours_and_what_it_wrote_is_imported(tmp_path: Path) -> None:
     """Also beside packline.json and tokenizer.json, which are no data of it."""
+    plain, out = CASES["plain"], tmp_path / "out"
     for name, case in CASES.items():
         store = case.make(tmp_path / name / "store")
         options = {"edges": edges_of(case), "shard_tokens": 150}
-        run_export(str(store.path), to="parquet", out=tmp_path / "out" / name, options=options, workers=0)
-    assert (tmp_path / "out" / "plain" / "tokenizer.json").exists()
-    found = run_peer(LOAD, tmp_path / "out", *CASES, modules=("datasets",))
+        run_export(str(store.path), to="parquet", out=out / name, options=options, workers=0)
+    assert (out / "plain" / "tokenizer.json").exists()
+    for kind in ("int32", "int64"):
+        (out / kind / "data").mkdir(parents=True)
+    found = run_peer(PEER, out, json.dumps(plain.stored), *CASES, modules=("datasets",))
     for name, case in CASES.items():
         wanted = expected(case, edges_of(case))
         features = found[name].pop("features")
@@ -63,6 +74,13 @@ def test_the_library_finds_splits_and_reads_every_document(tmp_path: Path) -> No
                 for both in zip(case.stored, case.loss, strict=True)
             ]
             assert found[name]["train"]["labels"] == masked
+    for kind in ("int32", "int64"):
+        back = bring_back(out / kind, "parquet", plain.make(tmp_path / f"{kind}-store"), tmp_path / kind)
+        assert documents_of(back) == {"train": plain.stored[:35], "test": plain.stored[35:]}
+        assert read_all("parquet", out / kind).reader.dtype == np.dtype(kind)
+        places = [back.provenance(number) for number in range(40)]
+        first = [one.position for one in places if one.file.endswith("train-00000-of-00002.parquet")]
+        assert first == list(range(30))
 
 
 def test_provenance_on_request(tmp_path: Path) -> None:
@@ -88,35 +106,6 @@ def test_row_groups_are_bounded_and_do_not_depend_on_shards(tmp_path: Path) -> N
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     assert len(groups) >= math.ceil(40 / 9)
     assert all(group.num_rows <= 9 and group.column(0).num_values <= 100 for group in groups)
-
-
-SAVE = """
-import datasets, json
-documents = json.loads(arguments[1])
-made = datasets.Dataset.from_dict({"text": ["t"] * len(documents), "input_ids": documents})
-made = made.cast_column("input_ids", datasets.List(datasets.Value(arguments[2])))
-path, rows = arguments[0], int(arguments[3])
-made.select(range(30)).to_parquet(path + "/train-00000-of-00002.parquet", batch_size=rows)
-made.select(range(30, 35)).to_parquet(path + "/train-00001-of-00002.parquet")
-made.select(range(35, 40)).to_parquet(path + "/test-00000-of-00001.parquet")
-answer = None
-"""
-
-
-@pytest.mark.parametrize(("kind", "rows"), [("int64", 1000), ("int32", 4)])
-def test_what_the_library_wrote_is_imported(tmp_path: Path, kind: str, rows: int) -> None:
-    case = CASES["plain"]
-    path = tmp_path / "theirs" / "data"
-    path.mkdir(parents=True)
-    run_peer(SAVE, path, json.dumps(case.stored), kind, rows, modules=("datasets",))
-    store = bring_back(tmp_path / "theirs", "parquet", case.make(tmp_path / "store"), tmp_path / "back")
-    assert documents_of(store) == {"train": case.stored[:35], "test": case.stored[35:]}
-    assert read_all("parquet", tmp_path / "theirs").reader.dtype == np.dtype(kind)
-    places = [store.provenance(number) for number in range(40)]
-    rows_of_first = [
-        place.position for place in places if place.file.endswith("train-00000-of-00002.parquet")
-    ]
-    assert rows_of_first == list(range(30))
 
 
 def test_units_are_row_groups_and_blocks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +143,7 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
     refuse(tmp_path / "out", "parquet", store, tmp_path / "back", path.name)
 
 
-@pytest.mark.parametrize("compression", ["zstd", "none"])
+@pytest.mark.parametrize("compression", ["zstd", "snappy", "none"])
 def test_every_flipped_byte_of_a_page_is_found(tmp_path: Path, compression: str) -> None:
     store = CASES["one"].make(tmp_path / "store")
     write(store, "parquet", tmp_path / "out", {"compression": compression})
@@ -178,8 +167,6 @@ def test_every_flipped_byte_of_a_page_is_found(tmp_path: Path, compression: str)
     [
         (table({"input_ids": [[5, 0], None]}), "row 1: expected a list in input_ids, found null"),
         (table({"text": ["a"]}), "column input_ids: expected lists of integers, found columns text"),
-        (table({"input_ids": [[5, 0], [300, 0]]}), "an id outside the vocabulary"),
-        (table({"input_ids": [[5, 0], [7]]}), "no boundary token at the end"),
         (
             table({"input_ids": [[5, 0]]}, {"input_ids": pa.list_(pa.int64())}),
             "b.parquet: type of ids, as in the first file: expected int32, found int64",

@@ -7,14 +7,14 @@ import json
 import pickle
 import pickletools
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
+from tests.formats.damages import Damage, cut, remove, written
 from tests.formats.peers import run_peer
+from tests.formats.row_steps import write_rows
 from tests.formats.row_trips import files_of
 from tests.formats.stores import CASES, Case, make_store
 
@@ -22,16 +22,15 @@ from packline.errors import CorruptStore, RecipeError
 from packline.formats import pt
 from packline.formats.check import check_dataset
 from packline.formats.export import run_export
-from packline.formats.export_record import Target
-from packline.formats.format import RowFormat, get_format
+from packline.formats.format import get_format
 from packline.formats.pt import read_tensor, tensor_file, tensor_file_bytes
 from packline.formats.row_view import RowView
-from packline.formats.types import ExportPlan, WrittenPart
+from packline.formats.types import ExportPlan
 from packline.packing.options import ExportChoice
 
 # The project's own data set: files in the order of their names, cut to what the model takes.
-LOAD = """
-import pathlib, torch
+PEER = """
+import pathlib, torch, zipfile
 def load(folder, longest):
     paths = sorted(pathlib.Path(folder).glob("chunk_*.pt"))
     tensors = [torch.load(path, weights_only=True) for path in paths]
@@ -39,30 +38,35 @@ def load(folder, longest):
     assert all(torch.equal(one, other) for one, other in zip(tensors, mapped, strict=True))
     assert all(one.dtype == torch.int64 and one.ndim == 1 and one.is_contiguous() for one in tensors)
     return [tensor[:longest].tolist() for tensor in tensors]
-answer = [load(*item) for item in json.loads(arguments[0])]
+folder = pathlib.Path(arguments[0])
+rows = [load(*item) for item in json.loads(arguments[1])]
+programs = []
+for length in json.loads(arguments[2]):
+    assert torch.equal(torch.load(folder / f"ours{length}.pt", weights_only=True), torch.arange(length))
+    torch.save(torch.arange(length), folder / f"theirs{length}.pt")
+    programs.append(zipfile.ZipFile(folder / f"theirs{length}.pt").read(f"theirs{length}/data.pkl").hex())
+for number in range(2):
+    torch.save(torch.tensor([4, 7, 5, number]), folder / f"in/chunk_{number:06d}.pt")
+    part = torch.arange(100, dtype=torch.int32)[10 * number : 10 * number + 4]
+    torch.save(part, folder / f"slices/chunk_{number:06d}.pt")
+torch.save(torch.ones(4), folder / "floats.pt")
+torch.save(torch.ones(2, 2, dtype=torch.int64), folder / "square.pt")
+torch.save({"ids": torch.arange(4)}, folder / "dict.pt")
+torch.save(torch.arange(8)[::2], folder / "stride.pt")
+torch.save(torch.arange(8), folder / "legacy.pt", _use_new_zipfile_serialization=False)
+answer = rows, programs
 """
-SAVE = """
-import pathlib, torch
-for folder, number, kind, values, start, stop in json.loads(arguments[1]):
-    tensor = torch.tensor(values, dtype=getattr(torch, kind))
-    torch.save(tensor[start:stop], pathlib.Path(arguments[0], folder, f"chunk_{number:06d}.pt"))
-answer = None
-"""
+OTHERS = {
+    "floats.pt": "expected integers, found Float",
+    "square.pt": "expected one row of integers, found another object",
+    "dict.pt": "expected one row of integers, found another object",
+    "stride.pt": "expected one row of integers, found another object",
+    "legacy.pt": "not a zip file",
+}
 
 
 def write(view: RowView, folder: Path, **options: Any) -> ExportPlan:
-    """Plan, write every part, finish; parts are written last to first."""
-    format = get_format("pt")
-    assert isinstance(format, RowFormat)
-    chosen = msgspec.convert(options, format.options)
-    plan = format.plan(view, chosen)
-    folder.mkdir()
-    target = Target(folder)
-    facts = {part.name: format.write(view, part, target, chosen) for part in reversed(plan.parts)}
-    format.finish(view, [WrittenPart(part, facts[part.name]) for part in plan.parts], target, chosen)
-    on_disk = {path.name: path.stat().st_size for path in folder.iterdir()}
-    assert on_disk == {entry.name: entry.bytes for entry in target.files}
-    return plan
+    return write_rows(view, "pt", folder, options)
 
 
 def metadata(folder: Path) -> dict[str, Any]:
@@ -81,14 +85,33 @@ def full_rows(case: Case) -> tuple[list[list[int]], int]:
     return [stream[number * length : (number + 1) * length] for number in range(count)], rest
 
 
-def test_torch_finds_the_full_rows(tmp_path: Path) -> None:
+def test_torch_reads_ours_and_writes_the_same_program_and_what_it_saved_is_read(tmp_path: Path) -> None:
+    """Numbers take 1, 2 or 4 bytes there, by their size. A slice is saved with the whole tensor that it is
+    of; here only its own integers count."""
     wanted = [full_rows(case)[0] for case in ALL_TRAIN.values()]
     for (name, case), rows in zip(ALL_TRAIN.items(), wanted, strict=True):
         store = case.make(tmp_path / f"{name}-store")
         write(RowView.of_store(store, seq_len=len(rows[0]), min_tail_fraction=0.0), tmp_path / name)
+    lengths = [10, 255, 256, 65_535, 65_536, 70_000]
+    for length in lengths:
+        (tmp_path / f"ours{length}.pt").write_bytes(tensor_file(np.arange(length), f"ours{length}"))
+    for name in ("in", "slices"):
+        (tmp_path / name).mkdir()
     asked = [(str(tmp_path / name), len(rows[0])) for name, rows in zip(ALL_TRAIN, wanted, strict=True)]
-    found = run_peer(LOAD, json.dumps(asked), modules=("torch",))
+    found, programs = run_peer(PEER, tmp_path, json.dumps(asked), json.dumps(lengths), modules=("torch",))
     assert dict(zip(ALL_TRAIN, found, strict=True)) == dict(zip(ALL_TRAIN, wanted, strict=True))
+    for length, program in zip(lengths, programs, strict=True):
+        path = tmp_path / f"ours{length}.pt"
+        assert zipfile.ZipFile(path).read(f"{path.stem}/data.pkl").hex() == program
+        assert path.stat().st_size <= tensor_file_bytes(length, path.stem) < path.stat().st_size + 128
+        for name in ("ours", "theirs"):
+            assert np.array_equal(read_tensor(tmp_path / f"{name}{length}.pt"), np.arange(length))
+    read = {name: read_tensor(tmp_path / name / "chunk_000001.pt").tolist() for name in ("in", "slices")}
+    assert read == {"in": [4, 7, 5, 1], "slices": [10, 11, 12, 13]}
+    assert all(check_dataset(tmp_path / name, "pt").ok for name in read)
+    for name, match in OTHERS.items():
+        with pytest.raises(CorruptStore, match=match):
+            read_tensor(tmp_path / name)
 
 
 @pytest.mark.parametrize("case", ALL_TRAIN.values(), ids=ALL_TRAIN)
@@ -109,30 +132,6 @@ def test_what_metadata_says(tmp_path: Path, case: Case) -> None:
         "leftover_tokens": rest,
     }
     assert [lost.count for lost in plan.lost if lost.what == "tail"] == ([rest] if rest else [])
-
-
-def test_the_program_is_the_one_that_torch_writes(tmp_path: Path) -> None:
-    """Numbers take 1, 2 or 4 bytes there, by their size."""
-    code = """
-import pathlib, torch, zipfile
-answer = []
-for number, length in enumerate(json.loads(arguments[1])):
-    ours, theirs = (pathlib.Path(arguments[0], f"{name}{number}.pt") for name in ("ours", "theirs"))
-    torch.save(torch.arange(length), theirs)
-    assert torch.equal(torch.load(ours, weights_only=True), torch.arange(length))
-    answer.append(zipfile.ZipFile(theirs).read(f"theirs{number}/data.pkl").hex())
-"""
-    lengths = [10, 255, 256, 65_535, 65_536, 70_000]
-    for number, length in enumerate(lengths):
-        with open(tmp_path / f"ours{number}.pt", "wb") as file:
-            file.write(tensor_file(np.arange(length), f"ours{number}"))
-    programs = run_peer(code, tmp_path, json.dumps(lengths), modules=("torch",))
-    for number, length in enumerate(lengths):
-        path = tmp_path / f"ours{number}.pt"
-        assert zipfile.ZipFile(path).read(f"ours{number}/data.pkl").hex() == programs[number]
-        assert path.stat().st_size <= tensor_file_bytes(length, path.stem) < path.stat().st_size + 128
-        for name in ("ours", "theirs"):
-            assert np.array_equal(read_tensor(tmp_path / f"{name}{number}.pt"), np.arange(length))
 
 
 def test_data_begins_at_a_multiple_of_64_bytes() -> None:
@@ -187,19 +186,6 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         write(RowView.of_store(store, seq_len=5, packing="pad"), tmp_path / "out")
 
 
-def test_files_that_torch_wrote(tmp_path: Path) -> None:
-    """Slices are saved with the whole tensor that they are of; here only their own integers count."""
-    for name in ("in", "slices"):
-        (tmp_path / name).mkdir()
-    files = [("in", 0, "int64", [1, 2, 7, 3], 0, 4), ("in", 1, "int64", [4, 7, 5, 6], 0, 4)]
-    some = list(range(100))
-    files += [("slices", 0, "int32", some, 3, 7), ("slices", 1, "int32", some, 10, 14)]
-    run_peer(SAVE, tmp_path, json.dumps(files), modules=("torch",))
-    found = {name: read_tensor(tmp_path / name / "chunk_000001.pt").tolist() for name in ("in", "slices")}
-    assert found == {"in": [4, 7, 5, 6], "slices": [10, 11, 12, 13]}
-    assert all(check_dataset(tmp_path / name, "pt").ok for name in found)
-
-
 # ---------------------------------------------------------------------------------------------- damage
 
 
@@ -225,28 +211,6 @@ def test_nothing_of_a_file_is_executed(tmp_path: Path) -> None:
     assert not harmed.exists() and not get_format("pt").recognises(tmp_path / "in")
 
 
-def test_other_tensors_are_refused(tmp_path: Path) -> None:
-    code = """
-import pathlib, torch
-torch.save(torch.ones(4), pathlib.Path(arguments[0], "floats.pt"))
-torch.save(torch.ones(2, 2, dtype=torch.int64), pathlib.Path(arguments[0], "square.pt"))
-torch.save({"ids": torch.arange(4)}, pathlib.Path(arguments[0], "dict.pt"))
-torch.save(torch.arange(8)[::2], pathlib.Path(arguments[0], "stride.pt"))
-torch.save(torch.arange(8), pathlib.Path(arguments[0], "legacy.pt"), _use_new_zipfile_serialization=False)
-answer = None
-"""
-    run_peer(code, tmp_path, modules=("torch",))
-    for name, match in {
-        "floats.pt": "expected integers, found Float",
-        "square.pt": "expected one row of integers, found another object",
-        "dict.pt": "expected one row of integers, found another object",
-        "stride.pt": "expected one row of integers, found another object",
-        "legacy.pt": "not a zip file",
-    }.items():
-        with pytest.raises(CorruptStore, match=match):
-            read_tensor(tmp_path / name)
-
-
 def tensor(folder: Path, number: int, values: list[int]) -> None:
     name = f"chunk_{number:06d}"
     with open(folder / f"{name}.pt", "wb") as file:
@@ -257,40 +221,31 @@ def problems(folder: Path) -> str:
     return "\n".join(map(str, check_dataset(folder, "pt").problems))
 
 
-def cut(folder: Path) -> None:
-    path = folder / "chunk_000001.pt"
-    path.write_bytes(path.read_bytes()[:-30])
-
-
-def overwrite(name: str, data: bytes) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        (folder / name).write_bytes(data)
-
-    return damage
-
-
-def say(**changes: Any) -> Callable[[Path], None]:
+def say(**changes: Any) -> Damage:
     def damage(folder: Path) -> None:
         (folder / "metadata.json").write_text(json.dumps(metadata(folder) | changes))
 
     return damage
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "cut off": (cut, "chunk_000001.pt: size in bytes, as of the first file: expected"),
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "cut off": (
+        cut("chunk_000001.pt", -30),
+        "chunk_000001.pt: size in bytes, as of the first file: expected",
+    ),
     "first cut off": (
-        overwrite("chunk_000000.pt", b"PK\3\4"),
+        written("chunk_000000.pt", b"PK\3\4"),
         "chunk_000000.pt: File is not a zip file",
     ),
     "shorter": (lambda folder: tensor(folder, 1, [5] * 15), "as of the first file"),
     "missing": (
-        lambda folder: (folder / "chunk_000001.pt").unlink(),
+        remove("chunk_000001.pt"),
         "chunk_000002.pt: number of the file: expected 1, found 2",
     ),
     "one too few": (say(num_chunks=3), "metadata.json: num_chunks: expected 51, found 3"),
     "other length": (say(chunk_size=17), "metadata.json: chunk_size: expected 16, found 17"),
     "no JSON": (
-        overwrite("metadata.json", b"{"),
+        written("metadata.json", b"{"),
         "metadata.json: not JSON",
     ),
 }

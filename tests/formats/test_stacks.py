@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.formats.damages import Damage, change, cut, remove
+from tests.formats.engines import refuse
 from tests.formats.row_trips import files_of, import_of
-from tests.formats.steps import read_all
-from tests.formats.stores import CASES, Case, make_store, random_loss
+from tests.formats.steps import read_all, write_all
+from tests.formats.stores import CASES, Case, random_loss
 
-from packline.errors import CorruptStore, RecipeError, TokenizerError
 from packline.facade import Store
 from packline.formats import stacks
 from packline.formats.document_view import DocumentView
 from packline.formats.export import run_export
-from packline.formats.export_record import Target
-from packline.formats.format import DOCUMENT_FORMATS, DocumentFormat, get_format
-from packline.formats.types import ExportPlan, WrittenPart
+from packline.formats.format import DOCUMENT_FORMATS, get_format
+from packline.formats.types import ExportPlan
 from packline.packing.options import ExportChoice
 
 SMALL = {name: case for name, case in CASES.items() if case.vocab_size <= 65_536}
@@ -74,21 +72,7 @@ def by_hand(case: Case, split: str, limit: int) -> tuple[list[int], list[int]]:
 
 
 def write(store: Store, folder: Path, **options: Any) -> ExportPlan:
-    """Plan, write every part, finish; parts are written last to first."""
-    format = get_format("stacks")
-    assert isinstance(format, DocumentFormat)
-    chosen = msgspec.convert(options, format.options)
-    view = DocumentView(store, edges=format.edges_of(chosen))
-    plan = format.plan(view, chosen)
-    folder.mkdir()
-    target = Target(folder)
-    facts = {part.name: format.write(view, part, target, chosen) for part in reversed(plan.parts)}
-    assert plan.bytes == sum(entry.bytes for entry in target.files)
-    written = [WrittenPart(p, msgspec.json.decode(msgspec.json.encode(facts[p.name]))) for p in plan.parts]
-    format.finish(view, written, target, chosen)
-    on_disk = {path.name: path.stat().st_size for path in folder.iterdir()}
-    assert on_disk == {entry.name: entry.bytes for entry in target.files}
-    return plan
+    return write_all(store, "stacks", folder, options)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 2048])
@@ -128,22 +112,6 @@ def test_val_is_numbered_first_and_shards_are_full_but_for_the_last(tmp_path: Pa
         assert set(sizes[:-1]) == {50} and 0 < sizes[-1] <= 50
 
 
-def test_the_trainers_shift_meets_the_right_mask(tmp_path: Path) -> None:
-    """Targets count where the mask of the next token is 1: here the answers and the ends."""
-    store = make_store(
-        tmp_path / "store",
-        [[10, 11, 20, 21], [12, 22]],
-        vocab_size=300,
-        eod_id=0,
-        loss=[[0, 0, 1, 1, 1], [0, 1, 1]],
-    )
-    write(store, tmp_path / "out")
-    tokens, masks = (np.array(values) for values in load(tmp_path / "out", "train"))
-    targets = np.where(masks[1:] == 0, -100, tokens[1:])
-    assert tokens.tolist() == [0, 10, 11, 20, 21, 0, 12, 22]
-    assert targets.tolist() == [-100, -100, 20, 21, 0, -100, 22]
-
-
 @settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.lists(st.integers(2, 299), max_size=12), min_size=1, max_size=12),
@@ -174,7 +142,7 @@ def test_any_documents(
     assert files_of(folder / "out") == files_of(folder / "again")
     found = read_all("stacks", folder / "out", {"marker": 1 if with_bos else 0})
     marker = 1 if with_bos else 0
-    assert found.problems == []
+    assert found.problems == [] and found.reader.facts == {"vocab_size": 300, "bos_id": marker}
     assert found.documents == {"train": [[marker, *body][:limit] for body in bodies]}
 
 
@@ -193,12 +161,6 @@ def test_a_selection_in_another_order(tmp_path: Path) -> None:
     assert load(tmp_path / "out", "train")[0] == wanted
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["train_source_counts"] == {"made": view.documents}
-
-
-@pytest.mark.parametrize("options", [{"max_seq_len": 0}, {"shard_size": 0}, {"shard_size": 2**31}])
-def test_sizes_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, int]) -> None:
-    with pytest.raises(RecipeError, match="expected a max_seq_len from 1 and a shard_size from 1 to"):
-        write(CASES["one"].make(tmp_path / "store"), tmp_path / "out", **options)
 
 
 def test_files_of_the_script_itself(tmp_path: Path) -> None:
@@ -232,60 +194,25 @@ def test_files_of_the_script_itself(tmp_path: Path) -> None:
 FIRST, MASK = "sft_train_000000.bin", "sft_train_000000_mask.bin"
 
 
-def poke(name: str, place: int, value: int, form: str = "<i") -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        data = bytearray((folder / name).read_bytes())
-        struct.pack_into(form, data, place, value)
-        (folder / name).write_bytes(data)
-
-    return damage
-
-
-def cut(name: str, size: int) -> Callable[[Path], None]:
-    def damage(folder: Path) -> None:
-        (folder / name).write_bytes((folder / name).read_bytes()[:size])
-
-    return damage
+DAMAGED: list[tuple[Damage, str]] = [
+    (change(FIRST, 0, b"\5\0\0\0"),
+     f"{FIRST}: magic number and version: expected (20240520, 1), found (5, 1"),
+    (change(MASK, 4, b"\7"), f"{MASK}: magic number and version"),
+    (change(FIRST, 8, b"1"), f"{FIRST}: size in bytes: expected 1,122, found 1,124"),
+    (cut(FIRST, 1100), f"{FIRST}: size in bytes: expected 1,124, found 1,100"),
+    (cut(MASK, 1000), f"{MASK}: bytes, header included: expected 1,024 or more, found 1,000"),
+    (remove(MASK), f"{FIRST}: its mask: expected {MASK}, found nothing"),
+    (change(MASK, 1024 + 6, b"\2"), "loss of token 3: expected 0 or 1, found 2"),
+    (cut("config.json", 1), "config.json: not JSON"),
+]  # fmt: skip
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "magic": (
-        poke(FIRST, 0, 5),
-        rf"{FIRST}: magic number and version: expected \(20240520, 1\), found \(5, 1",
-    ),
-    "version of the mask": (poke(MASK, 4, 7), f"{MASK}: magic number and version"),
-    "count": (poke(FIRST, 8, 49), f"{FIRST}: size in bytes: expected 1,122, found 1,124"),
-    "cut off": (cut(FIRST, 1100), f"{FIRST}: size in bytes: expected 1,124, found 1,100"),
-    "header cut off": (
-        cut(MASK, 1000),
-        f"{MASK}: bytes, header included: expected 1,024 or more, found 1,000",
-    ),
-    "no mask": (
-        lambda folder: (folder / MASK).unlink(),
-        f"{FIRST}: its mask: expected {MASK}, found nothing",
-    ),
-    "not a mask": (poke(MASK, 1024 + 6, 2, "<H"), "loss of token 3: expected 0 or 1, found 2"),
-    "id outside": (poke(FIRST, 1024 + 6, 1000, "<H"), f"{FIRST}.*expected below 1,000, found 1,000"),
-    "no JSON": (cut("config.json", 1), "config.json: not JSON"),
-}
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_told_with_its_place_and_nothing_is_published(tmp_path: Path, name: str) -> None:
-    damage, match = DAMAGES[name]
-    case = CASES["bos_loss"]
-    write(case.make(tmp_path / "store"), tmp_path / "out", shard_size=50)
+@pytest.mark.parametrize(("damage", "words"), DAMAGED, ids=range(len(DAMAGED)))
+def test_damage_is_told_with_its_place(tmp_path: Path, damage: Damage, words: str) -> None:
+    store = CASES["bos_loss"].make(tmp_path / "store")
+    write(store, tmp_path / "out", shard_size=50)
     damage(tmp_path / "out")
-    with pytest.raises(CorruptStore, match=match):
-        import_of(tmp_path / "out", "stacks", case, tmp_path / "no")
-    assert not (tmp_path / "no" / "manifest.json").exists()
-
-
-def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
-    write(CASES["bos"].make(tmp_path / "store"), tmp_path / "out")
-    with pytest.raises(TokenizerError, match="expected a vocabulary of 1,000, found 1,500"):
-        import_of(tmp_path / "out", "stacks", Case("other", (), 1500, 0, 1), tmp_path / "no")
-    assert not (tmp_path / "no" / "manifest.json").exists()
+    refuse(tmp_path / "out", "stacks", store, tmp_path / "no", words)
 
 
 def test_what_it_is_recognised_by(tmp_path: Path) -> None:

@@ -23,13 +23,10 @@ import datasets
 answer = {}
 for name in arguments[1:]:
     loaded = datasets.load_from_disk(f"{arguments[0]}/{name}")
+    row = loaded.with_format("torch")[0]
     answer[name] = {"columns": {column: loaded[column][:] for column in loaded.column_names},
-                    "features": {column: str(kind) for column, kind in loaded.features.items()}}
-"""
-TENSORS = """
-import datasets
-row = datasets.load_from_disk(arguments[0]).with_format("torch")[0]
-answer = {column: [str(values.dtype), values.tolist()] for column, values in row.items()}
+                    "features": {column: str(kind) for column, kind in loaded.features.items()},
+                    "tensors": {column: [str(one.dtype), one.tolist()] for column, one in row.items()}}
 """
 IGNORED = -100
 
@@ -43,12 +40,6 @@ def width_of(case: Case) -> int:
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several record batches a file."""
     monkeypatch.setattr(trl, "BATCH_DOCUMENTS", 3)
-
-
-def load(folder: Path, *names: str) -> dict[str, Any]:
-    """What `load_from_disk` makes of the folders of these names."""
-    found: dict[str, Any] = run_peer(LOAD, folder, *names, modules=("datasets",))
-    return found
 
 
 def write(store: Store, folder: Path, options: dict[str, Any] | None = None, **choice: Any) -> Any:
@@ -80,15 +71,22 @@ def flatten(rows: dict[str, Any]) -> tuple[list[int], list[int], list[int]]:
 # ------------------------------------------------------------------------------------------------- the judge
 
 
-def test_the_library_sees_the_rows_of_the_documents(tmp_path: Path) -> None:
+def test_the_library_sees_the_rows_of_the_documents_and_of_the_loader(tmp_path: Path) -> None:
     names = ["plain", "loss", "wide", "bos_loss", "long", "empty"]
     for name in names:
         case = CASES[name]
         store = case.make(tmp_path / "stores" / name)
         done = write(store, tmp_path / name, {"shard_tokens": 200}, seq_len=width_of(case))
         assert {lost.what for lost in done.lost} == {"provenance", "last targets"}
-    for name, found in load(tmp_path, *names).items():
-        case, rows = CASES[name], found["columns"]
+    store = Store(tmp_path / "stores" / "loss")
+    ways = [(packing, padded) for packing in ("concat", "best_fit", "pad") for padded in (False, True)]
+    for packing, padded in ways:
+        options = {"padded": padded, "dtype": "int64"}
+        write(store, tmp_path / f"{packing}-{padded}", options, packing=packing, seed=3)
+    asked = [*names, *(f"{packing}-{padded}" for packing, padded in ways)]
+    loaded = run_peer(LOAD, tmp_path, *asked, modules=("datasets", "torch"))
+    for name in names:
+        case, found, rows = CASES[name], loaded[name], loaded[name]["columns"]
         tokens, targets, lengths = rows_by_hand(case.stored, width_of(case), case.eod_id, case.loss)
         assert rows["input_ids"] == [row[:length] for row, length in zip(tokens, lengths, strict=True)]
         assert [shifted(row)[:-1] for row in rows["labels"]] == [
@@ -101,17 +99,11 @@ def test_the_library_sees_the_rows_of_the_documents(tmp_path: Path) -> None:
         assert ids == [token for document in case.stored for token in document]
         assert all(label in (IGNORED, token) for label, token in zip(labels, ids, strict=True))
         assert found["features"]["input_ids"] == found["features"]["labels"] == "List(Value('int32'))"
-
-
-def test_rows_are_those_that_the_loader_gives(tmp_path: Path) -> None:
-    store = CASES["loss"].make(tmp_path / "store")
-    ways = [(packing, padded) for packing in ("concat", "best_fit", "pad") for padded in (False, True)]
+    tensors = loaded["plain"]["tensors"]
+    assert {dtype for dtype, _ in tensors.values()} == {"torch.int64"}
+    assert tensors["attention_mask"][1] == [1] * 32 and len(tensors["labels"][1]) == 32
     for packing, padded in ways:
-        options = {"padded": padded, "dtype": "int64"}
-        write(store, tmp_path / f"{packing}-{padded}", options, packing=packing, seed=3)
-    found = load(tmp_path, *(f"{packing}-{padded}" for packing, padded in ways))
-    for packing, padded in ways:
-        rows = found[f"{packing}-{padded}"]["columns"]
+        rows = loaded[f"{packing}-{padded}"]["columns"]
         settings: dict[str, Any] = {"min_tail_fraction": 0.0} if packing == "concat" else {}
         view = RowView.of_store(store, seq_len=32, packing=packing, seed=3, **settings)
         arrays, lengths = view.read(0, view.rows), view.lengths(0, view.rows).tolist()
@@ -127,13 +119,6 @@ def test_rows_are_those_that_the_loader_gives(tmp_path: Path) -> None:
             assert rows["seq_lengths"][number] == pieces + ([width - length] if width > length else [])
         _, positions, _ = flatten(rows)
         assert positions == [place for row in rows["position_ids"] for place in row]
-
-
-def test_tensors_are_what_a_loss_wants(tmp_path: Path) -> None:
-    write(CASES["plain"].make(tmp_path / "store"), tmp_path / "out")
-    found = run_peer(TENSORS, tmp_path / "out", modules=("datasets", "torch"))
-    assert {dtype for dtype, _ in found.values()} == {"torch.int64"}
-    assert found["attention_mask"][1] == [1] * 32 and len(found["labels"][1]) == 32
 
 
 def test_the_first_label_of_a_row_keeps_the_mask(tmp_path: Path) -> None:
