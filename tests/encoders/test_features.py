@@ -18,12 +18,7 @@ from tests.encoders.tokenizer_fuzzer import FAST, Report, reference_of, try_vari
 
 from packline.encoders import EngineName
 from packline.encoders.encoder import Encoder
-from packline.encoders.engines import (
-    ENGINES,
-    MARKS,
-    load_engine,
-    load_engines,
-)
+from packline.encoders.engines import ENGINES, MARKS, load_engine, load_engines
 from packline.encoders.features import SPLITS, Encodable, tokenizer_features, unsupported
 from packline.encoders.parity import Reference, try_engines
 from packline.encoders.sentencepiece import read_model
@@ -89,8 +84,8 @@ def test_no_engine_differs_within_its_table() -> None:
         report.add(try_variant(seed, 4_000))
     assert not report.wrong, report.lines()
     for name in FAST:  # the table is no empty promise, and the fuzzer goes beyond it
-        counts = report.by_engine[name]
-        assert counts["used"] > 0 and counts["differs"] + counts["refused"] > 0, report.lines()
+        counts = report.by_engine
+        assert counts[name, "used"] > 0 and counts[name, "differs"] + counts[name, "refused"] > 0
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -103,7 +98,7 @@ def test_published_kinds_keep_their_fast_engines_and_the_references_ids(
     engines = usable(whole)
     assert set(engines) == EXPECTED[name]
     words = [token["content"] for token in PUBLISHED[name]["added_tokens"]]
-    assert not differing(whole, hostile_texts(Random(7), words, 60_000), engines)
+    assert not differing(whole, hostile_texts(Random(7), words, 30_000), engines)
 
 
 SHARED = {
@@ -125,7 +120,7 @@ def test_real_tokenizers_keep_their_fast_engines_and_the_references_ids(name: st
     whole = without_special_tokens(tokenizer)
     engines = usable(whole)
     assert set(engines) == SHARED[name]
-    assert not differing(whole, hostile_texts(Random(8), [*tokenizer.special_tokens], 300_000), engines)
+    assert not differing(whole, hostile_texts(Random(8), [*tokenizer.special_tokens], 100_000), engines)
 
 
 BYTE_SPLIT = _sequence(_split(next(text for text, name in SPLITS.items() if name == "llama3")), LEVEL)
@@ -230,9 +225,9 @@ AROUND = "a{}b  {}x 1{}2 '{}x .{}. \n{}\n {}  {}{}\n\n{}1 {} \r\n{}  \n{} A{}B e
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name, engines in EXPECTED.items() if engines])
 def test_every_character_is_read_as_the_reference_reads_it(name: str) -> None:
-    """All characters for two tokenizers, a 16th each for the others, not the same (`make test-long`: all)."""
+    """A 16th of all characters for each, not the same, a 4th for two of them (`make test-long`: all)."""
     whole = json.dumps(PUBLISHED[name])
-    step = 1 if name in ("gpt2", "qwen3") or os.environ.get("PACKLINE_ALL") else 16
+    step = 1 if os.environ.get("PACKLINE_ALL") else 4 if name in ("gpt2", "qwen3") else 16
     start = list(EXPECTED).index(name) % step
     texts = [AROUND.replace("{}", character) for character in characters()[start::step]]
     assert not {one: wrong[:9] for one, wrong in differing(whole, texts, usable(whole)).items()}

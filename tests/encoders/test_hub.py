@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
+from tests.hub.loopback import WRITE, LoopbackHub
+from tests.hub.repositories import git_file
 
-from packline.encoders import hub
-from packline.encoders.hub import ANSWER_SECONDS, CONNECT_SECONDS, KNOWN_NAMES, hub_id
+from packline.encoders.hub import ANSWER_SECONDS, CONNECT_SECONDS, KNOWN_NAMES, _absent, hub_id
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError
 from packline.vocabulary.training import train_bpe
@@ -63,59 +62,15 @@ def load_elsewhere(
     return found, seconds
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-    """As much of the hub as serving the files of one repository takes; without files, it is down."""
-
-    files: ClassVar[dict[str, bytes]] = {}
-    asked: ClassVar[list[str]] = []
-
-    def do_HEAD(self) -> None:
-        self.asked.append(self.path)
-        about = self.path.startswith("/api/models/")
-        part = "/revision/" if about else "/resolve/"
-        repository, _, rest = self.path.removeprefix("/api/models").removeprefix("/").partition(part)
-        revision, _, file = rest.partition("/")
-        known = repository == "some/repository" and revision in ("", "main", "v2", COMMIT)
-        data = self.files.get(file)
-        if about:
-            names = [{"rfilename": name} for name in self.files]
-            data = json.dumps({"id": repository, "sha": COMMIT, "siblings": names}).encode()
-        found = known and data is not None
-        data = data if found and data is not None else b""
-        self.send_response(503 if not self.files else 200 if found else 404)
-        if not found:
-            self.send_header("X-Error-Code", "EntryNotFound" if known else "RepoNotFound")
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("ETag", f'"{len(data)}"')
-        self.send_header("X-Repo-Commit", COMMIT)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(data)
-
-    do_GET = do_HEAD
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-@pytest.fixture(autouse=True)
-def nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[LoopbackHub]:
+    """A hub with one repository, whose commit has a tag."""
     config = b'{"eos_token": "<|endoftext|>", "chat_template": "x"}'
-    files = {"tokenizer.json": TRAINED.encode(), "tokenizer_config.json": config}
-    monkeypatch.setattr(Hub, "files", files)
-    Hub.asked.clear()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    files = {"tokenizer.json": git_file(TRAINED.encode()), "tokenizer_config.json": git_file(config)}
+    with LoopbackHub(tmp_path / "hub") as served:
+        repository = served.hub.create("models", "org/tok", False, WRITE)
+        repository.tags["v2"] = repository.add("main", None, "files", files).sha
+        yield served
 
 
 @pytest.fixture
@@ -150,7 +105,7 @@ def test_a_hub_that_refuses_costs_no_wait(refusing: str, tmp_path: Path) -> None
 
 
 def test_a_hub_that_never_answers_is_not_waited_for(silent: str, tmp_path: Path) -> None:
-    said, seconds = load_elsewhere("some/repository", silent, tmp_path)
+    said, seconds = load_elsewhere("org/tok", silent, tmp_path)
     assert "does not answer: ReadTimeout" in said
     assert ANSWER_SECONDS <= seconds < ANSWER_SECONDS + 60  # the client by itself: six minutes
 
@@ -161,13 +116,11 @@ def test_a_host_without_an_address_is_no_network(tmp_path: Path) -> None:
     assert seconds < CONNECT_SECONDS + 10
 
 
-def test_a_hub_that_is_down_is_asked_once(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Hub, "files", {})
-    said, _ = load_elsewhere("some/repository", server, tmp_path)
+def test_a_hub_that_is_down_is_asked_once(hub: LoopbackHub, tmp_path: Path) -> None:
+    hub.fail("org/tok", "503", times=9)
+    said, _ = load_elsewhere("org/tok", hub.endpoint, tmp_path)
     assert "does not answer: HfHubHTTPError" in said and "503" in said
-    assert [each for each in Hub.asked if "some/" in each] == ["/api/models/some/repository"]
+    assert hub.count("org/tok") == 1
 
 
 def test_well_known_names_are_hub_ids_in_any_case() -> None:
@@ -175,7 +128,7 @@ def test_well_known_names_are_hub_ids_in_any_case() -> None:
         assert hub_id(name) == hub_id(name.upper()) == (repository, None) == hub_id(repository)
         assert hub_id(f"{name}@v1") == (repository, "v1")
     with pytest.raises(TokenizerError) as caught:
-        hub._absent("gtp2", ("tokenizer.json",), "")
+        _absent("gtp2", ("tokenizer.json",), "")
     assert "did you mean 'gpt2'?" in caught.value.hint
 
 
@@ -188,11 +141,11 @@ def test_what_was_fetched_before_is_there_without_a_hub(refusing: str, folder: P
     assert found[-1] == load_tokenizer(str(folder)).fingerprint
 
 
-def test_a_folder_of_that_name_goes_before_the_hub(server: str, folder: Path, tmp_path: Path) -> None:
+def test_a_folder_of_that_name_goes_before_the_hub(hub: LoopbackHub, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "gpt2")
-    found, _ = load_elsewhere("gpt2", server, tmp_path / "home", tmp_path)
+    found, _ = load_elsewhere("gpt2", hub.endpoint, tmp_path / "home", tmp_path)
     assert found[-1] == load_tokenizer(str(folder)).fingerprint
-    assert Hub.asked == []
+    assert hub.requests == []
 
 
 @pytest.mark.parametrize(
@@ -205,31 +158,28 @@ def test_what_is_no_hub_id_is_not_asked_for(name: str) -> None:
 
 
 def test_a_hub_id_is_fetched_pinned_and_found_again_offline(
-    server: str, folder: Path, tmp_path: Path
+    hub: LoopbackHub, folder: Path, tmp_path: Path
 ) -> None:
-    fingerprint = load_tokenizer(str(folder)).fingerprint
-    expected = ["some/repository", "huggingface", COMMIT, "<|endoftext|>", True, fingerprint]
-    home = tmp_path / "home"
-    assert load_elsewhere("some/repository", server, home)[0] == expected
-    found, _ = load_elsewhere("some/repository@v2", server, home)
-    assert found == ["some/repository@v2", *expected[1:]]
-    Hub.asked.clear()
-    assert load_elsewhere("some/repository", server, home)[0] == expected
-    # One question; all files are in the cache.
-    assert [each for each in Hub.asked if "some/" in each] == ["/api/models/some/repository"]
-    Hub.asked.clear()
-    found, _ = load_elsewhere("some/repository", server, home, HF_HUB_OFFLINE="1")
-    assert found == expected and not Hub.asked
+    fingerprint, home = load_tokenizer(str(folder)).fingerprint, tmp_path / "home"
+    commit = hub.repository("org/tok", "models").find("main").sha
+    expected = ["org/tok", "huggingface", commit, "<|endoftext|>", True, fingerprint]
+    assert load_elsewhere("org/tok", hub.endpoint, home)[0] == expected
+    assert load_elsewhere("org/tok@v2", hub.endpoint, home)[0] == ["org/tok@v2", *expected[1:]]
+    hub.requests.clear()
+    assert load_elsewhere("org/tok", hub.endpoint, home)[0] == expected
+    assert hub.count("org/tok") == hub.count("^GET /api/models/org/tok$") == 1  # all files are in the cache
+    hub.requests.clear()
+    assert load_elsewhere("org/tok", hub.endpoint, home, HF_HUB_OFFLINE="1")[0] == expected
+    assert not hub.requests
 
 
-def test_a_hub_id_that_cannot_be_had_says_so(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said, _ = load_elsewhere("no/such", server, tmp_path)
+def test_a_hub_id_that_cannot_be_had_says_so(hub: LoopbackHub, tmp_path: Path) -> None:
+    said, _ = load_elsewhere("no/such", hub.endpoint, tmp_path)
     assert "cannot load the tokenizer no/such: no file or folder of that name here, and from" in said
     assert "from the hub RepositoryNotFound" in said
-    said, _ = load_elsewhere("no/such", server, tmp_path, HF_HUB_OFFLINE="1")
+    said, _ = load_elsewhere("no/such", hub.endpoint, tmp_path, HF_HUB_OFFLINE="1")
     assert "none in the cache of the hub, and HF_HUB_OFFLINE is set" in said
-    monkeypatch.setattr(Hub, "files", {"vocab.txt": b"a"})
-    said, _ = load_elsewhere("some/repository", server, tmp_path)
-    assert "no tokenizer some/repository in the hub: expected tokenizer.json or one of" in said
+    repository = hub.repository("org/tok", "models")
+    repository.add("main", repository.find("main").sha, "other", {"vocab.txt": git_file(b"a")})
+    said, _ = load_elsewhere("org/tok", hub.endpoint, tmp_path)
+    assert "no tokenizer org/tok in the hub: expected tokenizer.json or one of" in said

@@ -15,7 +15,6 @@ from packline.encoders.token_bytes import TextBytes, token_bytes
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.ragged import offsets_of
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "tokenizers"
 TEXTS = [
     "Plain words, in 1 or 2 sentences.",
     "  spaces   before, within and after  ",
@@ -28,13 +27,6 @@ TEXTS = [
 ]
 
 
-def shared(name: str) -> Tokenizer:
-    path = SHARED / name
-    if not path.exists():
-        pytest.skip(f"needs the tokenizer {name}")
-    return load_tokenizer(str(path))
-
-
 def ragged(tokenizer: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     import tokenizers
 
@@ -43,9 +35,9 @@ def ragged(tokenizer: Tokenizer, texts: list[str]) -> tuple[np.ndarray, np.ndarr
     return np.array([token for one in ids for token in one], np.int32), offsets_of([len(one) for one in ids])
 
 
-@pytest.mark.parametrize("name", ["gpt2", "qwen3", "gpt_neox", "mistral", "tiktoken/cl100k_base.tiktoken"])
-def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(name: str) -> None:
-    tokenizer = shared(name)
+@pytest.mark.parametrize("name", ["gpt2", "qwen3", "mistral", "tiktoken/cl100k_base.tiktoken"])
+def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(name: str, shared: Path) -> None:
+    tokenizer = load_tokenizer(str(shared / "tokenizers" / name))
     # A metaspace tokenizer itself does not know of a space at the very beginning.
     texts = TEXTS if name != "mistral" else [text.lstrip(" ") for text in TEXTS]
     tokens, offsets = ragged(tokenizer, texts)
@@ -56,8 +48,8 @@ def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "t5"])
-def test_where_the_tokenizer_is_only_near_so_are_the_bytes(name: str) -> None:
-    tokenizer = shared(name)
+def test_where_the_tokenizer_is_only_near_so_are_the_bytes(name: str, shared: Path) -> None:
+    tokenizer = load_tokenizer(str(shared / "tokenizers" / name))
     texts = ["plain words in two or three sentences", "another plain text", "word"]
     tokens, offsets = ragged(tokenizer, texts)
     assert TextBytes(tokenizer).of(tokens, offsets).tolist() == [len(text) for text in texts]

@@ -14,29 +14,17 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.encoders.fuzzed_files import GPT2, contents_of
 
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "tokenizers"
-
-
-def contents() -> dict[str, Any]:
-    """A byte-level BPE with two added tokens, and with settings that would cut documents short."""
-    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
-    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
-    bpe.train_from_iterator(["the cat and the other cat sat on the mat and then"] * 4, trainer)
-    bpe.add_special_tokens(["<|endoftext|>"])
-    bpe.add_tokens(["<plain>"])
-    bpe.enable_truncation(max_length=3)
-    bpe.enable_padding(length=10)
-    return json.loads(bpe.to_str())
-
-
-CONTENTS = contents()
+CONTENTS = contents_of("bytes", pre_tokenizer=GPT2, tokens=["<|endoftext|>", "<plain>"]) | {
+    "truncation": {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0},
+    "padding": {"strategy": {"Fixed": 10}, "direction": "Right", "pad_to_multiple_of": None}
+    | {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"},
+}
+"""A byte-level BPE with two added tokens, and with settings that would cut documents short."""
 
 
 @pytest.fixture
@@ -59,10 +47,10 @@ def test_documents_are_neither_cut_nor_padded(folder: Path) -> None:
     assert tokenizers.Tokenizer.from_str(json.dumps(CONTENTS)).encode(text).ids != reference.encode(text).ids
 
 
-def test_dropout_is_off_so_that_ids_are_not_random(folder: Path) -> None:
+def test_dropout_is_off_so_that_ids_are_not_random_and_a_byte_order_mark_no_obstacle(folder: Path) -> None:
     random = CONTENTS | {"model": CONTENTS["model"] | {"dropout": 0.9}}
     plain = load_tokenizer(str(folder))
-    (folder / "tokenizer.json").write_text(json.dumps(random), encoding="utf-8")
+    (folder / "tokenizer.json").write_text("\ufeff" + json.dumps(random), encoding="utf-8")
     assert load_tokenizer(str(folder)) == plain
 
 
@@ -82,31 +70,17 @@ def test_the_vocabulary_counts_added_tokens_and_gaps(folder: Path) -> None:
     [
         ({}, None, None, False),
         ({"tokenizer_config.json": {"eos_token": "</s>", "bos_token": None}}, "</s>", None, False),
+        ({"special_tokens_map.json": {"eos_token": "<m>", "bos_token": "<b>"}}, "<m>", "<b>", False),
         (
-            {"tokenizer_config.json": {"eos_token": {"content": "<e>"}, "chat_template": "{{ x }}"}},
+            {
+                "special_tokens_map.json": {"eos_token": "<m>", "bos_token": "<b>"},
+                "tokenizer_config.json": {"eos_token": {"content": "<e>"}, "chat_template": "{{ x }}"},
+            },
             "<e>",
-            None,
-            True,
-        ),
-        (
-            {"special_tokens_map.json": {"eos_token": {"content": "<m>"}, "bos_token": "<b>"}},
-            "<m>",
             "<b>",
-            False,
-        ),
-        (
-            {"special_tokens_map.json": {"eos_token": "<m>"}, "tokenizer_config.json": {"eos_token": "<c>"}},
-            "<c>",
-            None,
-            False,
+            True,
         ),
         ({"chat_template.jinja": "{{ messages }}"}, None, None, True),
-        (
-            {"tokenizer_config.json": {"chat_template": [{"name": "default", "template": "x"}]}},
-            None,
-            None,
-            True,
-        ),
     ],
 )
 def test_what_the_files_beside_it_declare(
@@ -164,13 +138,6 @@ def test_the_fingerprint_depends_on_all_that_decides_ids(
     assert fingerprint_of(tmp_path / "a.json", CONTENTS) != fingerprint_of(tmp_path / "b.json", changed)
 
 
-def test_a_byte_order_mark_is_no_obstacle(folder: Path) -> None:
-    plain = load_tokenizer(str(folder)).json
-    path = folder / "tokenizer.json"
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert load_tokenizer(str(folder)).json == plain
-
-
 class Trap:
     """Leaves a trace where it is unpickled."""
 
@@ -182,12 +149,10 @@ class Trap:
     ("name", "data", "message"),
     [
         ("tokenizer.json", b"not json", "is not JSON"),
-        ("tokenizer.json", b'{"model": ', "is not JSON"),
         ("tokenizer.json", b"", "found an empty file"),
         ("tokenizer.json", b'{"a": "\xff"}', "is not JSON"),
         ("tokenizer.json", b"[1, 2]", "expected an object, found a list"),
         ("tokenizer.json", b'{"the": 1, "cat": 2}', "expected a model with a vocabulary, found the, cat"),
-        ("tokenizer.json", b'{"model": {"type": "BPE"}}', "expected a model with a vocabulary"),
         ("tokenizer.json", b'{"model": {"vocab": {"a": "b"}}}', "a token without an id"),
         (
             "tokenizer.json",
@@ -196,12 +161,10 @@ class Trap:
         ),
         ("tokenizer.model", b"\x00\x01\x02", "expected a SentencePiece model"),
         ("mine.tiktoken", b"YQ== 0\n", "expected the name of its encoding"),
-        ("tokenizer.model", b"YQ== 0\n", "expected the name of its encoding"),
         ("r50k_base.tiktoken", b"what is this", "line 1"),
-        *(
-            (f"tokenizer.{number}", pickle.dumps(Trap(), number), "is a pickled object")
-            for number in (2, 3, 4, 5)
-        ),
+        ("tokenizer.pkl", pickle.dumps(Trap(), 0), r"tokenizer\.pkl"),
+        ("tokenizer.pkl", pickle.dumps(Trap(), 2), "is a pickled object"),
+        ("tokenizer.pkl", pickle.dumps(Trap(), 5), "is a pickled object"),
         ("tokenizer.zip", b"PK\x03\x04" + b"\x00" * 30, "is a pickled object"),
     ],
 )
@@ -213,14 +176,6 @@ def test_what_is_no_tokenizer_is_refused_with_its_name(
     with pytest.raises(TokenizerError, match=message) as caught:
         load_tokenizer(str(tmp_path / name))
     assert str(tmp_path / name) in str(caught.value)
-    assert not (tmp_path / "unpickled").exists()
-
-
-def test_a_text_pickle_is_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tokenizer.pkl").write_bytes(pickle.dumps(Trap(), 0))
-    with pytest.raises(TokenizerError, match=r"tokenizer\.pkl"):
-        load_tokenizer("tokenizer.pkl")
     assert not (tmp_path / "unpickled").exists()
 
 
@@ -253,23 +208,14 @@ def test_any_bytes_give_a_tokenizer_error(tmp_path_factory: pytest.TempPathFacto
         load_tokenizer(str(path))
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/tokenizers")
 @pytest.mark.parametrize(
-    ("name", "vocab_size"),
-    [
-        ("gpt2", 50257),
-        ("qwen3", 151669),
-        ("mistral", 32000),
-        ("gpt_neox", 50277),
-        ("t5", 32100),
-        ("bert", 30522),
-    ],
+    ("name", "vocab_size"), [("qwen3", 151669), ("mistral", 32000), ("t5", 32100), ("bert", 30522)]
 )
-def test_real_tokenizers_keep_their_ids(name: str, vocab_size: int) -> None:
-    tokenizer = load_tokenizer(str(SHARED / name))
+def test_real_tokenizers_keep_their_ids(name: str, vocab_size: int, shared: Path) -> None:
+    tokenizer = load_tokenizer(str(shared / "tokenizers" / name))
     assert tokenizer.vocab_size == vocab_size
     ours = tokenizer.reference()
-    theirs = tokenizers.Tokenizer.from_file(str(SHARED / name / "tokenizer.json"))
+    theirs = tokenizers.Tokenizer.from_file(str(shared / "tokenizers" / name / "tokenizer.json"))
     theirs.no_truncation()
     theirs.no_padding()
     for text in ("The cat, déjà vu: 猫\n\n  x = 1234567 🙂\u200d", "a" * 3000, "<|endoftext|></s>[SEP]", ""):
