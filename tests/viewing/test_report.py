@@ -29,11 +29,9 @@ from packline.viewing.html import render_file
 from packline.viewing.page import Heading, Page, TokenStrip
 from packline.viewing.report import (
     LARGEST,
-    NEIGHBOURS,
     fitting_length,
     measure_compression,
     report_page,
-    sample_rows,
 )
 from packline.viewing.text import percent
 
@@ -282,23 +280,6 @@ def test_rows_are_left_out_token_by_token_before_a_file_is_too_large(store: Stor
         return {4096 - strip.more for strip in rows if isinstance(strip, TokenStrip)}
 
     assert shown(few) == {512} and max(shown(page)) < 512
-
-
-def test_rows_that_are_shown_begin_with_more_documents_than_their_neighbours(store: Store) -> None:
-    rows = store.rows(SEQ_LEN)
-    assert len(rows) > 4 * NEIGHBOURS
-
-    def documents(place: int) -> int:
-        return len({int(segment) for segment in rows[place].segment_ids[:100]} - {-1})
-
-    places = sample_rows(rows, 3, 100)
-    thirds = [len(rows) * turn // 3 for turn in range(4)]
-    for place, first, end in zip(places, thirds, thirds[1:], strict=False):
-        assert first <= place < end, "one from each third"
-        start = first + (end - first - NEIGHBOURS) // 2
-        assert documents(place) == max(map(documents, range(start, start + NEIGHBOURS)))
-    assert max(map(documents, places)) > 1
-    assert sample_rows(rows, len(rows), 100) == list(range(len(rows)))
 
 
 def test_a_usual_row_length_fits_the_store(store: Store) -> None:

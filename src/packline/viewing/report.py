@@ -60,8 +60,6 @@ ROWS = 3
 ROW_TOKENS = 512
 SEQ_LEN = 2048
 TOP = 12
-NEIGHBOURS = 64
-"""Neighbouring rows from which one is chosen to be shown."""
 SAMPLED_SOURCES = 24
 """Sources that are sampled, the largest first."""
 DOCUMENTS = 64
@@ -204,31 +202,9 @@ def _row_blocks(store: StoreReader, length: int, packing: Packing, rows: int, to
     except StoreError as error:
         return [Heading("Rows"), Note(error.message, "warning")]
     count = min(rows, len(found))
-    about = (
-        f"{plural(count, 'row')} of {len(found):,}, packed by {packing}, from all parts of the store, "
-        "chosen for many short documents."
-    )
-    strips = [row_strip(found, place, most=tokens) for place in sample_rows(found, count, tokens)]
+    about = f"{plural(count, 'row')} of {len(found):,}, packed by {packing}, from all parts of the store."
+    strips = [row_strip(found, turn * len(found) // count, most=tokens) for turn in range(count)]
     return [Heading("Rows"), Note(about), *strips]
-
-
-def sample_rows(rows: Rows, count: int, tokens: int) -> list[int]:
-    """Choose rows evenly over the store, of each neighbourhood the one that begins with most documents.
-
-    Args:
-        tokens: number of tokens of each row to consider.
-    """
-    found: list[int] = []
-    for turn in range(count):
-        first, end = turn * len(rows) // count, (turn + 1) * len(rows) // count
-        start = first + max(end - first - NEIGHBOURS, 0) // 2
-        spans = rows.spans(np.arange(start, min(start + NEIGHBOURS, end)))
-        ends = np.cumsum(spans.lengths)
-        before = np.repeat(ends[spans.offsets[1:] - 1] - spans.filled, np.diff(spans.offsets))
-        begins = ends - spans.lengths - before  # start of each span in its row
-        seen = np.add.reduceat((begins < tokens).astype(np.int64), spans.offsets[:-1])
-        found.append(start + int(np.argmax(seen)))
-    return found
 
 
 # ------------------------------------------------------------------------------------ compression

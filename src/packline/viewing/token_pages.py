@@ -9,7 +9,7 @@ Lists of documents: number, beginning, size, source and carried columns, one lin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import singledispatch
 from typing import TYPE_CHECKING, overload
@@ -391,10 +391,10 @@ def documents_page(selection: Selection, *, first: int = 0, most: int = LISTED) 
     if not 0 <= first < count:
         raise RecipeError(f"first is {first:,}: expected 0 to {count - 1:,}, the documents chosen")
     numbers = selection.documents(np.arange(first, min(first + most, count), dtype=np.int64))
-    known = dict(zip(numbers.tolist(), provenance_of(store, numbers), strict=True))
+    known = provenance_of(store, numbers)
     blocks: list[Block] = [KeyValues(facts)] if (facts := left_out_facts(selection)) else []
     caption = f"{first:,} to {first + len(numbers) - 1:,} of {plural(count, 'document')}"
-    carried = list(dict.fromkeys(name for one in known.values() for name in one.columns))[:SHOWN_COLUMNS]
+    carried = list(dict.fromkeys(name for one in known for name in one.columns))[:SHOWN_COLUMNS]
     names = [*(CHAT_COLUMNS if has_loss(store) else ()), "tokens", "text_bytes", "source", *carried]
     table = document_table(store, numbers.tolist(), known, caption, list(map(ColumnHead, names)))
     head = (ColumnHead("bytes") if one.text == "text_bytes" else one for one in table.head)
@@ -411,7 +411,7 @@ def has_loss(store: StoreReader) -> bool:
 def document_table(
     store: StoreReader,
     documents: Sequence[int],
-    known: Mapping[int, Provenance],
+    known: Sequence[Provenance],
     caption: str,
     heads: Sequence[ColumnHead],
     hrefs: Sequence[str] = (),
@@ -420,14 +420,14 @@ def document_table(
 
     Args:
         documents: their numbers.
-        known: provenance by number; others are shown without it.
+        known: their provenance.
         heads: heads of columns, fixed and carried, and of `CHAT_COLUMNS`.
         hrefs: addresses of the pages of the documents.
     """
     vocabulary = Vocabulary.of_store(store)
     rows: list[tuple[Value, ...]] = []
-    for place, document in enumerate(documents):
-        tokens, one = store.documents[document], known.get(document)
+    for place, (document, one) in enumerate(zip(documents, known, strict=True)):
+        tokens = store.documents[document]
         turns = document_turns(vocabulary, tokens) if has_loss(store) else []
         user = next((start for start, role in turns if role == "user"), 0)
         begins = beginning(vocabulary, tokens[user:])
@@ -445,10 +445,8 @@ def document_table(
     )
 
 
-def _shown_value(one: Provenance | None, name: str) -> str:
+def _shown_value(one: Provenance, name: str) -> str:
     """Value of a fixed or carried column in a list; empty without one."""
-    if one is None:
-        return ""
     value = one.columns[name] if name in one.columns else getattr(one, name, None)
     if name == "hash" and isinstance(value, int):
         return f"{value:016x}"

@@ -429,7 +429,7 @@ def row_strip(
     Args:
         index: number of the row.
         caption: default: `row` and its number.
-        provenances: origins of the documents of its spans, if already known.
+        provenances: origins of the documents of its first spans; default: of those that are shown.
 
     Raises:
         IndexError: the row does not exist.
@@ -437,7 +437,8 @@ def row_strip(
     spans = rows.spans(np.array([index]))
     arrays = {name: array[0] for name, array in rows.read(np.array([index])).items()}
     if provenances is None:
-        provenances = provenance_of(rows.store, spans.documents)
+        begins = np.cumsum(spans.lengths) - spans.lengths
+        provenances = provenance_of(rows.store, spans.documents[begins < most])
     positions = _in_documents(arrays["position_ids"], arrays["segment_ids"], spans.starts)
     strip = batch_strip(
         Vocabulary.of_store(rows.store),
@@ -448,7 +449,7 @@ def row_strip(
         origins=[
             DocumentOrigin(segment, document, describe_origin(provenance), href(document) if href else "")
             for segment, (document, provenance) in enumerate(
-                zip(spans.documents.tolist(), provenances, strict=True)
+                zip(spans.documents.tolist(), provenances, strict=False)
             )
         ],
         caption=f"row {index:,}" if caption is None else caption,

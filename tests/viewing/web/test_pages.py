@@ -20,7 +20,7 @@ import packline
 from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.packing.options import Packing, SplitChoice
-from packline.viewing.web.site import ProvenanceCache, Site, number
+from packline.viewing.web.site import Site, number
 
 ROWS = "seq_len=32"
 OWN_ELEMENTS = """
@@ -341,14 +341,6 @@ def test_any_word_is_a_number_or_an_error(word: str) -> None:
         return
     digits = "".join(word.split()).replace(",", "").replace("_", "")
     assert found == (int(digits) if digits else 7)
-
-
-def test_where_documents_are_from_does_not_depend_on_the_budget(store: Store) -> None:
-    asked = [119, 3, 60, 3, 0, 118]
-    whole = ProvenanceCache(store).of(asked, budget=60)
-    assert whole == {one: store.provenance(one) for one in asked}
-    few = ProvenanceCache(store).of(asked, budget=-1)
-    assert few and all(whole[one] == found for one, found in few.items()) and len(few) < len(whole)
 
 
 def test_pages_wait_for_no_plan(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def document(view: View, wanted: int) -> Page:
     count = len(store.documents[wanted])
     at = number(view.params, "at", -1, least=-1, most=count - 1, what="token")
     first = number(view.params, "first", max(at - BEFORE, 0), most=count - 1, what="first token")
-    provenance = view.opened.provenance.of([wanted])[wanted]
+    provenance = store.provenance(wanted)
     strip = document_strip(store, wanted, first=first, most=PAGE_TOKENS, provenance=provenance)
     hits, query = _hits(view, wanted)
     strip = _marked(replace(strip, headings=False), at, hits)

@@ -19,6 +19,7 @@ from packline.packing.options import DocumentFilter
 from packline.packing.selection import Selection
 from packline.store.lookup import column_names
 from packline.store.provenance import documents_schema
+from packline.store.reader import provenance_of
 from packline.viewing.columns import EACH_ONCE, OF_A_SAMPLE, ColumnBars
 from packline.viewing.describe import left_out_facts
 from packline.viewing.page import (
@@ -40,8 +41,6 @@ from packline.viewing.web.site import InvalidForm, View, choice, number
 from packline.where.grammar import canonical_where
 
 Params = dict[str, str | int | None]
-READING = 0.4
-"""Seconds of reading for a page of documents from all over the store."""
 LONGEST_CONDITION = 2000
 
 
@@ -213,7 +212,7 @@ def data_table(
     else:
         hrefs = [listed.link(first + place) for place in range(len(documents))]
     heads = [ColumnHead(name) if listed is None else _head(listed, name, bars.get(name)) for name in names]
-    known = view.opened.provenance.of(documents, budget=READING)
+    known = provenance_of(view.store, np.array(documents, np.int64))
     return document_table(view.store, documents, known, caption, heads, hrefs)
 
 

@@ -85,7 +85,7 @@ def _help(view: View) -> Table:
         return Link(text, view.href("/search", q=text, by=by)) if text else ""
 
     store = view.store
-    first = view.opened.provenance.of([0]).get(0) if len(store.documents) else None
+    first = store.provenance(0) if len(store.documents) else None
     ids = store.documents[0][:2].tolist() if len(store.documents) else []
     rows = (
         ("text", "Text exactly as typed, also inside tokens and across them", link("text", " the ")),

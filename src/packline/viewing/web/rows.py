@@ -6,7 +6,6 @@ Rows are located by arithmetic, so a row or a step far into a run costs as much 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,8 +17,6 @@ from packline.loading.schedule import source_name
 from packline.packing.batch import RowSource
 from packline.packing.options import PACKINGS, RowOptions
 from packline.packing.rows import Rows
-from packline.ragged import offsets_of
-from packline.store.provenance import Provenance
 from packline.viewing.describe import left_out_facts
 from packline.viewing.page import (
     Block,
@@ -32,12 +29,11 @@ from packline.viewing.page import (
     Links,
     Note,
     Page,
-    TokenStrip,
     WithFacts,
 )
 from packline.viewing.text import plural
 from packline.viewing.token_pages import beginning, row_facts
-from packline.viewing.tokens import AnyRows, row_strip
+from packline.viewing.tokens import row_strip
 from packline.viewing.turns import with_loss_links
 from packline.viewing.web.documents import Params, choice_fields, chosen_documents
 from packline.viewing.web.pages import (
@@ -55,8 +51,6 @@ TOKENS_IN_BATCH = 192
 """Tokens shown of each row of a batch."""
 ROWS_OF_BATCH = 6
 """Rows of a batch per page."""
-UNREAD = Provenance("", "", 0, None, None, "", 0, 0)
-"""Placeholder for provenance that would take too long to read."""
 
 
 def settings_of(view: View) -> tuple[Rows, Params]:
@@ -164,7 +158,7 @@ def row(view: View, wanted: int) -> Page:
         raise IndexError(
             f"row {wanted:,}: expected 0 to {len(found) - 1:,}, the rows of {found.seq_len:,} tokens"
         )
-    strip = strips_of_rows(view, found, [wanted], most=TOKENS_OF_ROW)[0]
+    strip = row_strip(found, wanted, caption="", most=TOKENS_OF_ROW, href=view.document)
     beside: tuple[str | Link, ...] = (
         Link(f"‹ row {wanted - 1:,}", view.href(f"/row/{wanted - 1}", **params)) if wanted else "first row",
         Link("all rows", view.href("/rows", page=wanted // PAGE_ITEMS or None, **params)),
@@ -182,28 +176,6 @@ def row(view: View, wanted: int) -> Page:
     blocks = (Links("Neighbors", beside), WithFacts((*learned, strip), (KeyValues(facts),)))
     summary = f"one of {plural(len(found), 'row')} of {found.seq_len:,} tokens"
     return Page(f"Row {wanted:,}", blocks, summary=summary)
-
-
-def strips_of_rows(view: View, rows: AnyRows, numbers: list[int], *, most: int) -> list[TokenStrip]:
-    """Strips of rows, with the origins of their documents as far as they can be read quickly."""
-    spans = rows.spans(np.array(numbers, np.int64))
-    documents, offsets = spans.documents.tolist(), spans.offsets.tolist()
-    before = offsets_of(spans.lengths)[:-1]
-    columns = before - np.repeat(before[spans.offsets[:-1]], np.diff(spans.offsets))
-    known = view.opened.provenance.of(spans.documents[columns < most].tolist())
-    strips = []
-    for number_of_row, (start, stop) in zip(numbers, pairwise(offsets), strict=True):
-        strip = row_strip(
-            rows,
-            number_of_row,
-            caption="",
-            most=most,
-            provenances=[known.get(one, UNREAD) for one in documents[start:stop]],
-            href=view.document,
-        )
-        origins = tuple(one if one.document in known else replace(one, text="") for one in strip.origins)
-        strips.append(replace(strip, origins=origins))
-    return strips
 
 
 def batch(view: View) -> Page:
@@ -289,11 +261,12 @@ def batch_blocks(
     blocks: list[Block] = []
     for index in shown:
         rows, one = stage.mixture.rows[int(taken.sources[index])], int(taken.rows[index])
-        (strip,) = strips_of_rows(view_of(view, rows), rows, [one], most=TOKENS_IN_BATCH)
         place = f"slot {index:,}" if ranks == 1 else f"rank {index // share}, slot {index % share}"
         caption = f"{place}: row {one:,} of {source_name(rows)}, epoch {int(taken.epochs[index])}"
         whole = Link(f"all of row {one:,}", row_href(index, one))
-        blocks += [replace(strip, caption=caption), Links(f"Slot {index:,}", (whole,))]
+        href = view_of(view, rows).document
+        strip = row_strip(rows, one, caption=caption, most=TOKENS_IN_BATCH, href=href)
+        blocks += [strip, Links(f"Slot {index:,}", (whole,))]
     if last:
         words = f"rows {shown[0]:,} to {shown[-1]:,} of {stage.batch_size:,}"
         texts = ("‹ rows before", words, "more rows ›")

@@ -27,9 +27,10 @@ from packline.viewing.page import (
 )
 from packline.viewing.text import percent, plural, scaled
 from packline.viewing.token_pages import row_facts
+from packline.viewing.tokens import row_strip
 from packline.viewing.turns import with_loss_links
 from packline.viewing.web.pages import neighbors
-from packline.viewing.web.rows import ROWS_OF_BATCH, TOKENS_OF_ROW, batch_blocks, strips_of_rows, view_of
+from packline.viewing.web.rows import ROWS_OF_BATCH, TOKENS_OF_ROW, batch_blocks, view_of
 from packline.viewing.web.site import InvalidForm, View, address, choice, number
 
 Params = dict[str, str | int | None]
@@ -128,7 +129,7 @@ def _row(
     taken = loader.rows_of_step(step)
     rows = stage.mixture.rows[int(taken.sources[index])]
     row = int(taken.rows[index])
-    (strip,) = strips_of_rows(view_of(view, rows), rows, [row], most=TOKENS_OF_ROW)
+    strip = row_strip(rows, row, caption="", most=TOKENS_OF_ROW, href=view_of(view, rows).document)
     share = stage.batch_size // ranks
 
     batch = Link("the batch", address("/run", **chosen, step=step, page=index // ROWS_OF_BATCH or None))

@@ -1,6 +1,6 @@
 """The content of the viewer: the stores and tokenizers named when it was started, and no others.
 
-    Site ── stores: ServedStore ── store, provenance of documents, rows by their settings, lengths
+    Site ── stores: ServedStore ── store, rows by their settings, lengths
          └─ tokenizers: SiteTokenizer ── a name, a vocabulary, encoding: as a build, or with control tokens
 
 A page is a function of a `View`: one of the stores and the parameters of the address. Parameters are
@@ -16,9 +16,8 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,10 +36,8 @@ from packline.packing.exclusions import ExclusionList
 from packline.packing.options import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.packing.selection import Selection
-from packline.ragged import offsets_of
 from packline.store.files import StoreFiles, store_files
 from packline.store.kept_tokenizer import load_kept_tokenizer
-from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.reader import StoreReader
 from packline.viewing.columns import ColumnBars, ColumnCounts, count_columns, measure_columns
 from packline.viewing.page import Form, Link, Note, Page, Value
@@ -50,7 +47,6 @@ from packline.viewing.web.choosing import open_rows, recent, refuse_large, sorte
 from packline.viewing.web.search import TextSearch
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import tokenizers
 
 
@@ -110,10 +106,6 @@ def uses_of(runs: Sequence[ServedRun], place: Path | str, document: int) -> tupl
     return tuple(facts)
 
 
-HELD = 24
-FILES = 64
-BUDGET = 0.03
-"""Seconds of reading per page."""
 NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -284,7 +276,6 @@ class ServedStore:
     def __init__(self, store: StoreReader, choice: SiteTokenizer) -> None:
         self.store = store
         self.name = Path(store.place).name or str(store.place)
-        self.provenance = ProvenanceCache(store)
         self.lengths: DocumentLengths | None = None
         """Lengths of documents; None until they are counted."""
         self.columns: list[ColumnCounts] = []
@@ -457,65 +448,3 @@ class View:
     def document(self, number: int, first: int = 0) -> str:
         """Address of a document, from a token on."""
         return self.href(f"/document/{number}", first=first or None)
-
-
-class ProvenanceCache:
-    """Provenance of a store's documents for pages that must be quick; safe for use by several threads.
-
-    A row group of provenance has 65,536 documents and takes 10 ms to read. Neighbouring documents are in one
-    or two row groups, but a row packed by best_fit has documents from all over the store. Reading therefore
-    has a budget: once it is spent, only cached provenance is returned, and pages show the other documents by
-    number alone. Memory: 4 MB per row group with ids, for at most `HELD` of them.
-    """
-
-    def __init__(self, store: StoreReader) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._files: OrderedDict[int, ProvenanceFile] = OrderedDict()
-        self._tables: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
-
-    def of(self, documents: Iterable[int], *, budget: float = BUDGET) -> dict[int, Provenance]:
-        """Provenance of documents, without those that would take longer than the budget.
-
-        Args:
-            documents: existing numbers in `store.documents`.
-            budget: seconds; the first row group is read however long it takes.
-
-        Raises:
-            CorruptStore: a shard's provenance cannot be read.
-        """
-        found: dict[int, Provenance] = {}
-        groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        with self._lock:
-            start = time.monotonic()
-            shards: dict[int, list[tuple[int, int]]] = {}
-            for document in dict.fromkeys(documents):
-                shard = int(self._store.firsts.searchsorted(document, "right")) - 1
-                shards.setdefault(shard, []).append((document, document - int(self._store.firsts[shard])))
-            for shard, held in shards.items():
-                if found and time.monotonic() - start > budget and shard not in self._files:
-                    continue
-                file = self._file(shard)
-                firsts = offsets_of(file.rows)
-                for document, inner in held:
-                    group = int(firsts.searchsorted(inner, "right")) - 1
-                    groups.setdefault((shard, group), []).append((document, inner - int(firsts[group])))
-                for key in [key for key in groups if key[0] == shard]:
-                    spent = time.monotonic() - start > budget
-                    if found and spent and key not in self._tables:
-                        continue
-                    table, split = self._table(key), self._store.shards[shard].entry.split
-                    rows = table.take([place for _, place in groups[key]])
-                    for (document, _), one in zip(
-                        groups[key], to_provenance(rows, split, file.path), strict=True
-                    ):
-                        found[document] = one
-        return found
-
-    def _file(self, shard: int) -> ProvenanceFile:
-        """Provenance file of a shard, kept open for a while."""
-        return recent(self._files, shard, self._store.shards[shard].open_provenance, FILES)
-
-    def _table(self, key: tuple[int, int]) -> pa.Table:
-        shard, group = key
-        return recent(self._tables, key, lambda: self._file(shard).read(group), HELD)

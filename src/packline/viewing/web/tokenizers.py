@@ -245,8 +245,7 @@ def stores(view: View) -> Page:
 
 
 def _document(opened: ServedStore, wanted: int) -> TokenStrip:
-    provenance = opened.provenance.of([wanted])[wanted]
-    strip = document_strip(opened.store, wanted, most=COMPARED_TOKENS, provenance=provenance)
+    strip = document_strip(opened.store, wanted, most=COMPARED_TOKENS)
     return TokenStrip(opened.name, strip.cells, strip.origins, strip.more)
 
 
