@@ -261,7 +261,7 @@ def test_tokenizers_side_by_side(chrome: Chrome, site: str, store: Store, other:
 def test_tokenizers_live(chrome: Chrome, site: str, store: Store) -> None:
     page = chrome.open(f"{site}/compare/tokenizers")
     assert page.locator(".strip").count() == 0
-    area = page.get_by_role("textbox", name="Text", exact=True)
+    area = page.get_by_role("textbox", name="Text, at most 8,000 characters")
     area.press_sequentially("import 漢字", delay=5)
     page.locator(".strip").nth(1).wait_for()
     ids = store.tokenizer.encode("import 漢字", add_special_tokens=False).ids
@@ -284,7 +284,20 @@ def test_a_conversation_in_the_format_of_a_tokenizer(chrome: Chrome, site: str) 
     page = chrome.open(f"{site}/compare/tokenizers")
     follow(page, page.get_by_role("link", name="conversation"))
     assert page.get_by_label("Names of control tokens").input_value() == "control"
-    assert "assistant" in page.get_by_role("textbox", name="Text", exact=True).input_value()
+    assert "assistant" in page.get_by_role("textbox", name="Text, at most 8,000 characters").input_value()
+
+
+def test_copied_tokens_are_the_text(chrome: Chrome, site: str) -> None:
+    page = chrome.open(f"{site}/compare/tokenizers?text=a%20%20%20%09b%0Ac&t0=1&t1=0")
+    copied = page.evaluate(
+        """() => {
+            getSelection().selectAllChildren(document.querySelector(".tokens"));
+            const data = new DataTransfer();
+            document.dispatchEvent(new ClipboardEvent("copy", {clipboardData: data, cancelable: true}));
+            return data.getData("text/plain");
+        }"""
+    )
+    assert copied == "a   \tb\nc"
 
 
 def test_stores_side_by_side(chrome: Chrome, site: str, store: Store, other: Store) -> None:

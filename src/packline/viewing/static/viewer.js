@@ -161,6 +161,19 @@
     }
   });
 
+  // Marks of white space are copied as the white space that they stand for.
+  document.addEventListener("copy", (event) => {
+    const chosen = document.getSelection(), range = chosen.rangeCount ? chosen.getRangeAt(0) : null;
+    if (!range || !(range.commonAncestorContainer.closest?.(".tokens"))) return;
+    const part = range.cloneContents();
+    for (const mark of part.querySelectorAll("i.b")) mark.remove();
+    for (const mark of part.querySelectorAll("i.s")) {
+      mark.textContent = mark.textContent.replaceAll("·", " ").replaceAll("→", "\t");
+    }
+    event.clipboardData.setData("text/plain", part.textContent);
+    event.preventDefault();
+  });
+
   // A slider beside a number: moving it writes the number, letting go asks for the page.
   for (const slider of document.querySelectorAll("input[type=range][data-for]")) {
     const field = document.getElementById(slider.dataset.for);

@@ -87,7 +87,7 @@ def tokenizers(view: View) -> Page:
         "What to compare",
         "/compare/tokenizers",
         (
-            FormField("text", "Text", text, "area"),
+            FormField("text", f"Text, at most {LONGEST_TEXT:,} characters", text, "area"),
             *checks,
             FormField("special", "Names of control tokens", special, "choice", SPECIAL),
             *store_field(view),
