@@ -68,13 +68,16 @@ def python_sources(limit_bytes: int) -> tuple[tuple[Path, str], ...]:
     return tuple(found)
 
 
+SHARED = Path(os.environ.get("PACKLINE_SHARED") or ROOT.parent / "shared")
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of corpora and tokenizers beside the project. The test skips where it is absent.
 
     `PACKLINE_SHARED` names another place.
     """
-    folder = Path(os.environ.get("PACKLINE_SHARED") or ROOT.parent / "shared")
+    folder = SHARED
     if not (folder / "corpora").is_dir() or not (folder / "tokenizers").is_dir():
         pytest.skip("no folder of corpora and tokenizers beside the project, nor in PACKLINE_SHARED")
     return folder

@@ -67,7 +67,7 @@ def test_what_is_trained_on_are_the_assistants_words(case: str, tokenizer_json: 
     assert store.manifest.ledger.special_token_strings == 2 * own
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["chatml", "llama3 without marks", "nanochat"])
 def test_real_conversations_are_trained_on_word_by_word(case: str, shared: Path, tmp_path: Path) -> None:
     if not (shared / "evals" / "chat").is_dir():
         pytest.skip("no conversations beside the project")
@@ -250,32 +250,6 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_bytes(
     assert plans[0].units_done == 2
 
 
-def test_inputs_that_changed_are_noticed(chatml: Path, tmp_path: Path) -> None:
-    path = talks.write(tmp_path / "chat.jsonl", [PLAIN] * 3)
-    packline.sft(path, chatml, out=tmp_path / "store", workers=0)
-    packline.sft(path, chatml, out=tmp_path / "store", workers=0)  # nothing to do
-    talks.write(path, [PLAIN] * 4)
-    with pytest.raises(ResumeMismatch):
-        packline.sft(path, chatml, out=tmp_path / "store", workers=0)
-
-
-def test_sources_have_their_own_split_label_and_number_of_times(chatml: Path, tmp_path: Path) -> None:
-    path = talks.write(tmp_path / "chat.jsonl", [PLAIN] * 5)
-    other = talks.write(tmp_path / "other.jsonl", [talks.WEATHER] * 3)
-    sources = [
-        ConversationSource(inputs=(str(path),), name="plain", label="chat", repeat=2, split="train"),
-        ConversationSource(inputs=(str(other),), name="tools", split="val", limit=2),
-        ConversationSource(inputs=(str(other),), name="exam", split="test"),
-    ]
-    store = packline.sft(sources, chatml, out=tmp_path / "store", workers=0)
-    counts = {name: ledger.documents for name, ledger in store.manifest.sources.items()}
-    assert counts == {"plain": 10, "tools": 2, "exam": 3}
-    splits = {split: sum(len(one) for one in store.shards if one.entry.split == split) for split in SPLITS}
-    assert splits == {"train": 10, "val": 2, "test": 3}
-    assert store.provenance(0).label == "chat"
-    assert store.verify().ok
-
-
 @pytest.mark.parametrize("case", ["chatml", "llama3 without marks", "nanochat"])
 def test_what_has_the_weight_0_is_read_and_not_learned(
     case: str, tokenizer_json: Path, tmp_path: Path
@@ -442,3 +416,24 @@ def test_a_tokenizer_that_puts_a_space_before_texts_does_so_only_where_there_is_
         assert store.verify().ok
         said = [[run.lstrip() for run in runs] for runs in talks.trained_texts(store)]
         assert said == [["A word, then.</s>"], ["glued</s>"]]
+
+
+def test_conversations_whose_outputs_or_later_instructions_a_template_leaves_out_are_refused(
+    chatml: Path, tmp_path: Path
+) -> None:
+    shows = (
+        "{% for m in messages if m.role != 'ROLE' %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
+    )
+    shows += "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}{% else %}{{ m.content }}<|im_end|>"
+    shows += "{% endif %}{% endfor %}"
+    records = [
+        [PLAIN[0], {"role": "assistant", "content": "[f(1)]"}, {"role": "tool", "content": "a\nb"}, PLAIN[1]],
+        [*PLAIN, {"role": "system", "content": "Be brief."}, *PLAIN],
+    ]
+    path = talks.write(tmp_path / "chat.jsonl", [PLAIN, *records, *records])
+    for role, lost in (("nobody", 0), ("tool", 2), ("system", 2)):
+        store = packline.sft(
+            path, chatml, out=tmp_path / role, chat_template=shows.replace("ROLE", role), workers=0
+        )
+        assert store.manifest.ledger.rejected == ({"template": lost} if lost else {})
+        assert store.manifest.documents == 5 - lost

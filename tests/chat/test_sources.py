@@ -80,6 +80,7 @@ def test_the_mixture_has_its_parts_as_often_as_it_says(tokenizer_json: Path, tmp
         "spelling-val": 50,
     }
     assert store.manifest.ledger.rejected == {}
+    assert store.provenance(0).label == "smoltalk"
     assert store.verify().ok
     packline.export(store, to="stacks", out=tmp_path / "stacks", workers=0)
     config = json.loads((tmp_path / "stacks" / "config.json").read_text())

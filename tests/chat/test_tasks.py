@@ -10,28 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.chat.test_sources import QUESTION, SUM, WORDS
+from tests.chat.test_sources import QUESTION, WORDS
 
 from packline.chat.conversations import read_conversation
 from packline.chat.pieces import check_pieces, render_nanochat
 from packline.chat.tasks import read_gsm8k, read_mmlu, read_words, spelling, spelling_bee
 from packline.errors import InputError, RecipeError
 from packline.sources.batch import RecordProblem
-
-
-def test_sums_become_calls_of_python_and_their_outputs_are_not_trained_on() -> None:
-    pieces = render_nanochat(read_conversation(read_gsm8k(SUM, {})))
-    text = "".join(piece.text for piece in pieces)
-    assert text == (
-        "<|user_start|>48 and half of it?<|user_end|><|assistant_start|>Half is 48/2="
-        "<|python_start|>48/2<|python_end|><|output_start|>24<|output_end|>24.\nSum "
-        "<|python_start|>48+24<|python_end|><|output_start|>72<|output_end|>72.\n#### 72<|assistant_end|>"
-    )
-    untrained = "".join(piece.text for piece in pieces if not piece.trained)
-    assert untrained == (
-        "<|user_start|>48 and half of it?<|user_end|><|assistant_start|>"
-        "<|output_start|>24<|output_end|><|output_start|>72<|output_end|>"
-    )
 
 
 def test_every_sum_that_is_published_renders(shared: Path) -> None:

@@ -10,9 +10,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 from tests.chat import talks
 from tests.chat.shapes import as_record, chats
+from tests.conftest import SHARED
 from tests.formats.peers import run_peer
 
 import packline
@@ -97,6 +97,16 @@ def stored(records: list[Any], name: str, tokenizer: Path, out: Path) -> list[Re
     return [found[start] for start in starts]
 
 
+def as_transformers_takes_it(record: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Messages and tools of a published record: arguments are objects."""
+    messages = json.loads(json.dumps(talks.messages_of(record)))
+    for message in messages:
+        message["content"] = message.get("content") or ""
+        for call in message.get("tool_calls") or []:
+            call["function"]["arguments"] = talks.arguments_of(call)
+    return messages, record.get("tools") or [] if isinstance(record, dict) else []
+
+
 def tokenizer_for(name: str, base: Path, folder: Path) -> Path:
     tokens = [*TEMPLATES[name].tokens, "<|endoftext|>"]
     return talks.with_tokens(base, folder, tuple(tokens), bos=BOS.get(name, ""))
@@ -109,9 +119,7 @@ def split_as_models_do(base: Path, out: Path) -> Path:
     return out
 
 
-def rendered(
-    folder: Path, some: list[Chat], tokenizers: dict[str, Path], kinds: tuple[str, ...] = ("own", "trl")
-) -> dict[str, list[Any]]:
+def rendered(folder: Path, some: list[Chat], tokenizers: dict[str, Path]) -> dict[str, list[Any]]:
     """Rendering of the chats by transformers, by the named templates and by TRL's."""
     jobs = [
         {
@@ -123,7 +131,7 @@ def rendered(
             "chats": [(messages, tools) for _, messages, tools in some],
         }
         for name in tokenizers
-        for kind in kinds
+        for kind in ("own", "trl")
         if kind == "own" or name in TRL_TEMPLATES
     ]
     path = folder / "jobs.json"
@@ -136,10 +144,14 @@ def test_chats_of_any_shape_are_as_transformers_renders_them_or_refused(
     tokenizer_json: Path, tmp_path: Path
 ) -> None:
     some = chats(80)
-    records = [
+    records: list[Any] = [
         as_record(messages, tools, sharegpt=number % 3 == 0)
         for number, (_, messages, tools) in enumerate(some)
     ]
+    for path in sorted((SHARED / "evals" / "chat").glob("*.jsonl")):
+        for line in path.read_text("utf-8").splitlines()[:8]:
+            records.append(json.loads(line))
+            some.append(("real", *as_transformers_takes_it(records[-1])))
     base = split_as_models_do(tokenizer_json, tmp_path / "tokenizer.json")
     tokenizers = {name: tokenizer_for(name, base, tmp_path / name) for name in TEMPLATES}
     wanted = rendered(tmp_path, some, tokenizers)
@@ -167,21 +179,5 @@ def test_chats_of_any_shape_are_as_transformers_renders_them_or_refused(
                     assert (name, shape) == ("chatml", "odd spaces")
                     count[f"{kind}: equal when cut at the edges of the mask"] += 1
     equal = {name: count["own: equal"] for name, count in counts.items()}
-    assert (equal["qwen3"], equal["qwen2.5"]) == (80, 72)
+    assert equal["qwen3"] == len(some) and equal["qwen2.5"] == len(some) - 8
     assert min(equal.values()) >= 8
-
-
-def test_real_conversations_have_the_mask_of_trl(shared: Path, tmp_path: Path) -> None:
-    path = shared / "evals" / "chat" / "identity_conversations.jsonl"
-    if not path.is_file():
-        pytest.skip("no conversations beside the project")
-    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()[:20]]
-    base = shared / "tokenizers" / "qwen3" / "tokenizer.json"
-    names = ("qwen2.5", "qwen3", "llama3", "gemma")
-    tokenizers = {name: tokenizer_for(name, base, tmp_path / name) for name in names}
-    wanted = rendered(tmp_path, [("", one, []) for one in records], tokenizers, ("trl",))
-    for name in names:
-        found = stored(records, name, tokenizers[name], tmp_path / f"{name} store")
-        assert [[one.ids, one.mask] for one in found] == [
-            [ids, mask] for ids, mask, *_ in wanted[f"{name} trl"]
-        ]

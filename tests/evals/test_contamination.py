@@ -109,28 +109,6 @@ def test_a_document_counts_once_however_questions_lie_over_its_end(
     ]  # fmt: skip
 
 
-def test_the_last_word_of_a_document_is_its_own_wherever_a_chunk_ends(
-    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = build(tmp_path, [QUESTIONS[0], ". ! " * 20, QUESTIONS[1]], tokenizer_json, write_jsonl)
-    path = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))
-    for stretch in (40, 50, 60, 70, 80, 90, 100, 110):
-        monkeypatch.setattr(contamination, "CHUNK_TOKENS", stretch)
-        found = find_questions(store, [path], n=20, workers=0).overlaps
-        assert [(one.document, one.question, one.length) for one in found] == [(0, 0, 20), (2, 1, 20)]
-
-
-def test_of_a_question_that_is_said_twice_the_longer_stretch_counts(
-    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
-) -> None:
-    question = QUESTIONS[0].split()
-    text = f"{' '.join(question[:14])} and {' '.join(question[3:])} and {' '.join(question[:13])}"
-    store = build(tmp_path, [text], tokenizer_json, write_jsonl)
-    report = find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))])
-    (one,) = report.overlaps
-    assert (one.length, one.text, report.not_listed) == (17, " ".join(question[3:]), 0)
-
-
 @pytest.mark.parametrize("gram_of", ["words", "tokens"])
 def test_equal_hashes_alone_are_no_overlap(
     tmp_path: Path,

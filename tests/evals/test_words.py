@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import random
 import unicodedata
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.evals.plainly import WriteJsonl, build, plain_kind, plain_words, second_way
+from tests.evals.plainly import WriteJsonl, plain_kind, plain_words
 
 import packline
-from packline.evals import contamination
 from packline.evals.contamination import find_questions
 from packline.evals.words import (
     BETWEEN,
@@ -92,87 +88,6 @@ def test_any_bytes_are_split(data: bytes) -> None:
     assert all(said) and not any(b" " in word for word in said)
     if data.isascii():
         assert said == data.translate(LOWER).split()
-
-
-SCRIPTS = (
-    "北京欢迎你今天气很好我们去", "ひらがなカタカナーがぎｶﾞ", "สวัสดีครับผู้น้ำ", "ສະບາຍດີລາວ", "ខ្មែរភាសា",
-    "မြန်မာစာ", "བོད་ཡིག་", "한국어문장", "हिन्दीभाषा", "ЖжÉéßΣσ", "gptGPTab12", "ＧＰＴａｂ１２",
-    "é\u0301e\u0301か\u3099",
-)  # fmt: skip
-
-
-Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
-FORMS: tuple[Form, ...] = ("NFC", "NFD", "NFKC", "NFKD")
-
-
-def mixed_text(seed: int, count: int) -> str:
-    """Stretches of many scripts, some with spaces or punctuation between them."""
-    draw = random.Random(seed)
-    parts = ("".join(draw.choices(draw.choice(SCRIPTS), k=draw.randint(1, 6))) for _ in range(count))
-    return "".join(part + draw.choice(["", "", "", " ", "，", "。", "\n", "“", "་"]) for part in parts)
-
-
-def rewritten(text: str, seed: int) -> str:
-    """The same words, written otherwise."""
-    form: Form = FORMS[seed % 4]
-    # No form of Lao and Thai vowels that are two characters in NFKC, but one word as one character.
-    text = "".join(one if one in "ำຳ" else unicodedata.normalize(form, one) for one in text)
-    text = text.replace("，", "！（").replace("。", "、 ").replace(" ", "\u3000")
-    return text.upper() if seed % 3 == 0 and text.upper().lower() == text.lower() else text
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_words_of_any_script_are_found_as_a_plain_search_finds_them(
-    tmp_path: Path,
-    tokenizer_json: Path,
-    write_jsonl: WriteJsonl,
-    monkeypatch: pytest.MonkeyPatch,
-    seed: int,
-) -> None:
-    questions = [mixed_text(100 * seed + number, 14) for number in range(12)]
-    draw = random.Random(seed)
-    texts = []
-    for number in range(40):
-        text = mixed_text(5000 + 100 * seed + number, draw.randint(1, 30))
-        question = draw.choice(questions)
-        start = draw.randrange(len(question) // 2)
-        if number % 2:
-            said = question[start : start + draw.randint(len(question) // 3, len(question))]
-            text += draw.choice(["", " ", "，"]) + rewritten(said, number) + mixed_text(number, 3)
-        texts.append(text)
-    store = build(tmp_path, texts, tokenizer_json, write_jsonl)
-    path = write_jsonl(tmp_path / "questions.jsonl", questions, field="prompt")
-    expected = second_way(texts, questions, 6)
-    assert len(expected) > 10
-    for stretch in (256, 301, 1 << 17):  # eight words are fewer tokens than half of them
-        monkeypatch.setattr(contamination, "CHUNK_TOKENS", stretch)
-        report = find_questions(store, [str(path)], n=6, workers=0)
-        found = {(one.document, one.question): one.length for one in report.overlaps}
-        assert found.keys() == expected.keys()
-        assert stretch < 1000 or found == expected
-
-
-UNSPACED = [
-    "请问北京大学位于中国的哪一个城市，它是在哪一年由谁创办的？答案是一八九八年在北京创办",
-    "日本の首都はどこですか、そしてその人口は何人ですか",
-    "ประเทศไทยมีเมืองหลวงชื่ออะไรและมีประชากรกี่คน",
-    "ປະເທດລາວມີນະຄອນຫຼວງຊື່ຫຍັງ",
-    "ប្រទេសកម្ពុជាមានរាជធានីឈ្មោះអ្វី",
-    "ဖြန်မာနိုင်ငံ၏မြို့တော်သည်အဘယ်နည်းဟုမေးသည်",
-]
-
-
-def test_questions_of_scripts_without_spaces_are_found(
-    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
-) -> None:
-    store = build(tmp_path, [f"前{question}后" for question in UNSPACED], tokenizer_json, write_jsonl)
-    report = find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", UNSPACED))], workers=0)
-    found = sorted((one.document, one.question, one.length) for one in report.overlaps)
-    words = [plain_words(question) for question in UNSPACED]
-    assert found == [(number, number, len(one)) for number, one in enumerate(words)]
-    assert min(map(len, words)) > 13
-    texts = {one.document: one.text.replace(" ", "") for one in report.overlaps}
-    assert texts == {number: "".join(one) for number, one in enumerate(words)}
 
 
 def test_a_tokenizer_that_loses_case_and_accents_is_applied_to_questions_too(

@@ -19,7 +19,7 @@ from tests.conftest import python_sources
 from packline.encoders.tiktoken import Encoding, tokenizer_of_ranks
 from packline.encoders.token_bytes import ranks_of
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
-from packline.errors import StoreError, TokenizerError
+from packline.errors import TokenizerError
 from packline.recipe import Recipe, Source
 from packline.vocabulary import trained_folder
 from packline.vocabulary.trained_folder import PICKLE, SPECIALS, TENSOR, export_to_nanochat, train_folder
@@ -95,14 +95,6 @@ def test_token_bytes_as_torch_reads_them(encoding: tiktoken.Encoding, trained: P
     ]
     assert sizes.dtype == torch.int32 and sizes.tolist() == expected
     assert np.array_equal(np.load(trained / "token_bytes.npy"), sizes.numpy())
-
-
-def test_a_folder_in_use_is_kept(trained: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("")
-    with pytest.raises(StoreError, match="not empty"):
-        export_to_nanochat(str(trained), tmp_path)
-    export_to_nanochat(str(trained), tmp_path, force=True)
-    assert {path.name for path in tmp_path.iterdir()} == {"mine", PICKLE, TENSOR}
 
 
 @pytest.mark.parametrize(
