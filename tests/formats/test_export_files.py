@@ -30,9 +30,7 @@ def problems(report: DatasetReport) -> list[str]:
 def test_a_file_of_many_units_is_held_against_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = token_files.ScannedReader.__init__
-    defaults = {**(made.__kwdefaults__ or {}), "unit_tokens": 100}
-    monkeypatch.setattr(made, "__kwdefaults__", defaults)
+    monkeypatch.setattr(token_files, "UNIT_TOKENS", 100)
     store = CASES["plain"].make(tmp_path / "store")
     run_export(store.path, to="nanogpt", out=tmp_path / "out", workers=0, link="copy")
     tokenizer = store.path / "tokenizer"

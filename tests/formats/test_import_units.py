@@ -33,7 +33,6 @@ class TokensOptions(Options, frozen=True):
 
     edges: Edges = "bos"
     marker: int | None = None
-    unit_tokens: int = 16
 
 
 class Tokens(DocumentFormat):
@@ -75,7 +74,6 @@ class Tokens(DocumentFormat):
             marker=options.marker,
             edges=options.edges,
             findings=findings,
-            unit_tokens=options.unit_tokens,
         )
 
 
@@ -99,6 +97,7 @@ def test_units_and_blocks_of_any_size_give_the_same_documents_and_loss(
     seed: int,
 ) -> None:
     monkeypatch.setattr(token_files, "BLOCK_TOKENS", block_tokens)
+    monkeypatch.setattr(token_files, "UNIT_TOKENS", unit_tokens)
     monkeypatch.setattr(opening, "get_format", lambda name: Tokens())
     stored = np.array([token for body in bodies for token in (*body, 0)], "<u4")
     mask = np.random.default_rng(seed).integers(0, 2, len(stored)).astype("u1")
@@ -111,7 +110,7 @@ def test_units_and_blocks_of_any_size_give_the_same_documents_and_loss(
             for number, (tokens, bytes_) in enumerate(parts):
                 tokens.astype("<u4").tofile(folder / f"{split}-{number}.bin")
                 bytes_.astype("u1").tofile(folder / f"{split}-{number}.loss")
-        options = {"edges": edges, "unit_tokens": unit_tokens}
+        options = {"edges": edges}
         store = import_(
             folder,
             from_="tokens",

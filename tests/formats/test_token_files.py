@@ -99,9 +99,8 @@ def test_any_units_blocks_and_files_give_the_documents_of_the_stream(
     edges: Edges = "bos" if before else "eod"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_files, "BLOCK_TOKENS", block)
-        reader = ScannedReader(
-            everything, sources, marker=MARKER, edges=edges, findings=findings, unit_tokens=unit
-        )
+        patch.setattr(token_files, "UNIT_TOKENS", unit)
+        reader = ScannedReader(everything, sources, marker=MARKER, edges=edges, findings=findings)
         accounted(reader)
         found = read_all(reader, block)
         masks_read = [b.loss for one in reader.units for b in reader.blocks(one)]
@@ -146,13 +145,13 @@ def test_an_index_tells_the_documents_whatever_the_units_and_blocks(
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_files, "BLOCK_TOKENS", block)
+        patch.setattr(token_files, "UNIT_TOKENS", unit)
         patch.setattr(token_files, "BLOCK_DOCUMENTS", count)
         reader = IndexedReader(
             files,
             indexed,
             edges="eod",
             findings=findings,
-            unit_tokens=unit,
             ids=lambda file, start, stop: [f"{file}/{n}" for n in range(start, stop)],
         )
         accounted(reader)

@@ -23,10 +23,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.columns import LIMITS, WEIGHTS, create_parquet, list_array, make_schema
+from packline.formats.layouts.columns import (
+    LIMITS,
+    WEIGHTS,
+    create_parquet,
+    leaves_of,
+    list_array,
+    make_schema,
+    read_footer,
+    schema_of,
+)
 from packline.formats.layouts.document_files import FileList, find_below
 from packline.formats.layouts.token_files import UNIT_TOKENS
 from packline.formats.types import (
@@ -111,10 +119,7 @@ class Levanter(RowFormat):
         found = [path] if path.is_file() else sorted(path.glob(f"*{ENDING}")) if path.is_dir() else []
         if not found or not found[0].is_file() or found[0].suffix != ENDING:
             return False
-        try:
-            return {IDS, WEIGHTS} <= set(pq.read_schema(found[0]).names)
-        except (OSError, ValueError, pa.ArrowException):  # ValueError: names that are not text
-            return False
+        return {IDS, WEIGHTS} <= set(schema_of(found[0]).names)
 
     def check(self, path: Path, findings: Findings) -> RowFiles:
         folder, paths = find_below(path, ENDING, "Parquet files of rows, *.parquet")
@@ -129,13 +134,11 @@ class Levanter(RowFormat):
 
 def _check_file(path: Path, name: str, widths: set[int], findings: Findings) -> None:
     """Check the columns of a file and that all rows have one length, which is added to `widths`."""
-    try:
-        with pq.ParquetFile(path) as file:
-            metadata = file.metadata
-    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not text
-        findings.add(name, f"not a whole Parquet file: {error}")
+    footer = read_footer(path, name, findings)
+    if footer is None:
         return
-    columns = [metadata.schema.column(n).path.partition(".")[0] for n in range(metadata.num_columns)]
+    metadata, _ = footer
+    columns = leaves_of(metadata)
     if missing := {IDS, WEIGHTS}.difference(columns):
         findings.add(name, "columns", f"{IDS} and {WEIGHTS}", f"none called {min(missing)}")
         return

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,7 +35,7 @@ import numpy as np
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_value
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.columns import BLOCK_TOKENS, INDEX, read_index
+from packline.formats.layouts.columns import BLOCK_TOKENS, INDEX, check_rising, read_index
 from packline.formats.layouts.token_files import read_numbers
 from packline.formats.types import (
     DatasetFile,
@@ -219,9 +218,7 @@ def _check_file(
         return
     if not findings.compare(file.name, "first and last offset", [header, size], [offsets[0], offsets[-1]]):
         return
-    falls = next((place for place, (low, high) in enumerate(pairwise(offsets)) if high < low), None)
-    if falls is not None:
-        findings.add(file.name, f"end of item {falls}", f"{offsets[falls]} or more", offsets[falls + 1])
+    check_rising(file.name, "end of item {}", offsets, findings)
 
 
 def _dtype_of(path: Path, config: dict[str, Any]) -> np.dtype:

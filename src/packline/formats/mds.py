@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +29,7 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.format import Options, RowFormat
-from packline.formats.layouts.columns import BLOCK_TOKENS, INDEX, read_index
+from packline.formats.layouts.columns import BLOCK_TOKENS, INDEX, check_rising, read_index
 from packline.formats.layouts.token_files import read_numbers
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, row_parts
 from packline.packing.batch import ALL_FIELDS
@@ -192,9 +191,7 @@ def _check_head(file: DatasetFile, records: int, entry: dict[str, Any], findings
         return
     if not findings.compare(file.name, "end of the last record", file.bytes, offsets[-1]):
         return
-    falls = next((place for place, (low, high) in enumerate(pairwise(offsets)) if high < low), None)
-    if falls is not None:
-        findings.add(file.name, f"record {falls}: its end", f"{offsets[falls]} or more", offsets[falls + 1])
+    check_rising(file.name, "record {}: its end", offsets, findings)
     if not findings.compare(file.name, "first record behind the offsets", True, begin <= offsets[0]):
         return
     try:

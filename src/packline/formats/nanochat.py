@@ -28,13 +28,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from packline.encoders.token_bytes import TokenText, drops_first_space, keeps_text, token_bytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import RecipeError
 from packline.formats.format import DatasetReader, DocumentFormat, Options
-from packline.formats.layouts.columns import create_parquet
+from packline.formats.layouts.columns import create_parquet, read_footer, schema_of
 from packline.formats.layouts.document_files import FileList, find_below
 from packline.formats.types import (
     DocumentBlock,
@@ -133,10 +132,8 @@ class Nanochat(DocumentFormat):
         names = [path] if path.is_file() else sorted(path.glob(f"*{ENDING}")) if path.is_dir() else []
         if not names or not all(NAME.fullmatch(one.name) for one in names):
             return False
-        try:
-            return bool(pq.read_schema(names[0]).field(TEXT).type == pa.string())
-        except (OSError, KeyError, ValueError, pa.ArrowException):
-            return False
+        schema = schema_of(names[0])
+        return TEXT in schema.names and bool(schema.field(TEXT).type == pa.string())
 
     def open(self, path: Path, options: NanochatOptions, findings: Findings) -> DatasetReader:
         folder, paths = find_below(path, ENDING, "Parquet files of text, shard_00000.parquet")
@@ -151,12 +148,10 @@ class TextFiles(DatasetReader):
         self.units, self.edges, self.dtype, self.facts = [], "none", np.dtype(np.uint32), {}
         for path in paths:
             file = listed.files[listed.add(path)]
-            try:
-                kinds = pq.read_schema(path)
+            if (footer := read_footer(path, file.name, findings)) is not None:
+                kinds = footer[1]
                 found = str(kinds.field(TEXT).type) if TEXT in kinds.names else "none"
                 findings.compare(file.name, f"type of the column {TEXT}", "string", found)
-            except (OSError, ValueError, pa.ArrowException) as error:
-                findings.add(file.name, f"not a Parquet file: {error}")
         self.files = listed.files
 
     def blocks(self, unit: ReadTask) -> Iterator[DocumentBlock]:

@@ -38,6 +38,7 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.format import Options, RowFormat
+from packline.formats.layouts.header_shards import numbered_files
 from packline.formats.pt import DAMAGE
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved, RowFiles
 from packline.packing.layout import IGNORED
@@ -133,20 +134,20 @@ class Npz(RowFormat):
         return {}
 
     def recognises(self, path: Path) -> bool:
-        paths = find_batches(path)
+        folder, found = numbered_files(path, NAME)
         try:
-            return bool(paths) and "input_tensor.npy" in zipfile.ZipFile(paths[0]).namelist()
+            return bool(found) and "input_tensor.npy" in zipfile.ZipFile(folder / found[0][0]).namelist()
         except DAMAGE:
             return False
 
     def check(self, path: Path, findings: Findings) -> RowFiles:
-        paths = find_batches(path)
-        if not paths:
+        folder, found = numbered_files(path, NAME)
+        if not found:
             raise InputError(
                 f"{path}: expected batches, *_batch_0001.npz and so on, found none",
                 hint="name the folder that has the files in it, or one file",
             )
-        files = [DatasetFile.of(one, one.parent) for one in paths]
+        files = [DatasetFile.of(folder / match[0], folder) for match in found]
         first: tuple[np.dtype, int] | None = None
         for file in files:
             try:
@@ -158,23 +159,12 @@ class Npz(RowFormat):
             first = first or (dtype, shape[1])
             findings.compare(file.name, "dtype, as of the first file", first[0].name, dtype.name)
             findings.compare(file.name, "row length, as of the first file", first[1], shape[1])
-        _check_numbers(paths, findings)
+        _check_numbers(found, findings)
         return RowFiles(files)
 
 
-def find_batches(path: Path) -> list[Path]:
-    """Batches of a folder in the order of their numbers, or a single file."""
-    if path.is_file():
-        return [path] if NAME.fullmatch(path.name) else []
-    if not path.is_dir():
-        return []
-    found = [(match, one) for one in path.iterdir() if (match := NAME.fullmatch(one.name)) and one.is_file()]
-    return [one for _, one in sorted(found, key=lambda pair: (pair[0]["prefix"], int(pair[0]["number"])))]
-
-
-def _check_numbers(paths: list[Path], findings: Findings) -> None:
+def _check_numbers(matches: list[re.Match[str]], findings: Findings) -> None:
     """Check that the batches of each prefix are numbered without gaps."""
-    matches = [match for one in paths if (match := NAME.fullmatch(one.name))]
     for before, match in pairwise(matches):
         expected, found = int(before["number"]) + 1, int(match["number"])
         if before["prefix"] == match["prefix"] and found != expected:

@@ -35,9 +35,12 @@ from packline.formats.layouts.columns import (
     ColumnOptions,
     column_types,
     create_parquet,
+    leaves_of,
     make_schema,
     plan_columns,
+    read_footer,
     record_batches,
+    schema_of,
 )
 from packline.formats.layouts.document_files import FileList, find_below
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS, BLOCK_TOKENS
@@ -92,10 +95,7 @@ class Parquet(DocumentFormat):
             path = next((one for one in sorted(path.rglob(f"*{ENDING}")) if one.is_file()), path)
         if not path.name.endswith(ENDING) or not path.is_file():
             return False
-        try:
-            schema = pq.read_schema(path)
-        except (OSError, ValueError, pa.ArrowException):  # ValueError: names that are not text
-            return False
+        schema = schema_of(path)
         if WEIGHTS in schema.names:  # rows
             return False
         return Columns.of(schema, ColumnOptions().column, False, path.name, Findings()) is not None
@@ -120,12 +120,10 @@ class ParquetFile(ColumnFile):
         self, file = cls(), files[number]
         self.file, self.path, self.size = number, file.path, file.bytes
         self.split = split_of_path(file.name)
-        try:
-            with pq.ParquetFile(file.path) as parquet:
-                metadata, schema = parquet.metadata, parquet.schema_arrow
-        except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not text
-            findings.add(file.name, f"not a whole Parquet file: {error}")
+        footer = read_footer(file.path, file.name, findings)
+        if footer is None:
             return None
+        metadata, schema = footer
         columns = Columns.of(schema, options.column, options.loss != "none", file.name, findings)
         if columns is None:
             return None
@@ -133,11 +131,7 @@ class ParquetFile(ColumnFile):
         groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
         self.rows = offsets_of([group.num_rows for group in groups])
         self.begins = np.array([_begin(group) for group in groups], np.int64)
-        place = [
-            column.path.partition(".")[0]
-            for column in map(metadata.schema.column, range(metadata.num_columns))
-        ]
-        leaf = place.index(columns.tokens)
+        leaf = leaves_of(metadata).index(columns.tokens)
         self.tokens = np.array([group.column(leaf).num_values for group in groups], np.int64)
         last = max(_end(group) for group in groups) if groups else 0
         if last > file.bytes or bool((np.diff(self.begins) < 0).any()):

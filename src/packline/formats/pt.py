@@ -45,6 +45,7 @@ import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
 from packline.formats.format import Options, RowFormat
+from packline.formats.layouts.header_shards import numbered_files, read_facts
 from packline.formats.types import (
     DatasetFile,
     ExportPart,
@@ -174,7 +175,7 @@ def _align(place: int) -> bytes:
     return struct.pack("<2sH", b"FB", padding) + b"Z" * padding
 
 
-NAME = re.compile(r"chunk_(\d{6,})\.pt")
+NAME = re.compile(r"chunk_(?P<number>\d{6,})\.pt")
 METADATA = "metadata.json"
 PART_FILES = 1024
 BLOCK_TOKENS = 1 << 20
@@ -257,20 +258,20 @@ class Pt(RowFormat):
             file.write(msgspec.json.format(msgspec.json.encode(metadata), indent=2) + b"\n")
 
     def recognises(self, path: Path) -> bool:
-        paths = _find(path)
+        folder, found = numbered_files(path, NAME)
         try:
-            return bool(paths) and read_tensor(paths[0]).ndim == 1
+            return bool(found) and read_tensor(folder / found[0][0]).ndim == 1
         except CorruptStore:
             return False
 
     def check(self, path: Path, findings: Findings) -> RowFiles:
-        paths = _find(path)
-        if not paths:
+        folder, found = numbered_files(path, NAME)
+        if not found:
             raise InputError(
                 f"{path}: expected rows, chunk_000000.pt and so on, found none",
                 hint="name the folder that has the files in it, or one file",
             )
-        return _check_files(path, paths, findings)
+        return _check_files(path, folder, found, findings)
 
 
 def _full_rows(view: RowView, start: int, stop: int) -> np.ndarray:
@@ -287,19 +288,9 @@ def _read_full(view: RowView, part: ExportPart) -> Iterator[np.ndarray]:
         yield tokens[_full_rows(view, start, stop) - start]
 
 
-def _find(path: Path) -> list[Path]:
-    """Rows of a folder in the order of their numbers, or a single file."""
-    if path.is_file():
-        return [path] if NAME.fullmatch(path.name) else []
-    if not path.is_dir():
-        return []
-    found = [(int(match[1]), one) for one in path.iterdir() if (match := NAME.fullmatch(one.name))]
-    return [one for _, one in sorted(found) if one.is_file()]
-
-
-def _check_files(path: Path, paths: list[Path], findings: Findings) -> RowFiles:
+def _check_files(path: Path, folder: Path, found: list[re.Match[str]], findings: Findings) -> RowFiles:
     """Check the first file in full, and that the names and sizes of the others match it."""
-    files = [DatasetFile.of(one, one.parent) for one in paths]
+    files = [DatasetFile.of(folder / match[0], folder) for match in found]
     size: int | None = None
     try:
         size = len(read_tensor(files[0].path)) or None
@@ -309,23 +300,18 @@ def _check_files(path: Path, paths: list[Path], findings: Findings) -> RowFiles:
         findings.add(files[0].name, error.message.removeprefix(f"{files[0].path}: "))
     if not path.is_dir():
         return RowFiles(files)
-    numbers = [int(match[1]) for one in paths if (match := NAME.fullmatch(one.name))]
-    if numbers != list(range(len(paths))):
-        gap = next(place for place, number in enumerate(numbers) if place != number)
-        findings.add(files[gap].name, "number of the file", gap, numbers[gap])
+    for place, match in enumerate(found):
+        if not findings.compare(match[0], "number of the file", place, int(match["number"])):
+            break
     if not (metadata := path / METADATA).is_file():
         return RowFiles(files)
     files.append(DatasetFile.of(metadata, path))
-    return RowFiles(files, _metadata(metadata, len(paths), size, findings))
+    return RowFiles(files, _metadata(metadata, len(found), size, findings))
 
 
 def _metadata(path: Path, count: int, size: int | None, findings: Findings) -> dict[str, Any]:
     """Facts about the tokens from metadata.json; its facts about the files are compared with the files."""
-    try:
-        declared = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        findings.add(METADATA, f"not JSON: {error}")
-        return {}
+    declared = read_facts(path, findings)
     for key, found in (("num_chunks", count), ("chunk_size", size)):
         if key in declared and found is not None:
             findings.compare(METADATA, key, found, declared[key])

@@ -35,7 +35,14 @@ from packline.errors import InputError, RecipeError
 from packline.formats.document_view import DocumentStream, DocumentView
 from packline.formats.export_record import Target
 from packline.formats.format import DatasetReader, DocumentFormat, Options
-from packline.formats.layouts.header_shards import MOST_TOKENS, SHARD_ORDER, missing_shards
+from packline.formats.layouts.header_shards import (
+    MOST_TOKENS,
+    SHARD_ORDER,
+    missing_shards,
+    numbered_files,
+    read_facts,
+    shard_prefix,
+)
 from packline.formats.layouts.token_files import LossFile, ScannedReader, TokenFile
 from packline.formats.llmc import HEAD, HEADER_BYTES, shard_header
 from packline.formats.types import (
@@ -100,7 +107,7 @@ class Stacks(DocumentFormat):
             size += 4 * stream.tokens
             for start in range(0, stream.tokens, options.shard_size):
                 stop, number = min(start + options.shard_size, stream.tokens), len(parts)
-                name = f"{options.prefix}_{split}_{number:06d}" if options.prefix else f"{split}_{number:06d}"
+                name = f"{shard_prefix(options.prefix, split)}{number:06d}"
                 parts.append(ExportPart(name, split, number, start, stop))
         lost = list(view.not_preserved(self.name, keeps_loss=True))
         if cut:
@@ -168,7 +175,10 @@ class Stacks(DocumentFormat):
         if (config := pairs[0][0].parent / CONFIG).is_file():
             companions = (len(files),)
             files.append(DatasetFile.of(config, config.parent))
-            facts = _read_config(config, findings)
+            declared = read_facts(config, findings)
+            facts = {
+                key: declared[key] for key in ("vocab_size", "bos_id") if isinstance(declared.get(key), int)
+            }
         sources: list[TokenFile] = []
         for number in range(0, 2 * len(pairs), 2):
             source = _open_pair(files, number, companions if not sources else (), findings)
@@ -243,10 +253,7 @@ class Truncated:
 
 def _pairs(path: Path, findings: Findings | None = None) -> list[tuple[Path, Path]]:
     """Shards of tokens with their masks: val before train, in the order of their numbers."""
-    folder = path if path.is_dir() else path.parent
-    names = [one.name for one in folder.iterdir()] if path.is_dir() else [path.name]
-    found = [match for name in names if (match := NAME.fullmatch(name)) and (folder / name).is_file()]
-    found.sort(key=lambda match: (match["prefix"], SHARD_ORDER.index(match["split"]), int(match["number"])))
+    folder, found = numbered_files(path, NAME)
     pairs = []
     for match in found:
         mask = folder / match[0].replace(".bin", "_mask.bin")
@@ -287,16 +294,6 @@ def _open_pair(
     return TokenFile(
         files, number, UINT16, split=split["split"], header=HEADER_BYTES, loss=loss, companions=companions
     )
-
-
-def _read_config(path: Path, findings: Findings) -> dict[str, Any]:
-    """Read the facts about ids from config.json."""
-    try:
-        metadata = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        findings.add(CONFIG, f"not JSON: {error}")
-        return {}
-    return {key: metadata[key] for key in ("vocab_size", "bos_id") if isinstance(metadata.get(key), int)}
 
 
 FORMAT = Stacks()

@@ -29,10 +29,12 @@ import pyarrow as pa
 
 from packline.errors import InputError, RecipeError
 from packline.formats.format import Options
+from packline.formats.layouts.header_shards import read_object
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS
 from packline.formats.types import Edges, ExportPart, ExportPlan, Size, fitting_dtype
 from packline.packing.layout import IGNORED
 from packline.ragged import offsets_of
+from packline.store.report import Findings
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -254,6 +256,29 @@ def create_parquet(
         yield writer
 
 
+def read_footer(path: str | Path, name: str, findings: Findings) -> tuple[pq.FileMetaData, pa.Schema] | None:
+    """Metadata and schema of a Parquet file; None, and a problem in `findings`, if it is not a whole one."""
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            return file.metadata, file.schema_arrow
+    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not text
+        findings.add(name, f"not a whole Parquet file: {error}")
+        return None
+
+
+def schema_of(path: Path) -> pa.Schema:
+    """Schema of a Parquet file; without fields if it is not a whole one."""
+    found = read_footer(path, path.name, Findings())
+    return pa.schema([]) if found is None else found[1]
+
+
+def leaves_of(metadata: pq.FileMetaData) -> list[str]:
+    """Name of the column that each leaf of a Parquet schema belongs to."""
+    return [metadata.schema.column(n).path.partition(".")[0] for n in range(metadata.num_columns)]
+
+
 INDEX = "index.json"
 BLOCK_TOKENS = 1 << 19
 """Approximate tokens in rows written at a time."""
@@ -268,12 +293,12 @@ def read_index(folder: Path) -> dict[str, Any]:
     path = folder if folder.name == INDEX and folder.is_file() else folder / INDEX
     if not path.is_file():
         raise InputError(f"{folder}: expected {INDEX}, or folders train and val with one, found neither")
-    try:
-        index = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
-    if not isinstance(index, dict):
-        raise InputError(f"{path}: expected an object, found {type(index).__name__}")
-    return index
+    return read_object(path)
+
+
+def check_rising(name: str, what: str, offsets: Sequence[int], findings: Findings) -> None:
+    """Note the first offset of a file that is below the one before it."""
+    for number, (low, high) in enumerate(pairwise(offsets)):
+        if high < low:
+            findings.add(name, what.format(number), f"{low} or more", high)
+            return

@@ -16,8 +16,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
 
 from packline.errors import InputError, RecipeError
@@ -110,7 +111,7 @@ def plan_shards(
             tokens -= tail
         first = len(parts) if options.numbering == "shared" else 0
         for number, start in enumerate(range(0, tokens, size), first):
-            name = f"{options.prefix}_{split}_{number:06d}" if options.prefix else f"{split}_{number:06d}"
+            name = f"{shard_prefix(options.prefix, split)}{number:06d}"
             parts.append(ExportPart(name, split, number, start, min(start + size, tokens)))
     return ExportPlan(
         tuple(parts),
@@ -145,9 +146,14 @@ def _short_shards(parts: list[ExportPart]) -> tuple[str, ...]:
     )
 
 
+def shard_prefix(prefix: str, split: str) -> str:
+    """Name of the shards of a split, before the number."""
+    return f"{prefix}_{split}_" if prefix else f"{split}_"
+
+
 def shard_pattern(out: str, record: ExportRecord, options: ShardOptions, split: str, ending: str) -> str:
     """Pattern of the shards of a split in an export at `out`; empty if there are none."""
-    name = f"{options.prefix}_{split}_" if options.prefix else f"{split}_"
+    name = shard_prefix(options.prefix, split)
     there = any(entry.name.startswith(name) for entry in record.files)
     return f"{out}/{name}*{ending}" if there else ""
 
@@ -220,6 +226,45 @@ def _paths(path: Path, endings: tuple[str, ...]) -> Iterator[Path]:
         yield path
     elif path.is_dir():
         yield from sorted(one for one in path.iterdir() if one.name.endswith(endings) and one.is_file())
+
+
+def numbered_files(path: Path, name: re.Pattern[str]) -> tuple[Path, list[re.Match[str]]]:
+    """The folder, and a file or the files in it with such a name, by `prefix`, `split` and `number`."""
+
+    def place(match: re.Match[str]) -> tuple[str, int, int]:
+        parts = {"prefix": "", "split": "train"} | match.groupdict()
+        return parts["prefix"], SHARD_ORDER.index(parts["split"]), int(parts["number"])
+
+    folder = path if path.is_dir() else path.parent
+    names = [one.name for one in path.iterdir()] if path.is_dir() else [path.name]
+    found = [match for one in names if (match := name.fullmatch(one)) and (folder / one).is_file()]
+    return folder, sorted(found, key=place)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        InputError: it cannot be read, or is not an object.
+    """
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected an object, found {type(content).__name__}")
+    return content
+
+
+def read_facts(path: Path, findings: Findings) -> dict[str, Any]:
+    """The object in a JSON file beside the tokens; empty, and a problem in `findings`, if there is none."""
+    try:
+        return read_object(path)
+    except InputError as error:
+        findings.add(path.name, error.message.removeprefix(f"{path} is ").removeprefix(f"{path}: "))
+        return {}
 
 
 def first_bytes(path: Path, endings: tuple[str, ...], count: int) -> list[tuple[Path, bytes]]:

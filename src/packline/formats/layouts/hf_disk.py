@@ -29,6 +29,7 @@ from packline.errors import CorruptStore, InputError
 from packline.fingerprint import hash_value
 from packline.formats.layouts.column_reader import ColumnFile, Columns, split_of_path
 from packline.formats.layouts.columns import hf_features
+from packline.formats.layouts.header_shards import read_object
 from packline.formats.types import DatasetFile
 from packline.ragged import offsets_of
 
@@ -102,7 +103,7 @@ class SavedFiles:
             return
         if (self._root / DICT).is_file():
             self._add(self._root / DICT)
-            splits = _read_json(self._root / DICT).get("splits")
+            splits = read_object(self._root / DICT).get("splits")
             if not isinstance(splits, list) or any(not _is_name(name) for name in splits):
                 raise InputError(f"{self._root / DICT}: expected names of splits, found {splits!r}")
             for name in splits:
@@ -116,7 +117,7 @@ class SavedFiles:
                 f"{folder}: expected {STATE}, as Dataset.save_to_disk writes it, found none",
                 hint="name the folder of the data set, or one .arrow file",
             )
-        state = _read_json(folder / STATE)
+        state = read_object(folder / STATE)
         name = (folder / STATE).relative_to(self._root).as_posix()
         entries = state.get("_data_files")
         if not isinstance(entries, list):
@@ -165,27 +166,17 @@ def features_of_saved(path: Path) -> dict[str, Any] | None:
     folder = path if path.is_dir() else path.parent
     try:
         if (folder / DICT).is_file():
-            folder = folder / str((_read_json(folder / DICT).get("splits") or [""])[0])
+            folder = folder / str((read_object(folder / DICT).get("splits") or [""])[0])
         if not (folder / STATE).is_file() or not (folder / INFO).is_file():
             return None
-        features = _read_json(folder / INFO).get("features")
-    except (OSError, KeyError, TypeError, RecursionError):
+        features = read_object(folder / INFO).get("features")
+    except (KeyError, TypeError):
         return None
     return features if isinstance(features, dict) else None
 
 
 def _is_name(name: object) -> bool:
     return isinstance(name, str) and name == Path(name).name and name not in ("", ".", "..")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = msgspec.json.decode(path.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected an object, found {type(content).__name__}")
-    return content
 
 
 END_MARK = b"\xff\xff\xff\xff\0\0\0\0"
@@ -248,33 +239,22 @@ class ArrowFile(ColumnFile):
 
     def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         for number in range(start, stop):
-            yield self.batch(number)
-
-    def batch(self, number: int, *, mapped: bool = False) -> pa.RecordBatch:
-        """One record batch with all columns.
-
-        Args:
-            mapped: read only the accessed pages; the file must not change meanwhile.
-
-        Raises:
-            CorruptStore: it cannot be read.
-        """
-        try:
-            with pa.memory_map(self.path) if mapped else pa.OSFile(self.path) as file:
-                file.seek(int(self.begins[number]))
-                message = pa.ipc.read_message(file)
-                batch = pa.ipc.read_record_batch(message, self.schema)
-        except (OSError, EOFError, ValueError, pa.ArrowException) as error:
-            raise CorruptStore(
-                f"cannot read {self.path}: record batch at byte {int(self.begins[number]):,}: {error}",
-                hint="the file is damaged, or was changed meanwhile",
-            ) from error
-        expected = int(self.rows[number + 1] - self.rows[number])
-        if batch.num_rows != expected:
-            raise CorruptStore(
-                f"{self.path}: expected a record batch of {expected:,} rows, found {batch.num_rows:,}"
-            )
-        return batch
+            try:
+                with pa.OSFile(self.path) as file:
+                    file.seek(int(self.begins[number]))
+                    message = pa.ipc.read_message(file)
+                    batch = pa.ipc.read_record_batch(message, self.schema)
+            except (OSError, EOFError, ValueError, pa.ArrowException) as error:
+                raise CorruptStore(
+                    f"cannot read {self.path}: record batch at byte {int(self.begins[number]):,}: {error}",
+                    hint="the file is damaged, or was changed meanwhile",
+                ) from error
+            expected = int(self.rows[number + 1] - self.rows[number])
+            if batch.num_rows != expected:
+                raise CorruptStore(
+                    f"{self.path}: expected a record batch of {expected:,} rows, found {batch.num_rows:,}"
+                )
+            yield batch
 
 
 def _next_message(mapped: pa.MemoryMappedFile) -> pa.Message | None:

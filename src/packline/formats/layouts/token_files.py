@@ -85,7 +85,7 @@ class TokenFile:
         self.split, self.dtype, self.header = split, dtype, header
         room = max(files[number].bytes - header, 0) // dtype.itemsize
         self.tokens = room if tokens is None else tokens
-        self.loss, self.has_loss = loss, loss is not None
+        self.loss = loss
         self._files, self._beside = files, companions
         self.hashes: Mapping[int, RangeHash] = {}
         """Checksums, by the number of the file, that receive what is read."""
@@ -193,13 +193,12 @@ class _TokenFilesReader(DatasetReader):
         self.files, self.edges, self.facts = list(files), edges, facts or {}
         self.dtype = sources[0].dtype if sources else np.dtype("<u2")
         self.tokens = sum(source.tokens for source in sources)
-        self.has_loss = any(source.has_loss for source in sources)
+        self.has_loss = any(source.loss is not None for source in sources)
         self._sources = {source.file: source for source in sources}
         for source in sources:
             findings.compare(source.name, "dtype, as of the first file", self.dtype.name, source.dtype.name)
-            findings.compare(
-                source.name, "loss mask, where other files have one", self.has_loss, source.has_loss
-            )
+            has_loss = source.loss is not None
+            findings.compare(source.name, "loss mask, where other files have one", self.has_loss, has_loss)
 
     def hash_with(self, hashes: Mapping[int, RangeHash]) -> None:
         for source in self._sources.values():
@@ -228,7 +227,6 @@ class IndexedReader(_TokenFilesReader):
         findings: Findings,
         facts: dict[str, Any] | None = None,
         ids: Callable[[int, int, int], list[str | None]] | None = None,
-        unit_tokens: int = UNIT_TOKENS,
     ) -> None:
         super().__init__(
             files, [source for source, _ in indexed], edges=edges, findings=findings, facts=facts
@@ -240,7 +238,7 @@ class IndexedReader(_TokenFilesReader):
         for source, ends in indexed:
             if check_ends(source.name, ends, source.tokens, findings):
                 self._ends[source.file] = ends
-                self.units += _indexed_units(source, ends, unit_tokens)
+                self.units += _indexed_units(source, ends)
 
     def blocks(self, unit: ReadTask) -> Iterator[DocumentBlock]:
         source, ends = self._sources[unit.file], self._ends[unit.file]
@@ -275,12 +273,12 @@ def check_ends(name: str, ends: Ends, tokens: int, findings: Findings) -> bool:
     return findings.compare(name, "tokens, by the end of the last document", tokens, last)
 
 
-def _indexed_units(source: TokenFile, ends: Ends, unit_tokens: int) -> Iterator[ReadTask]:
-    """Cut after the first document whose end reaches each multiple of `unit_tokens`."""
+def _indexed_units(source: TokenFile, ends: Ends) -> Iterator[ReadTask]:
+    """Cut after the first document whose end reaches each multiple of `UNIT_TOKENS`."""
     cuts = [0]
     while cuts[-1] < len(ends):
         begun = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
-        cut = _first_reaching(ends, begun - begun % unit_tokens + unit_tokens, cuts[-1])
+        cut = _first_reaching(ends, begun - begun % UNIT_TOKENS + UNIT_TOKENS, cuts[-1])
         cuts.append(min(cut + 1, len(ends)))
     # Documents without tokens after the last cut would make a unit that accounts for no bytes.
     while len(cuts) > 2 and int(ends[cuts[-2] - 1]) == source.tokens:
@@ -326,7 +324,6 @@ class ScannedReader(_TokenFilesReader):
         edges: Edges,
         findings: Findings,
         facts: dict[str, Any] | None = None,
-        unit_tokens: int = UNIT_TOKENS,
     ) -> None:
         super().__init__(files, sources, edges=edges, findings=findings, facts=facts)
         self.marker = marker
@@ -337,8 +334,8 @@ class ScannedReader(_TokenFilesReader):
             for split in dict.fromkeys(source.split for source in sources)
         }
         for source in sources:
-            for start in range(0, max(source.tokens, 1), unit_tokens):
-                stop = min(start + unit_tokens, source.tokens)
+            for start in range(0, max(source.tokens, 1), UNIT_TOKENS):
+                stop = min(start + UNIT_TOKENS, source.tokens)
                 pieces = source.pieces(start, stop)
                 self.units.append(ReadTask(source.split, source.file, start, stop, pieces))
 
