@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.formats.columns_made import messages, save, table
-from tests.formats.engines import bring_back, documents_of, files_of, loss_of, refuse, write
+from tests.formats.engines import bring_back, documents_of, loss_of, refuse, write
 from tests.formats.peers import run_peer
 from tests.formats.steps import expected, read_all
 from tests.formats.stores import CASES, Case, make_store
@@ -154,19 +154,6 @@ def test_provenance_is_the_file_and_the_row_and_the_id(tmp_path: Path) -> None:
     assert all(found == list(range(len(found))) for found in rows.values()) and len(rows) == 5
 
 
-def test_record_batches_do_not_depend_on_the_shards_of_the_store(tmp_path: Path) -> None:
-    for shards in (1, 4):
-        store = make_store(
-            tmp_path / f"{shards}", CASES["plain"].documents, vocab_size=1000, eod_id=0, shards=shards
-        )
-        write(store, "arrow", tmp_path / f"{shards}-out", {"shard_tokens": 300})
-    assert files_of(tmp_path / "1-out") == files_of(tmp_path / "4-out")
-    with pa.ipc.open_stream(tmp_path / "1-out" / "data-00000-of-00003.arrow") as reader:
-        sizes = [(batch.num_rows, len(batch.column(0).values)) for batch in reader]
-    assert len(sizes) > 3
-    assert all(rows <= 7 and (tokens <= 50 or rows == 1) for rows, tokens in sizes)
-
-
 # ---------------------------------------------------------------------------------------- made by the library
 
 
@@ -201,17 +188,6 @@ def test_a_single_stream_is_read_and_an_empty_one_too(tmp_path: Path) -> None:
     assert read_all("arrow", empty).documents == {"train": [[5]]}
 
 
-def test_units_are_cut_between_record_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = CASES["plain"]
-    write(case.make(tmp_path / "store"), "arrow", tmp_path / "out")
-    monkeypatch.setattr("packline.formats.layouts.column_reader.UNIT_TOKENS", 100)
-    monkeypatch.setattr("packline.formats.layouts.column_reader.BLOCK_TOKENS", 30)
-    found = read_all("arrow", tmp_path / "out")
-    assert len(found.reader.units) > 5 and found.documents == {"train": case.stored}
-    sizes = [block.tokens.size for unit in found.reader.units for block in found.reader.blocks(unit)]
-    assert max(sizes) <= max(30, *map(len, case.stored))
-
-
 # ------------------------------------------------------------------------------------------------- refusals
 
 
@@ -226,19 +202,6 @@ def exported(tmp_path: Path) -> tuple[Path, Any]:
 
 def first(folder: Path) -> Path:
     return sorted(folder.glob("*.arrow"))[0]
-
-
-def test_a_stream_that_was_cut_anywhere_is_refused(tmp_path: Path, exported: tuple[Path, Any]) -> None:
-    folder, store = exported
-    data, places = first(folder).read_bytes(), messages(first(folder))
-    cuts = [0, 3, 200, places[0], places[1], places[1] + 4, places[1] + 40, places[2] - 1, len(data) - 1]
-    for number, cut in enumerate([*cuts, places[-1]]):  # the last: just before the end mark
-        first(folder).write_bytes(data[:cut])
-        problems = read_all("arrow", folder).problems
-        assert problems and problems[0].startswith("data-00000-of-00003.arrow: "), cut
-        refuse(folder, "arrow", store, tmp_path / f"back{number}", "data-00000-of-00003.arrow")
-    first(folder).write_bytes(data + b"\0")
-    assert "end mark" in read_all("arrow", folder).problems[0]
 
 
 def test_flipped_bytes_never_crash_and_never_pass_for_other_documents(exported: tuple[Path, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from tests.formats.stores import CASES, EOD, Case
@@ -30,23 +29,6 @@ def change(path: Path, place: int, value: bytes) -> None:
     data = bytearray(path.read_bytes())
     data[place : place + len(value)] = value
     path.write_bytes(data)
-
-
-@pytest.mark.parametrize("name", list(CASES))
-def test_an_export_is_whole_by_its_own_record(name: str, tmp_path: Path) -> None:
-    case = CASES[name]
-    store = case.make(tmp_path / "store")
-    exported = packline.export(store, to="megatron", out=tmp_path / "out", workers=0)
-    for tokenizer in (None, store.path / "tokenizer"):
-        report = check_dataset(tmp_path / "out", "megatron", tokenizer)
-        assert report.ok, problems(report)
-        assert report.documents == len(case.documents) and report.notes == list(exported.warnings)
-        assert report.tokens == exported.tokens and report.bytes > 0 and report.files > 1
-        assert report.format == "megatron"
-
-
-def test_the_format_is_known_from_the_record(shards: Path) -> None:
-    assert check_dataset(shards).format == "llmc"
 
 
 def test_progress_reaches_the_end(shards: Path) -> None:
@@ -96,12 +78,6 @@ def test_requests_that_make_no_sense_are_refused(shards: Path) -> None:
         check_dataset(shards, "llmc", options={"nothing": 1})
     with pytest.raises(InputError, match="cannot find"):
         check_dataset(shards / "nothing", "llmc")
-
-
-def test_a_report_is_json(shards: Path) -> None:
-    values = msgspec.json.decode(msgspec.json.encode(check_dataset(shards, "llmc")))
-    assert values["ok"] is True and values["format"] == "llmc"
-    assert values["notes"][0].startswith("no *_val_*.bin")  # the store has no val documents
 
 
 def test_a_pair_of_megatron_is_named_without_an_ending(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.formats.stores import CASES, Case, make_store, random_documents, random_loss
 
-from packline.errors import CorruptStore, RecipeError, StoreError
+from packline.errors import RecipeError, StoreError
 from packline.facade import Store
 from packline.formats.document_view import DocumentView
 
@@ -186,15 +186,3 @@ def test_a_dtype_must_hold_the_vocabulary(stores: dict[str, Store]) -> None:
     stream = DocumentView(stores["wide"], edges="eod").stream("train")
     with pytest.raises(RecipeError, match="70,000 do not fit into uint16"):
         list(stream.blocks(0, 1, np.uint16))
-
-
-@pytest.mark.parametrize("chosen", [{}, {"shuffle_documents": 3}])
-def test_an_id_outside_of_the_vocabulary_is_found(tmp_path: Path, chosen: dict[str, Any]) -> None:
-    store = CASES["shards"].make(tmp_path / "store")
-    path = tmp_path / "store" / f"{store.shards[1].entry.name}.bin"
-    data = np.fromfile(path, "<u2")
-    data[9] = 1000
-    data.tofile(path)
-    stream = DocumentView(Store(tmp_path / "store"), edges="eod", **chosen).stream("train")
-    with pytest.raises(CorruptStore, match=f"token 9 of {store.shards[1].entry.name}.bin is 1,000"):
-        list(stream.blocks(0, stream.documents, np.uint16))

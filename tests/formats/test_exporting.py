@@ -22,7 +22,6 @@ from packline.errors import (
     ResumeMismatch,
     StoreBusy,
     StoreError,
-    StoreNotFound,
 )
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
@@ -349,28 +348,6 @@ def test_the_record_says_what_is_there(store: Store, tmp_path: Path) -> None:
         store.path / "tokenizer" / "tokenizer.json"
     ).read_bytes()
     assert read_record(tmp_path) is None
-    (tmp_path / "packline.json").write_text("{")
-    with pytest.raises(CorruptStore, match="is damaged"):
-        read_record(tmp_path)
-
-
-def test_every_setting_decides_the_documents(store: Store, tmp_path: Path) -> None:
-    run_export(store.path, to="nanogpt", out=tmp_path / "out", workers=0,
-           choice=ExportChoice(split="train", min_tokens=10, shuffle_documents=3))  # fmt: skip
-    chosen = [document for document in store.documents if len(document) >= 10]
-    names = {shard.entry.name for shard in store.shards if shard.entry.split == "val"}
-    val = [document.tobytes() for name in names for document in _of_shard(store, name)]
-    expected = sorted(one.tobytes() for one in chosen if one.tobytes() not in val)
-    found = np.fromfile(tmp_path / "out" / "train.bin", "<u2")
-    documents = np.split(found, np.flatnonzero(found == 0) + 1)[:-1]
-    assert sorted(one.tobytes() for one in documents) == expected
-    assert [one.tobytes() for one in documents] != [one.tobytes() for one in chosen]
-    assert not (tmp_path / "out" / "val.bin").exists()
-
-
-def _of_shard(store: Store, name: str) -> list[np.ndarray]:
-    shard = next(shard for shard in store.shards if shard.entry.name == name)
-    return [shard.document(number) for number in range(len(shard))]
 
 
 def test_settings_that_make_no_sense(store: Store, tmp_path: Path) -> None:
@@ -381,17 +358,11 @@ def test_settings_that_make_no_sense(store: Store, tmp_path: Path) -> None:
         assert left(tmp_path / "out") == []
 
     refused("no format 'tfrecord'", to="tfrecord")
-    refused("--seq-len is for rows", choice=ExportChoice(seq_len=16))
-    refused("no row length was given", to="baked")
-    refused("--stage requires a run file", to="baked", choice=ExportChoice(seq_len=16, stage=0))
-    refused("there is no setting 'shards'", options={"shards": 3})
     refused(
         "file_rows is 'many': expected a whole number", to="baked", choice=ROWS, options={"file_rows": "many"}
     )
     refused("workers is -1", workers=-1)
     refused("link is 'soft'", link="soft")
-    with pytest.raises(StoreNotFound, match="is a file, not the folder of a store"):
-        run_export(store.path / "manifest.json", to="megatron", out=tmp_path / "out")
 
 
 def test_text_to_batches_in_one_call(tmp_path: Path) -> None:

@@ -312,8 +312,6 @@ def test_requests_that_make_no_sense_are_refused(
         attempt(workers=-1)
     with pytest.raises(RecipeError, match="no format 'csv'"):
         attempt(from_="csv")
-    with pytest.raises(RecipeError, match="need a begin-of-document token"):
-        attempt(options={"edges": "both"})
     with pytest.raises(InputError, match="cannot find"):
         import_(tmp_path / "nowhere", from_="llmc", tokenizer=tokenizer, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -332,23 +330,3 @@ def test_a_store_of_something_else_is_not_overwritten(shards: Path, tokenizer: P
         import_(shards, from_="llmc", tokenizer=tokenizer, out=out, eod=0, options={"edges": "eod"})
     assert files_of(out) == before and json.loads(before["manifest.json"])["imported"][0]["format"] == "llmc"
     assert store.verify().ok
-
-
-def test_an_import_and_an_export_come_back_to_the_same_bytes(
-    shards: Path, tokenizer: Path, tmp_path: Path
-) -> None:
-    stream = b"".join(path.read_bytes()[1024:] for path in sorted(shards.iterdir()))
-
-    def convert(source: Path, from_: str, to: str, out: Path, **settings: Any) -> None:
-        store = tmp_path / f"{out.name}.store"
-        packline.import_(source, from_=from_, out=store, tokenizer=tokenizer, workers=0, **settings)
-        packline.export(store, to=to, out=out, workers=0)
-
-    convert(shards, "llmc", "nanogpt", tmp_path / "nano", eod=0)
-    assert (tmp_path / "nano" / "train.bin").read_bytes() == stream[2:] + b"\0\0"
-    assert packline.open(tmp_path / "nano.store").verify().ok
-    convert(tmp_path / "nano", "nanogpt", "llmc", tmp_path / "again")
-    found = sorted((tmp_path / "again").glob("*.bin"))
-    assert b"".join(path.read_bytes()[1024:] for path in found) == stream
-    packline.export(tmp_path / "again.store", to="nanogpt", out=tmp_path / "last", workers=0)
-    assert (tmp_path / "last" / "train.bin").read_bytes() == stream[2:] + b"\0\0"

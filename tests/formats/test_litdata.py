@@ -11,7 +11,6 @@ import pytest
 from tests.formats.damages import Damage, change, cut, remove
 from tests.formats.peers import run_peer
 from tests.formats.row_steps import contents, write_rows
-from tests.formats.steps import flat
 from tests.formats.stores import CASES, Case, make_store, random_documents
 
 from packline.errors import InputError
@@ -114,19 +113,6 @@ def test_litdata_reads_the_same_rows_and_writes_the_same_files_and_others_pass_t
     for theirs, *_ in others:
         assert problems(Path(theirs)) == "" and get_format("litdata").recognises(Path(theirs))
     assert sorted((tmp_path / "others" / "packed").glob("*.zstd.bin"))
-
-
-def test_rows_end_with_the_token_that_follows(tmp_path: Path) -> None:
-    view = view_of(CASES["plain"], tmp_path, seq_len=16)
-    stream = flat(CASES["plain"].stored)
-    rows = np.empty((view.rows, 17), np.int32)
-    view.read_longer(0, rows)
-    for number, row in enumerate(rows.tolist()):
-        following = stream[number * 16 : number * 16 + 17]
-        # Where a document ends with a row, nothing is to be foretold: padding, which is the end of document.
-        ended = len(following) == 17 and following[15] == 0
-        assert row[:16] == following[:16] + [0] * (16 - len(following[:16]))
-        assert row[16] == (0 if ended or len(following) < 17 else following[16])
 
 
 def test_equal_stores_give_equal_bytes_and_others_another_state(tmp_path: Path) -> None:

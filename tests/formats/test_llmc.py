@@ -13,8 +13,7 @@ from tests.formats.damages import Damage, change, cut
 from tests.formats.steps import expected, flat, read_all, write_all
 from tests.formats.stores import CASES, Case, make_store
 
-from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.layouts.token_files import BLOCK_TOKENS
+from packline.errors import InputError, RecipeError
 
 SIZES = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
 
@@ -32,18 +31,6 @@ def load_shard(path: Path) -> np.ndarray:
 def load_split(folder: Path, pattern: str) -> list[int]:
     """All tokens that a pattern finds, in the order of names."""
     return [int(token) for path in sorted(folder.glob(pattern)) for token in load_shard(path)]
-
-
-def batches(folder: Path, pattern: str, size: int, length: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Inputs and targets: windows of size * length + 1 tokens that overlap by one, file by file."""
-    found = []
-    for path in sorted(folder.glob(pattern)):
-        tokens = load_shard(path)
-        step = size * length
-        for start in range(0, len(tokens) - step, step):
-            window = tokens[start : start + step + 1]
-            found.append((window[:-1].reshape(size, length), window[1:].reshape(size, length)))
-    return found
 
 
 @pytest.mark.parametrize("edges", ["bos", "eod"])
@@ -65,53 +52,10 @@ def test_a_loader_gets_every_token_in_order(tmp_path: Path, case: Case, edges: A
     assert set(sizes[:-1]) <= {size} and 0 < sizes[-1] <= size
 
 
-def test_windows_of_batches(tmp_path: Path) -> None:
-    case = CASES["long"]
-    write_all(case.make(tmp_path / "store"), "llmc", tmp_path / "out", {"shard_tokens": 1000})
-    stream = np.array(flat(expected(case, "bos")["train"]))
-    found = batches(tmp_path / "out", "fineweb_train_*.bin", 3, 50)
-    assert len(found) == 6 * (len(stream) // 1000) + (len(stream) % 1000 - 1) // 150
-    for number, (inputs, targets) in enumerate(found):
-        shard, place = divmod(number, 6)
-        begin = shard * 1000 + place * 150
-        assert np.array_equal(inputs.ravel(), stream[begin : begin + 150])
-        assert np.array_equal(targets.ravel(), stream[begin + 1 : begin + 151])
-
-
-def test_documents_begin_with_one_marker_and_never_two(tmp_path: Path) -> None:
-    """modded-nanogpt aligns batches with documents by looking for the marker."""
-    case = CASES["plain"]
-    write_all(case.make(tmp_path / "store"), "llmc", tmp_path / "out")
-    tokens = load_shard(tmp_path / "out/fineweb_train_000000.bin")
-    begins = np.flatnonzero(tokens == case.eod_id)
-    lengths = np.diff([*begins, len(tokens)])
-    assert begins[0] == 0 and lengths.tolist() == [len(body) + 1 for body in case.documents]
-
-
-@pytest.mark.parametrize(
-    ("vocab_size", "options", "magic"),
-    [
-        (1000, {}, 20240520),
-        (1000, {"version": 7}, 20240801),
-        (65_536, {}, 20240520),
-        (65_537, {}, 20240801),
-        (70_000, {"version": 7}, 20240801),
-    ],
-)
-def test_the_version_goes_by_the_vocabulary(
-    tmp_path: Path, vocab_size: int, options: dict[str, Any], magic: int
-) -> None:
-    bodies = [[vocab_size - 1, 5], [6]]
-    store = make_store(tmp_path / "store", bodies, vocab_size=vocab_size, eod_id=0)
-    write_all(store, "llmc", tmp_path / "out", options)
-    (path,) = (tmp_path / "out").iterdir()
-    assert struct.unpack("<3i", path.read_bytes()[:12]) == (magic, SIZES[magic][0], 5)
-    assert load_shard(path).tolist() == [0, vocab_size - 1, 5, 0, 6]
-
-
 def test_each_split_may_be_numbered_by_itself_and_the_prefix_be_empty(tmp_path: Path) -> None:
-    options = {"shard_tokens": 100, "numbering": "own", "prefix": ""}
+    options = {"shard_tokens": 100, "numbering": "own", "prefix": "", "version": 7}
     write_all(CASES["splits"].make(tmp_path / "store"), "llmc", tmp_path / "out", options)
+    assert {load_shard(path).dtype for path in (tmp_path / "out").iterdir()} == {np.dtype("<u4")}
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"val_000000.bin", "train_000000.bin", "train_000001.bin"} <= names
 
@@ -131,16 +75,6 @@ def test_a_short_last_shard_may_be_dropped_and_is_in_the_ledger(tmp_path: Path) 
 
 
 # --------------------------------------------------------------------------------------------- reading
-
-
-def test_a_stream_that_does_not_begin_with_a_document(tmp_path: Path) -> None:
-    """As a shard in the middle of a data set is."""
-    tokens = np.array([7, 8, 0, 5, 6, 0, 9], "<u2")
-    path = tmp_path / "x_train_000003.bin"
-    path.write_bytes(struct.pack("<3i", 20240520, 1, 7).ljust(1024, b"\0") + tokens.tobytes())
-    found = read_all("llmc", path, {"marker": 0})
-    assert found.documents == {"train": [[7, 8], [0, 5, 6], [0, 9]]} and found.unfinished == 1
-    assert found.places == [(path.name, 1024), (path.name, 1028), (path.name, 1034)]
 
 
 # ---------------------------------------------------------------------------------------------- damage
@@ -185,19 +119,6 @@ def test_an_evaluation_set_is_refused(shards: Path) -> None:
     (shards / "hellaswag_val.bin").write_bytes(struct.pack("<4i", 20240522, 1, 2, 9).ljust(1024, b"\0"))
     with pytest.raises(InputError, match=r"hellaswag_val.bin: .*found an evaluation set of llm.c"):
         read_all("llmc", shards, {"marker": 0})
-
-
-def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
-    from packline.formats.llmc import FORMAT, LlmcOptions
-    from packline.store.report import Findings
-
-    path = tmp_path / "x_train_000000.bin"
-    count = BLOCK_TOKENS + 10
-    path.write_bytes(struct.pack("<3i", 20240520, 1, count).ljust(1024, b"\0") + b"\0\0" * count)
-    reader = FORMAT.open(tmp_path, LlmcOptions(marker=0), Findings())
-    path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(CorruptStore, match=rf"{path.name} ends at byte {1024 + 2 * count - 4:,}"):
-        list(reader.blocks(reader.units[0]))
 
 
 def test_it_is_recognised(shards: Path, tmp_path: Path) -> None:

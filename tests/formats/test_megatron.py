@@ -128,15 +128,6 @@ def test_what_is_left_behind_is_said(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_selection_is_cut_into_pairs_of_whole_documents(tmp_path: Path) -> None:
-    store = CASES["plain"].make(tmp_path / "store")
-    options = {"shard_tokens": 200}
-    plan = write_all(store, "megatron", tmp_path / "out", options, min_tokens=5)
-    wanted = [one for one in CASES["plain"].stored if len(one) >= 5]
-    assert plan.shared_bytes == 0 and len(plan.parts) == -(-len(flat(wanted)) // 200)
-    assert read_all("megatron", tmp_path / "out").documents == {"train": wanted}
-
-
 def test_a_wider_dtype_may_be_asked_for(tmp_path: Path) -> None:
     write_all(CASES["plain"].make(tmp_path / "a"), "megatron", tmp_path / "out", {"dtype": "int32"})
     assert (tmp_path / "out/train-000000.bin").read_bytes() == np.array(

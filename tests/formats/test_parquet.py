@@ -83,18 +83,6 @@ def test_the_library_reads_ours_and_what_it_wrote_is_imported(tmp_path: Path) ->
         assert first == list(range(30))
 
 
-def test_provenance_on_request(tmp_path: Path) -> None:
-    case = CASES["splits"]
-    done = write(case.make(tmp_path / "store"), "parquet", tmp_path / "out", {"provenance": True})
-    assert done.lost == ()
-    content = pq.read_table(tmp_path / "out" / "validation-00000-of-00001.parquet").to_pydict()
-    assert content["id"] == [f"d{number}" for number in case.val]
-    assert content["position"] == [100 * number for number in case.val]
-    assert content["input_ids"] == [case.stored[number] for number in case.val]
-    store = bring_back(tmp_path / "out", "parquet", case.make(tmp_path / "same"), tmp_path / "back")
-    assert store.provenance(len(store.documents) - 1).id == "d39"
-
-
 def test_row_groups_are_bounded_and_do_not_depend_on_shards(tmp_path: Path) -> None:
     for shards in (1, 4):
         store = make_store(

@@ -52,9 +52,3 @@ def test_it_is_recorded_and_the_same_for_equal_exports(tmp_path: Path, bos_id: i
     assert config.get("bos_token") == store.manifest.tokenizer.bos
     record = read_record(tmp_path / "a")
     assert record is not None and "tokenizer_config.json" in [entry.name for entry in record.files]
-
-
-def test_an_export_without_the_tokenizer_has_neither(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "store", [[1, 2, 3]], vocab_size=300, eod_id=7)
-    run_export(store.path, to="nanogpt", out=tmp_path / "out", workers=0, with_tokenizer=False)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["packline.json", "train.bin"]

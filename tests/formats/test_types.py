@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError
-from packline.formats.types import DatasetFile, DocumentBlock, fitting_dtype
+from packline.formats.types import DatasetFile, fitting_dtype
 
 LIMITS = {"uint16": 2**16, "int32": 2**31, "int64": 2**63}
 
@@ -33,11 +33,6 @@ def test_the_dtype_holds_every_id_and_no_narrower_one_does(vocab_size: int) -> N
                 fitting_dtype("x", vocab_size, LIMITS, name)
 
 
-def test_only_dtypes_of_the_format_may_be_chosen() -> None:
-    with pytest.raises(RecipeError, match="expected a dtype of auto, uint16, int32, int64, found 'int8'"):
-        fitting_dtype("x", 10, LIMITS, "int8")
-
-
 def test_a_file_is_described_by_its_path_below_the_folder(tmp_path: Path) -> None:
     (tmp_path / "val").mkdir()
     (tmp_path / "val" / "a.bin").write_bytes(b"123")
@@ -46,9 +41,3 @@ def test_a_file_is_described_by_its_path_below_the_folder(tmp_path: Path) -> Non
     assert DatasetFile.of(tmp_path / "val" / "b.bin", tmp_path).bytes == 0
     with pytest.raises(ValueError, match="subpath"):
         DatasetFile.of(tmp_path / "a.bin", tmp_path / "val")
-
-
-@given(st.lists(st.integers(0, 4)))
-def test_a_block_has_as_many_documents_as_lengths(lengths: list[int]) -> None:
-    offsets = np.cumsum([0, *lengths])
-    assert len(DocumentBlock(np.zeros(offsets[-1], np.int32), offsets)) == len(lengths)
