@@ -13,7 +13,7 @@ from tests.encoders.fuzzed_files import GPT2, added
 
 import packline
 from packline.encoders.parity import Reference
-from packline.encoders.special_tokens import SpecialTokenCounter, json_to_encode, without_special_tokens
+from packline.encoders.special_tokens import BytesCounter, json_to_encode, without_special_tokens
 from packline.encoders.tiktoken import LETTERS
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
@@ -38,14 +38,14 @@ def count_alone(text: str) -> int:
 @example(["", "x<s>", "y<s>", "<s>"])
 @example(["a\u00e8", "", "|"])
 def test_each_text_is_counted_as_if_alone(texts: list[str]) -> None:
-    counter = SpecialTokenCounter(SPECIAL)
+    counter = BytesCounter(SPECIAL)
     assert counter.count(Texts.of(texts)).tolist() == [count_alone(text) for text in texts]
     inside = Texts(Texts.of(["<s>", *texts, "<s>"]).array[1:-1])
     assert counter.count(inside).tolist() == [count_alone(text) for text in texts]
 
 
 def test_without_special_tokens_there_are_none() -> None:
-    assert SpecialTokenCounter({}).count(Texts.of(["<s>", ""])).tolist() == [0, 0]
+    assert BytesCounter({}).count(Texts.of(["<s>", ""])).tolist() == [0, 0]
 
 
 def tokenizer_with(special: str, merges: list[list[str]]) -> Tokenizer:

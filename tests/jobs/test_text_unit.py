@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.encoders.special_tokens import Boundary, SpecialTokenCounter
+from packline.encoders.special_tokens import Boundary, BytesCounter
 from packline.errors import BadRecord, OutOfSpace
 from packline.jobs.plan import Unit
 from packline.jobs.text_build import TextBuild
@@ -64,7 +64,7 @@ def test_a_document_is_kept_or_left_out_for_the_first_reason(
 ) -> None:
     source = Source(inputs=("a",), min_chars=shortest, max_chars=longest)
     recipe = Recipe(sources=(source,), tokenizer="t", special_tokens="reject" if reject else "text")
-    verdicts, specials = judge(Texts.of(texts), source, recipe, SpecialTokenCounter({"<s>": 300}))
+    verdicts, specials = judge(Texts.of(texts), source, recipe, BytesCounter({"<s>": 300}))
 
     def verdict(text: str) -> int:
         if not text:

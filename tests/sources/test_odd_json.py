@@ -54,7 +54,7 @@ def decode(data: bytes, records: bool, id: str | None = "id", block_bytes: int =
 
     decoder = records_decoder(id) if records else JsonlDecoder("text", id)
     blocks = read_lines(io.BytesIO(data).readinto, 0, max_bytes=1 << 20, block_bytes=block_bytes)
-    file: Any = InputFile(0, 0, "x.jsonl", "x.jsonl", 0, "", "jsonl", "") if records else 0
+    file: Any = InputFile(0, 0, "x.jsonl", "x.jsonl", 0, "", "jsonl", "", "", id) if records else 0
     return collect(decoder.decode(file, block) for block in blocks)
 
 

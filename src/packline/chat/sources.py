@@ -31,11 +31,11 @@ from packline.errors import InputError, RecipeError
 from packline.recipe import Split, parse_columns
 from packline.sources.carried import Column
 from packline.sources.compression import DecompressedStream, detect_compression
-from packline.sources.fields import LOOKED_FILES, Looked, refuse_strange, resolve_columns
+from packline.sources.fields import look_at, refuse_strange, resolve_columns
 from packline.sources.files import InputFile, plain_name
 from packline.sources.json_array import first_element, starts_array
 from packline.sources.listing import list_inputs, map_files
-from packline.sources.records import MAX_RECORD_BYTES, Record, read_records
+from packline.sources.records import MAX_RECORD_BYTES, first_objects, read_records
 from packline.storage.inputs import ListedFile, read_fully, read_start
 
 UNIT_BYTES = 16 << 20
@@ -128,22 +128,13 @@ def _columns_of(source: ConversationSource, files: list[InputFile]) -> tuple[Col
         raise RecipeError(
             f"{where}: columns: the records of task {source.task!r} have no fields of their own"
         )
-    looked = _look_at(files)
+    looked = look_at(files, _first_records)
     refuse_strange((), where, looked, [("columns", name) for name, _ in parse_columns(source.columns, where)])
     return resolve_columns(source.columns, where, files, _first_records)
 
 
-def _look_at(files: list[InputFile]) -> Looked:
-    """Sample the first records of some of the files."""
-    step = max(len(files) // LOOKED_FILES, 1)
-    chosen = files[::step][:LOOKED_FILES]
-    return Looked(len(chosen), [record for file in chosen for record in _first_records(file)])
-
-
 def _first_records(file: InputFile) -> list[dict[str, Any]]:
-    records = islice(read_records(file, 0, file.size, MAX_RECORD_BYTES), LOOKED_RECORDS)
-    values = [one.value for one in records if isinstance(one, Record)]
-    return [value for value in values if isinstance(value, dict)]
+    return first_objects(file, LOOKED_RECORDS)[0]
 
 
 def _check_field(source: ConversationSource, files: list[InputFile]) -> None:
@@ -151,7 +142,7 @@ def _check_field(source: ConversationSource, files: list[InputFile]) -> None:
     if source.field is None:
         return
     where = source.name or source.inputs[0]
-    refuse_strange((), where, _look_at(files), [("the messages", source.field)])
+    refuse_strange((), where, look_at(files, _first_records), [("the messages", source.field)])
 
 
 def _describe(number: int, source: ConversationSource, listed: ListedFile) -> InputFile:

@@ -34,7 +34,7 @@ from typing import Any
 
 import msgspec
 
-from packline.encoders.tiktoken import last_pair
+from packline.encoders.tiktoken import bpe_model, contents_of, last_pair, special_entries
 from packline.errors import TokenizerError
 
 SPACE = "▁"
@@ -89,17 +89,9 @@ def convert_model(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, An
     _refuse_inexact(model, where)
     controls = {piece.text for piece in model.of_type(CONTROL)}
     declared = {"bos_token": model.bos, "eos_token": model.eos}
-    contents = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": _added_tokens(model),
-        "normalizer": _normalizer(model),
-        "pre_tokenizer": _pre_tokenizer(model),
-        "post_processor": None,
-        "decoder": _decoder(model),
-        "model": _bpe(model, where) if model.model_type == BPE else _unigram(model),
-    }
+    converted = _bpe(model, where) if model.model_type == BPE else _unigram(model)
+    steps = _normalizer(model), _pre_tokenizer(model), _decoder(model)
+    contents = contents_of(_added_tokens(model), *steps, converted)
     return contents, {role: token for role, token in declared.items() if token in controls}
 
 
@@ -247,18 +239,7 @@ def _bpe(model: Model, where: str) -> dict[str, Any]:
             raise _inexact(where, "pieces made of pieces", f"{piece.text!r} made of {missing[0]!r}")
         made = piece
         merges.append(list(pair))
-    return {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": model.of_type(UNKNOWN)[0].text,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": True,
-        "byte_fallback": model.byte_fallback,
-        "ignore_merges": False,
-        "vocab": vocab,
-        "merges": merges,
-    }
+    return bpe_model(vocab, merges, model.of_type(UNKNOWN)[0].text, model.byte_fallback)
 
 
 def _unigram(model: Model) -> dict[str, Any]:
@@ -273,18 +254,13 @@ def _unigram(model: Model) -> dict[str, Any]:
 
 def _added_tokens(model: Model) -> list[dict[str, Any]]:
     """Added tokens: control pieces, which no text matches; user-defined ones, cut out of normalized text."""
+    added = {
+        one.text: at for at, one in enumerate(model.pieces) if one.type in (UNKNOWN, CONTROL, USER_DEFINED)
+    }
     return [
-        {
-            "id": number,
-            "content": piece.text,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": piece.type == USER_DEFINED,
-            "special": piece.type != USER_DEFINED,
-        }
-        for number, piece in enumerate(model.pieces)
-        if piece.type in (UNKNOWN, CONTROL, USER_DEFINED)
+        entry | {"normalized": is_user, "special": not is_user}
+        for entry in special_entries(added)
+        for is_user in [model.pieces[entry["id"]].type == USER_DEFINED]
     ]
 
 

@@ -80,17 +80,17 @@ MARK = f"\uffff{int.from_bytes(os.urandom(8))}."
 
 
 class BytesCounter:
-    """Counter of byte strings in texts.
+    """Counter of strings, such as special tokens, in texts; empty ones are left out.
 
     >>> from packline.sources.batch import Texts
-    >>> BytesCounter([b"ab"]).count(Texts.of(["ab abab", "a", "b"])).tolist()
+    >>> BytesCounter(["<s>", b"</s>"]).count(Texts.of(["a <s> b </s><s>", "<", "s>"])).tolist()
     [3, 0, 0]
     """
 
-    def __init__(self, patterns: Iterable[bytes]) -> None:
+    def __init__(self, strings: Iterable[str | bytes]) -> None:
         import ahocorasick_rs
 
-        patterns = list(patterns)
+        patterns = [one.encode("utf-8") if isinstance(one, str) else one for one in strings if one]
         self._search = None
         if patterns:
             kind = ahocorasick_rs.MatchKind.LeftmostLongest
@@ -113,18 +113,6 @@ class BytesCounter:
             for place, text in zip(places, texts.take(places).raw(), strict=True):
                 counts[place] = len(self._search.find_matches_as_indexes(text))
         return counts
-
-
-class SpecialTokenCounter(BytesCounter):
-    """Counter of special-token strings in texts.
-
-    >>> from packline.sources.batch import Texts
-    >>> SpecialTokenCounter({"<s>": 1, "</s>": 2}).count(Texts.of(["a <s> b </s><s>", "<", "s>"])).tolist()
-    [3, 0, 0]
-    """
-
-    def __init__(self, special_tokens: dict[str, int]) -> None:
-        super().__init__(token.encode("utf-8") for token in special_tokens if token)
 
 
 def json_to_encode(tokenizer: Tokenizer, *, parse: bool) -> str:
@@ -428,6 +416,6 @@ def _overlap(some: list[str], others: list[str]) -> bool:
         beginnings = {two[:end] for two in twos for end in range(1, len(two) + 1)}
         if any(one[start:] in beginnings for one in ones for start in range(len(one))):
             return True
-        if BytesCounter(two.encode("utf-8") for two in twos if two).count(Texts.of(ones)).any():
+        if BytesCounter(twos).count(Texts.of(ones)).any():
             return True
     return False

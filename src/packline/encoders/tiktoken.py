@@ -308,27 +308,51 @@ def _byte_level(
     pre_tokenizer: dict[str, Any],
 ) -> dict[str, Any]:
     """Contents of the tokenizer.json of a byte-level BPE."""
+    decoder = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return contents_of(
+        special_entries(special_tokens), None, pre_tokenizer, decoder, bpe_model(vocab, merges)
+    )
+
+
+def contents_of(
+    added_tokens: list[dict[str, Any]],
+    normalizer: dict[str, Any] | None,
+    pre_tokenizer: dict[str, Any] | None,
+    decoder: dict[str, Any],
+    model: dict[str, Any],
+) -> dict[str, Any]:
+    """Contents of a tokenizer.json."""
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": special_entries(special_tokens),
-        "normalizer": None,
+        "added_tokens": added_tokens,
+        "normalizer": normalizer,
         "pre_tokenizer": pre_tokenizer,
         "post_processor": None,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": False,
-            "vocab": vocab,
-            "merges": merges,
-        },
+        "decoder": decoder,
+        "model": model,
+    }
+
+
+def bpe_model(
+    vocab: dict[str, int],
+    merges: Sequence[Sequence[str]],
+    unk: str | None = None,
+    byte_fallback: bool = False,
+) -> dict[str, Any]:
+    """The model of a tokenizer.json; neighbours without a token become one `unk`, if there is one."""
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": unk,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": unk is not None,
+        "byte_fallback": byte_fallback,
+        "ignore_merges": False,
+        "vocab": vocab,
+        "merges": merges,
     }
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from packline.encoders import EngineName, EngineReport
 from packline.encoders.encoder import Encoder
 from packline.encoders.parity import RoundTrip, audited
-from packline.encoders.special_tokens import SpecialTokenCounter
+from packline.encoders.special_tokens import BytesCounter
 from packline.errors import BadRecord, InputChanged, InputError, PacklineError
 from packline.fingerprint import Hasher, splits_of
 from packline.jobs.cut_inputs import is_one_document
@@ -123,7 +123,7 @@ class TextRunner(Runner[Unit, BuildResult]):
         folder: StoreFolder | None = None,
     ) -> None:
         self.build, self.encoder, self.tmp, self.room, self.folder = build, encoder, tmp, room, folder
-        self.special = SpecialTokenCounter(encoder.tokenizer.special_tokens)
+        self.special = BytesCounter(encoder.tokenizer.special_tokens)
         self.strict = build.options.strict and folder is not None
         self._first_encode = 0.0
 
@@ -436,7 +436,7 @@ def judge_text(texts: Texts, source: Source) -> np.ndarray:
 
 
 def judge(
-    texts: Texts, source: Source, recipe: Recipe, special: SpecialTokenCounter
+    texts: Texts, source: Source, recipe: Recipe, special: BytesCounter
 ) -> tuple[np.ndarray, np.ndarray]:
     """Verdicts on documents, and special-token strings in them, each int64 `[D]`."""
     verdicts, specials = judge_text(texts, source), special.count(texts)

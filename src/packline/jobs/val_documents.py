@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from packline.encoders.special_tokens import SpecialTokenCounter
+from packline.encoders.special_tokens import BytesCounter
 from packline.errors import RecipeError, ResumeMismatch
 from packline.fingerprint import Hasher, shares_of
 from packline.jobs.engine import run_units
@@ -60,7 +60,7 @@ class TextScanner(Runner[Unit, list[float]]):
 
     def __init__(self, build: TextBuild, count: int) -> None:
         self._build, self._count = build, count
-        self._special = SpecialTokenCounter(build.tokenizer.special_tokens)
+        self._special = BytesCounter(build.tokenizer.special_tokens)
 
     def run(self, unit: Unit, report: ReportProgress) -> Iterator[list[float]]:
         """Read the spans of a unit; write nothing."""

@@ -177,15 +177,18 @@ class Looked(NamedTuple):
         return list(dict.fromkeys(name for record in self.records for name in _names(record)))
 
 
-def look_at(files: Sequence[InputFile]) -> Looked:
+def look_at(files: Sequence[InputFile], first_records: FirstRecords | None = None) -> Looked:
     """Sample the first records of some of a source's files.
+
+    Args:
+        first_records: returns those of a file; by default `first_of`.
 
     Raises:
         InputError: a file that cannot be read.
     """
     step = max(len(files) // LOOKED_FILES, 1)
     chosen = files[::step][:LOOKED_FILES]
-    return Looked(len(chosen), [record for file in chosen for record in first_of(file)])
+    return Looked(len(chosen), [record for file in chosen for record in (first_records or first_of)(file)])
 
 
 def named_fields(source: Source) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ import glob as globbing
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,17 +30,7 @@ from packline.storage.inputs import MAGIC, ListedFile, expand_remote, pin_input,
 from packline.storage.places import HUB, is_remote, place_in, refuse_secrets
 from packline.storage.requests import map_in_threads
 
-
-class HasPath(Protocol):
-    """Anything with a path."""
-
-    @property
-    def path(self) -> str:
-        """Path or URI."""
-
-
 T = TypeVar("T")
-F = TypeVar("F", bound=HasPath)
 OWN_DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 """Prefixes of paths that depend on the process: another process would open something else."""
 
@@ -88,7 +78,7 @@ def list_inputs(inputs: Sequence[str], folder: str = "") -> list[ListedFile]:
     ]
 
 
-def map_files(look: Callable[[F], T], files: Sequence[F]) -> Iterator[T]:
+def map_files(look: Callable[[Any], T], files: Sequence[Any]) -> Iterator[T]:
     """Results of looking at each file, in order: remote files many at a time, local ones a few.
 
     Args:

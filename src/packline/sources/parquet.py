@@ -28,7 +28,7 @@ from packline.sources.lines import TOO_LARGE, not_utf8
 from packline.storage.ranged_file import RangedFile
 
 if TYPE_CHECKING:
-    from packline.sources.record_text import Transform
+    from packline.sources.record_text import RecordText
 
 
 def open_parquet(file: BinaryIO | str, name: str) -> pq.ParquetFile:
@@ -152,7 +152,7 @@ def read_row_groups(
     groups: range,
     hasher: Any,
     max_bytes: int,
-    transform: Transform | None = None,
+    transform: RecordText | None = None,
 ) -> Iterator[Batch]:
     """Read batches of whole row groups; what is read is added to `hasher`.
 
@@ -199,7 +199,7 @@ def lost_rows(file: int, group: int, row: int, end: int, error: Exception) -> Ba
 def arrow_batch(input: InputFile, columns: TextColumns, row: int, max_bytes: int) -> Batch:
     """Some rows as documents."""
     file, column = input.index, columns.texts
-    texts, consumed = Texts(column), text_bytes(column)
+    texts, consumed = Texts(column), len(Texts(column).data)
     names = None if columns.ids is None else id_texts(columns.ids)
     positions = np.arange(row, row + len(column), dtype=np.int64)
     whole = Batch(file, texts, positions, names, consumed_bytes=consumed)
@@ -280,11 +280,6 @@ def hash_array(hasher: Any, array: pa.Array) -> None:
         hasher.update(np.ascontiguousarray(values))
     else:
         hasher.update(repr(column_values(array)).encode("utf-8", "surrogatepass"))
-
-
-def text_bytes(column: pa.Array) -> int:
-    """Bytes of all strings of a `large_string` array."""
-    return len(Texts(column).data)
 
 
 def _is_utf8(column: pa.Array) -> bool:

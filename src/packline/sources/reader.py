@@ -45,7 +45,7 @@ from packline.sources.lines import (
     seek_record,
     text_decoder,
 )
-from packline.sources.record_text import JsonlRecords, Transform, transform_of
+from packline.sources.record_text import JsonlRecords, RecordText, transform_of
 from packline.storage.places import is_remote
 
 FILES_AHEAD = 32
@@ -66,7 +66,6 @@ def read_span(
     span: Span,
     max_document_bytes: int,
     hasher: Any,
-    transform: Transform | None = None,
     opened: BinaryIO | None = None,
 ) -> Iterator[Batch]:
     """Read the documents that begin in a span, in order.
@@ -74,10 +73,8 @@ def read_span(
     Args:
         opened: the file, opened for this span (`open_span`); it is closed here.
         hasher: updated with the bytes of the batches (for a compressed file: its compressed bytes).
-        transform: makes texts from whole records; by default that of a source with a template or filters.
     """
-    if transform is None and source.uses_records:
-        transform = transform_of(source, file.text, max_document_bytes)
+    transform = transform_of(source, file.text, max_document_bytes) if source.uses_records else None
     if file.format == "parquet":
         from packline.sources.parquet import (
             expect_columns,
@@ -196,7 +193,7 @@ def _read_document(
 
 
 def decode_blocks(
-    file: InputFile, source: Source, blocks: Iterator[Block], transform: Transform | None = None
+    file: InputFile, source: Source, blocks: Iterator[Block], transform: RecordText | None = None
 ) -> Iterator[Batch]:
     """Decode blocks of whole records, one batch per block."""
     if file.format == "text":

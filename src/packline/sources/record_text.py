@@ -18,10 +18,9 @@ record. Not used for sources without template and filter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -29,7 +28,7 @@ import pyarrow as pa
 
 from packline.recipe import Source
 from packline.sources.batch import Batch, Block, RecordProblem, TemplateTimeout, Texts, reject_block
-from packline.sources.carried import Column, Odd, fit_all, fit_field, fitted_batch
+from packline.sources.carried import Column, Odd, Values, carry
 from packline.sources.files import InputFile
 from packline.sources.jsonl import (
     ABSENT,
@@ -48,31 +47,15 @@ from packline.sources.jsonl import (
     without_mark,
 )
 from packline.sources.lines import not_utf8
-from packline.where.conditions import Incomparable, fields_of, record_test
+from packline.where.conditions import Incomparable, field_value, fields_of, record_test
 from packline.where.grammar import parse_where
 
 if TYPE_CHECKING:
     from packline.sources.template import Template
 
 
-class Transform(Protocol):
-    """Interface that makes the text of a record. Hashable, so that decoders can be cached by it."""
-
-    fields: tuple[str, ...] | None
-    """Top-level fields that it needs; None for all."""
-
-    def __hash__(self) -> int: ...
-
-    def text(self, record: dict[str, Any]) -> str | None:
-        """Make the text of a record; None if a filter removes it.
-
-        Raises:
-            RecordProblem: the record has no valid text.
-        """
-
-
 class RecordText:
-    """Transform that makes the text of a source's records: filters, then the template or the text field.
+    """Makes the text of a source's records: filters, then the template or the text field.
 
     Args:
         source: source with a template, or filters, or both.
@@ -98,6 +81,7 @@ class RecordText:
             self._template = Template(source.template, max_bytes)
             wanted = None if self._template.fields is None else list(self._template.fields)
         self.fields = None if wanted is None else tuple(dict.fromkeys([*wanted, *filtered]))
+        """Top-level fields that it needs; None for all."""
 
     def text(self, record: dict[str, Any]) -> str | None:
         """Make the text of a record; None if a filter removes it.
@@ -148,30 +132,25 @@ def transform_of(source: Source, field: str, max_bytes: int) -> RecordText:
 
 def text_batch(
     file: InputFile,
-    transform: Transform,
-    id: str | None,
+    transform: RecordText,
     records: Iterable[tuple[int, dict[str, Any] | RecordProblem]],
     raw: Callable[[int], bytes],
-    *,
-    columns: Sequence[Column] = (),
-    misfits: Mapping[int, RecordProblem] = MappingProxyType({}),
+    values: Sequence[Values | None],
 ) -> Batch:
     """Make the texts of records.
 
     Args:
-        id: field of the document's id, or None.
         records: each with its position; or what is wrong with it.
         raw: returns the bytes of the record of a number, for the bad ones.
-        columns: fields to carry along.
-        misfits: problems of columns that were converted already, by the number of the record.
+        values: for each column that the file carries its values, of each record one.
 
     Raises:
         RecipeError: the template does not come to an end.
     """
-    path = None if id is None else id.split(".")
+    path = None if file.id is None else file.id.split(".")
     texts: list[str] = []
     ids: list[str | None] = []
-    values: list[list[Any]] = []
+    kept: list[int] = []
     positions: list[int] = []
     batch = Batch(file.index, Texts.of([]), np.empty(0, np.int64))
     for number, (position, record) in enumerate(records):
@@ -181,15 +160,13 @@ def text_batch(
             if (text := transform.text(record)) is None:
                 batch.filtered.append(position)
                 continue
-            if number in misfits:
-                raise misfits[number]
-            values.append([fit_field(record, column) for column in columns])
         except RecordProblem as problem:
             batch.rejects.append(problem.reject(file.index, position, raw(number)))
             continue
         except TemplateTimeout as error:
             raise error.at(file.path, file.format, position) from error
         texts.append(text)
+        kept.append(number)
         positions.append(position)
         if path is not None:
             value = value_at(record, path)
@@ -198,9 +175,16 @@ def text_batch(
                 batch.lost_ids.append(position)
     batch.texts, batch.positions = Texts.of(texts), np.array(positions, np.int64)
     batch.ids = None if path is None else ids
-    if columns:
-        batch.columns = fitted_batch(columns, values)
+    own = [_taken(one, kept) for one in values]
+    batch = carry(batch, file.carried or (), own, lambda place: raw(kept[place]))
+    batch.rejects.sort(key=lambda one: one.position)
     return batch
+
+
+def _taken(values: Values | None, kept: list[int]) -> Values | None:
+    if values is None or isinstance(values, list):
+        return values and [values[number] for number in kept]
+    return values.take(pa.array(kept, pa.int64()))
 
 
 class JsonlRecords:
@@ -212,8 +196,8 @@ class JsonlRecords:
         columns: columns to carry along.
     """
 
-    def __init__(self, transform: Transform, id: str | None, columns: Sequence[Column] = ()) -> None:
-        self._transform, self._id, self._columns = transform, id, columns
+    def __init__(self, transform: RecordText, id: str | None, columns: Sequence[Column] = ()) -> None:
+        self._transform, self._columns = transform, columns
         self._names: tuple[str, ...] | None = None
         self._decoder: Any = msgspec.json.Decoder(dict[str, Any])
         if transform.fields is not None:
@@ -237,10 +221,9 @@ class JsonlRecords:
         batch = text_batch(
             file,
             self._transform,
-            self._id,
             zip(block.positions[rows].tolist(), records, strict=True),
             lambda number: block.line(rows[number]),
-            columns=self._columns,
+            [[field_value(one, column.path) for one in records] for column in self._columns],
         )
         batch.rejects = sorted(batch.rejects + rejects, key=lambda one: one.position)
         batch.consumed_bytes = len(data)
@@ -290,7 +273,7 @@ class JsonlRecords:
         }
 
 
-def row_batch(file: InputFile, rows: pa.RecordBatch, row: int, transform: Transform, hasher: Any) -> Batch:
+def row_batch(file: InputFile, rows: pa.RecordBatch, row: int, transform: RecordText, hasher: Any) -> Batch:
     """Make documents from rows of a Parquet file.
 
     Args:
@@ -303,24 +286,19 @@ def row_batch(file: InputFile, rows: pa.RecordBatch, row: int, transform: Transf
     records, problems = _plain_rows(rows)
     for record in records:
         hasher.update(msgspec.json.encode(record))
-    carried = file.carried or ()
-    columns, misfits = fit_all(carried, carried_arrays(file, rows), len(rows))
     batch = text_batch(
         file,
         transform,
-        file.id,
         (
             (row + number, _problem(problems.get(number, {}), transform) or record)
             for number, record in enumerate(records)
         ),
         lambda number: msgspec.json.encode(records[number]),
-        misfits=misfits,
+        carried_arrays(file, rows),
     )
     lost = [row + number for number, odd in problems.items() if file.id in odd and odd[file.id].text is None]
     batch.lost_ids += lost
     batch.consumed_bytes = rows.nbytes
-    if carried:
-        batch.columns = columns.take(pa.array(batch.positions - row))
     return batch
 
 
@@ -341,7 +319,7 @@ def _plain_rows(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, d
     return msgspec.to_builtins(records), problems
 
 
-def _problem(odd: dict[str, Odd], transform: Transform) -> RecordProblem | None:
+def _problem(odd: dict[str, Odd], transform: RecordText) -> RecordProblem | None:
     """Problem of a row; None if only its id, which is then left out, or carried columns are affected."""
     for name, value in odd.items():
         if transform.fields is None or name in transform.fields:

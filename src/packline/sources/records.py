@@ -21,6 +21,7 @@ import io
 import re
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
@@ -82,7 +83,7 @@ def read_records(file: InputFile, start: int, stop: int, max_bytes: int) -> Iter
     if file.format == "text" and plain_name(file.name).endswith(".csv"):
         yield from _read_table(file)
         return
-    is_array = file.format == "text"
+    is_array = file.format != "jsonl"
     with file.open() as raw:
         stream = DecompressedStream(raw, file.compression)
         if is_array:
@@ -107,6 +108,15 @@ def read_records(file: InputFile, start: int, stop: int, max_bytes: int) -> Iter
                 text = line.removeprefix(BOM) if position == 0 else line
                 if text.strip():
                     yield _decode(file.index, position, text, line, where)
+
+
+def first_objects(file: InputFile, most: int) -> tuple[list[dict[str, Any]], int]:
+    """The objects among the first records of a file, as JSON has them, and the number of bad records."""
+    read = islice(read_records(file, 0, file.size, MAX_RECORD_BYTES), most)
+    found = [one for one in read if isinstance(one, Record) or not one.continued]
+    values = [usable(one.value) for one in found if isinstance(one, Record)]
+    records = [msgspec.to_builtins(value) for value in values if isinstance(value, dict)]
+    return records, len(found) - len(records)
 
 
 def _decode(file: int, position: int, text: bytes, raw: bytes, where: str = "") -> Record | Reject:
@@ -258,10 +268,10 @@ def records_of(path: str) -> Iterator[tuple[str, Any]]:
                 record = decode_json(line)
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{where}: not JSON: {error}") from error
-            yield where, _usable(record)
+            yield where, usable(record)
 
 
-def _usable(record: Any) -> Any:
+def usable(record: Any) -> Any:
     """Record without fields that contain lone surrogates or numbers out of range; few fields are used."""
     if not isinstance(record, dict) or (is_utf8(record) and not has_raw(record)):
         return record

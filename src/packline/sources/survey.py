@@ -15,18 +15,15 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from packline.errors import InputError, PacklineError
-from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source
 from packline.sources.files import COMPRESSED_NAMES, TEXT_FIELDS, InputFile, list_files, refuse_all
 from packline.sources.jsonl import fits_a_type
 from packline.sources.listing import map_files, spread
-from packline.sources.reader import Span, read_span
+from packline.sources.records import first_objects
 from packline.storage.places import is_remote
 from packline.where.conditions import field_value, kind_of
 
@@ -202,19 +199,6 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-class _Taker:
-    """Transform that only collects records."""
-
-    fields: tuple[str, ...] | None = None
-
-    def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
-
-    def text(self, record: dict[str, Any]) -> str:
-        self.records.append(record)
-        return ""
-
-
 def survey(given: str) -> list[Survey]:
     """Survey one input: a file, a folder, a glob or a URI. One result for each kind of its files.
 
@@ -224,7 +208,7 @@ def survey(given: str) -> list[Survey]:
     # With a template no field has to be the text, and nothing is refused for having none.
     source = Source(inputs=(given,), template="-")
     problems: dict[str, PacklineError] = {}
-    kinds = _kinds(list_files(Recipe(sources=(source,), tokenizer="none"), problems), source, problems)
+    kinds = _kinds(list_files(Recipe(sources=(source,), tokenizer="none"), problems), problems)
     if not kinds:
         refuse_all(list(problems.values()))
     alone = len(kinds) == 1
@@ -240,7 +224,7 @@ def survey(given: str) -> list[Survey]:
 
 
 def _kinds(
-    files: list[InputFile], source: Source, problems: dict[str, PacklineError]
+    files: list[InputFile], problems: dict[str, PacklineError]
 ) -> dict[Kind, tuple[list[InputFile], list[Looked]]]:
     """Files of each kind, and what was looked at; files without text are added to the problems."""
     kinds: dict[Kind, tuple[list[InputFile], list[Looked]]] = {}
@@ -255,14 +239,13 @@ def _kinds(
             not_text.append(file)
         else:
             kinds.setdefault(("text",), ([], []))[0].append(file)
-    look = partial(_look, source=source)
     for group in alike.values():
         most = MOST_FILES if is_remote(group[0].path) else MOST_ALIKE
         some = spread(group, most)
-        looked = list(map_files(look, some))
+        looked = list(map_files(_look, some))
         found = {isinstance(one, Looked) and one.kind for one in looked}
         if len(some) < len(group) and (len(found) > 1 or False in found):
-            some, looked = group, list(map_files(look, group))
+            some, looked = group, list(map_files(_look, group))
         known = {file.path: one for file, one in zip(some, looked, strict=True)}
         for file in group:
             one = known.get(file.path, looked[0])
@@ -285,9 +268,9 @@ def _kinds(
     return kinds
 
 
-def _look(file: InputFile, source: Source) -> Looked | PacklineError:
+def _look(file: InputFile) -> Looked | PacklineError:
     try:
-        records, bad = _first_records(file, source)
+        records, bad = first_objects(file, MOST_RECORDS)
     except PacklineError as error:
         return error
     if not records and not bad:
@@ -304,20 +287,6 @@ def _look(file: InputFile, source: Source) -> Looked | PacklineError:
             hint='write a recipe with a template, such as template = "{{ title }}: {{ body }}"',
         )
     return Looked(records, bad, (file.format, *fields))
-
-
-def _first_records(file: InputFile, source: Source) -> tuple[list[dict[str, Any]], int]:
-    import msgspec
-
-    taker = _Taker()
-    if file.format == "parquet":
-        from packline.sources.parquet import read_schema
-
-        file = msgspec.structs.replace(file, columns=tuple(read_schema(file).names))
-    span = Span(file.index, 0, 1 if file.format == "parquet" else file.size)
-    batches = read_span(file, source, span, 64 << 20, Hasher(), taker)
-    bad = sum(len(batch.rejects) for batch in islice(batches, 1))
-    return taker.records[:MOST_RECORDS], bad
 
 
 def _conversations(records: list[dict[str, Any]]) -> str | None:
