@@ -134,9 +134,3 @@ def test_settings_that_make_no_sense_are_wrong_usage(store: Path, words: list[st
     assert done.returncode == 2
     assert done.stderr.startswith("error: ") and message in done.stderr
     assert done.stdout == ""
-
-
-def test_no_document_left_is_an_error(store: Path) -> None:
-    done = run("info", store, "--seq-len", "8", "--min-tokens", "1000")
-    assert done.returncode == 1
-    assert "no document is left" in done.stderr

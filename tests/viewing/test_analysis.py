@@ -282,14 +282,14 @@ def test_the_page_shows_the_figures_and_warns(tmp_path: Path) -> None:
         assert shown in text, shown
 
 
-@pytest.mark.parametrize("format", ["megatron", "llmc", "nanogpt", "npy"])
+@pytest.mark.parametrize("format", ["megatron", "llmc"])
 def test_another_projects_files_have_the_figures_of_the_store(
     tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path], documents: list[str], format: str
 ) -> None:
     path = write_jsonl(tmp_path / "in.jsonl", [*documents[:200], *documents[:5]])
     store = packline.build(path, tokenizer_json, out=tmp_path / "s", workers=0, eod=EOD)
     packline.export(store, to=format, out=tmp_path / "out", workers=0)
-    options = {"edges": "bos"} if format in ("llmc", "npy") else {}
+    options = {"edges": "bos"} if format == "llmc" else {}
     found = analyze_foreign(
         tmp_path / "out", tokenizer=str(tokenizer_json), format=format, eod=EOD, options=options
     )

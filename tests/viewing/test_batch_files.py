@@ -104,7 +104,7 @@ def test_a_mask_may_be_of_any_shape_such_as_padding_on_the_left() -> None:
     assert batch.real["input"].tolist() == [[False, False, True, True]]
 
 
-@pytest.mark.parametrize("packing", ["concat", "best_fit", "pad"])
+@pytest.mark.parametrize("packing", ["best_fit", "pad"])
 def test_batches_that_packline_writes_are_counted_right(
     tmp_path: Path,
     tokenizer_json: Path,

@@ -141,7 +141,6 @@ def render_file(
     assets: Assets | None = None,
     header: Markup | str = "",
     title: str = "",
-    interactive: bool | None = None,
 ) -> str:
     """Render a whole HTML document.
 
@@ -149,7 +148,6 @@ def render_file(
         assets: addresses of style and script; None: include the style, without a script.
         header: content above the page, such as the viewer's navigation.
         title: title of the window; default: the page's.
-        interactive: see `render_fragment`; default: True if there is a script.
 
     >>> from packline.viewing.page import Note
     >>> text = render_file(Page("Store", (Note("hello"),)))
@@ -167,7 +165,6 @@ def render_file(
             assets,
             policy + "form-action 'none'",
             Markup(style()),
-            assets is not None if interactive is None else interactive,
         )
     )
 

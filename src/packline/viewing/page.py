@@ -307,15 +307,11 @@ class Page:
                     yield one if isinstance(one, Table) else one.plain
 
 
-def bar_cells(values: tuple[tuple[float, str], ...], top: float = 0.0) -> tuple[Bar, ...]:
-    """Bars on one scale.
-
-    Args:
-        values: a value and its label for each bar.
-        top: value of a full bar; 0: the largest value.
+def bar_cells(values: tuple[tuple[float, str], ...]) -> tuple[Bar, ...]:
+    """Bars on one scale, of values and their labels.
 
     >>> [bar.share for bar in bar_cells(((1, "1"), (4, "4")))]
     [0.25, 1.0]
     """
-    top = top or max((value for value, _ in values), default=0.0) or 1.0
-    return tuple(Bar(shown, min(value / top, 1.0)) for value, shown in values)
+    top = max((value for value, _ in values), default=0.0) or 1.0
+    return tuple(Bar(shown, value / top) for value, shown in values)

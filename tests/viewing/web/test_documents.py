@@ -94,7 +94,7 @@ def test_a_condition_chooses_what_it_chooses_elsewhere(client: TestClient, store
     assert listed(client, {"where": where}) == find_where(store, where)
 
 
-@pytest.mark.parametrize("column", ["score", "tokens", "id", "language", "odd name", "file"])
+@pytest.mark.parametrize("column", ["score", "id", "language", "file"])
 @pytest.mark.parametrize("descending", [False, True])
 def test_any_column_sorts(client: TestClient, store: Store, column: str, descending: bool) -> None:
     def key(document: int) -> tuple[bool, object]:
