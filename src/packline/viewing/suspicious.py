@@ -112,7 +112,7 @@ def judge_document(
     body = body[:LONGEST]
     found: dict[str, float] = {}
     if "repetition" in reasons and len(body) >= SHORTEST:
-        found["repetition"] = _share(grams_at(body, np.arange(len(body) - GRAM + 1)), MORE_GRAMS)
+        found["repetition"] = _share(all_grams(body), MORE_GRAMS)
     if "one token" in reasons and len(body) >= SHORTEST:
         found["one token"] = _share(body, MORE_TOKENS)
     if "long run" in reasons:
@@ -141,6 +141,14 @@ def grams_at(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
     """
     wide = _wide(tokens)
     return wide[places] if tokens.itemsize == 2 else _mixed(wide[places], wide[places + 2])
+
+
+def all_grams(tokens: np.ndarray) -> np.ndarray:
+    """Numbers as of `grams_at` for every place, uint64 `[n - 3]`."""
+    wide, count = _wide(tokens), len(tokens) - GRAM + 1
+    if tokens.itemsize == 2:
+        return wide[:count].copy()
+    return _mixed(wide[:count], wide[2 : count + 2])
 
 
 def _wide(tokens: np.ndarray) -> np.ndarray:
