@@ -7,9 +7,7 @@ run instead.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
-from typing import TypeVar
+from functools import lru_cache
 
 import numpy as np
 
@@ -21,8 +19,9 @@ from packline.packing.selection import Selection
 from packline.store.lookup import column_names
 from packline.store.provenance import documents_schema
 from packline.store.reader import StoreReader
+from packline.viewing.columns import ColumnBars, measure_columns
 
-HELD = 8
+HELD = 16
 """Results of each kind that are kept."""
 FILTERED_MOST = 1 << 23
 """Maximum documents of a store that a page filters."""
@@ -33,24 +32,6 @@ PACKED_MOST = 1 << 20
 documents an existing plan on disk is used; the viewer never writes one."""
 FILTERED_PACKED_MOST = 1 << 16
 """The same for filtered documents, whose selection would be written from then on."""
-
-Key = TypeVar("Key")
-Result = TypeVar("Result")
-
-
-def recent(held: OrderedDict[Key, Result], key: Key, make: Callable[[], Result], most: int = HELD) -> Result:
-    """Kept result, or a new one in place of the one that was not used for longest.
-
-    >>> held = OrderedDict({"a": 1})
-    >>> recent(held, "a", lambda: 2), recent(held, "b", lambda: 2)
-    (1, 2)
-    """
-    if key not in held:
-        held[key] = make()
-        if len(held) > most:
-            held.popitem(last=False)
-    held.move_to_end(key)
-    return held[key]
 
 
 def is_filtered(choice: DocumentFilter) -> bool:
@@ -73,6 +54,26 @@ def refuse_large(store: StoreReader, choice: DocumentFilter) -> None:
         )
 
 
+@lru_cache(HELD)
+def chosen(store: StoreReader, choice: DocumentFilter) -> Selection:
+    """Documents that an address requests.
+
+    Raises:
+        RecipeError: the choice is invalid, or the store is too large for it.
+        StoreError: no document is left.
+    """
+    refuse_large(store, choice)
+    return Selection(store, choice, plans={})
+
+
+@lru_cache(HELD)
+def bars_of(selection: Selection) -> dict[str, ColumnBars]:
+    """Distributions of the columns of a selection."""
+    documents = selection.documents(np.arange(len(selection), dtype=np.int64))
+    return measure_columns(selection.store, documents)
+
+
+@lru_cache(HELD)
 def sorted_places(selection: Selection, column: str, descending: bool) -> np.ndarray:
     """Places of a selection, sorted by a column, int64 `[D]`; equal values in order, null last.
 
@@ -116,6 +117,7 @@ def sorted_places(selection: Selection, column: str, descending: bool) -> np.nda
     return np.asarray(pc.sort_indices(order, sort_keys=keys), np.int64)
 
 
+@lru_cache(HELD)
 def open_rows(store: StoreReader, seq_len: int, options: RowOptions) -> Rows:
     """Rows of a page; nothing is written.
 
@@ -123,6 +125,7 @@ def open_rows(store: StoreReader, seq_len: int, options: RowOptions) -> Rows:
         RecipeError: the settings are invalid, or there is no plan and too much to pack for a page.
         StoreError: there are no rows.
     """
+    refuse_large(store, options)
     if options.packing != "best_fit":
         return Rows(store, seq_len, options, plans={})
     names = DocumentFilter.__struct_fields__

@@ -19,6 +19,7 @@ from packline.viewing.text import cut, percent, plural, size
 from packline.viewing.token_pages import document_facts, loss_share
 from packline.viewing.tokens import document_strip
 from packline.viewing.turns import with_loss_links, with_turns
+from packline.viewing.web.choosing import open_rows
 from packline.viewing.web.documents import document_list
 from packline.viewing.web.finding import OF_TOKENS, token_query
 from packline.viewing.web.pages import PAGE_ITEMS, default_seq_len, neighbors, split_param
@@ -52,7 +53,7 @@ def document(view: View, wanted: int) -> Page:
     facts: list[tuple[str, Value]] = [*document_facts(provenance)]
     seq_len = default_seq_len(view, provenance.split)
     if seq_len is not None:
-        found = _row_with(view.opened.rows(seq_len, RowOptions(split=provenance.split)), wanted, first)
+        found = _row_with(open_rows(store, seq_len, RowOptions(split=provenance.split)), wanted, first)
         if found is not None:
             href = view.href(f"/row/{found}", seq_len=seq_len, split=split_param(provenance.split))
             facts.append(("in row", Link(f"{found:,}, rows of {seq_len:,} tokens", href)))

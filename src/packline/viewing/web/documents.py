@@ -36,6 +36,7 @@ from packline.viewing.page import (
 )
 from packline.viewing.text import cut, plural
 from packline.viewing.token_pages import CHAT_COLUMNS, document_table, has_loss
+from packline.viewing.web.choosing import chosen, sorted_places
 from packline.viewing.web.pages import ALL, PAGE_ITEMS, steps, store_field
 from packline.viewing.web.site import InvalidForm, View, choice, number
 from packline.where.grammar import canonical_where
@@ -97,7 +98,6 @@ class DocumentList:
 
     view: View
     selection: Selection
-    choice: DocumentFilter
     order: np.ndarray | None
     """Places of the selection, sorted; None: in the order of the store."""
     params: Params
@@ -126,7 +126,7 @@ def document_list(view: View) -> DocumentList:
     params = view.params
     split = choice(params, "split", (ALL, *view.opened.splits), ALL)
     source = choice(params, "source", (ALL, *view.opened.sources), ALL)
-    filters, chosen = chosen_documents(view)
+    filters, given = chosen_documents(view)
     wanted = DocumentFilter(
         split=split,
         sources=None if source == ALL else source,
@@ -135,10 +135,10 @@ def document_list(view: View) -> DocumentList:
         exclude=filters.exclude,
     )
     sort, descending = params.get("sort", ""), choice(params, "desc", ("", "1"), "")
-    selection = view.opened.selection(wanted)
-    order = view.opened.sorted_places(wanted, sort, bool(descending)) if sort else None
-    chosen |= {"source": "" if source == ALL else source, "split": "" if split == ALL else split}
-    return DocumentList(view, selection, wanted, order, chosen | {"sort": sort, "desc": descending})
+    selection = chosen(view.store, wanted)
+    order = sorted_places(selection, sort, bool(descending)) if sort else None
+    given |= {"source": "" if source == ALL else source, "split": "" if split == ALL else split}
+    return DocumentList(view, selection, order, given | {"sort": sort, "desc": descending})
 
 
 def documents_table(view: View) -> Page:
@@ -206,7 +206,7 @@ def data_table(
     ]
     names += ["text_bytes", "split", *(["label"] if labels else []), "file", "position", "hash"]
     names = list(dict.fromkeys(names))
-    bars = {} if listed is None else view.opened.bars_of(listed.choice)
+    bars = {} if listed is None else view.opened.bars_of(listed.selection)
     if listed is None or not any(listed.params.values()):
         hrefs = [view.document(one) for one in documents]
     else:

@@ -35,6 +35,7 @@ from packline.viewing.text import plural
 from packline.viewing.token_pages import beginning, row_facts
 from packline.viewing.tokens import row_strip
 from packline.viewing.turns import with_loss_links
+from packline.viewing.web.choosing import open_rows
 from packline.viewing.web.documents import Params, choice_fields, chosen_documents
 from packline.viewing.web.pages import (
     PAGE_ITEMS,
@@ -77,7 +78,7 @@ def settings_of(view: View) -> tuple[Rows, Params]:
     options = RowOptions(
         packing=packing, split=split, where=chosen.where, unique=chosen.unique, exclude=chosen.exclude
     )
-    return view.opened.rows(seq_len, options), params
+    return open_rows(view.store, seq_len, options), params
 
 
 def form_fields(view: View) -> tuple[FormField, ...]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,7 +24,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 import msgspec
-import numpy as np
 
 from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
@@ -33,8 +31,6 @@ from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.loading.loader import Loader
 from packline.loading.trace import stores_of, trace_document
 from packline.packing.exclusions import ExclusionList
-from packline.packing.options import DocumentFilter, RowOptions
-from packline.packing.rows import Rows
 from packline.packing.selection import Selection
 from packline.store.files import StoreFiles, store_files
 from packline.store.kept_tokenizer import load_kept_tokenizer
@@ -43,7 +39,7 @@ from packline.viewing.columns import ColumnBars, ColumnCounts, count_columns, me
 from packline.viewing.page import Form, Link, Note, Page, Value
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
 from packline.viewing.tokens import Vocabulary
-from packline.viewing.web.choosing import open_rows, recent, refuse_large, sorted_places
+from packline.viewing.web.choosing import bars_of
 from packline.viewing.web.search import TextSearch
 
 if TYPE_CHECKING:
@@ -283,11 +279,6 @@ class ServedStore:
         self.bars: dict[str, ColumnBars] = {}
         """Distributions of columns; empty until they are measured."""
         self.choice = choice
-        self._rows: OrderedDict[tuple[int, RowOptions], Rows] = OrderedDict()
-        self._selections: OrderedDict[DocumentFilter, Selection] = OrderedDict()
-        self._orders: OrderedDict[tuple[DocumentFilter, str, bool], np.ndarray] = OrderedDict()
-        self._bars: OrderedDict[DocumentFilter, dict[str, ColumnBars]] = OrderedDict()
-        self._lock = threading.Lock()
         self.measuring = threading.Thread(target=self._measure, name=f"lengths of {self.name}", daemon=True)
         self.measuring.start()
 
@@ -317,47 +308,9 @@ class ServedStore:
         """Splits of the store."""
         return tuple(self.store.manifest.shards.by_split("documents"))
 
-    def selection(self, choice: DocumentFilter) -> Selection:
-        """Documents that an address requests, cached for the next page.
-
-        Raises:
-            RecipeError: the choice is invalid, or the store is too large for it.
-            StoreError: no document is left.
-        """
-        refuse_large(self.store, choice)
-        with self._lock:
-            return recent(self._selections, choice, lambda: Selection(self.store, choice, plans={}))
-
-    def sorted_places(self, choice: DocumentFilter, column: str, descending: bool) -> np.ndarray:
-        """Places of a selection, sorted by a column, int64 `[D]`; null last.
-
-        Raises:
-            RecipeError: the column does not exist or has several types, or there are too many documents.
-        """
-        selection = self.selection(choice)
-        with self._lock:
-            key = (choice, column, descending)
-            return recent(self._orders, key, lambda: sorted_places(selection, column, descending))
-
-    def bars_of(self, choice: DocumentFilter) -> dict[str, ColumnBars]:
+    def bars_of(self, selection: Selection) -> dict[str, ColumnBars]:
         """Distributions of the columns of a selection; those of the whole store once they are measured."""
-        selection = self.selection(choice)
-        if len(selection) == len(self.store.documents):
-            return self.bars
-        documents = selection.documents(np.arange(len(selection), dtype=np.int64))
-        with self._lock:
-            return recent(self._bars, choice, lambda: measure_columns(self.store, documents))
-
-    def rows(self, seq_len: int, options: RowOptions) -> Rows:
-        """Rows with these settings, cached for the next page.
-
-        Raises:
-            RecipeError: the settings are invalid, or would require writing a plan.
-            StoreError: there are no rows.
-        """
-        refuse_large(self.store, options)
-        with self._lock:
-            return recent(self._rows, (seq_len, options), lambda: open_rows(self.store, seq_len, options))
+        return self.bars if len(selection) == len(self.store.documents) else bars_of(selection)
 
 
 class Site:
