@@ -91,6 +91,14 @@ def trained_texts(store: Store) -> list[list[str]]:
     return found
 
 
+def rejects(store: Store) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """Bad records of the only unit: their reasons and places, and what they were."""
+    path = store.path / "rejects" / "chat-000000.jsonl"
+    kept = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    raw = path.with_suffix(".raw").read_bytes()
+    return kept, [raw[one["offset"] : one["offset"] + one["bytes"]] for one in kept]
+
+
 def whole_texts(store: Store) -> list[str]:
     """All documents, decoded."""
     tokenizer = Tokenizer.from_file(str(store.path / "tokenizer" / "tokenizer.json"))

@@ -130,10 +130,8 @@ def test_bad_elements_are_kept_with_their_place_and_good_ones_are_read(
         ("invalid_utf8", "malformed_json", "nothing_to_train", "too_large"), 1
     )
     assert store.verify().ok
-    lines = (store.path / "rejects" / "chat-000000.jsonl").read_text().splitlines()
-    kept = [json.loads(line) for line in lines]
-    raw = (store.path / "rejects" / "chat-000000.raw").read_bytes()
-    assert [raw[one["offset"] : one["offset"] + one["bytes"]].strip() for one in kept] == bad
+    kept, raw = talks.rejects(store)
+    assert [one.strip() for one in raw] == bad
     assert [one["file"] for one in kept] == ["chat.json"] * 4
     assert [
         path.read_bytes()[one["position"] :].lstrip().find(b) for one, b in zip(kept, bad, strict=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -88,8 +87,7 @@ def test_what_cannot_be_proven_is_a_bad_record_and_the_job_goes_on(qwen3: Path, 
     said = "<think>\n\n</think>\n\nFour: 四.<|im_end|>"
     assert talks.trained_texts(store) == [[said], [said]]
     assert store.verify().ok
-    lines = (store.path / "rejects" / "chat-000000.jsonl").read_text().splitlines()
-    kept = [json.loads(line) for line in lines]
+    kept, _ = talks.rejects(store)
     assert all("is rendered otherwise" in one["detail"] for one in kept)
     first, last = notes
     assert "conversations of several turns may be refused" in first

@@ -102,15 +102,10 @@ def test_what_is_malformed_has_its_reason(record: Any, reason: str) -> None:
     "record",
     [
         [ASSISTANT],
-        [SYSTEM, ASSISTANT],
-        [ASSISTANT, USER, ASSISTANT],
         [USER, USER, ASSISTANT],
-        [USER, ASSISTANT, ASSISTANT],
         [USER, ASSISTANT, SYSTEM, USER, ASSISTANT],
-        [SYSTEM, SYSTEM, USER, ASSISTANT],
         [USER, CALL],
         [USER, CALL, USER, ASSISTANT],
-        [USER, CALL, ASSISTANT],
         [USER, CALL, USER, OUTPUT, ASSISTANT],
         [USER, CALL, OUTPUT, USER, ASSISTANT],
         # A call among the words, as in Hermes and ToolACE.

@@ -146,10 +146,7 @@ def test_bad_conversations_are_kept_with_their_reason_and_the_ledger_balances(
     assert ledger.documents == len(BAD)
     assert ledger.documents_in == 2 * len(BAD) + 2
     assert ledger.imbalance() == []
-    lines = (store.path / "rejects" / "chat-000000.jsonl").read_text().splitlines()
-    kept = [json.loads(line) for line in lines]
-    raw = (store.path / "rejects" / "chat-000000.raw").read_bytes()
-    found = [raw[one["offset"] : one["offset"] + one["bytes"]] for one in kept]
+    kept, found = talks.rejects(store)
     assert [json.loads(one) for one in found[:-2]] == [bad for bad, _ in BAD]
     assert [one["reason"] for one in kept[:-2]] == [reason for _, reason in BAD]
     assert store.verify().ok

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.chat import talks
-from tokenizers import Tokenizer
 
 import packline
 from packline.chat.sources import (
@@ -128,40 +127,6 @@ def test_the_preset_is_the_mixture_of_the_project_that_it_comes_from(tmp_path: P
         ("mmlu-val", "val", 1, 5200, None),
         ("gsm8k-val", "val", 1, 420, None),
     ]
-
-
-def test_what_is_cut_is_what_the_original_rule_cuts_and_what_just_fits_is_not_among_it(
-    shared: Path, tokenizer_json: Path, tmp_path: Path
-) -> None:
-    # The rule: one front token, the pieces, and all behind `most` tokens is lost. Here the end of the
-    # document stands behind, so that a document may have one token more.
-    path = shared / "evals" / "gsm8k" / "test.jsonl"
-    if not path.is_file():
-        pytest.skip("no GSM8K beside the project")
-    folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", talks.NANOCHAT_TOKENS)
-    tokenizer = Tokenizer.from_file(str(tokenizer_json))
-
-    def count(text: str) -> int:
-        return len(tokenizer.encode(text, add_special_tokens=False).ids)
-
-    lengths = []
-    for line in path.read_text("utf-8").splitlines()[:200]:
-        record = json.loads(line)
-        length = 1 + (1 + count(record["question"]) + 1) + 1
-        for piece in re.split(r"(<<[^>]*>>)", record["answer"]):
-            code, _, output = piece[2:-2].rpartition("=") if piece.startswith("<<") else (piece, "", "")
-            length += 4 + count(code) + count(output) if piece.startswith("<<") else count(piece)
-        lengths.append(length + 1)
-    most = sorted(lengths)[180]  # the length of one at least, which just fits
-    source = ConversationSource(inputs=(str(path),), task="gsm8k", limit=200)
-    settings: dict[str, Any] = {"scheme": "nanochat", "overflow": "truncate", "workers": 0}
-    store = packline.sft([source], folder, out=tmp_path / "store", max_tokens=most + 1, **settings)
-    mask = store.manifest.ledger.mask
-    assert mask
-    assert store.manifest.ledger.documents == 200
-    assert mask.truncated == sum(length > most for length in lengths)
-    assert mask.truncated_tokens == sum(max(length - most, 0) for length in lengths)
-    assert [len(one) for one in store.documents] == [min(length, most) + 1 for length in lengths]
 
 
 @given(st.lists(st.tuples(st.integers(0, 3 * UNIT_BYTES), st.booleans()), min_size=1, max_size=4), st.data())

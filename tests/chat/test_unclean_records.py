@@ -63,11 +63,9 @@ def test_what_nobody_asks_for_costs_no_conversation(array: bool, chatml: Path, t
     store = packline.sft(path, chatml, out=tmp_path / "store", workers=0)
     assert talks.trained_texts(store) == [["Me.<|im_end|>"]] * len(GOOD)
     assert [store.provenance(number).id for number in range(len(GOOD))] == IDS
-    lines = (store.path / "rejects" / "chat-000000.jsonl").read_text().splitlines()
-    kept = [json.loads(line) for line in lines]
+    kept, raw = talks.rejects(store)
     assert [one["reason"] for one in kept] == [reason for _, reason in BAD]
-    raw = (store.path / "rejects" / "chat-000000.raw").read_text("utf-8")
-    assert [raw[one["offset"] : one["offset"] + one["bytes"]] for one in kept] == [text for text, _ in BAD]
+    assert [one.decode() for one in raw] == [text for text, _ in BAD]
     assert store.manifest.ledger.imbalance() == []
     assert store.manifest.ledger.lost_ids == 2
     assert store.verify().ok

@@ -82,23 +82,3 @@ def build(folder: Path, texts: list[str], tokenizer_json: Path, write_jsonl: Wri
     )
     packline.build(corpus, tokenizer_json, out=folder / "store", workers=0)
     return packline.open(folder / "store")
-
-
-def second_way(texts: list[str], questions: list[str], n: int) -> dict[tuple[int, int], int]:
-    """By document and question: words of the longest stretch they have in common, where it is n or more."""
-    found = {}
-    asked = [(plain_words(question), plain_grams(plain_words(question), n)) for question in questions]
-    for document, text in enumerate(texts):
-        words = plain_words(text)
-        said = plain_grams(words, n)
-        for number, (wanted, grams) in enumerate(asked):
-            if not said & grams:
-                continue
-            longest = 0
-            joined = " " + " ".join(words) + " "
-            for start in range(len(wanted)):
-                stop = start + max(longest + 1, n)
-                while stop <= len(wanted) and f" {' '.join(wanted[start:stop])} " in joined:
-                    longest, stop = stop - start, stop + 1
-            found[document, number] = longest
-    return found

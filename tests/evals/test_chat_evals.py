@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 from tests.chat import talks
 
 from packline.chat.tasks import Lettered, read_lettered
@@ -44,34 +45,34 @@ QUESTIONS = [
 ]
 
 
-def text_of(question: str, letters: list[str], choices: list[str]) -> str:
+def text_of(one: Lettered) -> str:
     """The user's words, by their rule."""
-    words = "Multiple Choice question: " + question + "\n"
-    for letter, choice in zip(letters, choices, strict=True):
-        words += "- " + choice + "=" + letter + "\n"
-    return words + "\n" + "Respond only with the letter of the correct answer."
+    pairs = zip(one.letters, one.choices, strict=True)
+    lines = "".join(f"- {choice}={letter}\n" for letter, choice in pairs)
+    question = f"Multiple Choice question: {one.question}\n{lines}\n"
+    return question + "Respond only with the letter of the correct answer."
 
 
 def second_way(
-    rows: list[dict[str, Any]], encode: Callable[[str], list[int]], special: dict[str, int], longest: int
+    rows: list[Lettered], encode: Callable[[str], list[int]], special: dict[str, int], longest: int
 ) -> tuple[list[dict[str, Any]], float]:
-    """What is in stacks' dicts, from rows as the hub has them: sequences and baseline."""
+    """What is in stacks' dicts: sequences and baseline."""
     order = np.random.default_rng(42).permutation(len(rows)).tolist()
     found = []
     for number, row in enumerate(rows[place] for place in order):
         tokens = [special["<|bos|>"], special["<|user_start|>"]]
-        tokens += encode(text_of(row["question"], row["letters"], row["choices"]))
+        tokens += encode(text_of(row))
         tokens += [special["<|user_end|>"], special["<|assistant_start|>"]]
         if len(tokens) > longest:
             continue
-        letters = [encode(letter) for letter in row["letters"]]
+        letters = [encode(letter) for letter in row.letters]
         assert all(len(one) == 1 for one in letters)
         found.append(
             {
                 "tokens": tokens,
                 "answer_pos": len(tokens) - 1,
                 "letter_token_ids": [one[0] for one in letters],
-                "gold": row["gold"],
+                "gold": row.gold,
                 "example_idx": number,
             }
         )
@@ -79,10 +80,7 @@ def second_way(
     return found, sum(shares) / len(shares)
 
 
-def check(rows: list[dict[str, Any]], tokenizer: Tokenizer, longest: int) -> None:
-    questions = [
-        Lettered(row["question"], tuple(row["letters"]), tuple(row["choices"]), row["gold"]) for row in rows
-    ]
+def check(questions: list[Lettered], tokenizer: Tokenizer, longest: int) -> None:
     bos = tokenizer.special_tokens["<|bos|>"]
     task = chat_task("t", questions, Encoder(tokenizer), bos_id=bos, max_seq_len=longest)
     whole = json.loads(tokenizer.json)
@@ -94,7 +92,7 @@ def check(rows: list[dict[str, Any]], tokenizer: Tokenizer, longest: int) -> Non
     def encode(text: str) -> list[int]:
         return list(reference.encode(text, add_special_tokens=False).ids)
 
-    expected, baseline = second_way(rows, encode, tokenizer.special_tokens, longest)
+    expected, baseline = second_way(questions, encode, tokenizer.special_tokens, longest)
     found = [
         {
             "tokens": task.sequences[place].tolist(),
@@ -107,49 +105,21 @@ def check(rows: list[dict[str, Any]], tokenizer: Tokenizer, longest: int) -> Non
     ]
     assert found == expected
     assert task.random_baseline == pytest.approx(baseline, rel=1e-12)
-    assert task.skipped == len(rows) - len(expected)
+    assert task.skipped == len(questions) - len(expected)
     start = tokenizer.special_tokens["<|assistant_start|>"]
     assert all(one["tokens"][one["answer_pos"]] == start for one in found)
 
 
-def as_row(question: Lettered) -> dict[str, Any]:
-    return {
-        "question": question.question,
-        "letters": list(question.letters),
-        "choices": list(question.choices),
-        "gold": question.gold,
-    }
-
-
 def test_questions_are_what_the_rules_say_with_special_strings_as_text(chat_tokenizer: Tokenizer) -> None:
     varied = Lettered("Up?", ("1", "2", "3"), ("a", "b", "c"), 2)
-    check([as_row(one) for one in [*QUESTIONS, varied]], chat_tokenizer, 2048)
+    check([*QUESTIONS, varied], chat_tokenizer, 2048)
 
 
 def test_what_is_too_long_is_left_out_and_counted(chat_tokenizer: Tokenizer) -> None:
-    rows = [as_row(one) for one in QUESTIONS]
-    rows[3]["question"] += " really" * 200
-    rows[7]["question"] += " indeed" * 100
-    check(rows, chat_tokenizer, 150)
-
-
-def test_mmlu_of_the_shared_folder(shared: Path, tmp_path: Path) -> None:
-    folder = shared / "evals" / "mmlu"
-    if not folder.is_dir():
-        pytest.skip("no MMLU beside the project")
-    path = with_nine(shared / "tokenizers" / "gpt2" / "tokenizer.json", tmp_path / "gpt2")
-    rows = []
-    for file in sorted((folder / "test").glob("*.csv")):
-        with open(file, encoding="utf-8", newline="") as opened:
-            for row in csv.DictReader(opened):
-                choices = [row[f"choice{n}"] for n in range(4)]
-                gold = int(row["answer"])
-                rows.append(
-                    {"question": row["question"], "choices": choices, "letters": list("ABCD"), "gold": gold}
-                )
-    assert [as_row(one) for one in read_lettered(str(folder), "mmlu")] == rows
-    assert len(rows) > 10_000
-    check(rows[::97], load_tokenizer(str(path)), 256)
+    questions = [*QUESTIONS]
+    for place, words in ((3, " really" * 200), (7, " indeed" * 100)):
+        questions[place] = replace(questions[place], question=questions[place].question + words)
+    check(questions, chat_tokenizer, 150)
 
 
 # ------------------------------------------------------------------ chat templates
@@ -205,9 +175,7 @@ def test_questions_are_asked_by_the_template_of_the_tokenizer(
     arrays = np.load(tmp_path / "out" / "MMLU.npz")
     rows = [arrays["tokens"][a:b].tolist() for a, b in pairwise(arrays["offsets"])]
     order = np.random.default_rng(42).permutation(len(QUESTIONS)).tolist()
-    texts = [
-        text_of(one.question, list(one.letters), list(one.choices)) for one in (QUESTIONS[n] for n in order)
-    ]
+    texts = [text_of(QUESTIONS[n]) for n in order]
     assert rows == prompts_by_jinja(template, folder, texts)
     assert arrays["answer_pos"].tolist() == [len(row) - 1 for row in rows]
     assert arrays["gold"].tolist() == [QUESTIONS[n].gold for n in order]

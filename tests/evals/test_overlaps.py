@@ -117,3 +117,12 @@ def test_overlaps_are_those_of_a_plain_search_wherever_chunks_begin(
     found = {(one.document, one.question): one.length for one in report.overlaps}
     assert found == case.expected(n, gram_of) and len(found) > 5
     assert report == case.report(n, gram_of)
+    spoiled = {document for document, _ in found}
+    assert report.sources == {"corpus": (len(spoiled), len(case.documents[gram_of]))}
+    (only,) = report.sets.values()
+    assert (only.questions, only.found) == (8, len({question for _, question in found}))
+    assert only.documents == {"corpus": len(spoiled)} and not report.clean
+    for one in report.overlaps:
+        assert one.id == f"n{one.document}" and one.file == "corpus.jsonl"
+        if gram_of == "words":
+            assert one.text.replace(" ", "") in "".join(case.documents[gram_of][one.document])

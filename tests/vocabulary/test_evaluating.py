@@ -169,15 +169,6 @@ def test_what_stands_for_the_unknown(model: dict[str, Any], expected: set[int]) 
     assert unknown_ids(tokenizer) == expected
 
 
-def test_a_special_token_that_merges_make_too_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    whole = json.loads((folders[0] / "tokenizer.json").read_text("utf-8"))
-    made = {"id": whole["model"]["vocab"]["se"], "content": "se", "special": True}
-    whole["added_tokens"].append(whole["added_tokens"][0] | made)
-    (tmp_path / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
-    with pytest.raises(TokenizerError, match="the special token 'se' of"):
-        compare_tokenizers(load_tokenizer(str(tmp_path)))
-
-
 def test_every_surface_says_the_same_numbers(folders: tuple[Path, Path]) -> None:
     found = compare_tokenizers(load_tokenizer(str(folders[0])), [str(folders[1]), "no|such<tag>.json/x/y"])
     markdown, terminal = evaluation_markdown(found), render_text(evaluation_page(found), 160)
