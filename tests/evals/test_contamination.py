@@ -41,6 +41,17 @@ def test_a_word_longer_than_what_is_kept_of_it_is_no_other_word(
     assert found == [(0, 0, 19), (1, 1, 20), (2, 2, 20)]
 
 
+def test_the_last_word_of_a_document_is_its_own_wherever_a_chunk_ends(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = build(tmp_path, [QUESTIONS[0], ". ! " * 20, QUESTIONS[1]], tokenizer_json, write_jsonl)
+    path = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))
+    for stretch in (40, 50, 60, 70, 80, 90, 100, 110):
+        monkeypatch.setattr(contamination, "CHUNK_TOKENS", stretch)
+        found = find_questions(store, [path], n=20, workers=0).overlaps
+        assert [(one.document, one.question, one.length) for one in found] == [(0, 0, 20), (2, 1, 20)]
+
+
 @pytest.mark.parametrize("gram_of", ["words", "tokens"])
 def test_equal_hashes_alone_are_no_overlap(
     tmp_path: Path,

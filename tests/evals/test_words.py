@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.evals.plainly import WriteJsonl, plain_kind, plain_words
 
@@ -39,6 +39,7 @@ MIXED += (
 
 
 @given(st.text(st.sampled_from(MIXED), max_size=60))
+@example("\u03aa\u0301")  # composes in lower case alone
 @settings(max_examples=200)
 def test_words_are_those_of_the_page(text: str) -> None:
     assert split(text) == plain_words(text)
