@@ -152,18 +152,21 @@ def test_bad_conversations_are_kept_with_their_reason_and_the_ledger_balances(
     assert store.verify().ok
 
 
-def test_what_is_cut_is_counted_and_the_rest_is_as_it_was(tokenizer_json: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("over", [0, 1])
+def test_what_is_cut_is_counted_and_the_rest_is_as_it_was(
+    over: int, tokenizer_json: Path, tmp_path: Path
+) -> None:
     records = [[PLAIN[0], {"role": "assistant", "content": "again and " * n}] for n in (1, 5, 40, 90)]
     path = talks.write(tmp_path / "chat.jsonl", records)
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "nanochat")
     build: dict[str, Any] = {"scheme": "nanochat", "workers": 0}
     whole = packline.sft(path, folder, out=tmp_path / "whole", **build)
-    most = len(whole.documents[1])
+    most = len(whole.documents[1]) - over
     cut = packline.sft(path, folder, out=tmp_path / "cut", max_tokens=most, overflow="truncate", **build)
     mask = cut.manifest.ledger.mask
     assert mask
     lost = sum(max(len(one) - most, 0) for one in whole.documents)
-    assert (mask.truncated, mask.truncated_tokens) == (2, lost)
+    assert (mask.truncated, mask.truncated_tokens) == (2 + over, lost)
     assert cut.manifest.tokens + lost == whole.manifest.tokens
     for one, other in zip(cut.documents, whole.documents, strict=True):
         assert one[-1] == cut.manifest.tokenizer.eod_id
