@@ -9,6 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from packline.encoders import tiktoken
 from packline.encoders.features import SPLITS
 from packline.encoders.tiktoken import LETTERS
 from packline.vocabulary.texts import LANGUAGES, PASSAGES
@@ -25,66 +26,69 @@ LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "
 GPT2 = {**LEVEL, "use_regex": True}
 
 
+BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+BERT |= {"strip_accents": None, "lowercase": True}
+DEEPSEEK = ("3 digits", "deepseek cjk", "deepseek words")
+SPACE = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+
+
 def make_contents(rng: Random) -> dict[str, Any]:
     """A tokenizer.json as builtins; not all of them can be read."""
     kinds = ["bytes"] * 10 + ["pieces"] * 5 + ["characters", *["Unigram", "WordPiece"] * 3, "WordLevel"]
     kind = rng.choice(kinds)
     plain = rng.random() < 0.6  # most parts as published tokenizers have them
     model = _model(rng, kind, plain)
-    contents: dict[str, Any] = {
-        "version": "1.0",
-        "truncation": rng.choice(
-            [None, None, {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}]
-        ),
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": _normalizer(rng, kind, plain),
-        "pre_tokenizer": _pre_tokenizer(rng, kind, plain),
-        "post_processor": None,
-        "decoder": _decoder(rng, kind),
-        "model": model,
-    }
-    contents["added_tokens"] = _added_tokens(rng, model, plain)
-    if contents["added_tokens"] and rng.random() < 0.3:
-        contents["post_processor"] = _template(contents["added_tokens"][0])
+    cut = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+    truncation = rng.choice([None, None, cut])
+    steps = _normalizer(rng, kind, plain), _pre_tokenizer(rng, kind, plain), _decoder(rng, kind)
+    added_tokens = _added_tokens(rng, model, plain)
+    contents = tiktoken.contents_of(added_tokens, *steps, model) | {"truncation": truncation}
+    if added_tokens and rng.random() < 0.3:
+        contents["post_processor"] = _template(added_tokens[0])
     elif rng.random() < 0.3:
         contents["post_processor"] = GPT2
     return contents
 
 
-def _texts() -> list[str]:
-    return [*PASSAGES.values(), *LANGUAGES.values()]
-
-
 @cache
 def _trained(kind: str) -> str:
     """A small model as JSON."""
-    if kind == "bytes":
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer: Any = trainers.BpeTrainer(vocab_size=900, initial_alphabet=alphabet, show_progress=False)
-    elif kind in ("pieces", "characters"):
-        tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.BpeTrainer(
-            vocab_size=900, special_tokens=["<unk>"], limit_alphabet=120, show_progress=False
-        )
-    elif kind == "Unigram":
-        tokenizer = Tokenizer(models.Unigram())
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=600, special_tokens=["<unk>"], unk_token="<unk>", show_progress=False
-        )
-    elif kind == "WordPiece":
-        tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        trainer = trainers.WordPieceTrainer(vocab_size=600, special_tokens=["<unk>"], show_progress=False)
-    else:
-        tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-        trainer = trainers.WordLevelTrainer(vocab_size=600, special_tokens=["<unk>"], show_progress=False)
-    tokenizer.train_from_iterator(_texts(), trainer)
+    quiet: dict[str, Any] = {"show_progress": False}
+    unknown = quiet | {"special_tokens": ["<unk>"]}
+    alphabet = quiet | {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    pieces = (
+        models.BPE(unk_token="<unk>"),
+        pre_tokenizers.Metaspace(),
+        trainers.BpeTrainer(vocab_size=900, limit_alphabet=120, **unknown),
+    )
+    parts: dict[str, tuple[Any, Any, Any]] = {
+        "bytes": (
+            models.BPE(),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            trainers.BpeTrainer(vocab_size=900, **alphabet),
+        ),
+        "pieces": pieces,
+        "characters": pieces,
+        "Unigram": (
+            models.Unigram(),
+            pre_tokenizers.Metaspace(),
+            trainers.UnigramTrainer(vocab_size=600, unk_token="<unk>", **unknown),
+        ),
+        "WordPiece": (
+            models.WordPiece(unk_token="<unk>"),
+            pre_tokenizers.BertPreTokenizer(),
+            trainers.WordPieceTrainer(vocab_size=600, **unknown),
+        ),
+        "WordLevel": (
+            models.WordLevel(unk_token="<unk>"),
+            pre_tokenizers.Whitespace(),
+            trainers.WordLevelTrainer(vocab_size=600, **unknown),
+        ),
+    }
+    model, pre_tokenizer, trainer = parts[kind]
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.train_from_iterator([*PASSAGES.values(), *LANGUAGES.values()], trainer)
     return json.dumps(json.loads(tokenizer.to_str())["model"])
 
 
@@ -139,11 +143,8 @@ def _renumber(model: dict[str, Any], order: list[str]) -> None:
 
 def _random_merges(rng: Random, kind: str) -> dict[str, Any]:
     """Merges over few letters, so that many of them compete for one text."""
-    letters = (
-        ["a", "b", "t", "h", "e", "1", ".", "Ġ", "Ċ", "Ã", "©"]
-        if kind == "bytes"
-        else ["a", "b", "t", "h", "e", "1", ".", "▁", "日"]
-    )
+    letters = ["a", "b", "t", "h", "e", "1", "."]
+    letters += ["Ġ", "Ċ", "Ã", "©"] if kind == "bytes" else ["▁", "日"]
     base = sorted(LETTERS) if kind == "bytes" else ["<unk>", *letters, "é", "s", "o", "f", "r"]
     tokens, merges = list(letters), []
     for _ in range(rng.choice((5, 30, 120))):
@@ -166,18 +167,7 @@ def _random_merges(rng: Random, kind: str) -> dict[str, Any]:
     order = [*base, *tokens]
     if rng.random() < 0.5:
         order = [*base, *("".join(pair) for pair in merges), *tokens]
-    model: dict[str, Any] = {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-    }
-    model |= {
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "merges": [list(p) for p in merges],
-    }
+    model = tiktoken.bpe_model({}, [list(pair) for pair in merges])
     _renumber(model, order)
     return model
 
@@ -195,21 +185,10 @@ def _normalizer(rng: Random, kind: str, plain: bool) -> dict[str, Any] | None:
         return {"type": "BertNormalizer", **bert, "strip_accents": rng.choice([None, True, False])}
     if plain:
         return {"type": "NFC"} if rng.random() < 0.25 else None
-    one: list[dict[str, Any]] = [
-        {"type": name}
-        for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "ByteLevel")
-    ]
+    names = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "ByteLevel")
+    one: list[dict[str, Any]] = [{"type": name} for name in names]
     one += [{"type": "Strip", "strip_left": True, "strip_right": rng.random() < 0.5}, *metaspace]
-    one += [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": rng.choice(["▁", " "])}]
-    one += [
-        {
-            "type": "BertNormalizer",
-            "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,
-            "lowercase": True,
-        }
-    ]
+    one += [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": rng.choice(["▁", " "])}, BERT]
     chosen = rng.sample(one, rng.choice((1, 1, 2)))
     return chosen[0] if len(chosen) == 1 else {"type": "Sequence", "normalizers": chosen}
 
@@ -231,25 +210,14 @@ def _pre_tokenizer(rng: Random, kind: str, plain: bool) -> dict[str, Any] | None
     digits = {"type": "Digits", "individual_digits": rng.random() < 0.6}
     punctuation = {"type": "Punctuation", "behavior": rng.choice(["Isolated", "Contiguous"])}
     if kind in ("pieces", "characters") and (plain or rng.random() < 0.5):
-        space = {
-            "type": "Split",
-            "pattern": {"String": " "},
-            "behavior": "MergedWithPrevious",
-            "invert": False,
-        }
-        return rng.choice([None, _metaspace(rng), _metaspace(rng), space])
+        return rng.choice([None, _metaspace(rng), _metaspace(rng), SPACE])
     if kind == "Unigram" and plain:
         return _metaspace(rng)
     if kind in ("WordPiece", "WordLevel") and plain:
         return {"type": rng.choice(["BertPreTokenizer", "Whitespace", "WhitespaceSplit"])}
     splits = list(SPLITS)
     whole = [expression for expression in splits if "\\s+" in expression]
-    three = [
-        expression
-        for name in ("3 digits", "deepseek cjk", "deepseek words")
-        for expression in splits
-        if SPLITS[expression] == name
-    ]
+    three = [expression for expression in splits if SPLITS[expression] in DEEPSEEK]
     common = [
         GPT2,
         GPT2,
@@ -279,7 +247,7 @@ def _pre_tokenizer(rng: Random, kind: str, plain: bool) -> dict[str, Any] | None
             _sequence(punctuation, LEVEL),
             _sequence(LEVEL),
             _metaspace(rng),
-            {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": False},
+            {**SPACE, "behavior": "MergedWithNext"},
             {"type": "BertPreTokenizer"},
             {"type": "UnicodeScripts"},
             None,
@@ -351,9 +319,8 @@ def contents_of(kind: str, **parts: Any) -> dict[str, Any]:
     if kind == "pieces":
         model |= {"byte_fallback": True, "unk_token": "<unk>", "fuse_unk": True}
         _renumber(model, [*SPECIAL[:3], *sorted(BYTES), *model["vocab"]])
-    model |= {
-        name.removeprefix("model_"): value for name, value in parts.items() if name.startswith("model_")
-    }
+    own = ((name.removeprefix("model_"), name) for name in parts if name.startswith("model_"))
+    model |= {setting: parts[name] for setting, name in own}
     names = [piece for piece, _ in model["vocab"]] if kind == "Unigram" else list(model["vocab"])
     entries: list[dict[str, Any]] = []
     size = len(names)
@@ -363,17 +330,8 @@ def contents_of(kind: str, **parts: Any) -> dict[str, Any]:
         number = names.index(content) if content in names else size
         size += number == size
         entries.append(added(content, number, **{"special": special, **flags}))
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": entries,
-        "normalizer": parts.get("normalizer"),
-        "pre_tokenizer": parts.get("pre_tokenizer"),
-        "post_processor": None,
-        "decoder": parts.get("decoder", GPT2 if kind == "bytes" else None),
-        "model": model,
-    }
+    decoder = parts.get("decoder", GPT2 if kind == "bytes" else None)
+    return tiktoken.contents_of(entries, parts.get("normalizer"), parts.get("pre_tokenizer"), decoder, model)
 
 
 def published() -> dict[str, dict[str, Any]]:
@@ -383,7 +341,6 @@ def published() -> dict[str, dict[str, Any]]:
     metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     prepend = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replace]}
-    space = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
     digits = {"type": "Digits", "individual_digits": True}
     unspaced = [
         {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
@@ -392,12 +349,8 @@ def published() -> dict[str, dict[str, Any]]:
     ]
     strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
     decoder = {"type": "Sequence", "decoders": [*unspaced, strip]}
-    bert = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
-    bert |= {"strip_accents": None, "lowercase": True}
     words: dict[str, Any] = {name: _sequence(_split(by_name[name]), LEVEL) for name in by_name}
-    deepseek = _sequence(
-        *(_split(by_name[name]) for name in ("3 digits", "deepseek cjk", "deepseek words")), LEVEL
-    )
+    deepseek = _sequence(*(_split(by_name[name]) for name in DEEPSEEK), LEVEL)
     runs = [("  " * count, {"normalized": True}) for count in (1, 2, 4, 8)]
     pieces = {"tokens": ["<unk>", "<s>", "</s>"], "decoder": decoder}
     return {
@@ -425,13 +378,13 @@ def published() -> dict[str, dict[str, Any]]:
         "gemma": contents_of(
             "pieces",
             normalizer=replace,
-            pre_tokenizer=space,
+            pre_tokenizer=SPACE,
             **{**pieces, "decoder": {"type": "Sequence", "decoders": unspaced}},
         ),
         "t5": contents_of("Unigram", pre_tokenizer={**metaspace, "split": True}, tokens=["<unk>", "</s>"]),
         "bert": contents_of(
             "WordPiece",
-            normalizer=bert,
+            normalizer=BERT,
             pre_tokenizer={"type": "BertPreTokenizer"},
             tokens=["<unk>", "[CLS]"],
         ),

@@ -13,15 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import HARD_TEXTS
-from tests.encoders.fuzzed_files import contents_of
+from tests.encoders.fuzzed_files import BERT, contents_of
 from tests.encoders.hostile_texts import hostile_texts
 
 from packline.encoders.engines import TokenizersEngine, load_engine
 from packline.encoders.features import Encodable, tokenizer_features, unsupported
 from packline.sources.batch import Texts
 
-BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
-BERT |= {"strip_accents": None, "lowercase": True}
 NORMALIZERS = {"bert": BERT, "bert cased": {**BERT, "lowercase": False}, "bert plain": None}
 
 

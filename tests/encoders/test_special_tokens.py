@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.encoders.fuzzed_files import GPT2, added
 
-import packline
 from packline.encoders.parity import Reference
 from packline.encoders.special_tokens import BytesCounter, json_to_encode, without_special_tokens
 from packline.encoders.tiktoken import LETTERS
@@ -85,14 +84,6 @@ def test_a_special_token_of_the_vocabulary_that_no_merge_makes_is_only_renamed()
     tokenizer = tokenizer_with("food", [["f", "o"], ["fo", "o"]])
     reference = Reference(without_special_tokens(tokenizer))
     assert [reference.decode([number]) for number in reference.encode("food!")] == ["foo", "d", "!"]
-
-
-def test_a_refused_special_token_stops_a_build_with_its_name(tmp_path: Path, write_jsonl: Any) -> None:
-    tokenizer = tokenizer_with("foo", [["f", "o"], ["fo", "o"]])
-    (tmp_path / "t.json").write_text(tokenizer.json)
-    write_jsonl(tmp_path / "in/a.jsonl", ["foo and food"])
-    with pytest.raises(TokenizerError, match="the special token 'foo'"):
-        packline.build(tmp_path / "in", tmp_path / "t.json", out=tmp_path / "out", eod="foo", workers=0)
 
 
 def test_no_text_is_a_renamed_special_token(tokenizer_json: Path) -> None:

@@ -96,19 +96,8 @@ def mixed_corpus(folder: Path, documents: list[str]) -> None:
     )
 
 
-RUNS: list[dict[str, Any]] = [
-    {"engine": engine, "workers": workers}
-    for engine, workers in [
-        ("gigatoken", 0),
-        ("fastokens", 0),
-        ("auto", 0),
-        ("tokenizers", 2),
-        ("auto", 1),
-        ("gigatoken", 2),
-        ("fastokens", 5),
-        ("auto", 5),
-    ]
-]
+RUNS = [("tokenizers", 0), ("gigatoken", 0), ("auto", 0), ("tokenizers", 2), ("auto", 1), ("fastokens", 5)]
+"""Engine, and number of workers."""
 RECIPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "splits": {"val_fraction": 0.2, "seed": 3, "min_chars": 20, "max_chars": 4000},
@@ -129,12 +118,11 @@ def test_every_file_is_the_same_for_any_engine_and_any_number_of_workers(
     mixed_corpus(tmp_path / "in", documents[::2])
     set_sizes_everywhere(monkeypatch, tmp_path / "site", 100_000)
     expected: dict[str, str] = {}
-    for run in [{"engine": "tokenizers", "workers": 0}, *RUNS]:
-        out = tmp_path / f"{run['engine']}-{run['workers']}"
-        build(out, tmp_path / "in", tokenizer_json, **RECIPES[recipe], **run)
-        found = digests(out)
-        expected = expected or found
-        assert found == expected, run
+    for engine, workers in RUNS:
+        out = tmp_path / f"{engine}-{workers}"
+        build(out, tmp_path / "in", tokenizer_json, engine=engine, workers=workers, **RECIPES[recipe])
+        expected = expected or digests(out)
+        assert digests(out) == expected, out
     assert len([name for name in expected if name.endswith(".bin")]) >= 3
     assert "Traceback" not in capfd.readouterr().err  # of a worker that nobody waited for
 
@@ -157,9 +145,6 @@ def test_equal_texts_never_straddle_and_the_share_is_near(
     assert sides[0] == sides[1] and len(sides[0]) == 4000
     share = list(sides[0].values()).count("val") / 4000
     assert abs(share - 0.1) < 0.03  # six standard deviations
-    other = build(tmp_path / "other", tmp_path / "in", tokenizer_json, val_fraction=0.1, seed=6)
-    moved = {other.text(index): other.provenance(index).split for index in range(0, len(other.documents), 3)}
-    assert any(sides[0][text] != split for text, split in moved.items())
 
 
 @settings(quick, max_examples=15)
@@ -197,7 +182,7 @@ def test_a_limit_gives_the_beginning_of_the_unlimited_store(
     ]
 
 
-@pytest.mark.parametrize("limit", [{"limit_documents": n} for n in (1, 300, 301)] + [{"limit_tokens": 5000}])
+@pytest.mark.parametrize("limit", [{"limit_documents": 301}, {"limit_tokens": 5000}])
 def test_a_limit_gives_the_same_files_for_any_number_of_workers(
     limit: dict[str, int], tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,14 +207,3 @@ def test_building_twice_does_nothing_and_changes_nothing(
     packline.build(tmp_path / "in", tokenizer_json, out=tmp_path / "out", workers=0, on_event=told.append)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
     assert [event.nothing_to_do for event in told] == [True]
-
-
-def test_a_corpus_of_nothing_but_empty_documents_is_an_empty_store_and_an_error(
-    tmp_path: Path, tokenizer_json: Path, write_jsonl: Any
-) -> None:
-    write_jsonl(tmp_path / "in/a.jsonl", ["", ""])
-    with pytest.raises(NoDocuments, match="2 without text"):
-        build(tmp_path / "out", tmp_path / "in", tokenizer_json)
-    store = packline.open(tmp_path / "out")
-    assert len(store.documents) == 0 and store.manifest.ledger.empty == 2
-    assert len(store.manifest.shards) == 0

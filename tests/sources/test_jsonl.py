@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.sources.reading import Read, collect, read_file, read_sliced, set_block_bytes, source_of
 
-from packline.errors import RecipeError
 from packline.sources.jsonl import JsonlDecoder
 from packline.sources.lines import read_lines
 
@@ -132,7 +131,6 @@ def test_any_lines_at_all_are_documents_or_rejects_at_their_places(lines: list[b
     ("text", "id"),
     [
         ("a.b", "id"),
-        ("a.b", "a.id"),
         ("a.b.c", "a.b.id"),
         ("a.b.c", "a.x.y"),
         ("text", "m.id"),
@@ -164,11 +162,6 @@ def test_a_missing_object_on_the_way_to_the_text_is_told() -> None:
     assert read.texts == ["good"]
     assert [reject.reason for reject in read.rejects] == ["not_a_string", "missing_field", "missing_field"]
     assert all("'a.b'" in reject.detail for reject in read.rejects)
-
-
-def test_an_id_inside_the_text_is_refused() -> None:
-    with pytest.raises(RecipeError, match="cannot hold"):
-        JsonlDecoder("a", "a.b")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)

@@ -59,8 +59,9 @@ def test_lines_and_parts_are_those_of_the_text(
 
 @pytest.mark.parametrize(
     "fields",
-    [{"charset": name} for name in ("latin-one", "hex", *NOT_CHARSETS)]
-    + [
+    [
+        {"charset": "latin-one"},
+        {"charset": min(NOT_CHARSETS)},
         {"charset": "utf-16", "documents": "line"},
         {"charset": "shift_jis", "documents": "separator", "separator": "--"},
         {"charset": "latin-1", "documents": "separator", "separator": "é"},

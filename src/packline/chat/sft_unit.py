@@ -35,7 +35,7 @@ from packline.ragged import Ragged, offsets_of
 from packline.sources.batch import Batch, RecordProblem, Reject, TemplateTimeout, Texts
 from packline.sources.carried import fit_field, fitted_batch
 from packline.sources.jsonl import has_raw, id_text, is_lost_id
-from packline.sources.records import MAX_RECORD_BYTES, Record, read_records, read_whole
+from packline.sources.records import MAX_RECORD_BYTES, Record, read_bytes, read_records
 from packline.storage.inputs import hash_range
 from packline.storage.local import disk_errors
 from packline.store.ledger import MaskCounts
@@ -152,7 +152,7 @@ class ConversationRun(UnitRun):
         if make is None:
             records = read_records(file, part.start, part.stop, MAX_RECORD_BYTES)
         else:
-            made = make(read_words(read_whole(file), file.path), self._given.options)
+            made = make(read_words(read_bytes(file.path, file.state), file.path), self._given.options)
             records = (Record(number, one, None) for number, one in enumerate(made))
         wanted = islice(records, part.most)
         while some := list(islice(wanted, BATCH)):

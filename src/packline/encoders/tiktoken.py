@@ -318,7 +318,7 @@ def contents_of(
     added_tokens: list[dict[str, Any]],
     normalizer: dict[str, Any] | None,
     pre_tokenizer: dict[str, Any] | None,
-    decoder: dict[str, Any],
+    decoder: dict[str, Any] | None,
     model: dict[str, Any],
 ) -> dict[str, Any]:
     """Contents of a tokenizer.json."""

@@ -165,21 +165,22 @@ def read_row_groups(
     row = sum(facts.row_group(group).num_rows for group in range(groups.start))
     for group in groups:
         size, end = rows_a_batch(facts, group), row + facts.row_group(group).num_rows
-        hashed = GroupHash(hasher)
+        held: list[list[pa.Array]] = []  # so that the checksum does not depend on batches
         try:
             for rows in parquet.iter_batches(size, row_groups=[group], columns=columns, use_threads=False):
                 if transform is not None:
                     yield row_batch(file, rows, row, transform, hasher)
                 else:
                     found = text_columns(file, rows)
-                    hashed.add(found)
+                    held.append(_hashed(found, hasher))
                     yield arrow_batch(file, found, row, max_bytes)
                 row += len(rows)
         except InputError:  # the file cannot be read, which says nothing of its rows
             raise
         except (pa.ArrowException, OSError) as error:
             yield lost_rows(file.index, group, row, end, error)
-        hashed.finish()
+        for arrays in zip(*held, strict=True):
+            hash_array(hasher, pa.concat_arrays(arrays))
         row = end
 
 
@@ -235,29 +236,13 @@ def _carried(batch: Batch, file: InputFile, arrays: Sequence[pa.Array | None]) -
     return carry(batch, file.carried or (), arrays, lambda row: texts[row].encode("utf-8"))
 
 
-class GroupHash:
-    """Feeds the values of a row group to a hasher, independent of its batches; no second read.
-
-    Texts are added at once; sizes, ids and carried columns are held until the end of the row group.
-    """
-
-    def __init__(self, hasher: Any) -> None:
-        self._hasher = hasher
-        self._held: list[list[pa.Array]] = []
-
-    def add(self, columns: TextColumns) -> None:
-        """Add a batch."""
-        texts = Texts(columns.texts)
-        self._hasher.update(texts.data)
-        there = columns.texts.is_valid().cast(pa.uint8())
-        more = [one for one in (columns.ids, *columns.carried) if one is not None]
-        plain = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in more]
-        self._held.append([pa.array(texts.sizes), there, *plain])
-
-    def finish(self) -> None:
-        """Add what is held, at the end of the row group or at its damage."""
-        for arrays in zip(*self._held, strict=True):
-            hash_array(self._hasher, pa.concat_arrays(arrays))
+def _hashed(columns: TextColumns, hasher: Any) -> list[pa.Array]:
+    """Feed the texts of some rows to a hasher; return what is fed to it at the end of their row group."""
+    texts = Texts(columns.texts)
+    hasher.update(texts.data)
+    more = [one for one in (columns.ids, *columns.carried) if one is not None]
+    plain = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in more]
+    return [pa.array(texts.sizes), columns.texts.is_valid().cast(pa.uint8()), *plain]
 
 
 def hash_array(hasher: Any, array: pa.Array) -> None:

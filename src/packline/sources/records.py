@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -34,7 +34,7 @@ from packline.sources.json_array import read_blocks
 from packline.sources.jsonl import BOM, decode_json, has_raw, is_utf8
 from packline.sources.lines import read_lines, reader_of, seek_record
 from packline.sources.listing import JSON_LINES, expand
-from packline.storage.inputs import open_input
+from packline.storage.inputs import InputState, open_input
 
 MAX_RECORD_BYTES = 64 << 20
 """Maximum bytes of a line or element: a longer one is a bad record."""
@@ -134,31 +134,6 @@ def _decode(file: int, position: int, text: bytes, raw: bytes, where: str = "") 
         return Reject(file, position, "malformed_json", f"{where}{reason}", raw)
 
 
-def read_whole(file: InputFile) -> bytes:
-    """All bytes of a small file, decompressed.
-
-    Raises:
-        InputError: it cannot be read, or is damaged.
-    """
-    with file.open() as raw:
-        return _decompressed(raw, file.path)
-
-
-def _decompressed(raw: BinaryIO, path: str) -> bytes:
-    try:
-        data = raw.read()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    kind = detect_compression(data[:64])
-    if not kind:
-        return data
-    stream = DecompressedStream(io.BytesIO(data), kind)
-    data = b"".join(iter(partial(stream.read, 1 << 24), b""))
-    if stream.problem:
-        raise InputError(f"{path}: {stream.problem[1]}")
-    return data
-
-
 def _table(data: bytes, path: str) -> Iterator[list[str]]:
     """Rows of CSV, blank ones included."""
     try:
@@ -169,7 +144,7 @@ def _table(data: bytes, path: str) -> Iterator[list[str]]:
 
 def _read_table(file: InputFile) -> Iterator[Record]:
     """Rows of CSV as lists of strings, without the header; a position is the number of the row."""
-    for number, row in enumerate(_table(read_whole(file), file.path)):
+    for number, row in enumerate(_table(read_bytes(file.path, file.state), file.path)):
         if row and not (number == 0 and row[0] == "question"):
             yield Record(number, row, None)
 
@@ -232,14 +207,27 @@ def files_of(path: str) -> list[str]:
     return tests or paths
 
 
-def read_bytes(path: str) -> bytes:
+def read_bytes(path: str, state: InputState | None = None) -> bytes:
     """Read a whole file, decompressed.
+
+    Args:
+        state: planned state of the file, if it was planned.
 
     Raises:
         InputError: it cannot be read, or is damaged.
     """
-    with open_input(path) as raw:
-        return _decompressed(raw, path)
+    with open_input(path, state) as raw:
+        try:
+            data = raw.read()
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    kind = detect_compression(data[:64])
+    stream = DecompressedStream(io.BytesIO(data), kind)
+    if kind:
+        data = b"".join(iter(partial(stream.read, 1 << 24), b""))
+    if stream.problem:
+        raise InputError(f"{path}: {stream.problem[1]}")
+    return data
 
 
 def lines_of(path: str) -> Iterator[tuple[int, bytes]]:
