@@ -33,8 +33,3 @@ def write_rows(view: RowView, name: str, folder: Path, options: dict[str, Any] |
     on_disk = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*.*")}
     assert on_disk == {entry.name: entry.bytes for entry in target.files}
     return plan
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """All files of a folder, by name."""
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

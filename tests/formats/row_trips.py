@@ -38,12 +38,6 @@ def rows_by_hand(
     return tokens, wanted, lengths
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    """The files of an export's format."""
-    own = ("packline.json", "tokenizer.json", "tokenizer_config.json")
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in own}
-
-
 def import_of(folder: Path, name: str, case: Case, out: Path, **options: Any) -> Store:
     """Import files of a case's tokenizer."""
     from tests.formats.stores import write_tokenizer

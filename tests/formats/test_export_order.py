@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.formats.row_trips import files_of
+from tests.formats.engines import files_of
 from tests.formats.stores import make_store, random_documents
 
 import packline

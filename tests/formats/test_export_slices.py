@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.formats.stores import make_store, random_documents
-from tests.jobs.builds import digests
+from tests.jobs.builds import Stop, digests, stop_after, stored
 from tests.storage.kills import Crash, killed_at, storage_calls
 from tests.storage.servers import Bucket
 
@@ -24,7 +24,6 @@ from packline.jobs.events import UnitDone
 from packline.jobs.status import status
 from packline.jobs.work import SCRATCH
 from packline.packing.options import ExportChoice
-from packline.storage.places import open_storage
 
 ROWS: dict[str, Any] = {
     "to": "baked",
@@ -48,12 +47,6 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "scratch"
 
 
-def files_of(place: str) -> dict[str, bytes]:
-    """Every file of an export, by name."""
-    storage = open_storage(place)
-    return {one.name: storage.read(one.name) for one in storage.walk()}
-
-
 def export(store: Store, out: str | Path, kind: str, **more: Any) -> Any:
     return run_export(store.path, out=out, workers=0, **KINDS[kind], **more)
 
@@ -68,7 +61,7 @@ def test_slices_one_after_another_make_the_export_of_one_process(
     for number in (2, 0, 1):
         exported = export(store, out, kind, on=packline.Slice(number, 3))  # each helps the others
         assert exported.nothing_to_do == (number != 2)
-    assert files_of(out) == files_of(str(tmp_path / "whole"))
+    assert stored(out) == stored(str(tmp_path / "whole"))
     assert not [path for path in scratch.rglob("*") if path.is_file()]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     with pytest.raises(ResumeMismatch):
@@ -82,7 +75,7 @@ def test_a_slice_killed_between_two_calls_of_its_storage_resumes(
     """At the last call of each kind, in a bucket of every second one."""
     monkeypatch.setattr("packline.jobs.engine.LISTINGS", 0)  # rounds of the same size, whatever the clock
     export(store, tmp_path / "whole", "rows")
-    whole = files_of(str(tmp_path / "whole"))
+    whole = stored(str(tmp_path / "whole"))
     names = count()
 
     def new() -> str:
@@ -98,7 +91,7 @@ def test_a_slice_killed_between_two_calls_of_its_storage_resumes(
         with pytest.raises(Crash), killed_at(number):
             export(store, out, "rows", on=packline.Slice(0, 2))
         export(store, out, "rows", on=packline.Slice(1, 2))
-        assert files_of(out) == whole, calls[number]
+        assert stored(out) == whole, calls[number]
 
 
 def test_slices_at_the_same_time(store: Store, tmp_path: Path) -> None:
@@ -132,17 +125,6 @@ def test_an_export_that_another_slice_publishes_first_counts_if_it_is_the_same(
             export(store, out, "rows", on=packline.Slice(0, 2))
 
 
-def interrupted(store: Store, out: str | Path, **more: Any) -> None:
-    """Begin an export of rows and stop it after its first part."""
-
-    def stop(event: object) -> None:
-        if isinstance(event, UnitDone):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        export(store, out, "rows", on_event=stop, **more)
-
-
 def test_a_running_export_of_one_process_is_not_joined_by_slices(store: Store, tmp_path: Path) -> None:
     held = Staging(tmp_path / "out").__enter__()
     try:
@@ -154,7 +136,8 @@ def test_a_running_export_of_one_process_is_not_joined_by_slices(store: Store, t
 
 def test_status_of_an_export_in_a_bucket(store: Store, bucket: Bucket) -> None:
     out = bucket.place("export-status")
-    interrupted(store, out)
+    with pytest.raises(Stop):
+        export(store, out, "rows", on_event=stop_after(1))
     found = status(out)
     assert (found.kind, found.state) == ("export", "interrupted") and found.units_done >= 1
     exported = export(store, out, "rows")

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.formats.stores import CASES, make_store, random_documents
+from tests.jobs.builds import Stop, digests, stop_after
 
 import packline
 from packline.errors import (
@@ -55,11 +56,6 @@ def expected(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 def bake(store: Store, out: Path, **more: Any) -> exporting.Exported:
     return run_export(store.path, to="baked", out=out, options=PARTS, choice=ROWS, **{"workers": 0, **more})
-
-
-def digests(folder: Path) -> dict[str, str]:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): hash_bytes(path.read_bytes()) for path in files}
 
 
 def left(out: Path) -> list[str]:
@@ -231,22 +227,10 @@ def test_room_is_asked_for_before_anything_is_written(
         run_export(store.path, to="megatron", out=tmp_path / "copied", workers=0, link="copy")
 
 
-def interrupted_after(parts: int) -> Any:
-    """Interrupts an export when so many parts are done."""
-    done = [0]
-
-    def hear(event: Any) -> None:
-        done[0] += isinstance(event, UnitDone)
-        if done[0] == parts:
-            raise KeyboardInterrupt
-
-    return hear
-
-
 def test_going_on_keeps_what_is_finished(store: Store, expected: dict[str, str], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        bake(store, out, on_event=interrupted_after(3))
+    with pytest.raises(Stop):
+        bake(store, out, on_event=stop_after(3))
     (out / "train" / "rows-000001.bin").unlink()  # a part whose files are not what its receipt says
     kept = (out / "train" / "rows-000000.bin").stat()
     events: list[Any] = []
@@ -263,8 +247,8 @@ def test_going_on_keeps_what_is_finished(store: Store, expected: dict[str, str],
 
 def test_another_export_is_refused_with_what_differs(store: Store, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        bake(store, out, on_event=interrupted_after(1))
+    with pytest.raises(Stop):
+        bake(store, out, on_event=stop_after(1))
     with pytest.raises(ResumeMismatch, match=r"settings\.seed: 1 -> 2"):
         run_export(
             store.path, to="baked", out=out, options=PARTS, choice=msgspec.structs.replace(ROWS, seed=2)
@@ -337,9 +321,9 @@ def test_the_record_says_what_is_there(store: Store, tmp_path: Path) -> None:
     assert record is not None
     assert record.format == "megatron" and record.source == {"store": store.manifest.checksum}
     assert record.tokenizer == store.manifest.tokenizer and record.documents == 120
-    found = digests(tmp_path / "out")
+    files = {path for path in (tmp_path / "out").iterdir() if path.name != "packline.json"}
     assert {entry.name: entry.checksum for entry in record.files} == {
-        name: digest for name, digest in found.items() if name != "packline.json"
+        path.name: hash_bytes(path.read_bytes()) for path in files
     }
     plain = json.loads((tmp_path / "out" / "packline.json").read_bytes())
     assert plain["lost"][0].keys() == {"what", "count", "unit", "why"}

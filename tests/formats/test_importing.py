@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import struct
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.formats.stores import CASES, EOD, random_documents, write_tokenizer
+from tests.jobs.builds import Stop, digests, stop_after
 
 import packline
 from packline.api import import_
@@ -55,14 +55,6 @@ def shards(tmp_path: Path) -> Path:
     """Seven files, and so seven units, with beginnings at the front."""
     stream = [token for body in DOCUMENTS for token in (0, *body)]
     return write_shards(tmp_path / "shards", stream, 7)
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
@@ -112,7 +104,7 @@ def test_any_number_of_processes_gives_the_same_bytes(shards: Path, tokenizer: P
             eod=0,
             workers=workers,
         )
-    assert files_of(tmp_path / "s0") == files_of(tmp_path / "s1") == files_of(tmp_path / "s3")
+    assert digests(tmp_path / "s0") == digests(tmp_path / "s1") == digests(tmp_path / "s3")
 
 
 KILLED = """
@@ -154,7 +146,7 @@ def test_after_kill_9_the_same_import_goes_on_to_the_same_bytes(
     run_import(request, lambda event: plans.append(event) if isinstance(event, ImportPlanned) else None)
     assert plans[0].units == 7 and plans[0].units_done >= units
     # The recipe has the tokenizer as it was named, and both runs named it alike.
-    assert files_of(out) == files_of(whole)
+    assert digests(out) == digests(whole)
 
 
 def _home() -> str:
@@ -165,13 +157,8 @@ def test_a_file_that_changed_since_a_unit_was_committed_is_refused(
     shards: Path, tokenizer: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-
-    def stop(event: Any) -> None:
-        if isinstance(event, UnitDone) and event.unit.endswith("-000001"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_import(ImportRequest(str(shards), "llmc", str(tokenizer), str(out), 0, workers=0), stop)
+    with pytest.raises(Stop):
+        run_import(ImportRequest(str(shards), "llmc", str(tokenizer), str(out), 0, workers=0), stop_after(2))
     first = shards / "web_train_000000.bin"
     data = bytearray(first.read_bytes())
     state = status(out)
@@ -323,10 +310,10 @@ def test_requests_that_make_no_sense_are_refused(
 def test_a_store_of_something_else_is_not_overwritten(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     store = import_(shards, from_="llmc", tokenizer=tokenizer, out=out, eod=0)
-    before = files_of(out)
+    before = digests(out)
     with pytest.raises(ResumeMismatch, match="eod"):
         import_(shards, from_="llmc", tokenizer=tokenizer, out=out, eod=5)
     with pytest.raises(ResumeMismatch, match="edges"):
         import_(shards, from_="llmc", tokenizer=tokenizer, out=out, eod=0, options={"edges": "eod"})
-    assert files_of(out) == before and json.loads(before["manifest.json"])["imported"][0]["format"] == "llmc"
+    assert digests(out) == before and store.manifest.imported[0].format == "llmc"
     assert store.verify().ok

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.formats.damages import Damage, change, cut, remove
+from tests.formats.engines import files_of
 from tests.formats.peers import run_peer
-from tests.formats.row_steps import contents, write_rows
+from tests.formats.row_steps import write_rows
 from tests.formats.stores import CASES, Case, make_store, random_documents
 
 from packline.errors import InputError
@@ -105,7 +106,7 @@ def test_litdata_reads_the_same_rows_and_writes_the_same_files_and_others_pass_t
     for path, (rows, dtype, _) in wanted.items():
         assert found[path] == {"dtype": f"torch.{dtype}", "rows": rows}, path
     for theirs, *_ in same:
-        one, other = contents(Path(theirs.replace("theirs", "own"))), contents(Path(theirs))
+        one, other = files_of(Path(theirs.replace("theirs", "own"))), files_of(Path(theirs))
         mine, index = json.loads(one.pop("index.json")), json.loads(other.pop("index.json"))
         assert one == other
         assert float(index.pop("updated_at")) and len(mine.pop("updated_at")) == 32
@@ -120,7 +121,7 @@ def test_equal_stores_give_equal_bytes_and_others_another_state(tmp_path: Path) 
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         store = make_store(tmp_path / name, random_documents(20, 300, seed=seed), vocab_size=300, eod_id=0)
         write_rows(RowView.of_store(store, seq_len=8), "litdata", tmp_path / f"{name}-out")
-        states.append(contents(tmp_path / f"{name}-out"))
+        states.append(files_of(tmp_path / f"{name}-out"))
     assert states[0] == states[1]
     updated = [json.loads(one["index.json"])["updated_at"] for one in states]
     assert updated[0] != updated[2]

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from tests.formats.damages import Damage, change, cut, remove, rewritten
+from tests.formats.engines import files_of
 from tests.formats.peers import run_peer
-from tests.formats.row_steps import contents, write_rows
+from tests.formats.row_steps import write_rows
 from tests.formats.stores import CASES, Case, make_store, random_documents
 
 from packline.errors import InputError
@@ -98,8 +99,8 @@ def test_streaming_reads_the_same_rows_and_writes_the_same_files_and_others_pass
         assert found[path].pop("met") == arrays["tokens"].tolist()
         assert found[path] == {"dtypes": {name: values.dtype.name for name, values in arrays.items()}}
     for theirs, *_ in same:
-        one = contents(Path(theirs.replace("theirs", "own")))
-        assert one == contents(Path(theirs))
+        one = files_of(Path(theirs.replace("theirs", "own")))
+        assert one == files_of(Path(theirs))
         assert len(one) > (2 if theirs.endswith("800") else 1)
     for theirs, *_ in others:
         assert problems(Path(theirs)) == "" and get_format("mds").recognises(Path(theirs))

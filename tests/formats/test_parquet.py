@@ -137,7 +137,9 @@ def test_every_flipped_byte_of_a_page_is_found(tmp_path: Path, compression: str)
     write(store, "parquet", tmp_path / "out", {"compression": compression})
     path = tmp_path / "out" / "train-00000-of-00001.parquet"
     data, whole = path.read_bytes(), read_all("parquet", tmp_path / "out")
-    pages = pq.read_metadata(path).row_group(0).column(0).total_compressed_size
+    column = pq.read_metadata(path).row_group(0).column(0)
+    pages, kind = column.total_compressed_size, compression.upper().replace("NONE", "UNCOMPRESSED")
+    assert column.compression == kind
     found = 0
     for place in range(4, 4 + pages):
         path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])

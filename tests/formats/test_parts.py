@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.formats.stores import make_store, random_documents
+from tests.jobs.builds import Stop, stop_after
 
 from packline.errors import RecipeError
 from packline.formats import staging
@@ -14,7 +15,6 @@ from packline.formats.export import run_export
 from packline.formats.format import convert_options, get_format
 from packline.formats.staging import PartReceipt, Staging
 from packline.formats.types import ExportPart
-from packline.jobs.events import UnitDone
 from packline.storage import local
 from packline.store.files import FileEntry
 
@@ -79,13 +79,8 @@ def test_links_have_no_receipts_and_are_all_waited_for_at_the_end(
 def test_links_are_made_again_after_an_interruption(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", random_documents(30, 300), vocab_size=300, eod_id=0, shards=3)
     settings: dict[str, Any] = {"to": "megatron", "out": tmp_path / "out", "workers": 0}
-
-    def stop(event: object) -> None:
-        if isinstance(event, UnitDone):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_export(store.path, on_event=stop, **settings)
+    with pytest.raises(Stop):
+        run_export(store.path, on_event=stop_after(1), **settings)
     assert not (tmp_path / "out").exists()
     done = run_export(store.path, **settings)
     assert done.parts_kept == 0 and done.parts == 3

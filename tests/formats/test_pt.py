@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.formats.damages import Damage, cut, remove, written
+from tests.formats.engines import files_of
 from tests.formats.peers import run_peer
 from tests.formats.row_steps import write_rows
-from tests.formats.row_trips import files_of
 from tests.formats.stores import CASES, Case, make_store
 
 from packline.errors import CorruptStore, RecipeError

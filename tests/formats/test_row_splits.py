@@ -11,7 +11,6 @@ from packline.errors import InputError
 from packline.facade import Store
 from packline.formats.baked import BakedRows
 from packline.formats.export import Exported, run_export
-from packline.formats.export_record import RECORD
 from packline.packing.options import ExportChoice
 
 LENGTH = 16
@@ -27,13 +26,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def write(store: Store, name: str, out: Path, split: str | None = None, seq_len: int = LENGTH) -> Exported:
     choice = ExportChoice(seq_len=seq_len, packing="concat", seed=4, split=split)
     return run_export(store.path, to=name, out=out, choice=choice, workers=0)
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    """The files of a data set, without the record and the tokenizer of the export."""
-    beside = (RECORD, "tokenizer.json", "tokenizer_config.json")
-    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    return {name: path.read_bytes() for name, path in found.items() if name not in beside}
 
 
 def test_a_split_too_small_for_a_row_is_reported(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.formats.damages import Damage, change, cut, remove
-from tests.formats.engines import refuse
-from tests.formats.row_trips import files_of, import_of
+from tests.formats.engines import files_of, refuse
+from tests.formats.row_trips import import_of
 from tests.formats.steps import read_all, write_all
 from tests.formats.stores import CASES, Case, random_loss
 

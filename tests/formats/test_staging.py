@@ -7,16 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from tests.formats.stores import make_store, random_documents
+from tests.jobs.builds import Stop, digests, stop_after
 
 import packline
 from packline.errors import PacklineError, ResumeMismatch, StoreError, StoreNotFound
 from packline.facade import Store
-from packline.fingerprint import hash_bytes
 from packline.formats.check import check_dataset
 from packline.formats.copying import copy
 from packline.formats.export import run_export
@@ -25,7 +24,6 @@ from packline.formats.opening import find_format
 from packline.formats.staging import PartReceipt, Staging
 from packline.formats.types import ExportPart
 from packline.hub.pushable import read_pushable
-from packline.jobs.events import UnitDone
 from packline.jobs.folder import StoreFolder
 from packline.packing.options import ExportChoice
 from packline.store.files import FileEntry
@@ -39,11 +37,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     documents = random_documents(60, 1000, longest=30, seed=8)
     folder = tmp_path_factory.mktemp("store") / "store"
     return make_store(folder, documents, vocab_size=1000, eod_id=0, val=(1, 50), shards=3)
-
-
-def digests(folder: Path) -> dict[str, str]:
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): hash_bytes(path.read_bytes()) for path in files}
 
 
 @pytest.mark.parametrize("before_clearing", [True, False], ids=["published", "half cleared"])
@@ -78,13 +71,8 @@ def test_killed_between_publishing_and_clearing_up_leaves_nothing_behind(
 
 def test_an_unfinished_export_is_refused_by_whatever_would_read_it(store: Store, tmp_path: Path) -> None:
     out = tmp_path / "out"
-
-    def stop(event: Any) -> None:
-        if isinstance(event, UnitDone):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run_export(store.path, to="llmc", out=out, workers=0, on_event=stop, link="copy")
+    with pytest.raises(Stop):
+        run_export(store.path, to="llmc", out=out, workers=0, on_event=stop_after(1), link="copy")
     assert list(out.glob("*.bin"))
     readers: list[Callable[[], object]] = [
         lambda: find_format(out, None),
