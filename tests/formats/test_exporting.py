@@ -263,18 +263,8 @@ def test_another_export_is_refused_with_what_differs(store: Store, tmp_path: Pat
         bake(other, out)
 
 
-def test_the_same_export_again_has_nothing_to_do(
-    store: Store, expected: dict[str, str], tmp_path: Path
-) -> None:
-    first = bake(store, tmp_path / "out")
-    again = bake(store, tmp_path / "out")
-    assert again.nothing_to_do and not first.nothing_to_do
-    assert (again.tokens, again.rows, again.files, again.bytes) == (
-        first.tokens,
-        first.rows,
-        first.files,
-        first.bytes,
-    )
+def test_a_finished_export_that_lost_bytes_is_not_taken_for_done(store: Store, tmp_path: Path) -> None:
+    bake(store, tmp_path / "out")
     (tmp_path / "out" / "train" / "rows-000001.loss").write_bytes(b"")
     with pytest.raises(CorruptStore, match="found 0"):
         bake(store, tmp_path / "out")

@@ -86,19 +86,6 @@ def test_megatron_reads_ours_and_its_own_are_read_and_have_the_same_bytes(tmp_pa
     assert back.places[:4] == [("web_train_text_document.bin", place) for place in (0, 16, 24, 24)]
 
 
-def test_many_pairs_are_the_stores_own_files(tmp_path: Path) -> None:
-    store = CASES["splits"].make(tmp_path / "store")
-    plan = write_all(store, "megatron", tmp_path / "out")
-    assert plan.bytes == 0 and len(plan.parts) == len(store.shards) == 6
-    for split in ("train", "val"):
-        shards = [shard.name for shard in store.manifest.shards if shard.split == split]
-        for number, name in enumerate(shards):
-            for ending in (".bin", ".idx"):
-                mine = tmp_path / "out" / f"{split}-{number:06d}{ending}"
-                assert mine.samefile(store.path / f"{name}{ending}")
-    assert [str(lost) for lost in plan.lost] == ["provenance: 40 documents: megatron has no place for it"]
-
-
 def test_a_single_pair_of_one_shard_is_shared_and_of_several_is_joined(tmp_path: Path) -> None:
     one = write_all(CASES["plain"].make(tmp_path / "a"), "megatron", tmp_path / "one", {"files": "single"})
     assert (tmp_path / "one/train_text_document.bin").samefile(tmp_path / "a/train-made-000000.bin")

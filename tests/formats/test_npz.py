@@ -13,7 +13,7 @@ import pytest
 from tests.formats.damages import Damage, cut, remove
 from tests.formats.row_steps import write_rows
 from tests.formats.row_trips import IGNORED, rows_by_hand
-from tests.formats.stores import CASES, Case, make_store
+from tests.formats.stores import CASES, Case
 
 from packline.formats.check import check_dataset
 from packline.formats.export import run_export
@@ -73,24 +73,6 @@ def test_a_file_is_what_numpy_saves(tmp_path: Path) -> None:
         saved = io.BytesIO()
         np.savez(saved, **batch)
         assert (tmp_path / "out" / f"tokenized_batch_{number:04d}.npz").read_bytes() == saved.getvalue()
-
-
-@pytest.mark.parametrize("pad_id", [None, 0, 5])
-def test_padding_is_never_taken_for_tokens_nor_tokens_for_padding(tmp_path: Path, pad_id: int | None) -> None:
-    """Whether it is the end of document, a token 0 that is a real one, or another; the first row is full."""
-    documents = [[0, 0, 5, 0, 9, 5, 0], [0], [5, 0], [], [9, 0, 0]]
-    store = make_store(tmp_path / "store", documents, vocab_size=300, eod_id=7)
-    view = RowView.of_store(store, seq_len=8, packing="pad", pad_id=pad_id, batch_size=2)
-    write_rows(view, "npz", tmp_path / "out")
-    found = stacked(load(tmp_path / "out"))
-    padding = 7 if pad_id is None else pad_id
-    for row, body in enumerate(documents):
-        real = [*body, 7]
-        empty = 8 - len(real)
-        assert found["input_tensor"][row].tolist() == real + [padding] * empty
-        assert found["target_tensor"][row].tolist() == real[1:] + [IGNORED] * (empty + 1)
-        assert found["attention_mask_tensor"][row].tolist() == [1] * len(body) + [0] * (empty + 1)
-        assert found["lengths"][row] == len(real)
 
 
 def test_options(tmp_path: Path) -> None:

@@ -117,20 +117,8 @@ def test_mlx_takes_the_mean_over_targets_alone(store: Store, tmp_path: Path, mas
 READ = """
 names = {}
 exec(arguments[0], names)
-answer = [
-    {name: values.tolist() for name, values in one.items()} if isinstance(one, dict) else one.tolist()
-    for one in names["dataset"]
-]
+answer = [{name: values.tolist() for name, values in one.items()} for one in names["dataset"]]
 """
-
-
-def test_litdata_reads_rows_and_the_tokens_behind_them(store: Store, tmp_path: Path) -> None:
-    lines = lines_of(store, "litdata", tmp_path / "out")
-    found = np.array(run_peer(READ, "\n".join(lines), modules=("litdata", "torch")))
-    wanted = rows_of(store)
-    assert np.array_equal(found[:, :-1], wanted["tokens"])
-    inside = wanted["targets"] != -100
-    assert np.array_equal(found[:, 1:][inside], wanted["targets"][inside])
 
 
 def test_streaming_reads_records_in_order(store: Store, tmp_path: Path) -> None:
@@ -204,78 +192,67 @@ def test_llmc_is_given_all_shards_and_the_size_of_the_smallest(store: Store, tmp
     assert f"below {min(sizes):,}:" in first
 
 
-FORAGER = """
-names = {}
-exec(arguments[0], names)
-dataset = names["dataset"]
-answer = [dataset[number].tolist() for number in range(len(dataset))]
+READ_ALL = """
+answer = {}
+for name, lines in json.loads(arguments[0]).items():
+    names = {}
+    exec(lines.replace("2048", "31"), names)
+    dataset = names["dataset"]
+    rows = dataset["train"] if hasattr(dataset, "keys") else dataset
+    rows = [rows[number] for number in range(len(rows))] if name == "forager" else list(rows)
+    ids = [row["input_ids"] if isinstance(row, dict) else row for row in rows]
+    answer[name] = [[int(one) for one in row] for row in ids]
 """
+READERS = ("litdata", "datatrove", "forager", "arrow", "parquet")
 
 
-def test_forager_reads_the_documents(store: Store, tmp_path: Path) -> None:
-    lines = lines_of(store, "forager", tmp_path / "out")
-    found = run_peer(FORAGER, "\n".join(lines), modules=("data_forager",))
-    assert found == documents_of(store)
-
-
-DATASETS = """
-names = {}
-exec(arguments[0], names)
-dataset = names["dataset"]
-rows = dataset["train"] if hasattr(dataset, "keys") else dataset
-answer = [list(ids) for ids in rows["input_ids"]]
-"""
-
-
-@pytest.mark.parametrize("name", ["arrow", "parquet"])
-def test_the_datasets_library_loads_the_documents(store: Store, tmp_path: Path, name: str) -> None:
-    lines = lines_of(store, name, tmp_path / "out")
-    found = run_peer(DATASETS, "\n".join(lines), modules=("datasets",))
-    assert found == documents_of(store)
-
-
-DATATROVE = """
-names = {}
-exec(arguments[0].replace("2048", "31"), names)
-answer = [row["input_ids"].tolist() for row in names["dataset"]]
-"""
-
-
-def test_datatrove_reads_rows_of_one_token_more(store: Store, tmp_path: Path) -> None:
-    lines = lines_of(store, "datatrove", tmp_path / "out", files="single")
-    found = run_peer(DATATROVE, "\n".join(lines), modules=("datatrove", "torch"))
-    stream = [token for one in documents_of(store) for token in one]
-    whole = len(stream) // LENGTH * LENGTH
-    assert np.array_equal(np.concatenate(found), stream[:whole])
+def test_readers_give_rows_and_documents_with_the_lines(store: Store, tmp_path: Path) -> None:
+    options = {"datatrove": {"files": "single"}}
+    lines = {
+        name: "\n".join(lines_of(store, name, tmp_path / name, **options.get(name, {}))) for name in READERS
+    }
+    modules = ("litdata", "torch", "datatrove", "data_forager", "datasets")
+    found = run_peer(READ_ALL, json.dumps(lines), modules=modules)
+    documents = documents_of(store)
+    assert found["forager"] == found["arrow"] == found["parquet"] == documents
+    stream = [token for one in documents for token in one]
+    whole = len(stream) // LENGTH * LENGTH  # datatrove's rows have a token more than the 31 asked for
+    assert np.array_equal(np.concatenate(found["datatrove"]), stream[:whole])
+    rows, wanted = np.array(found["litdata"]), rows_of(store)  # and the token behind each
+    assert np.array_equal(rows[:, :-1], wanted["tokens"])
+    inside = wanted["targets"] != -100
+    assert np.array_equal(rows[:, 1:][inside], wanted["targets"][inside])
 
 
 READ_OLMO = """
-names = {}
-exec(arguments[1].replace("4096", "32"), names)
-dataset = names["dataset"].build()
-dataset.prepare()
-keys = ("input_ids", "label_mask")
-rows = [dataset[number] for number in range(len(dataset))]
-answer = {key: [row[key].tolist() for row in rows] for key in keys if key in rows[0]}
+answer = []
+for lines in json.loads(arguments[1]):
+    names = {}
+    exec(lines.replace("4096", "32"), names)
+    dataset = names["dataset"].build()
+    dataset.prepare()
+    rows = [dataset[number] for number in range(len(dataset))]
+    keys = [key for key in ("input_ids", "label_mask") if key in rows[0]]
+    answer.append({key: [row[key].tolist() for row in rows] for key in keys})
 """
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_olmo_core_reads_rows_and_masks(tmp_path: Path, masked: bool) -> None:
+def test_olmo_core_reads_rows_and_masks(tmp_path: Path) -> None:
     documents = random_documents(40, VOCAB, longest=20, seed=6)
-    loss = random_loss(documents) if masked else None
-    store = make_store(
-        tmp_path / "store", documents, vocab_size=VOCAB, eod_id=EOD, loss=loss, val=(3,), shards=2
-    )
-    lines = lines_of(store, "olmo", tmp_path / "out", files="single")
-    found = run_peer(OLMO + READ_OLMO, tmp_path, "\n".join(lines), modules=("olmo_core", "torch"))
+    loss, shape = random_loss(documents), {"vocab_size": VOCAB, "eod_id": EOD, "val": (3,), "shards": 2}
+    store = make_store(tmp_path / "plain", documents, **shape)  # type: ignore[arg-type]
+    other = make_store(tmp_path / "masked", documents, loss=loss, **shape)  # type: ignore[arg-type]
+    lines = [
+        "\n".join(lines_of(one, "olmo", tmp_path / f"{one.path.name} out", files="single"))
+        for one in (store, other)
+    ]
+    plain, masked = run_peer(OLMO + READ_OLMO, tmp_path, json.dumps(lines), modules=("olmo_core", "torch"))
     stream = [token for one in documents_of(store) for token in one]
     whole = len(stream) // LENGTH * LENGTH
-    assert np.array_equal(np.concatenate(found["input_ids"]), stream[:whole])
-    assert ("label_mask" in found) == masked
-    if loss is not None:
-        flags = [flag for number, mask in enumerate(loss) if number != 3 for flag in mask]
-        assert np.array_equal(np.concatenate(found["label_mask"]), np.array(flags[:whole], bool))
+    assert np.array_equal(np.concatenate(plain["input_ids"]), stream[:whole])
+    assert masked["input_ids"] == plain["input_ids"] and "label_mask" not in plain
+    flags = [flag for number, mask in enumerate(loss) if number != 3 for flag in mask]
+    assert np.array_equal(np.concatenate(masked["label_mask"]), np.array(flags[:whole], bool))
 
 
 def test_the_page_has_the_lines_for_levanter(store: Store, tmp_path: Path) -> None:

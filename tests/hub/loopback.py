@@ -43,10 +43,9 @@ PAGE = 1000
 class Fault:
     """Failure of the requests that match, `times` times after the first `skip`.
 
-    Kinds: `503`, `500`, `429` (with `Retry-After: 0`), `reset` before anything is done, `lost` (done, but the
-    reply is reset), `interrupted` (reset in the middle of an upload), `cut` (a body that ends early), `flip`
-    (a body with a wrong byte), `slow` (two seconds); or a function that is called before the request is
-    answered.
+    Kinds: `503`, `429` (with `Retry-After: 0`), `reset` before anything is done, `lost` (done, but the reply
+    is reset), `cut` (a body that ends early), `flip` (a body with a wrong byte); or a function that is called
+    before the request is answered.
     """
 
     pattern: str
@@ -137,14 +136,9 @@ class LoopbackHub:
         kind = fault.kind if fault else ""
         if callable(kind):
             await asyncio.to_thread(kind)
-        elif kind == "slow":
-            await asyncio.sleep(2)
         elif kind == "reset":
             return self._reset(send)
-        elif kind == "interrupted":
-            await receive()
-            return self._reset(send)
-        elif kind in ("429", "500", "503"):
+        elif kind in ("429", "503"):
             headers = {"Retry-After": "0"} if kind == "429" else {}
             return await Response("busy", int(kind), headers)(scope, receive, send)
         response = await self._respond(request, [unquote(part) for part in path.strip("/").split("/")])
@@ -250,15 +244,11 @@ class LoopbackHub:
             commit = hub.commit(repository, revision, lines)
             url = f"{self._url(repository.kind, repository.name)}/commit/{commit.sha}"
             return JSONResponse({"success": True, "commitOid": commit.sha, "commitUrl": url})
-        if what in ("branch", "tag"):
+        if what == "branch":
             asked = json.loads(await request.body() or b"{}")
-            names = repository.branches if what == "branch" else repository.tags
-            name, base = (
-                (rest[0], asked.get("startingPoint", "main")) if what == "branch" else (asked["tag"], rest[0])
-            )
-            if name in names:
-                raise Refused(409, f"Reference already exists: {name}")
-            names[name] = repository.find(base).sha
+            if revision in repository.branches:
+                raise Refused(409, f"Reference already exists: {revision}")
+            repository.branches[revision] = repository.find(asked.get("startingPoint", "main")).sha
             return JSONResponse({})
         raise Refused(404, f"no such page: {request.url.path}")
 
@@ -270,14 +260,11 @@ class LoopbackHub:
             {"rfilename": path} if not blobs else {"rfilename": path, "size": entry.size, "blobId": entry.oid}
             for path, entry in commit.files.items()
         ]
-        shared = {
+        return {
             "id": repository.name,
             "sha": commit.sha,
             "private": repository.private,
             "siblings": siblings,
-        }
-        return {
-            **shared,
             "author": repository.name.split("/")[0],
             "tags": [],
             "downloads": 0,

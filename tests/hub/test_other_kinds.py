@@ -56,32 +56,25 @@ def test_bin_files_are_fetched_by_name(hub: LoopbackHub, store: Path, tmp_path: 
 
 
 @pytest.mark.slow  # the peer's libraries take their time to load
-def test_parquet_loads_with_datasets(hub: LoopbackHub, store: Path, tmp_path: Path) -> None:
-    data = tmp_path / "parquet"
-    packline.export(store, out=data, to="parquet", workers=0)
-    push(data, "hf://datasets/org/rows")
-    code = f"""{ONLINE}
-import datasets
-found = datasets.load_dataset(arguments[0])
-answer = {{split: rows["input_ids"][:] for split, rows in found.items()}}
-"""
-    found = run_peer(code, "org/rows", modules=("datasets",))
-    opened = packline.open(store)
-    documents = [document.tolist() for document in opened.documents]
-    assert found == {"train": [*documents[:3], *documents[4:]], "validation": [documents[3]]}
-
-
-@pytest.mark.slow  # the peer's libraries take their time to load
-def test_the_viewer_finds_the_origin_of_documents(hub: LoopbackHub, store: Path) -> None:
+def test_datasets_loads_an_export_and_the_origin_of_documents(
+    hub: LoopbackHub, store: Path, tmp_path: Path
+) -> None:
+    packline.export(store, out=tmp_path / "parquet", to="parquet", workers=0)
+    push(tmp_path / "parquet", "hf://datasets/org/rows")
     push(store, "hf://datasets/org/tokens")
     code = f"""{ONLINE}
 import datasets
-found = datasets.load_dataset(arguments[0])
-answer = {{split: [rows["tokens"][:], rows["file"][:]] for split, rows in found.items()}}
+answer = [
+    {{split: [rows[column][:] for column in columns] for split, rows in datasets.load_dataset(name).items()}}
+    for name, columns in (("org/rows", ["input_ids"]), ("org/tokens", ["tokens", "file"]))
+]
 """
-    found = run_peer(code, "org/tokens", modules=("datasets",))
-    assert found["train"][0] == [5, 1, 9, 7, 2] and found["validation"][0] == [4]
-    assert set(found["train"][1]) == {"000000.jsonl", "000002.jsonl"}
+    rows, origins = run_peer(code, modules=("datasets",))
+    opened = packline.open(store)
+    documents = [document.tolist() for document in opened.documents]
+    assert rows == {"train": [[*documents[:3], *documents[4:]]], "validation": [[documents[3]]]}
+    assert origins["train"][0] == [5, 1, 9, 7, 2] and origins["validation"][0] == [4]
+    assert set(origins["train"][1]) == {"000000.jsonl", "000002.jsonl"}
 
 
 def test_a_tokenizer_loads_where_it_is_used(hub: LoopbackHub, tokenizer_folder: Path, tmp_path: Path) -> None:

@@ -201,21 +201,6 @@ def test_offline_the_cache_of_the_client_is_used_and_the_first_missing_file_name
 # errors that a user meets first
 
 
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [
-        ("hf://datasets/org/absent", "hf://datasets/org/absent: no such repository"),
-        (f"{PLACE}@v9", "@v9: no such revision"),
-    ],
-)
-def test_what_is_absent_is_named(
-    hub: LoopbackHub, store: Path, tmp_path: Path, place: str, message: str
-) -> None:
-    push(store, PLACE)
-    with pytest.raises(HubError, match=message):
-        pull(place, tmp_path / "copy")
-
-
 def test_a_private_repository_needs_a_token(
     hub: LoopbackHub, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
