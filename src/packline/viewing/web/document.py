@@ -152,13 +152,6 @@ def _beside(view: View, wanted: int) -> Links:
         except PacklineError:  # an address of another store: its list does not matter here
             pass
 
-    last = len(view.store.documents) - 1
-    return Links(
-        "Neighbors",
-        (
-            Link(f"‹ document {wanted - 1:,}", view.document(wanted - 1)) if wanted else "first document",
-            Link(f"document {wanted + 1:,} ›", view.document(wanted + 1))
-            if wanted < last
-            else "last document",
-        ),
-    )
+    every = Link("all documents", view.href("/documents", page=wanted // PAGE_ITEMS or None))
+    texts = ("‹ document before", every, "next document ›")
+    return neighbors("Neighbors", wanted, len(view.store.documents) - 1, view.document, texts)

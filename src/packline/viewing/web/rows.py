@@ -160,12 +160,13 @@ def row(view: View, wanted: int) -> Page:
             f"row {wanted:,}: expected 0 to {len(found) - 1:,}, the rows of {found.seq_len:,} tokens"
         )
     strip = row_strip(found, wanted, caption="", most=TOKENS_OF_ROW, href=view.document)
-    beside: tuple[str | Link, ...] = (
-        Link(f"‹ row {wanted - 1:,}", view.href(f"/row/{wanted - 1}", **params)) if wanted else "first row",
-        Link("all rows", view.href("/rows", page=wanted // PAGE_ITEMS or None, **params)),
-        Link(f"row {wanted + 1:,} ›", view.href(f"/row/{wanted + 1}", **params))
-        if wanted + 1 < len(found)
-        else "last row",
+    every = Link("all rows", view.href("/rows", page=wanted // PAGE_ITEMS or None, **params))
+    beside = neighbors(
+        "Neighbors",
+        wanted,
+        len(found) - 1,
+        lambda target: view.href(f"/row/{target}", **params),
+        ("‹ row before", every, "next row ›"),
     )
     split = view.params.get("split") or view.opened.splits[0]
     facts: tuple[tuple[str, str], ...] = (
@@ -174,7 +175,7 @@ def row(view: View, wanted: int) -> Page:
         ("split", split),
     )
     strip, learned = with_loss_links(strip)
-    blocks = (Links("Neighbors", beside), WithFacts((*learned, strip), (KeyValues(facts),)))
+    blocks = (beside, WithFacts((*learned, strip), (KeyValues(facts),)))
     summary = f"one of {plural(len(found), 'row')} of {found.seq_len:,} tokens"
     return Page(f"Row {wanted:,}", blocks, summary=summary)
 

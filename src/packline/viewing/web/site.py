@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
@@ -32,7 +32,7 @@ from packline.loading.loader import Loader
 from packline.loading.trace import stores_of, trace_document
 from packline.packing.exclusions import ExclusionList
 from packline.packing.selection import Selection
-from packline.store.files import StoreFiles, store_files
+from packline.store.files import store_files
 from packline.store.kept_tokenizer import load_kept_tokenizer
 from packline.store.reader import StoreReader
 from packline.viewing.columns import ColumnBars, ColumnCounts, count_columns, measure_columns
@@ -50,32 +50,11 @@ USES = 3
 """Uses of a document that its page names."""
 
 
-@dataclass(frozen=True)
-class ServedRun:
-    """A run file with its loader.
-
-    Args:
-        name: name for people.
-        loader: loader of one rank; pages compute the others.
-    """
+class ServedRun(NamedTuple):
+    """A run file with the loader of one rank; pages compute the others."""
 
     name: str
     loader: Loader
-
-    @classmethod
-    def open(cls, path: str | Path) -> ServedRun:
-        """Open a run file and its stores.
-
-        Raises:
-            RecipeError: an invalid run file.
-            StoreError: a store is missing, damaged or has no rows to give.
-        """
-        return cls(Path(path).name, Loader.from_file(path, prefetch=0))
-
-    @property
-    def stores(self) -> list[StoreFiles]:
-        """Files of the stores that it reads."""
-        return [store.files for store in stores_of(self.loader)]
 
 
 def address(path: str, **params: str | int | None) -> str:
@@ -335,10 +314,10 @@ class Site:
         exclusions: Sequence[str | Path] = (),
         runs: Sequence[str | Path] = (),
     ) -> None:
-        self.runs = [ServedRun.open(path) for path in runs]
+        self.runs = [ServedRun(Path(path).name, Loader.from_file(path, prefetch=0)) for path in runs]
         """Runs, in the order of the command line."""
         places = [store_files(path) for path in stores]
-        places += [files for run in self.runs for files in run.stores]
+        places += [store.files for run in self.runs for store in stores_of(run.loader)]
         places = list({files.address: files for files in places}.values())
         paths = [ExclusionList(path).path for path in exclusions]  # raises an error if one cannot be read
         self.exclusions = dict(zip(distinct(paths), map(str, paths), strict=True))

@@ -40,7 +40,7 @@ from packline.viewing.text import plural
 from packline.viewing.token_pages import plain_bytes
 from packline.viewing.tokens import cells_of, document_strip
 from packline.viewing.turns import with_turns
-from packline.viewing.web.pages import store_field
+from packline.viewing.web.pages import neighbors, store_field
 from packline.viewing.web.site import ServedStore, SiteTokenizer, View, choice, number
 
 SPECIAL = (("text", "are text, as in a build"), ("control", "are control tokens"))
@@ -231,15 +231,15 @@ def stores(view: View) -> Page:
             Heading(f"Document {wanted:,}"),
             SideBySide(tuple((_document(one, wanted),) for one in pair)),
         ]
-        ways = (
-            Link(
-                f"document {place:,}",
-                view.href("/compare/stores", other=str(known.index(other)), document=place),
+        blocks.append(
+            neighbors(
+                "Neighbors",
+                wanted,
+                most,
+                lambda place: view.href("/compare/stores", other=str(known.index(other)), document=place),
+                ("‹ document before", f"document {wanted:,}", "next document ›"),
             )
-            for place in (wanted - 1, wanted + 1)
-            if 0 <= place <= most
         )
-        blocks.append(Links("Neighbors", tuple(ways)))
     blocks += [Heading("Facts"), _facts(pair), Heading("Sources"), _sources(pair)]
     return Page("Compare stores", tuple(blocks), summary=f"{pair[0].name} and {pair[1].name}")
 
