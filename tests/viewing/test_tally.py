@@ -64,6 +64,11 @@ def test_a_rate_is_between_the_edges_of_its_class(rate: float) -> None:
     assert edge_of(number + 32) == pytest.approx(2 * edge_of(number)), "an octave is 32 classes"
 
 
+@given(st.floats(2.0**14, allow_infinity=False), st.floats(0, 2.0**-6))
+def test_rates_beyond_the_classes_are_in_the_outermost(large: float, small: float) -> None:
+    assert rate_class(np.array([large, small])).tolist() == [CLASSES - 1, 0]
+
+
 @given(st.lists(st.integers(100, 400) | st.integers(240, 260), min_size=1, max_size=60))
 def test_limits_are_an_octave_or_more_from_the_median_and_counts_are_exact(classes: list[int]) -> None:
     found = measure_rates(np.bincount(classes, minlength=CLASSES))

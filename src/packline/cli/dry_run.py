@@ -14,7 +14,7 @@ from packline.jobs.dry_run import Estimate, estimate_build
 from packline.jobs.text_build import prepare
 from packline.recipe import Recipe, RunOptions
 from packline.viewing.page import Block, KeyValues, Note, Table
-from packline.viewing.text import duration, percent, plural, scaled, size
+from packline.viewing.text import duration, percent, plural, scaled, short_name, size
 
 
 def dry_run(recipe: Recipe, options: RunOptions, out: str | None, reuse: str | None) -> int:
@@ -40,7 +40,7 @@ def estimate_blocks(found: Estimate) -> list[Block]:
     engines = f"{' and '.join(found.engines_used)}: {found.engines_reason}"
     facts = [
         ("inputs", f"{plural(found.files, 'file')}, {size(found.input_bytes)}; {_fields(found)}"),
-        ("tokenizer", f"{found.tokenizer}, {found.vocab_size:,} tokens as {found.dtype}"),
+        ("tokenizer", f"{short_name(found.tokenizer)}, {found.vocab_size:,} tokens as {found.dtype}"),
         ("boundaries", f"documents end with {found.eod} ({found.eod_id})"),
         ("engines", engines),
     ]

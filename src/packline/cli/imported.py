@@ -13,7 +13,7 @@ from packline.cli.progress import Tally, watch
 from packline.jobs.events import OnEvent
 from packline.jobs.store_job import Imported
 from packline.store.ledger import Ledger
-from packline.viewing.text import duration, percent, plural
+from packline.viewing.text import duration, percent, plural, short_name
 
 
 def imported_facts(command: str, done: Imported, tally: Tally, out: str, code: int) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def finished_lines(imported: Imported, out: str) -> list[Line]:
     done = "nothing to do: the store is complete" if imported.nothing_to_do else duration(imported.seconds)
     rows: list[Line] = [
         [("store", "quiet"), (out, "title")],
-        [("holds", "quiet"), f"{counts} of {manifest.tokenizer.name} as {manifest.dtype}"],
+        [("holds", "quiet"), f"{counts} of {short_name(manifest.tokenizer.name)} as {manifest.dtype}"],
         [("done", "quiet"), (done, "good")],
         [("look at it", "quiet"), f"packline view {out} --document 0"],
         [("check it", "quiet"), f"packline verify {out}"],

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import packline
@@ -44,6 +43,7 @@ from packline.viewing.text import (
     percent,
     plural,
     scaled,
+    short_name,
     size,
     time_left,
     units_of,
@@ -286,10 +286,8 @@ def build_lines(planned: BuildPlanned) -> list[Line]:
         work += f", {earlier:,} of them done by an earlier run"
     if planned.units_reused:
         work += f", {planned.units_reused:,} of them reused"
-    name = Path(planned.tokenizer)
-    tokenizer = Path(*name.parts[-2:]) if name.name == "tokenizer.json" else name.name
     tokens = (
-        f"{tokenizer}, {planned.vocab_size:,} tokens as {planned.dtype}, "
+        f"{short_name(planned.tokenizer)}, {planned.vocab_size:,} tokens as {planned.dtype}, "
         f"documents end with {planned.eod} ({planned.eod_id})"
     )
     workers = (

@@ -12,7 +12,6 @@ Every surface shows these same blocks. Nothing is rendered here; documents, rows
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packline.store.tables import SHARD_FILES
@@ -31,7 +30,7 @@ from packline.viewing.page import (
 )
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards
 from packline.viewing.summaries import RATE, ledger_table
-from packline.viewing.text import percent, plural, scaled, size
+from packline.viewing.text import percent, plural, scaled, short_name, size
 from packline.viewing.tokens import document_strip
 
 if TYPE_CHECKING:
@@ -300,7 +299,7 @@ def analysis_page(analysis: Analysis) -> Page:
             ("tokens", f"{analysis.tokens:,}, of text {analysis.text_tokens:,}"),
             ("text", size(analysis.text_bytes)),
             (RATE, f"{analysis.bytes_per_token:.2f}"),
-            ("tokenizer", f"{analysis.tokenizer}, {analysis.vocab_size:,} tokens"),
+            ("tokenizer", f"{short_name(analysis.tokenizer)}, {analysis.vocab_size:,} tokens"),
             *vocabulary_facts(analysis),
             *length_facts(analysis.lengths),
         )
@@ -430,15 +429,3 @@ def duplicate_blocks(analysis: Analysis) -> list[Block]:
     )
     head = ("copies", "tokens each", "documents", "origin of the first")
     return [Note(total), Table("Largest groups", head, rows, "rrll")]
-
-
-def short_name(name: str) -> str:
-    """Name of a tokenizer, without the folders before it.
-
-    >>> short_name("tokenizers/gpt2/tokenizer.json"), short_name("Qwen/Qwen3-8B"), short_name("a/b/c/")
-    ('gpt2', 'Qwen3-8B', 'c')
-    >>> short_name("tokenizer.json")
-    'tokenizer.json'
-    """
-    path = Path(name)
-    return (path.parent.name or path.name) if path.name == "tokenizer.json" else path.name

@@ -41,7 +41,6 @@ from packline.viewing.describe import (
     length_facts,
     length_table,
     packing_tables,
-    short_name,
     source_tables,
     store_facts,
     store_warnings,
@@ -51,7 +50,7 @@ from packline.viewing.html import check_place, render_file, write_page
 from packline.viewing.page import Bar, Block, Heading, KeyValues, Note, Page, Table, Value
 from packline.viewing.store_counts import OnProgress
 from packline.viewing.summaries import RATE, ledger_table
-from packline.viewing.text import percent, plural, size
+from packline.viewing.text import percent, plural, short_name, size
 from packline.viewing.tokens import row_strip
 
 LARGEST = 950_000

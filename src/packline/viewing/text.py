@@ -13,6 +13,7 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Sequence
+from pathlib import Path
 
 JOINERS = "\u200c\u200d"
 """Format characters that are kept: scripts and emoji need them, and they do not move text."""
@@ -205,6 +206,18 @@ def units_of(count: int, *, is_exact: bool) -> str:
     ('1 unit', 'about 12 units')
     """
     return f"{'' if is_exact else 'about '}{plural(count, 'unit')}"
+
+
+def short_name(name: str) -> str:
+    """Name of a tokenizer, without the folders before it.
+
+    >>> short_name("tokenizers/gpt2/tokenizer.json"), short_name("Qwen/Qwen3-8B"), short_name("a/b/c/")
+    ('gpt2', 'Qwen3-8B', 'c')
+    >>> short_name("tokenizer.json")
+    'tokenizer.json'
+    """
+    path = Path(name)
+    return (path.parent.name or path.name) if path.name == "tokenizer.json" else path.name
 
 
 def whole_characters(data: bytes, *, first: bool = True, last: bool = True) -> str:
