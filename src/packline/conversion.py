@@ -50,7 +50,6 @@ def convert(values: Any, kind: type[T], where: str = "", *, hint: str = "", stri
 
 
 def _in_words(message: str, value: Any, kind: inspect.Type) -> tuple[str, str]:
-    """Message and hint for an error of msgspec."""
     place = _PLACE.search(message)
     name = ""
     for step, number in _STEP.findall(place[1] if place else ""):
@@ -83,7 +82,6 @@ def _in_words(message: str, value: Any, kind: inspect.Type) -> tuple[str, str]:
 
 
 def _fields(kind: inspect.Type) -> dict[str, inspect.Type]:
-    """Types of the fields of the Struct among the types of a value."""
     structs = [one for one in _types(kind) if isinstance(one, inspect.StructType)]
     return {field.encode_name: field.type for one in structs for field in one.fields}
 

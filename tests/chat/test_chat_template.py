@@ -17,17 +17,23 @@ from tests.chat.templates import (
 
 from packline.chat.chat_template import ChatTemplate
 from packline.chat.conversations import Call, Conversation, Message, Part, read_conversation
-from packline.chat.pieces import TOKENS, Piece, check_pieces, mute, render_nanochat, trained_runs
+from packline.chat.pieces import NANOCHAT_TOKENS, Piece, check_pieces, mute, render_nanochat, trained_runs
 from packline.errors import RecipeError
 from packline.sources import sandbox
 from packline.sources.batch import RecordProblem
 
 TALK = Conversation((Message("user", "hi"), Message("assistant", "hello")))
-CASES = {"chatml": (CHATML, CHATML_TOKENS), "llama3": (LLAMA3, LLAMA3_TOKENS), "nanochat": (NANOCHAT, TOKENS)}
+CASES = {
+    "chatml": (CHATML, CHATML_TOKENS),
+    "llama3": (LLAMA3, LLAMA3_TOKENS),
+    "nanochat": (NANOCHAT, NANOCHAT_TOKENS),
+}
 
 # Words as people and attackers write them: control tokens, the marks of the project, white space.
 WORDS = st.lists(
-    st.sampled_from([*CHATML_TOKENS, *LLAMA3_TOKENS, *TOKENS, "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd30\ufdd1"])
+    st.sampled_from(
+        [*CHATML_TOKENS, *LLAMA3_TOKENS, *NANOCHAT_TOKENS, "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd30\ufdd1"]
+    )
     | st.text(max_size=8),
     max_size=5,
 ).map("".join)

@@ -20,7 +20,7 @@ from torch import Tensor, nn  # noqa: E402
 
 import packline  # noqa: E402
 import packline.torch  # noqa: E402
-from packline.chat.pieces import TOKENS  # noqa: E402
+from packline.chat.pieces import NANOCHAT_TOKENS  # noqa: E402
 from packline.chat.sources import ConversationSource  # noqa: E402
 
 SECONDS = 60.0
@@ -57,7 +57,7 @@ def make_tokenizer(words: list[str], path: Path) -> Path:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=320,
-        special_tokens=[AddedToken(token, special=True, normalized=False) for token in TOKENS],
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in NANOCHAT_TOKENS],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

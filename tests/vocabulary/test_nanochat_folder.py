@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from tests.cli.command import result, run
 from tests.conftest import python_sources
 
+from packline.chat.pieces import NANOCHAT_TOKENS
 from packline.encoders.tiktoken import Encoding, tokenizer_of_ranks
 from packline.encoders.token_bytes import ranks_of
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
 from packline.recipe import Recipe, Source
-from packline.vocabulary import trained_folder
 from packline.vocabulary.trained_folder import PICKLE, SPECIALS, TENSOR, export_to_nanochat, train_folder
 
 
@@ -154,7 +154,7 @@ def test_bos_is_required_and_tokens_of_chats_are_named(trained: Path, tmp_path: 
         del json["added_tokens"][1:]
 
     report = export_to_nanochat(str(edited(trained, tmp_path / "b", drop)), tmp_path / "out")
-    assert report.missing_tokens == trained_folder.NANOCHAT[1:]
+    assert report.missing_tokens == NANOCHAT_TOKENS[1:]
 
 
 @settings(max_examples=50, deadline=None)

@@ -20,11 +20,12 @@ from tests.conftest import HARD_TEXTS, python_sources
 from tests.formats.peers import run_peer
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
+from packline.chat.pieces import NANOCHAT_TOKENS
 from packline.encoders.tiktoken import ALPHABET, PATTERNS, Pattern, pattern_of
 from packline.errors import RecipeError, StoreError, TokenizerError
 from packline.recipe import Recipe, Source
 from packline.vocabulary.texts import TrainingTexts
-from packline.vocabulary.trained_folder import NANOCHAT, SPECIALS, TrainingReport, train_folder
+from packline.vocabulary.trained_folder import SPECIALS, TrainingReport, train_folder
 from packline.vocabulary.training import train_batches, train_bpe
 from packline.vocabulary.word_counts import batches_of, count_words
 
@@ -206,7 +207,7 @@ def trained(jsonl: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 def test_the_nine_of_nanochat_have_the_last_ids_in_order(trained: tuple[Path, TrainingReport]) -> None:
     folder, report = trained
     assert report.vocab_size == 1000
-    assert list(report.special_tokens.items()) == list(zip(NANOCHAT, range(991, 1000), strict=True))
+    assert list(report.special_tokens.items()) == list(zip(NANOCHAT_TOKENS, range(991, 1000), strict=True))
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert tokenizer.encode("a<|output_end|>").ids[-1] == 999
     assert tokenizer.get_vocab_size() == 1000
@@ -222,7 +223,7 @@ def test_token_bytes_are_the_raw_bytes_of_every_token(trained: tuple[Path, Train
     raw = {
         number: bytes(LETTERS[letter] for letter in token)
         for token, number in vocab.items()
-        if token not in NANOCHAT
+        if token not in NANOCHAT_TOKENS
     }
     assert {number: len(data) for number, data in raw.items()} == dict(enumerate(sizes[:991].tolist()))
     alone = [number for number, data in raw.items() if len(data) == 1]

@@ -222,7 +222,6 @@ class ChatTemplate:
         messages: list[Any],
         tools: list[Any] | None,
     ) -> str:
-        """Put marks around the assistant's ranges, each proven."""
         marked: list[str] = []
         done = 0
         for number, message in enumerate(messages):

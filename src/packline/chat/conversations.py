@@ -125,7 +125,6 @@ def read_conversation(record: Any, field: str | None = None) -> Conversation:
 
 
 def _messages_of(record: Any, field: str | None) -> tuple[list[Any], Any, tuple[dict[str, Any], ...]]:
-    """List of messages, separate system message, and tools."""
     if isinstance(record, list):
         return record, None, ()
     if not isinstance(record, dict):
@@ -311,7 +310,6 @@ def _check_answers(messages: tuple[Message, ...]) -> None:
 
 
 def _answer(number: int, message: Message, open_calls: list[Call]) -> None:
-    """Remove the call that an output answers from the open calls."""
     place: int | None = 0 if open_calls else None
     if open_calls and message.call_id is not None and any(call.id for call in open_calls):
         ids = [call.id for call in open_calls]

@@ -224,7 +224,7 @@ BOS = "<|bos|>"
 TURNS = ("<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>")
 CODE = ("<|python_start|>", "<|python_end|>")
 OUTPUT = ("<|output_start|>", "<|output_end|>")
-TOKENS = (BOS, *TURNS, *CODE, *OUTPUT)
+NANOCHAT_TOKENS = (BOS, *TURNS, *CODE, *OUTPUT)
 """All nine control tokens, in the order of their ids."""
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 import msgspec
 
 from packline.chat.named_templates import TEMPLATES, nearest_template, resolve_template
-from packline.chat.pieces import BOS, TOKENS
+from packline.chat.pieces import BOS, NANOCHAT_TOKENS
 from packline.chat.sft_unit import (
     FORMAT,
     ChatOptions,
@@ -254,7 +254,7 @@ def _check_request(request: SftRequest) -> None:
 def _boundary(request: SftRequest, tokenizer: Tokenizer) -> Boundary:
     """Boundary tokens; nanochat has one for both ends."""
     if request.scheme == "nanochat":
-        missing = [token for token in TOKENS if token not in tokenizer.special_tokens]
+        missing = [token for token in NANOCHAT_TOKENS if token not in tokenizer.special_tokens]
         if missing:
             raise RecipeError(
                 f"{tokenizer.name} is not a tokenizer for nanochat's scheme: it has no {', '.join(missing)}",

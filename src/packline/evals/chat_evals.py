@@ -19,7 +19,7 @@ import numpy as np
 from packline.chat.chat_template import ChatTemplate, strips_of
 from packline.chat.conversations import Conversation, Message
 from packline.chat.named_templates import TEMPLATES, resolve_template
-from packline.chat.pieces import Piece
+from packline.chat.pieces import TURNS, Piece
 from packline.chat.tasks import Lettered, render, shuffled
 from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import Tokenizer, read_chat_template
@@ -28,7 +28,7 @@ from packline.evals.task import LetterTask
 from packline.ragged import Ragged, offsets_of
 from packline.sources.batch import RecordProblem
 
-USER_START, USER_END, ASSISTANT_START = "<|user_start|>", "<|user_end|>", "<|assistant_start|>"
+USER_START, USER_END, ASSISTANT_START, _ = TURNS
 Ask: TypeAlias = Callable[[str], list[Piece]]
 """Function from a question to its pieces."""
 

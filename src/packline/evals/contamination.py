@@ -211,7 +211,6 @@ def _prepare(
 def _look(
     store: StoreReader, job: ScanSettings, workers: int, on_progress: OnProgress | None, on: On
 ) -> list[ShardFound]:
-    """Search all shards; return the overlaps of each."""
     whole = store.manifest.tokens * store.dtype.itemsize
     read = 0
 
@@ -248,7 +247,6 @@ def _sum_up(
     found: list[ShardFound],
     seconds: float,
 ) -> ContaminationReport:
-    """Report with counts of all overlaps, and the longest of them."""
     sets, names = questions.sets, questions.names
     sources: dict[str, tuple[int, int]] = {}
     for shard, origin, here in zip(store.shards, shard_labels(store), found, strict=True):
@@ -311,5 +309,4 @@ def _sum_up(
 
 
 def _shown(text: str) -> str:
-    """Text of an overlap, cut for display."""
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

@@ -125,7 +125,6 @@ def _read_recorded(path: str) -> Iterator[EvaluationText]:
 
 
 def _is_written(folder: Path) -> bool:
-    """True if `packline evals` wrote a folder, judging by its config.json."""
     try:
         config = msgspec.json.decode((folder / CONFIG).read_bytes())
     except (OSError, msgspec.DecodeError):

@@ -115,7 +115,6 @@ def read_model_config(path: str) -> dict[str, Any]:
 
 
 def _read_config(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Contents of the tokenizer_config.json next to a tokenizer, if there is one."""
     path = Path(tokenizer.name).expanduser()
     file = (path if path.is_dir() else path.parent) / CONFIG
     if tokenizer.revision is not None:  # from the hub: already in the cache
@@ -170,7 +169,6 @@ def _special_findings(tokenizer: Tokenizer, ids: dict[str, int], config: dict[st
 
 
 def _contradictions(tokenizer: Tokenizer, ids: dict[str, int], config: dict[str, Any]) -> Iterator[str]:
-    """Contradictions between tokenizer_config.json and tokenizer.json."""
     decoder = config.get("added_tokens_decoder")
     for number, entry in decoder.items() if isinstance(decoder, dict) else ():
         content = entry.get("content") if isinstance(entry, dict) else None
@@ -237,7 +235,6 @@ def _model_findings(
 
 
 def _embedding_finding(size: int, rows: Any) -> Finding:
-    """Check that an embedding has a row for each of `size` ids."""
     if type(rows) is not int:
         text = "has no vocab_size" if rows is None else f"has vocab_size {rows!r}: expected a number"
         return Finding("model", "problem", f"its config.json {text}")

@@ -138,8 +138,6 @@ def compare_tokenizers(
 
 
 class _Measure:
-    """One tokenizer on all texts."""
-
     def __init__(self, tokenizer: Tokenizer, texts: Mapping[str, str]) -> None:
         reference = plain_reference(tokenizer)
         self.vocab_size = tokenizer.vocab_size

@@ -35,6 +35,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from packline.chat.pieces import BOS, NANOCHAT_TOKENS
 from packline.encoders.parity import PROBES
 from packline.encoders.special_tokens import END_OF_TEXT
 from packline.encoders.tiktoken import LETTERS, SpecialPlace, check_specials, pattern_of
@@ -57,20 +58,9 @@ from packline.vocabulary.training import (
 
 FILES = "token_bytes.npy", "report.json", CONFIG, JSON
 """Files in the order in which they are written; the first is one that no other program writes."""
-NANOCHAT = (
-    "<|bos|>",
-    "<|user_start|>",
-    "<|user_end|>",
-    "<|assistant_start|>",
-    "<|assistant_end|>",
-    "<|python_start|>",
-    "<|python_end|>",
-    "<|output_start|>",
-    "<|output_end|>",
-)
 SPECIALS: dict[str, tuple[tuple[str, ...], SpecialPlace]] = {
     "endoftext": (("<|endoftext|>",), "first"),
-    "nanochat": (NANOCHAT, "last"),
+    "nanochat": (NANOCHAT_TOKENS, "last"),
     "none": ((), "first"),
 }
 """Presets: special tokens in order, and whether they get the first or the last ids."""
@@ -355,9 +345,9 @@ def export_to_nanochat(name: str, out: str | Path, *, force: bool = False) -> Na
     check_target_folder(folder, force, (TENSOR, PICKLE))
     tokenizer = load_tokenizer(name)
     found = ranks_of(tokenizer)
-    if NANOCHAT[0] not in found.special_tokens:
+    if BOS not in found.special_tokens:
         raise TokenizerError(
-            f"{name} has no special token {NANOCHAT[0]}, which nanochat puts before every document",
+            f"{name} has no special token {BOS}, which nanochat puts before every document",
             hint="packline tokenizer train --pattern nanochat --specials nanochat makes one that has",
         )
     checked = _check(tokenizer, found)
@@ -372,7 +362,7 @@ def export_to_nanochat(name: str, out: str | Path, *, force: bool = False) -> Na
         vocab_size=tokenizer.vocab_size,
         files=tuple(files),
         checked_texts=checked,
-        missing_tokens=tuple(token for token in NANOCHAT if token not in found.special_tokens),
+        missing_tokens=tuple(token for token in NANOCHAT_TOKENS if token not in found.special_tokens),
     )
 
 

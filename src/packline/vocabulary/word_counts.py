@@ -275,7 +275,6 @@ def _cuts(data: bytes, documents: np.ndarray) -> list[int]:
 
 
 def _split(pattern: Pattern, data: bytes, documents: np.ndarray) -> np.ndarray:
-    """Byte offsets of the starts of words, the first 0."""
     if data.isascii():
         return _beginnings(pattern, np.frombuffer(data, np.uint8), documents).nonzero()[0]
     points = np.frombuffer(data.decode("utf-8").encode("utf-32-le"), np.uint32)
@@ -289,7 +288,6 @@ def _split(pattern: Pattern, data: bytes, documents: np.ndarray) -> np.ndarray:
 
 
 def _beginnings(pattern: Pattern, points: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """True for each character that begins a word."""
     characters = _Characters(points, documents)
     return (_with_spaces if pattern.rules == "spaces" else _with_marks)(characters, pattern.digits)
 
