@@ -29,10 +29,13 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first where several processes share the tests, so that all end at the same time.
+    """Without tests that only `make test-long` runs; files with slow tests first where processes share them.
 
-    The tests of a file stay together, because a process makes what they share only once.
+    So all processes end at the same time. The tests of a file stay together, because a process makes what
+    they share only once.
     """
+    if not os.environ.get("PACKLINE_ALL"):
+        items[:] = [item for item in items if not any(m.kwargs.get("only") for m in item.iter_markers("long"))]
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)

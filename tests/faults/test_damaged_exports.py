@@ -29,7 +29,7 @@ from packline.formats.check import check_dataset
 from packline.formats.export_record import RECORD
 from packline.formats.format import ROW_FORMATS
 
-DAMAGES = int(os.environ.get("PACKLINE_DAMAGES", "5"))
+DAMAGES = int(os.environ.get("PACKLINE_DAMAGES", "2"))
 SECONDS = 20
 """After which something hangs that should take milliseconds."""
 

@@ -64,8 +64,13 @@ def same(found: Any, expected: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("keys", ["packline", "huggingface"])
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("fields", [None, ALL_FIELDS, ("segment_ids",), ("loss_mask", "position_ids")])
+@pytest.mark.parametrize(
+    ("method", "fields"),
+    [
+        ("spawn", ALL_FIELDS),
+        *(("fork", fields) for fields in (None, ALL_FIELDS, ("segment_ids",), ("loss_mask", "position_ids"))),
+    ],
+)
 def test_batches_arrive_as_the_loader_makes_them(
     stores: tuple[Store, Store], keys: Any, method: str, fields: Any
 ) -> None:
