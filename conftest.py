@@ -35,7 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     they share only once.
     """
     if not os.environ.get("PACKLINE_ALL"):
-        items[:] = [item for item in items if not any(m.kwargs.get("only") for m in item.iter_markers("long"))]
+        items[:] = [
+            item for item in items if not any(m.kwargs.get("only") for m in item.iter_markers("long"))
+        ]
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)

@@ -22,10 +22,12 @@ from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# No deadline: a busy machine is not a wrong result. In CI the same cases every time, so that a red
-# run means that the code changed; at a desk new cases every time.
+# No deadline: a busy machine is not a wrong result. In CI the same cases every time, so that a red run means
+# that the code changed; at a desk new cases every time, and twice as many.
 settings.register_profile("desk", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
+settings.register_profile(
+    "ci", max_examples=50, deadline=None, derandomize=True, database=None, print_blob=True
+)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 # Text on which tokenizers, decoders and JSON writers go wrong. All of it is valid Unicode, none is

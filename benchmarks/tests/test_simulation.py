@@ -54,7 +54,7 @@ def run(world: World, how: How) -> Result:
 
 @pytest.mark.parametrize("how", ["ray", "slices"])
 @given(world=worlds)
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_no_unit_is_lost_or_doubled(how: How, world: World) -> None:
     run(world, how)
 

@@ -48,10 +48,12 @@ def compare(tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_js
     return check
 
 
+@pytest.mark.long(only=True)
 def test_on_this_machine(corpus: Path, tokenizer_json: Path, compare: Compare, tmp_path: Path) -> None:
     Chaos(corpus, tokenizer_json, compare, SEED).run(lambda number: str(tmp_path / f"{number}"), KILLS)
 
 
+@pytest.mark.long(only=True)
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 def test_on_ray(corpus: Path, tokenizer_json: Path, compare: Compare, tmp_path: Path) -> None:
     with start_raylets() as raylets:

@@ -32,9 +32,9 @@ PLAIN = {"engine": "tokenizers", "val_fraction": 0.1}
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Iterator[Path]:
-    """About 5 MB."""
-    many = [f"{number} {text}" for number in range(4) for text in documents]
-    with three_files(tmp_path_factory.mktemp("ray"), many, 150_000) as folder:
+    """About 3 MB."""
+    many = [f"{number} {text}" for number in range(2) for text in documents]
+    with three_files(tmp_path_factory.mktemp("ray"), many, 75_000) as folder:
         yield folder
 
 
@@ -101,18 +101,6 @@ def test_an_address_at_which_nothing_answers_is_refused_before_anything_is_writt
     assert time.monotonic() - began < 30 and not (tmp_path / "out").exists()
 
 
-def test_a_node_is_lost_and_another_joins(
-    start: Start, raylets: Raylets, whole: dict[str, str], tmp_path: Path
-) -> None:
-    lost = raylets.add()  # the third node, so that two remain
-    process = start(tmp_path / "store")
-    wait_for_receipts(tmp_path / "store", 3, process)
-    raylets.kill(lost)
-    raylets.add()
-    end_of(process)
-    assert digests(tmp_path / "store") == whole
-
-
 def test_the_driver_is_killed_and_run_again(start: Start, whole: dict[str, str], tmp_path: Path) -> None:
     process = start(tmp_path / "store")
     wait_for_receipts(tmp_path / "store", 3, process)
@@ -125,20 +113,27 @@ def test_the_driver_is_killed_and_run_again(start: Start, whole: dict[str, str],
     assert digests(tmp_path / "store") == whole
 
 
-@pytest.mark.parametrize("victim", ["worker", "task"])
-def test_a_process_is_killed_as_if_memory_had_run_out(
-    start: Start, raylets: Raylets, whole: dict[str, str], tmp_path: Path, victim: str
+def test_a_worker_and_a_task_are_killed_and_a_node_is_lost_while_another_joins(
+    start: Start, raylets: Raylets, whole: dict[str, str], tmp_path: Path
 ) -> None:
+    lost = raylets.add()  # the third node, so that two remain
     process = start(tmp_path / "store")
-    wait_for_receipts(tmp_path / "store", 3, process)
 
-    def victims() -> list[int]:
+    def tasks() -> list[int]:
         hosts = processes_of("packline.jobs.host", raylets.pid)
-        tasks = set(hosts.values()) & set(processes_of("ray::run_slice", raylets.pid))
-        own = {pid for pid, parent in hosts.items() if parent in tasks}
-        return [pid for pid, parent in hosts.items() if parent in own] if victim == "worker" else [*tasks]
+        return [*set(hosts.values()) & set(processes_of("ray::run_slice", raylets.pid))]
 
-    kill_one(victims)
+    def workers() -> list[int]:
+        hosts, of_tasks = processes_of("packline.jobs.host", raylets.pid), tasks()
+        own = {pid for pid, parent in hosts.items() if parent in of_tasks}
+        return [pid for pid, parent in hosts.items() if parent in own]
+
+    for count, victims in ((2, workers), (6, tasks)):  # as if memory had run out
+        wait_for_receipts(tmp_path / "store", count, process)
+        kill_one(victims)
+    wait_for_receipts(tmp_path / "store", 10, process)
+    raylets.kill(lost)
+    raylets.add()
     end_of(process)
     assert digests(tmp_path / "store") == whole
 

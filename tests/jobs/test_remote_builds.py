@@ -92,7 +92,7 @@ def test_a_build_killed_before_any_call_of_its_storage_resumes(
         built(first := next(there), tmp_path / "in", tokenizer_json, **more)
     expected = stored(first)
     assert len(calls) > 30
-    for number in range(0, len(calls), 1 if kind == "folder" else 5):
+    for number in range(0, len(calls), 1 if kind == "folder" else 7):
         place = next(there)
         with pytest.raises(Crash), killed_at(number):
             built(place, tmp_path / "in", tokenizer_json, **more)

@@ -79,7 +79,7 @@ def shapes(draw: st.DrawFn) -> tuple[list[list[int]], list[str], list[str]]:
     return lengths, splits, ["web"] * cut + ["code"] * (units - cut)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(shapes(), st.sampled_from(PACKINGS), st.sampled_from(ORDERS), st.integers(1, 3), st.data())
 def test_every_order_of_units_gives_the_batches_of_the_finished_store(
     shape: tuple[list[list[int]], list[str], list[str]],

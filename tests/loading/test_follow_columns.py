@@ -66,7 +66,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path) -> Ite
     yield made
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     st.sampled_from(
         [

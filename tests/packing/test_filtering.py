@@ -57,7 +57,7 @@ def documents_of(selection: Selection) -> list[int]:
 CHOICES = st.tuples(st.none() | WHERES, st.booleans(), st.sets(st.integers(0, 31), max_size=4))
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(
     shapes(), CHOICES, st.integers(2, 9), st.sampled_from(PACKINGS), st.none() | st.integers(0, 9), st.data()
 )
@@ -124,7 +124,7 @@ def test_rows_are_those_of_a_store_of_the_selected_documents(
             assert rows.rows_of(number).tolist() == []
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(shapes(), shapes(), shapes(), WHERES)
 def test_texts_of_other_stores_are_left_out(shape: Shape, monday: Shape, tuesday: Shape, where: str) -> None:
     with shape.opened() as store, monday.opened() as first, tuesday.opened() as second:
@@ -253,7 +253,7 @@ def as_dict(choice: DocumentFilter) -> dict[str, Any]:
     return {name: getattr(choice, name) for name in choice.__struct_fields__}
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(shapes(), st.sets(st.integers(0, 31), min_size=1), st.data())
 def test_a_list_is_read_as_it_was_written(shape: Shape, numbers: set[int], data: st.DataObject) -> None:
     chosen = sorted(number % len(shape.documents()) for number in numbers)

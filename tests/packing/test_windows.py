@@ -36,7 +36,7 @@ def contents(packer: Any, rows: np.ndarray) -> list[list[tuple[int, int, int]]]:
     return [whole[a:b] for a, b in zip(spans.offsets[:-1], spans.offsets[1:], strict=True)]
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(SHARDS, st.integers(2, 14), st.integers(1, 4), st.booleans(), st.booleans(), st.data())
 def test_each_window_is_best_fit_of_its_units_alone(
     shards: list[list[int]], seq_len: int, units: int, memory: bool, filtered: bool, data: st.DataObject
@@ -90,7 +90,7 @@ def test_each_window_is_best_fit_of_its_units_alone(
         assert price is None or price.counts == packer.counts
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(SHARDS, SHARDS, st.integers(2, 14), st.integers(1, 4))
 def test_later_units_leave_earlier_windows_as_they_are(
     shards: list[list[int]], more: list[list[int]], seq_len: int, units: int

@@ -37,7 +37,7 @@ def folder(
     pieces = [text[at : at + 700] for text in texts for at in range(0, len(text), 700)][:2500]
     write_lines(tmp_path / "texts.jsonl", [{"text": piece} for piece in pieces])
     talk = [{"role": "user", "content": "What is one and one?"}, {"role": "assistant", "content": "Two."}]
-    write_lines(tmp_path / "chats.jsonl", [{"messages": talk} for _ in range(300)])
+    write_lines(tmp_path / "chats.jsonl", [{"messages": talk} for _ in range(120)])
     (tmp_path / "Qwen/Qwen3-1.7B").rename(tmp_path / "Qwen/Qwen3-8B")
     (tmp_path / "data").rename(tmp_path / "other")
     monkeypatch.chdir(tmp_path)
@@ -95,7 +95,7 @@ def test_every_command_and_program_of_a_page_runs(
     ]
     if page.name in LONG:
         pieces = [
-            json.loads(line)["text"] for line in (folder / "texts.jsonl").read_text().splitlines()[:900]
+            json.loads(line)["text"] for line in (folder / "texts.jsonl").read_text().splitlines()[:250]
         ]
         write_lines(folder / "texts.jsonl", [{"text": "\n".join(pieces[at::12])} for at in range(12)])
     if page.name != "index.md" and "packline build" not in text:
@@ -113,6 +113,7 @@ def test_every_command_and_program_of_a_page_runs(
         prelude = PRELUDE.get(page.name, CHANGE)
         program = "\n".join([prelude, *there, CHECK.get(page.name, ""), "answer = True"])
         program = program.replace(
-            "SFTConfig(", "SFTConfig(use_cpu=True, bf16=False, max_steps=2, report_to=[],"
+            "SFTConfig(",
+            "SFTConfig(use_cpu=True, bf16=False, max_steps=1, per_device_train_batch_size=1, report_to=[],",
         ).replace('TrainingArguments("out",', 'TrainingArguments("out", use_cpu=True, report_to=[],')
         assert run_peer(program, folder, modules=modules, with_packline=True)

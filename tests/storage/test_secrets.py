@@ -167,7 +167,7 @@ def test_no_secret_is_ever_written(
     ]
     printed: dict[str, str] = {}
     for reason, words in commands:
-        done = run_alone(*words, cwd=home)
+        done = (run if reason == signed else run_alone)(*words, cwd=home)
         text = done.stdout + done.stderr
         assert (done.returncode == 0) == (not reason) and reason in text, (words, text)
         printed[" ".join(words)] = text

@@ -61,7 +61,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     st.lists(st.integers(1, COUNT - 1)),
     st.sampled_from([1, 7, 16, 1 << 16]),
