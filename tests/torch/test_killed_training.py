@@ -284,7 +284,7 @@ def test_a_killed_training_trains_on_the_same_tokens(
         pytest.skip(f"not installed: {missing} (make peers)")
     make_store(tmp_path / "store", [[41] * (STEPS * 8 * 64 // 41 + 1)], vocab_size=211)
     loader = packline.Loader(packline.open(tmp_path / "store").rows(64), batch_size=8, seed=1)
-    whole = [f"{step} {sha256(batch['tokens']).hexdigest()}" for step, batch in enumerate(loader)]
+    whole = [f"{step} {sha256(batch['tokens'].tobytes()).hexdigest()}" for step, batch in enumerate(loader)]
     killed = run(tmp_path / "killed", program, python, how, KILLS)
     assert len(set(whole)) == STEPS
     assert sorted(set(killed)) == sorted(whole)  # the same tokens, also of steps that were repeated

@@ -63,12 +63,12 @@ def same(found: Any, expected: dict[str, Any]) -> None:
         assert found[name].dtype == values.dtype and torch.equal(found[name], values), name
 
 
-@pytest.mark.parametrize("keys", ["packline", "huggingface"])
 @pytest.mark.parametrize(
-    ("method", "fields"),
+    ("keys", "method", "fields"),
     [
-        ("spawn", ALL_FIELDS),
-        *(("fork", fields) for fields in (None, ALL_FIELDS, ("segment_ids",), ("loss_mask", "position_ids"))),
+        ("huggingface", "spawn", ALL_FIELDS),
+        *((keys, "fork", fields) for keys in ("packline", "huggingface") for fields in (None, ALL_FIELDS)),
+        *(("packline", "fork", fields) for fields in (("segment_ids",), ("loss_mask", "position_ids"))),
     ],
 )
 def test_batches_arrive_as_the_loader_makes_them(
