@@ -56,7 +56,7 @@ def test_parts_are_the_shards_or_end_with_the_document_that_reaches_the_size(
             assert all(bool(part.shard) == shared for part in parts)
             assert shared_bytes(view, parts, with_loss=True) == (2 * starts[-1] if shared else 0)
             for part in parts:
-                assert span_of(stream, part) == (starts[part.start], starts[part.stop])
+                assert span_of(stream, part.start, part.stop) == (starts[part.start], starts[part.stop])
                 ends = np.concatenate(list(ends_of(stream, part.start, part.stop)))
                 expected = [end - starts[part.start] for end in starts[part.start + 1 : part.stop + 1]]
                 assert ends.tolist() == expected

@@ -205,7 +205,7 @@ def _read_metadata(one: TokensAndEnds, listed: FileList, findings: Findings) -> 
 
 def _metadata(view: DocumentView, part: ExportPart, dtype: np.dtype, options: DatatroveOptions) -> bytes:
     """The three lines of metadata of a file."""
-    begin, end = span_of(view.stream(part.split), part)
+    begin, end = span_of(view.stream(part.split), part.start, part.stop)
     tokens = end - begin
     return (
         f"{options.tokenizer or view.tokenizer_name}|{dtype.itemsize}\n{tokens}\n{humanised(tokens)}".encode()

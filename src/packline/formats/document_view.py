@@ -24,6 +24,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -295,6 +296,25 @@ class DocumentStream:
         stop = min(stop, self.documents)
         for first, last in self._cuts(start, stop, max_tokens):
             yield self.block(first, offsets_of(self.lengths(first, last)), kind)
+
+    def groups(
+        self, start: int, stop: int, dtype: npt.DTypeLike, most_documents: int, most_tokens: int
+    ) -> Iterator[DocumentBlock]:
+        """Documents `start` to `stop` in blocks that do not depend on the store's shards.
+
+        Raises:
+            RecipeError, CorruptStore: see `tokens_between`.
+        """
+        while start < stop:
+            lengths = self.lengths(start, min(start + most_documents, stop))
+            count = max(int(np.cumsum(lengths).searchsorted(most_tokens, "right")), 1)
+            yield self.block(start, offsets_of(lengths[:count]), dtype)
+            start += count
+
+    def files(self, size: int) -> list[tuple[int, int]]:
+        """First document and end of files of about `size` tokens: each goes on to the end of a document."""
+        inner = {self.document_at(token) for token in range(size, self.tokens, size)}
+        return list(pairwise(sorted({0, self.documents} | inner)))
 
     def block(self, start: int, offsets: np.ndarray, dtype: npt.DTypeLike) -> DocumentBlock:
         """Whole documents from `start` on, whose lengths are those of `offsets`, int64 `[D+1]`.

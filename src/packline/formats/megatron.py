@@ -48,6 +48,7 @@ import numpy as np
 from packline.errors import PacklineError, RecipeError
 from packline.formats.choice import option_name
 from packline.formats.format import DatasetReader, DocumentFormat, Options
+from packline.formats.layouts.document_files import span_of
 from packline.formats.layouts.header_shards import files_with_suffix, first_bytes, split_of_name, write_tokens
 from packline.formats.layouts.token_files import IndexedReader, TokenFile
 from packline.formats.types import (
@@ -87,7 +88,7 @@ MOST_PATHS = 8
 SINGLE = "_text_document"
 """End of the names of pairs in Megatron's preprocessing."""
 BLOCK = 1 << 18
-"""Number of documents per block when the index is written or checked."""
+"""Number of entries per block when the index is written or checked."""
 
 
 class MegatronOptions(Options, frozen=True):
@@ -200,7 +201,7 @@ class Megatron(DocumentFormat):
         self, view: DocumentView, part: ExportPart, target: Target, options: MegatronOptions
     ) -> dict[str, Any]:
         stream = view.stream(part.split)
-        begin, end = _tokens_of(stream, part.start, part.stop)
+        begin, end = span_of(stream, part.start, part.stop)
         if part.shard and (shard := stream.shard(part.shard)) is not None:
             for ending in (".bin", ".idx"):
                 if (file := shard.file(ending)) is not None:
@@ -222,9 +223,7 @@ class Megatron(DocumentFormat):
         for split in view.splits if options.weights else ():
             stream = view.stream(split)
             spans = [
-                _tokens_of(stream, one.part.start, one.part.stop)
-                for one in written
-                if one.part.split == split
+                span_of(stream, one.part.start, one.part.stop) for one in written if one.part.split == split
             ]
             sizes = {name: end - begin for name, (begin, end) in zip(names[split], spans, strict=True)}
             paths[split] = _blend(paths[split], sizes, split, options)
@@ -285,7 +284,7 @@ def _cut(
     """
     cut, numbers = [], Counter[str]()
     for source, start, stop in runs:
-        first, last = _tokens_of(stream, start, stop)
+        first, last = span_of(stream, start, stop)
         places = [stream.document_at(token) for token in range(first, max(last, first + 1), shard_tokens)]
         begins = sorted({start, *(place for place in places if start < place < stop)})
         stem = f"{split}-{slug_of(source)}" if source else split
@@ -366,12 +365,6 @@ def _exports_of(run: str, stage: int) -> str:
     return f"export each of its sources: {'; '.join(commands)}; then --train-data-path {' '.join(blend)}"
 
 
-def _tokens_of(stream: DocumentStream, start: int, stop: int) -> tuple[int, int]:
-    """Token range of documents `start` to `stop` in a stream."""
-    begin, end = (int(stream.ends(place - 1, place)[0]) if place else 0 for place in (start, stop))
-    return begin, end
-
-
 def _index_of(path: Path) -> Path:
     """Index for a path: the `.idx` itself, its `.bin`, or the prefix of both; else the path unchanged."""
     if path.is_dir():
@@ -394,8 +387,6 @@ READ_CODES: dict[int, np.dtype] = {
     8: np.dtype("<u2"),
 }
 """dtypes by code; 6 and 7 are floats, which cannot be tokens."""
-BLOCK = 1 << 18
-"""Number of entries checked at a time."""
 
 
 @dataclass(frozen=True)

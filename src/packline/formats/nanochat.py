@@ -21,7 +21,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -44,11 +43,10 @@ from packline.formats.types import (
     ReadTask,
     Size,
 )
-from packline.ragged import offsets_of
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.document_view import DocumentStream, DocumentView
+    from packline.formats.document_view import DocumentView
     from packline.formats.export_record import ExportRecord, Target
 
 NAME = re.compile(r"shard_(\d{5,})\.parquet")
@@ -98,9 +96,7 @@ class Nanochat(DocumentFormat):
         parts: list[ExportPart] = []
         for split in (split for split in SPLITS if split in view.splits):
             stream, size = view.stream(split), options.shard_tokens
-            inner = {stream.document_at(token) for token in range(size, stream.tokens, size)}
-            cuts = {0, stream.documents} | (inner if split == "train" else set())
-            for start, stop in pairwise(sorted(cuts)):
+            for start, stop in stream.files(size) if split == "train" else [(0, stream.documents)]:
                 file = f"shard_{len(parts):05d}{ENDING}"
                 parts.append(ExportPart(file, split, len(parts), start, stop))
         lost = [
@@ -122,7 +118,9 @@ class Nanochat(DocumentFormat):
         schema = pa.schema([(TEXT, pa.string())])
         with create_parquet(target, part.name, schema, options.compression) as writer:
             vocabulary = _text_of(view)
-            for block in _groups(view.stream(part.split), part, view.store.dtype):
+            most = min(max((part.stop - part.start) // LEAST_GROUPS, 1), GROUP_DOCUMENTS)
+            stream, dtype = view.stream(part.split), view.store.dtype
+            for block in stream.groups(part.start, part.stop, dtype, most, GROUP_TOKENS):
                 batch = pa.RecordBatch.from_arrays([block_texts(block, vocabulary)], schema=schema)
                 writer.write_batch(batch, row_group_size=batch.num_rows)
                 target.progress(len(block.tokens))
@@ -175,17 +173,6 @@ def block_texts(block: DocumentBlock, vocabulary: TokenText) -> pa.Array:
         pieces = pa.Array.from_buffers(pa.binary(), len(block), buffers).to_pylist()
         return pa.array([piece.decode("utf-8", "replace") for piece in pieces], pa.string())
     return texts
-
-
-def _groups(stream: DocumentStream, part: ExportPart, dtype: np.dtype) -> Iterator[DocumentBlock]:
-    """Documents of each row group of a file."""
-    most = min(max((part.stop - part.start) // LEAST_GROUPS, 1), GROUP_DOCUMENTS)
-    start = part.start
-    while start < part.stop:
-        lengths = stream.lengths(start, min(start + most, part.stop))
-        count = max(int(np.cumsum(lengths).searchsorted(GROUP_TOKENS, "right")), 1)
-        yield stream.block(start, offsets_of(lengths[:count]), dtype)
-        start += count
 
 
 def _text_of(view: DocumentView) -> TokenText:

@@ -33,7 +33,6 @@ from packline.formats.layouts.header_shards import read_object
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS
 from packline.formats.types import Edges, ExportPart, ExportPlan, Size, fitting_dtype
 from packline.packing.layout import IGNORED
-from packline.ragged import offsets_of
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
@@ -157,8 +156,7 @@ def plan_columns(view: DocumentView, options: ColumnOptions, format: str, name: 
                 f"{format}: a document has {longest:,} tokens: expected at most {MOST_VALUES:,} in a list",
                 hint="set lists=large_list",
             )
-        inner = {stream.document_at(token) for token in range(size, stream.tokens, size)}
-        cuts = list(pairwise(sorted({0, stream.documents} | inner)))
+        cuts = stream.files(size)
         for number, (start, stop) in enumerate(cuts):
             file = name.format(split=SPLITS[split], number=number, count=len(cuts))
             parts.append(ExportPart(file, split, number, start, stop))
@@ -201,10 +199,7 @@ def record_batches(
     stream, schema = view.stream(part.split), make_schema(column_types(view, options))
     dtype, large = np.dtype(options.dtype), options.lists == "large_list"
     start = part.start
-    while start < part.stop:
-        lengths = stream.lengths(start, min(start + most_documents, part.stop))
-        count = max(int(np.cumsum(lengths).searchsorted(most_tokens, "right")), 1)
-        block = stream.block(start, offsets_of(lengths[:count]), dtype)
+    for block in stream.groups(start, part.stop, dtype, most_documents, most_tokens):
         columns = [list_array(block.tokens, block.offsets, large=large)]
         if options.loss in schema.names:
             loss = np.ones(len(block.tokens), np.uint8) if block.loss is None else block.loss
@@ -214,11 +209,11 @@ def record_batches(
             ones = np.ones(len(block.tokens), np.int8)
             columns.append(list_array(ones, block.offsets, large=large))
         if options.provenance:
-            table = stream.provenance(start, start + count).combine_chunks()
+            table = stream.provenance(start, start + len(block)).combine_chunks()
             columns += [table[name].cast(schema.field(name).type).combine_chunks() for name in PROVENANCE]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
         target.progress(len(block.tokens))
-        start += count
+        start += len(block)
 
 
 def labels_of(tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:

@@ -61,14 +61,11 @@ def plan_files(
         same = stream.shards is not None and view.store.dtype.itemsize == dtype.itemsize
         shards = [shard for shard in stream.shards or () if same and shard.documents]
         if shards and (files == "many" or len(shards) == 1):
-            cuts = [*(shard.first_document for shard in shards), stream.documents]
+            cuts = list(pairwise([*(shard.first_document for shard in shards), stream.documents]))
             names = [shard.name for shard in shards]
-        elif files == "single":
-            cuts = [0, stream.documents]
         else:
-            inner = {stream.document_at(token) for token in range(shard_tokens, stream.tokens, shard_tokens)}
-            cuts = sorted({0, stream.documents} | inner)
-        for number, (start, stop) in enumerate(pairwise(cuts)):
+            cuts = [(0, stream.documents)] if files == "single" else stream.files(shard_tokens)
+        for number, (start, stop) in enumerate(cuts):
             shard = names[number] if names else ""
             parts.append(ExportPart(f"{split}-{number:06d}", split, number, start, stop, shard))
     return parts
@@ -95,10 +92,10 @@ def folder_of(view: DocumentView, split: str) -> str:
     return f"{split}/" if len(view.splits) > 1 else ""
 
 
-def span_of(stream: DocumentStream, part: ExportPart) -> tuple[int, int]:
-    """Token range of a part's documents: start and stop."""
-    begin = int(stream.ends(part.start - 1, part.start)[0]) if part.start else 0
-    return begin, int(stream.ends(part.stop - 1, part.stop)[0]) if part.stop > part.start else begin
+def span_of(stream: DocumentStream, start: int, stop: int) -> tuple[int, int]:
+    """Token range of documents `start` to `stop`: begin and end."""
+    begin, end = (int(stream.ends(place - 1, place)[0]) if place else 0 for place in (start, stop))
+    return begin, end
 
 
 def ends_of(stream: DocumentStream, start: int, stop: int) -> Iterator[np.ndarray]:
@@ -121,7 +118,7 @@ def write_files(
     Returns:
         Number of tokens in the file.
     """
-    begin, end = span_of(stream, part)
+    begin, end = span_of(stream, part.start, part.stop)
     if shard := shard_of(stream, part):
         _share(shard, target, name, ".bin")
         if loss_name and not _share(shard, target, loss_name, ".loss"):
