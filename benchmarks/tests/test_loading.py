@@ -91,7 +91,7 @@ def test_batches_of_torch_run_where_torch_is(work: Path) -> None:
         assert loading.measure_once(contender, work, sys.executable, 0.05, 1).tokens > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long(only=True)
 def test_megatron_and_olmo_read_the_same_tokens(work: Path) -> None:
     modules = ("megatron", "olmo_core")
     if missing := missing_peers(peers_python(), modules):
@@ -109,7 +109,11 @@ def test_nanogpt_batches_run_where_torch_is(work: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "package"), [("litdata_tokens", "litdata"), ("mosaic_streaming", "streaming")]
+    ("script", "package"),
+    [
+        ("litdata_tokens", "litdata"),
+        pytest.param("mosaic_streaming", "streaming", marks=pytest.mark.long(only=True)),
+    ],
 )
 def test_peers_read_back_what_their_writers_wrote(
     work: Path, tmp_path: Path, script: str, package: str

@@ -80,7 +80,9 @@ def equal(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", WORKERS[1:], ids=name)
+@pytest.mark.parametrize(
+    "how", [*WORKERS[1:3], pytest.param(WORKERS[3], marks=pytest.mark.long(only=True))], ids=name
+)
 def test_random_reads(store: Store, right: np.ndarray, how: tuple[int, str]) -> None:
     expected = right_rows(right)
     places = np.random.default_rng(how[0]).integers(0, len(expected), READS)
