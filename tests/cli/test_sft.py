@@ -55,7 +55,6 @@ def test_conversations_become_a_store(
         ([], "either inputs or a preset"),
         (["a.jsonl", "--preset", "nanochat-sft", "--data", "."], "either inputs or a preset"),
         (["a.jsonl", "--chat-template", "nowhere.jinja"], "cannot read the chat template"),
-        (["a.jsonl", "--chat-template", "qwen-3"], "did you mean 'qwen3'?"),
         (["a.jsonl", "--chat-template", "gemma"], "the tokenizer has no <bos>"),
     ],
 )
@@ -85,19 +84,6 @@ def test_the_first_command_of_the_page_works_with_the_template_of_its_model(
     code, facts, _ = run(capsys, *words)
     assert (code, facts["documents"], facts["bad_records"]) == (0, 4, 0)
     assert facts["notes"] == []
-
-
-def test_without_a_name_the_template_that_would_do_is_told(
-    tokenizer_json: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tokenizer = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, QWEN3_PUBLISHED)
-    path = talks.write(tmp_path / "chat.jsonl", [TALK + TALK])
-    code, facts, said = run(
-        capsys, str(path), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "store")
-    )
-    assert code == 2
-    assert "none of 1 records could be used: mask 1" in said + json.dumps(facts)
-    assert "use --chat-template qwen3" in said + json.dumps(facts)
 
 
 def test_conversations_longer_than_a_row_are_named_with_the_way_to_go(

@@ -34,14 +34,6 @@ def test_stores_are_merged_and_checked(stores: Path) -> None:
     assert Store(stores / "again").verify().ok
 
 
-def test_stores_that_do_not_fit_are_refused(stores: Path) -> None:
-    done = run("merge", "web", "web2", "--out", "both", cwd=stores)
-    assert done.returncode == 1 and not done.stdout
-    assert "error: web and web2 both have a source 'web': expected different names" in done.stderr
-    assert "hint: " in done.stderr and not (stores / "both").exists()
-    assert run("merge", "web", "--out", "both", cwd=stores).returncode == 2
-
-
 def test_differences_are_shown(stores: Path) -> None:
     done = run("diff", "web", "web2", cwd=stores, COLUMNS="100")
     assert done.returncode == 1 and done.stderr == ""

@@ -29,11 +29,10 @@ from packline.viewing.text import percent, plural, scaled
 from packline.viewing.token_pages import row_facts
 from packline.viewing.tokens import row_strip
 from packline.viewing.turns import with_loss_links
+from packline.viewing.web.documents import Params
 from packline.viewing.web.pages import neighbors
 from packline.viewing.web.rows import ROWS_OF_BATCH, TOKENS_OF_ROW, batch_blocks, view_of
 from packline.viewing.web.site import InvalidForm, View, address, choice, number
-
-Params = dict[str, str | int | None]
 
 
 def run_page(view: View) -> Page:
