@@ -247,7 +247,7 @@ def test_the_nearest_template_is_the_one_that_writes_the_same() -> None:
             "chatml",
             False,
         ),
-        *((one.text, one.name, True) for one in TEMPLATES.values()),
+        *((TEMPLATES[name].text, name, True) for name in ("qwen2.5", "llama3.1", "gemma", "mistral-nemo")),
     )
     for text, name, same in cases:
         variables = {"bos_token": "<|begin_of_text|>"} if "header" in text else {}

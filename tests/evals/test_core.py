@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.evals import second_way
 
 from packline.encoders.encoder import Encoder
 from packline.encoders.special_tokens import begin_of_sequence
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, RecipeError, TokenizerError
-from packline.evals.core import core_task, draw_shots, read_baselines, read_bundle, read_questions, shuffle
+from packline.evals.core import core_task, read_baselines, read_bundle, read_questions
 from packline.evals.making import EvalsSettings, make_core
 from packline.evals.task import ScoredTask
 
@@ -110,21 +107,6 @@ def test_what_is_too_long_loses_its_beginning(
     assert found.truncated == int((whole.sequences.lengths > longest).sum()) > 0
     kept = found.sequences.lengths == whole.sequences.lengths
     assert all(found.sequences[p][0] == 50256 for p in np.flatnonzero(kept).tolist())
-
-
-@given(st.integers(2, 60), st.data())
-def test_shots_are_those_of_a_list_without_the_question(questions: int, data: st.DataObject) -> None:
-    number = data.draw(st.integers(0, questions - 1))
-    shots = data.draw(st.integers(0, questions - 1))
-    others = [other for other in range(questions) if other != number]
-    expected = random.Random(1234 + number).sample(others, shots)
-    assert draw_shots(number, questions, shots) == expected
-
-
-def test_the_order_is_that_of_seed_1337() -> None:
-    expected = list(range(100))
-    random.Random(1337).shuffle(expected)
-    assert shuffle(range(100)) == expected
 
 
 # ------------------------------------------------------------- a bundle of one's own, without the shared one

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from packline.errors import InputError
 from packline.evals.grams import (
     QuestionGrams,
-    _merged,
     gram_hashes,
     varied,
     word_encoder,
@@ -59,25 +58,6 @@ def test_the_index_finds_every_gram_it_has_and_leaves_out_common_ones(
     places = range(len(ids) - n + 1)
     expected = [(place, *one) for place in places for one in kept.get(tuple(ids[place : place + n]), [])]
     assert sorted(zip(*(column.tolist() for column in found), strict=True)) == sorted(expected)
-
-
-@given(st.sets(st.tuples(st.integers(0, 6), st.integers(0, 1), st.integers(0, 6))), st.integers(0, 9))
-def test_runs_are_whole_disjoint_and_as_long_as_they_can_be(
-    matches: set[tuple[int, int, int]], cut: int
-) -> None:
-    rows = [(text, 0, place - position, place, 1) for place, text, position in sorted(matches, key=hash)]
-    columns = np.array(rows, np.int64).reshape(-1, 5).T
-    runs = _merged(np.concatenate([_merged(columns[:, :cut]), _merged(columns[:, cut:])], axis=1))
-    found = [(place, text, place - shift, count) for text, _, shift, place, count in runs.T.tolist()]
-    covered = [
-        (place + step, text, position + step)
-        for place, text, position, count in found
-        for step in range(count)
-    ]
-    assert sorted(covered) == sorted(matches)
-    for place, text, position, count in found:
-        assert (place - 1, text, position - 1) not in matches
-        assert (place + count, text, position + count) not in matches
 
 
 def test_written_questions_give_back_their_words_and_count_what_cannot_be_found(tmp_path: Path) -> None:

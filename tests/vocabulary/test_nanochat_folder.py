@@ -67,11 +67,6 @@ def test_ids_are_those_of_the_reference(encoding: tiktoken.Encoding, reference: 
         assert encoding.encode_ordinary(text) == reference.encode(text, add_special_tokens=False).ids
 
 
-def test_ids_of_source_code(encoding: tiktoken.Encoding, reference: Any) -> None:
-    for _, text in python_sources(100_000):
-        assert encoding.encode_ordinary(text) == reference.encode(text, add_special_tokens=False).ids
-
-
 def test_the_pickle_is_what_pickle_would_write(encoding: tiktoken.Encoding, trained: Path) -> None:
     """The same values in the same order, by way of the project's own pickling."""
     found = ranks_of(load_tokenizer(str(trained)))

@@ -82,14 +82,6 @@ def test_every_character_is_of_the_kind_that_the_expression_says(name: str) -> N
             assert by_rules(name, [text]) == by_expression(name, [text]), hex(start)
 
 
-def test_no_word_reaches_over_two_documents() -> None:
-    assert by_rules("gpt4", ["ab", "cd", " ", "  x"]) == [b"ab", b"cd", b" ", b" ", b" x"]
-
-
-def test_nothing_is_no_words() -> None:
-    assert word_counts.word_bounds(pattern_of("gpt2"), b"", np.empty(0, np.int64)).tolist() == [0]
-
-
 def test_an_unknown_pattern_names_the_known() -> None:
     with pytest.raises(RecipeError, match="nanochat") as raised:
         pattern_of("gpt5")
