@@ -4,14 +4,8 @@
 
     values of JSON, columns of Parquet ──carry──> Batch.columns, an Arrow record batch, and bad records
 
-A column has one type for the whole source. A value either fits it or makes its record bad (`column_type`):
-
-    string       a string
-    integer      a number without a fraction, within 64 bits
-    float        a number; an integer becomes the nearest float
-    boolean      true or false
-    timestamp    ISO 8601, UTC unless it has an offset: "2026-11-22", "2026-11-22T08:30:00.5+01:00"; in
-                 Parquet dates and timestamps. Kept in microseconds; what is finer is cut off.
+A column has one type for the whole source (docs/recipe.md has them), and a value that does not fit it makes
+its record bad (`column_type`).
 
 A missing field and null are null. What fits is decided for each value alone, so the result is independent of
 batches; whole columns are converted at once, and value by value only if that fails.

@@ -1,27 +1,10 @@
-"""Files of a recipe, and the fields that it names: a misspelt field is reported before any work.
+"""Fields that a recipe names: whether records have them, and the types of carried columns, before any work.
 
-    named in the recipe     text, id, fields of where            refused if no sampled record has it
-    sampled                 16 files spread over a source, of each the records in the first 256 KiB;
-                            of a Parquet file its columns
-
-A field that one sampled record has counts as present, however rare it is. A field that is too rare to be
-sampled must be listed in `rare_fields` of the source. Fields of
-`where` that are compared with None are never refused.
+Some files of a source are sampled by their beginnings, as docs/recipe.md says. A type must not depend on
+other sources, on units or on workers, and files added at the end of a source must not change it; so files are
+looked at in order, and the first one with a value decides.
 
 Cost: reading the beginnings of up to 16 files per source, only if the recipe names fields.
-
-The types of the columns that a source carries, decided before any work.
-
-    declared    columns = ["score: float"]
-    Parquet     type of the column, in the first file that has it
-    JSON        string, integer, number or boolean: of the first values in the first file that has any, among
-                the records in its first 256 KiB
-
-A type must not depend on other sources, on units or on workers, and adding files at the end of a source must
-not change it; so files are looked at in order, and the first one with a value decides. In JSON the first
-value that is not null decides, and integers are numbers (`float`) if any value of the same sample has a
-fraction. A time in JSON is a string unless it is declared. If 16 files have no value, the type must be
-declared.
 """
 
 from __future__ import annotations

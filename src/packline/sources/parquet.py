@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from packline.errors import InputError
 from packline.sources.batch import CUT_BYTES, Batch, RecordProblem, Reject, Texts, without_documents
-from packline.sources.carried import FAILURES, Odd, carry, column_values
+from packline.sources.carried import FAILURES, Odd, carry, column_values, parquet_type
 from packline.sources.files import InputFile
 from packline.sources.lines import TOO_LARGE, not_utf8
 from packline.storage.ranged_file import RangedFile
@@ -82,11 +82,7 @@ def column_type(schema: pa.Schema, path: str) -> pa.DataType | None:
 
 def is_text(kind: pa.DataType | None) -> bool:
     """True if a column of this type contains text."""
-    if kind is None:
-        return False
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return kind is not None and parquet_type(kind) == "string"
 
 
 MAX_ROWS = 16_384
@@ -253,7 +249,7 @@ def hash_array(hasher: Any, array: pa.Array) -> None:
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
     if valid is not None:
         hasher.update(np.packbits(valid))
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if is_text(kind):
         texts = Texts(_as_large_string(array).fill_null("") if array.null_count else _as_large_string(array))
         hasher.update(texts.sizes)
         hasher.update(texts.data)
