@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.sources.reading import write_records
+from tests.sources.reading import bytes_as_strings, write_records
 
 import packline
 from packline.errors import InputError, RecipeError
@@ -275,14 +275,23 @@ def test_inputs_without_fields_are_refused(tmp_path: Path) -> None:
         read(tmp_path / "a.parquet", ("meta.lang: float",))
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 @pytest.mark.parametrize("source", [{}, {"where": "keep"}, {"template": "{{ text }}", "where": "keep"}])
-def test_rows_of_parquet_keep_their_columns_when_others_are_left_out(
-    tmp_path: Path, source: dict[str, Any]
+def test_rows_keep_their_columns_when_others_are_left_out(
+    tmp_path: Path, kind: str, source: dict[str, Any]
 ) -> None:
     texts = [None if row % 3 == 1 else f"t{row}" for row in range(20)]
-    table = {"text": texts, "n": list(range(20)), "keep": [row % 2 == 0 for row in range(20)]}
-    pq.write_table(pa.table(table), tmp_path / "a.parquet")
-    batches = read(tmp_path / "a.parquet", ("n",), **source)
+    given = [{"text": text, "n": row, "keep": row % 2 == 0} for row, text in enumerate(texts)]
+    batches = read(write_records(tmp_path / f"a.{kind}", given), ("n",), **source)
     chosen = [row for row in range(20) if texts[row] and (not source or row % 2 == 0)]
     assert [row["n"] for row in rows_of(batches)] == chosen
     assert [text for batch in batches for text in batch.texts] == [f"t{row}" for row in chosen]
+
+
+@pytest.mark.parametrize("source", [{}, {"template": "{{ text }}"}])
+def test_a_string_of_parquet_that_is_no_utf_8_makes_a_bad_row(tmp_path: Path, source: dict[str, Any]) -> None:
+    table = {"text": ["a", "b", "c"], "url": bytes_as_strings([b"fine", b"caf\xe9", None])}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    (batch,) = read(tmp_path / "a.parquet", ("url",), **source)
+    assert rows_of([batch]) == [{"url": "fine"}, {"url": None}]
+    assert [(one.position, one.reason) for one in batch.rejects] == [(1, "column_type")]
