@@ -61,7 +61,11 @@ def measure_reads(folder: Path, *, rounds: int, steps: int, say: Say) -> dict[tu
             for number in range(1, rounds + 1):
                 for order in ("global", "blocks"):
                     shutil.rmtree(work / "cache", ignore_errors=True)
-                    found = {name: _read(work, name, order, steps, variables) for name in (LOCAL, COLD, WARM)}
+                    found = {}
+                    for name in (LOCAL, COLD, WARM):
+                        place = str(work / "bucket" / "store") if name == LOCAL else "s3://bucket/store"
+                        options = [] if name == LOCAL else ["--cache", str(work / "cache")]
+                        found[name] = _read(place, steps, ["--order", order, *options], variables)
                     if len({one["checksum"] for one in found.values()}) > 1:
                         raise BenchmarkError(f"{order}: the batches differ")
                     for name, one in found.items():
@@ -98,10 +102,9 @@ def measure_waits(folder: Path, *, steps: int, say: Say) -> None:
             with serve(work, latency=latency) as variables:
                 for mean, packing in itertools.product(MEANS, ("concat", "best_fit")):
                     shutil.rmtree(work / "cache", ignore_errors=True)
-                    command = [sys.executable, "-m", "benchmarks.contenders.remote_batches"]
-                    command += [f"s3://bucket/store-{mean}", str(steps), "--cache", str(work / "cache")]
-                    command += ["--cache-bytes", str(size // 20), "--packing", packing, "--pause", str(PAUSE)]
-                    found = run_fresh(command, cwd=ROOT, env=environment() | variables).report
+                    options = ["--cache", str(work / "cache"), "--cache-bytes", str(size // 20)]
+                    options += ["--packing", packing, "--pause", str(PAUSE)]
+                    found = _read(f"s3://bucket/store-{mean}", steps, options, variables)
                     say(
                         f"{latency * 1e3:.0f} ms, {packing}, documents of {mean} tokens: "
                         f"{found['waited'] / steps * 1e3:.1f} ms of waiting a step, "
@@ -112,9 +115,6 @@ def measure_waits(folder: Path, *, steps: int, say: Say) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _read(work: Path, name: str, order: str, steps: int, variables: dict[str, str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "benchmarks.contenders.remote_batches"]
-    command += [str(work / "bucket" / "store")] if name == LOCAL else ["s3://bucket/store"]
-    command += [str(steps), "--order", order]
-    command += [] if name == LOCAL else ["--cache", str(work / "cache")]
+def _read(place: str, steps: int, options: list[str], variables: dict[str, str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.contenders.remote_batches", place, str(steps), *options]
     return run_fresh(command, cwd=ROOT, env=environment() | variables).report

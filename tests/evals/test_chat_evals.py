@@ -56,7 +56,7 @@ def text_of(one: Lettered) -> str:
 def second_way(
     rows: list[Lettered], encode: Callable[[str], list[int]], special: dict[str, int], longest: int
 ) -> tuple[list[dict[str, Any]], float]:
-    """What is in stacks' dicts: sequences and baseline."""
+    """Contents of stacks' dicts: sequences and baseline."""
     order = np.random.default_rng(42).permutation(len(rows)).tolist()
     found = []
     for number, row in enumerate(rows[place] for place in order):

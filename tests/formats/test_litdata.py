@@ -21,7 +21,7 @@ from packline.formats.row_view import RowView
 
 LITDATA = ("litdata", "torch")
 
-# What `optimize` has each of its workers do; then what its data set reads.
+# The work of each worker of `optimize`, then the reading of its data set.
 PEER = """
 import numpy as np, torch
 from litdata import StreamingDataset, TokensLoader

@@ -20,7 +20,8 @@ from packline.storage.protocol import Storage
 from packline.storage.publication import WORK
 from packline.store.manifest import to_json
 
-RUNS = f"{WORK}/runs"
+RUNS = "runs"
+"""Folder of the records in the work folder of a job."""
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -71,7 +72,7 @@ def process_name() -> str:
 
 def record_run(storage: Storage, units: int) -> str:
     """Record a run of this process, unless that fails; the name of its record."""
-    name = f"{RUNS}/{process_name()}-{os.urandom(4).hex()}.json"
+    name = f"{WORK}/{RUNS}/{process_name()}-{os.urandom(4).hex()}.json"
     record = RunRecord(
         host=socket.gethostname(),
         process=os.getpid(),
@@ -95,7 +96,7 @@ def end_run(storage: Storage, name: str) -> None:
 def read_runs(storage: Storage) -> list[RunRecord]:
     """Records of all runs of a job, the latest last; those that cannot be read are left out."""
     found = []
-    for name in storage.list(RUNS):
+    for name in storage.list(f"{WORK}/{RUNS}"):
         with suppress(FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             found.append(msgspec.json.decode(storage.read(name), type=RunRecord))
     return sorted(found, key=lambda record: record.since)

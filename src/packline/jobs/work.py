@@ -24,7 +24,7 @@ import msgspec
 
 from packline.errors import PacklineError, StoreBusy, StoreError, refuse_name
 from packline.fingerprint import hash_bytes
-from packline.jobs.run_records import end_run, process_name, record_run
+from packline.jobs.run_records import RUNS, end_run, process_name, record_run
 from packline.storage.hub_inputs import read_only
 from packline.storage.local import disk_errors, user_cache
 from packline.storage.places import HUB, ONE_WRITER, is_remote, open_results
@@ -37,7 +37,7 @@ LEAVING_SECONDS = 10
 """Time to wait at the end of a job for a lock that processes of a lost node hold for a while."""
 PARTS = "parts"
 """Folder of the receipts of an export."""
-TMP, RUNS = "tmp", "runs"
+TMP = "tmp"
 SCRATCH = "PACKLINE_SCRATCH"
 """Environment variable with the folder for unfinished files of jobs whose results are stored elsewhere."""
 

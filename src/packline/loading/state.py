@@ -39,7 +39,7 @@ UNKNOWN = "building"
 
 
 class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What decides the rows of the batches of a run, apart from seed and order."""
+    """Settings that decide the rows of the batches of a run, apart from seed and order."""
 
     sources: list[str]
     """12 digits for the store and 12 for the rows of each source, in the order of their numbers."""

@@ -107,7 +107,7 @@ class BestFit:
                 hint="a loader shuffles the rows",
             )
         self.selection, self.seq_len, self.units = selection, seq_len, units
-        # Of a store that grows, windows that were complete are as they were.
+        # Complete windows of a store that grows stay as they were.
         memory: dict[Any, Any] = plans if isinstance(plans, dict) else {}
         self.plan = find_plan(
             selection.store,

@@ -61,7 +61,7 @@ class Plan(NamedTuple):
 
 
 class PlanHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is in a plan."""
+    """Contents of a plan."""
 
     fingerprint: str
     facts: dict[str, Any]

@@ -119,7 +119,7 @@ def _compare_documents(
     files: dict[str, int] = {}
     listed: dict[str, list[Place]] = {kind: [] for kind in KINDS}
     carried = [{pair for shard in own for pair in shard.open_provenance().carried} for own in shards]
-    # What one store alone has is a difference of the recipes; values of another type are never equal.
+    # Columns of one store alone differ in the recipes; values of another type are never equal.
     columns = {
         name: len({pair for own in carried for pair in own if pair[0] == name}) == 1
         for name in dict(carried[0]).keys() & dict(carried[1]).keys()

@@ -94,6 +94,9 @@ class Request(Generic[T]):
             except CancelledError:  # by another reader, who needs it now as well
                 time.sleep(0)
             except TimeoutError:
+                if first.done():  # its own error, or it has ended just now
+                    return first.result()
+                self._fetcher.traffic.requests += 1
                 self._fetcher.traffic.repeated += 1
                 again = self._fetcher.put(self._work, -1.0)
                 wait((first, again), return_when=FIRST_COMPLETED)
@@ -162,6 +165,8 @@ class Fetcher:
 
     def request(self, work: Callable[[], T], due: float = 0.0) -> Request[T]:
         """Have work done by a thread, without waiting; see `Request`."""
+        self._own()
+        self.traffic.requests += 1
         return Request(self, work, due)
 
     def put(self, work: Callable[[], T], due: float) -> Future[T]:
@@ -170,7 +175,6 @@ class Fetcher:
         future: Future[T] = Future()
         self._queue.put((due, next(self._numbers), future, work))
         with self._lock:
-            self.traffic.requests += 1
             if self._threads < THREADS:
                 self._threads += 1
                 name, arguments = "packline-fetch", (self._queue,)

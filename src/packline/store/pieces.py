@@ -136,7 +136,7 @@ class RemotePieces:
         except KeyError:
             found = self._bring(set(numbers))
         for number, array in found.items():
-            self._hold(number, array)  # what is used now is let go last
+            self._use(number, array)
         return found
 
     def _bring(self, wanted: set[int]) -> Held:
@@ -262,12 +262,16 @@ class RemotePieces:
 
     def _hold(self, number: int, data: np.ndarray) -> np.ndarray:
         array = data.view(self._files[bisect_right(self._ends, number)].dtype)
+        self._use(number, array)
+        return array
+
+    def _use(self, number: int, array: np.ndarray) -> None:
+        """Hold a piece as the one that is let go last."""
         self.held.pop(number, None)
         self.held[number] = array
         while len(self.held) > self._most_held:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread was faster
                 del self.held[next(iter(self.held))]
-        return array
 
     def _check_room(self, needed: int) -> None:
         if needed > self.room:

@@ -34,10 +34,6 @@ class RemoteFile(NamedTuple):
         """Key of one of its pieces of this size in the cache; a file of one is the whole file."""
         return f"{self.key}-{number}-{size >> 10}" if self.entry.bytes > size else self.key
 
-    def piece_bytes(self, number: int, size: int) -> int:
-        """Bytes of one of its pieces: of the last, what remains."""
-        return min(size, self.entry.bytes - number * size)
-
     def damage(self, data: np.ndarray) -> CorruptStore | None:
         """Error for bytes of the whole file that are not those of the manifest; None if they are."""
         if not (problem := self._problem(data)):

@@ -320,15 +320,6 @@ def contradiction(shard: Shard, document: int | None = None) -> CorruptStore:
     )
 
 
-def wrong_place(shard: Shard, begin: int, end: int) -> CorruptStore:
-    """Error for tokens that a shard does not have."""
-    return CorruptStore(
-        f"{shard.path('idx')} points to tokens {begin:,} to {end:,} of {shard.entry.name}.bin: "
-        f"expected none beyond {shard.entry.tokens:,}",
-        hint=HINT,
-    )
-
-
 def wrong_id(shard: Shard, vocab_size: int, place: int) -> CorruptStore:
     """Error for a token of a shard that is outside of the vocabulary."""
     return CorruptStore(
