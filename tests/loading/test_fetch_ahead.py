@@ -72,6 +72,19 @@ def test_batches_equal_local_ones_for_every_order_world_and_cache(
         assert resumed[0].traffic is None and resumed[1].traffic is not None
 
 
+def test_sources_of_several_places_are_read_together(local: Store, tmp_path: Path) -> None:
+    with standing_for_bucket(Faults(local.path)):
+        settings = CacheSettings(str(tmp_path))
+        one, other = Store(PLACE, settings), Store("s3://bucket/other", settings)
+        loaders = []
+        for pair in ((local, local), (one, other), (one, local), (local, other)):
+            rows = [store.rows(256, sources=name) for store, name in zip(pair, "ab", strict=True)]
+            mixed = Mixture([(rows[0], 1, 2), (rows[1], 1, 20)])
+            loaders.append(Loader(mixed, batch_size=6, seed=3, prefetch=0))
+        for expected, *found in itertools.islice(zip(*loaders, strict=True), 80):
+            assert all(same_arrays(expected, batch) for batch in found)
+
+
 def test_what_is_due_is_there_and_waits_are_counted(local: Store, tmp_path: Path) -> None:
     with standing_for_bucket(Faults(local.path, seconds=0.02)):
         waits = {}

@@ -25,6 +25,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from packline.errors import PacklineError
@@ -149,11 +150,12 @@ class FetchAhead(PlanAhead):
 
     def _expect(self, plans: dict[int, PlannedRows], due: float) -> int:
         """Request what steps read; return its bytes."""
-        return sum(
-            store.files.bring_ranges(one.shards, one.starts, one.stops, due)
-            for one in plans.values()
-            for store in one.stores
+        stores = dict.fromkeys(store.files for plan in plans.values() for store in plan.stores)
+        shards, starts, stops = (
+            list(chain.from_iterable(getattr(plan, name) for plan in plans.values()))
+            for name in ("shards", "starts", "stops")
         )
+        return sum(files.bring_ranges(shards, starts, stops, due) for files in stores)
 
     def _keep(self, plans: dict[int, PlannedRows], step: int) -> None:
         """Keep the plans of coming steps for the reader, those of the steps that it has passed no longer."""

@@ -23,7 +23,8 @@ divided into those of single batches.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections import ChainMap
+from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -51,6 +52,8 @@ class PlannedRows(NamedTuple):
     """int64 `[N]`, ascending: row of the layout that each is for."""
     pad_ids: list[int]
     """Token at padding of each row."""
+    places: tuple[list[int], list[int]] | None = None
+    """Piece of each range of a remote store, -1 for one that is not in one piece, and its begin there."""
 
     @classmethod
     def of(
@@ -105,8 +108,10 @@ class PlannedRows(NamedTuple):
         layout.last_targets = last_targets
         if boundary_loss:
             layout.linked = np.ones(len(layout), np.bool_)
-        ranges = (store.shards.pick(numbers.tolist()), starts.tolist(), stops.tolist(), rows)
-        return cls((store,), layout, *ranges, [pad_id] * len(layout))
+        shards = store.shards.pick(numbers.tolist())
+        places = store.files.places(shards, starts, stops)
+        ranges = (shards, starts.tolist(), stops.tolist(), rows)
+        return cls((store,), layout, *ranges, [pad_id] * len(layout), places)
 
     def parts(self, bounds: Sequence[int]) -> list[PlannedRows]:
         """Rows `bounds[0]` to `bounds[1]`, rows `bounds[1]` to `bounds[2]`, and so on."""
@@ -121,6 +126,7 @@ class PlannedRows(NamedTuple):
                 stops=self.stops[here],
                 rows=self.rows[here] - first,
                 pad_ids=self.pad_ids[first:last],
+                places=self.places and (self.places[0][here], self.places[1][here]),
             )
             found.append(part)
         return found
@@ -148,7 +154,12 @@ class PlannedRows(NamedTuple):
         stores = tuple(dict.fromkeys(chain.from_iterable(part.stores for part in planned)))
         layout = Layout.join([one.layout for one in planned], places)
         ranges = (joined("shards"), joined("starts"), joined("stops"), rows[order])
-        return cls(stores, layout, *ranges, pad_ids)
+        found = None
+        if any(part.places is not None for part in planned):
+            each = [part.places or ([-1] * len(part.shards), part.starts) for part in planned]
+            pieces, begins = (list(chain.from_iterable(column)) for column in zip(*each, strict=True))
+            found = [pieces[number] for number in numbers], [begins[number] for number in numbers]
+        return cls(stores, layout, *ranges, pad_ids, found)
 
     def read(self, *, tokens: bool = True, targets: bool = True) -> tuple[np.ndarray | None, Layout]:
         """Read the rows.
@@ -167,24 +178,41 @@ class PlannedRows(NamedTuple):
         layout = self.layout
         if not tokens:
             return None, layout
-        for store in self.stores:
-            store.files.bring_ranges(self.shards, self.starts, self.stops)
-        ranges = zip(self.shards, self.starts, self.stops, strict=True)
-        whole = self._joined(
-            [shard.token_ranges[start:stop] for shard, start, stop in ranges],
-            self.pad_ids,
-            {store.dtype for store in self.stores},
-        )
+        needs_loss = targets and any(store.has_loss for store in self.stores)
+        views = None if self.places is None or needs_loss else self._held_tokens()
+        if views is None:
+            for store in self.stores:
+                store.files.bring_ranges(self.shards, self.starts, self.stops)
+            ranges = zip(self.shards, self.starts, self.stops, strict=True)
+            views = [shard.token_ranges[start:stop] for shard, start, stop in ranges]
+        whole = self._joined(views, self.pad_ids, {store.dtype for store in self.stores})
         # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
         vocabulary = min(store.manifest.tokenizer.vocab_size for store in self.stores)
         unsigned = whole.view(np.uint16 if whole.itemsize == 2 else np.uint32)
         if _most(unsigned) >= vocabulary and (targets or _most(unsigned[:, :-1]) >= vocabulary):
             self._check_ids()  # or it is the padding, whose id may be any number
-        if targets and any(store.has_loss for store in self.stores):
+        if needs_loss:
             trained = self._joined(self._losses(), [1] * len(layout), {np.dtype(np.uint8)})
             last_targets = layout.last_targets & (trained[:, -1] != 0)
             layout = replace(layout, last_targets=last_targets, trained=trained)
         return whole, layout
+
+    def _held_tokens(self) -> list[np.ndarray] | None:
+        """Tokens of each range, without a look at its file; None if a piece of a remote store is not held."""
+        assert self.places is not None
+        each = [store.files.held for store in self.stores]
+        held: MutableMapping[int, np.ndarray] = each[0] if len(each) == 1 else ChainMap(*each)
+        ranges = zip(*self.places, self.starts, self.stops, strict=True)
+        try:
+            found: list[Any] = [
+                held[piece][begin : begin + stop - start] if piece >= 0 else None
+                for piece, begin, start, stop in ranges
+            ]
+        except KeyError:
+            return None
+        for number in [number for number, piece in enumerate(self.places[0]) if piece < 0]:
+            found[number] = self.shards[number].token_ranges[self.starts[number] : self.stops[number]]
+        return found
 
     def _losses(self) -> list[np.ndarray]:
         """Bytes of `NAME.loss` of each range, ones where a shard has none."""

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import msgspec
 
@@ -358,6 +358,24 @@ class StoreFiles(Hashable, Protocol):
     def bring(self, files: Sequence[FileEntry]) -> None:
         """Bring several files at once that are read soon; nothing where they are here."""
 
+    @property
+    def held(self) -> dict[int, np.ndarray]:
+        """Pieces of fetched files that this process holds, by number; none where the files are here."""
+
+    def places(
+        self, shards: Sequence[Shard], starts: np.ndarray, stops: np.ndarray
+    ) -> tuple[list[int], list[int]] | None:
+        """Places of ranges of tokens in the pieces that are fetched; None where the files are here.
+
+        Args:
+            shards: shard of each range, of this store.
+            starts: first token of each range, int64 `[N]`.
+            stops: one past the last token of each.
+
+        Returns:
+            Number of the piece of each range, -1 where it is in several, and its first token there.
+        """
+
     def bring_ranges(
         self, shards: Sequence[Shard], starts: Sequence[int], stops: Sequence[int], due: float | None = None
     ) -> int:
@@ -382,6 +400,7 @@ class LocalFiles:
 
     room, ranges_room, is_local = 0, 0, True
     traffic = settings = None
+    held: ClassVar[dict[int, np.ndarray]] = {}
 
     def __init__(self, folder: Path) -> None:
         self.folder = self.place = folder
@@ -451,6 +470,9 @@ class LocalFiles:
 
     def bring(self, files: Sequence[FileEntry]) -> None:
         """Nothing: they are here."""
+
+    def places(self, shards: Sequence[Shard], starts: np.ndarray, stops: np.ndarray) -> None:
+        """See `StoreFiles.places`."""
 
     def bring_ranges(
         self, shards: Sequence[Shard], starts: Sequence[int], stops: Sequence[int], due: float | None = None

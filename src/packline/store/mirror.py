@@ -29,7 +29,7 @@ from packline.storage.places import HUB
 from packline.store.fetching import Fetcher, Request, Traffic, missing
 from packline.store.files import HINT, FileEntry, check_size
 from packline.store.paths import CacheSettings
-from packline.store.pieces import ATTEMPTS, Ranges, RemotePieces
+from packline.store.pieces import ATTEMPTS, Held, Ranges, RemotePieces
 from packline.store.remote_file import RemoteFile
 from packline.store.sums import BLOCK_BYTES, BlockChecksums, count_blocks, split_sums
 from packline.store.tables import SHARD_FILES, ShardEntry, ShardRows
@@ -164,6 +164,17 @@ class Mirror:
     def bring(self, files: Sequence[FileEntry]) -> None:
         """See `StoreFiles.bring`."""
         self.bring_files(list(map(self.file, files)))
+
+    @property
+    def held(self) -> Held:
+        """See `StoreFiles.held`."""
+        return self.pieces.held
+
+    def places(
+        self, shards: Sequence[Shard], starts: np.ndarray, stops: np.ndarray
+    ) -> tuple[list[int], list[int]]:
+        """See `StoreFiles.places`."""
+        return self.pieces.places(shards, starts, stops)
 
     def bring_ranges(
         self, shards: Sequence[Shard], starts: Sequence[int], stops: Sequence[int], due: float | None = None

@@ -10,6 +10,7 @@ process holds the maps of the pieces it used last; a held piece costs one look-u
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -38,8 +40,12 @@ HELD_SHARE = 8
 LEAST_HELD = 64 << 20
 SOON = 1.0
 """Seconds until what is fetched for the next step of a pass is used. No earlier use is recorded."""
+STORE_BITS = 40
+"""Log2 of the numbers of pieces of a store: those of two stores of a process are never equal."""
 DUES = 1 << 16
 """Times of use that are remembered before those that have passed are forgotten."""
+
+_stores = itertools.count()
 
 
 class RemotePieces:
@@ -64,6 +70,7 @@ class RemotePieces:
         self.size, self.room = size, cache.most
         """Bytes of a piece, and those that are kept."""
         self._place, self._cache, self._fetcher, self._bring_sums = place, cache, fetcher, bring_sums
+        self._base = next(_stores) << STORE_BITS
         self._files: list[Ranges] = []
         self._ends: list[int] = []
         """One past the last piece of each file."""
@@ -90,7 +97,7 @@ class RemotePieces:
         """Number the pieces of a file; return the number of the first."""
         self._own()
         with self._lock:
-            first = self._ends[-1] if self._ends else 0
+            first = self._ends[-1] if self._ends else self._base
             self._files.append(ranges)
             self._ends.append(first + count_blocks(ranges.file.entry.bytes, self.size))
             if missing := -ranges.file.entry.bytes % self.size:
@@ -102,6 +109,19 @@ class RemotePieces:
         ranges = self._files[bisect_right(self._ends, number)]
         return ranges.file, number - ranges.first
 
+    def places(
+        self, shards: Sequence[Shard], starts: np.ndarray, stops: np.ndarray
+    ) -> tuple[list[int], list[int]]:
+        """Piece of each range of tokens of this store, -1 where it is in several, and its begin there."""
+        files: list[Any] = [shard.token_ranges for shard in shards]
+        if not files:
+            return [], []
+        per_piece = files[0].per_piece
+        first = starts // per_piece
+        numbers = first + np.array([one.first for one in files], np.int64)
+        numbers[(stops - 1) // per_piece != first] = -1
+        return numbers.tolist(), (starts - first * per_piece).tolist()
+
     def of_ranges(self, shards: Sequence[Shard], starts: Sequence[int], stops: Sequence[int]) -> set[int]:
         """Pieces of ranges of tokens, and of what shards of this store say of their loss.
 
@@ -110,12 +130,19 @@ class RemotePieces:
             starts: first token of each.
             stops: one past the last token of each.
         """
+        distinct = {shard: number for number, shard in enumerate(dict.fromkeys(shards))}
+        of_ranges = np.array([distinct[shard] for shard in shards], np.int64)
         begins, ends = np.array(starts, np.int64), np.array(stops, np.int64)
         found: set[int] = set()
-        for files in ([shard.token_ranges for shard in shards], [shard.loss_ranges for shard in shards]):
-            every = [one if isinstance(one, Ranges) and one.pieces is self else None for one in files]
-            mine = [number for number, one in enumerate(every) if one is not None]
-            found.update(_pieces_between([one for one in every if one is not None], begins[mine], ends[mine]))
+        for files in ([shard.token_ranges for shard in distinct], [shard.loss_ranges for shard in distinct]):
+            mine = [one if isinstance(one, Ranges) and one.pieces is self else None for one in files]
+            if (known := next((one for one in mine if one is not None), None)) is None:
+                continue
+            firsts, sizes = np.array([(-1, 0) if one is None else (one.first, len(one)) for one in mine]).T
+            here = firsts[of_ranges] >= 0
+            of_here = of_ranges[here]
+            places = begins[here], np.minimum(ends[here], sizes[of_here]), firsts[of_here]
+            found.update(_pieces_between(*places, known.per_piece))
         return found
 
     def get(self, number: int) -> np.ndarray:
@@ -313,12 +340,13 @@ class Ranges:
             return self.pieces.get(self.first + first)[start - base : stop - base]
         numbers = range(self.first + first, self.first + last + 1)
         found = self.pieces.bring(numbers)
-        return np.concatenate([found[number] for number in numbers])[start - base : stop - base]
+        begin, *middle, end = (found[number] for number in numbers)
+        return np.concatenate([begin[start - base :], *middle, end[: stop - last * self.per_piece]])
 
     def bring(self, ranges: Sequence[tuple[int, int]], *, wait: bool) -> None:
         """Fetch the pieces of several ranges at once; without waiting, for a later use."""
         starts, stops = np.array(ranges, np.int64).reshape(-1, 2).T
-        numbers = _pieces_between([self] * len(starts), starts, stops)
+        numbers = _pieces_between(starts, np.minimum(stops, self._length), self.first, self.per_piece)
         if wait:
             self.pieces.bring(numbers)
         else:
@@ -330,14 +358,11 @@ class Ranges:
         return self.pieces.get(self.first + piece).item(inner)
 
 
-def _pieces_between(files: Sequence[Ranges], starts: np.ndarray, stops: np.ndarray) -> list[int]:
-    """Pieces of ranges `[N]` of files of one dtype, none of them empty; each once, ascending."""
-    if not files:
-        return []
-    per_piece = files[0].per_piece
-    ends = np.minimum(stops, np.array([len(one) for one in files], np.int64))
-    first, last = starts // per_piece, (ends - 1) // per_piece
+def _pieces_between(
+    starts: np.ndarray, stops: np.ndarray, firsts: np.ndarray | int, per_piece: int
+) -> list[int]:
+    """Pieces of ranges `[N]`, none of them empty, of files with these first pieces; each once, ascending."""
+    first, last = starts // per_piece, (stops - 1) // per_piece
     counts = np.maximum(last - first + 1, 0)
     within = np.arange(counts.sum()) - (counts.cumsum() - counts).repeat(counts)
-    pieces = (first + np.array([one.first for one in files], np.int64)).repeat(counts) + within
-    return np.unique(pieces).tolist()
+    return np.unique((first + firsts).repeat(counts) + within).tolist()
