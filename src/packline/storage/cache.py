@@ -59,10 +59,6 @@ class CacheFolder:
 
     Args:
         folder: any folder; it may hold other files, and several processes may use it at once.
-        most: bytes of all pieces, at most.
-
-    Raises:
-        StoreError: the folder cannot be written to.
 
     >>> import tempfile
     >>> cache = CacheFolder(Path(tempfile.mkdtemp()), 1 << 20)
@@ -102,13 +98,8 @@ class CacheFolder:
         """Keep a piece.
 
         Args:
-            size: its bytes.
             parts: the bytes, in order.
             due: time at which it will be used, in seconds since the epoch; 0: now.
-            check: finds the damage of what was written.
-
-        Raises:
-            PacklineError: the damage, or a full disk; nothing is kept.
         """
         path = self._path(key)
         waiting = path.with_name(f".{secrets.token_hex(8)}-{size}.tmp")
@@ -232,7 +223,6 @@ class CacheMemory:
         return self._lock
 
     def find(self, key: str) -> np.ndarray | None:
-        """See `CacheFolder.find`."""
         with self._locked():
             if (found := self._pieces.pop(key, None)) is not None:
                 self._pieces[key] = found
@@ -241,7 +231,6 @@ class CacheMemory:
     def add(
         self, key: str, size: int, parts: Iterable[Part], due: float = 0.0, check: Check | None = None
     ) -> np.ndarray:
-        """See `CacheFolder.add`."""
         found = np.frombuffer(b"".join(parts), np.uint8)
         if check is not None and (damage := check(found)) is not None:
             raise damage
@@ -254,11 +243,9 @@ class CacheMemory:
         return found
 
     def expect(self, key: str, due: float) -> bool:
-        """See `CacheFolder.expect`."""
         return self.find(key) is not None
 
     def drop(self, key: str) -> None:
-        """See `CacheFolder.drop`."""
         with self._locked():
             if (found := self._pieces.pop(key, None)) is not None:
                 self._used -= len(found)

@@ -44,11 +44,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def obstore() -> Any:
-    """The module `obstore`; every use of it begins here.
-
-    Raises:
-        StoreError: it is not installed, or this process was forked from one that used it.
-    """
+    """The module `obstore`; every use of it begins here."""
     global _used
     if _forked:
         raise StoreError(
@@ -83,11 +79,7 @@ def is_web(uri: str) -> bool:
 
 
 class Clients:
-    """Clients of one folder of an object store; names are relative to it.
-
-    Args:
-        place: URI of the folder. Of a web server: its address.
-    """
+    """Clients of one folder of an object store; names are relative to it."""
 
     def __init__(self, place: str) -> None:
         self.scheme, self.bucket, self.key = ("https", place, "") if is_web(place) else split_uri(place)
@@ -130,11 +122,7 @@ class Clients:
         return stores.S3Store(self.bucket, unsigned_payload=not plain, **common)
 
     def endpoint(self) -> str:
-        """Address of the store where the user has named one, in lower case; "" without.
-
-        Raises:
-            StoreError: an endpoint that is not an address.
-        """
+        """Address of the store where the user has named one, in lower case; "" without."""
         if is_web(self.bucket):
             return self.bucket
         if self.scheme == "az" and os.environ.get("AZURE_STORAGE_USE_EMULATOR", "") not in ("", "false"):
@@ -154,9 +142,6 @@ def profile_credentials() -> Any | None:
     """Provider of the credentials of an AWS profile; None where obstore finds them itself.
 
     obstore reads the environment, web identities and instance metadata, but no profile files.
-
-    Raises:
-        StoreError: the profile does not exist or has no credentials.
     """
     environment = os.environ
     if environment.get("AWS_ACCESS_KEY_ID") or environment.get("AWS_SKIP_SIGNATURE"):

@@ -57,9 +57,6 @@ class Copier:
     """Copy of files between two storages.
 
     Args:
-        there: files that the target has, by name.
-        link: way to share bytes between two folders.
-        verify: read each file of the target back and compare.
         on_bytes: called with the bytes of each piece, from several threads, one at a time.
     """
 
@@ -81,15 +78,7 @@ class Copier:
         self._scratch = Path()
 
     def run(self, files: Sequence[FileFacts]) -> None:
-        """Copy files; all are durable on return.
-
-        Args:
-            files: with the checksum by which each is known, if anything lists it.
-
-        Raises:
-            StoreError: the target has one with other bytes, or a storage cannot be reached.
-            CorruptStore: a file of the source has another size or checksum than listed.
-        """
+        """Copy files; all are durable on return."""
         with self._waiting_folder() as scratch, disk_errors(Path(scratch)):
             self._scratch = Path(scratch)
             if isinstance(self.source, LocalFolder) and isinstance(self.target, LocalFolder):
@@ -148,11 +137,7 @@ class Copier:
         self._count(file, sent)
 
     def _found(self, file: FileFacts) -> bool:
-        """True if the target has the file.
-
-        Raises:
-            StoreError: it has another of this name.
-        """
+        """True if the target has the file."""
         facts = self.there.get(file.name)
         if facts is None:
             return False

@@ -47,9 +47,6 @@ class HubBusy(HubError):
 def parse_hub(text: str, kind: type[PacklineError] = RecipeError) -> HfUri:
     """Parse an address: `hf://datasets/ORG/NAME[@REVISION][/PATH]`, or `hf://ORG/NAME...` for a model.
 
-    Args:
-        kind: class of the error for anything else.
-
     >>> parse_hub("hf://datasets/org/name@refs/convert/parquet/a/*.parquet").path_in_repo
     'a/*.parquet'
     >>> parse_hub("hf://datasets/org/name?token=abc")
@@ -87,15 +84,7 @@ def address(place: HfUri) -> str:
 
 
 def list_files(place: HfUri, kind: type[PacklineError] = HubError) -> dict[str, RepoFile]:
-    """All files of a revision, or below a folder of it, by path.
-
-    Args:
-        kind: class of the errors.
-
-    Raises:
-        HubError: no such repository, revision or folder, no access, no connection; or a name that is
-            absolute, leads out of the repository, or cannot be kept on a disk.
-    """
+    """All files of a revision, or below a folder of it, by path."""
     from huggingface_hub import HfApi, RepoFile
 
     with hub_errors(address(place), kind):
@@ -121,10 +110,6 @@ def list_files(place: HfUri, kind: type[PacklineError] = HubError) -> dict[str, 
 @contextmanager
 def hub_errors(what: str, kind: type[PacklineError] = HubError) -> Iterator[None]:
     """Turn the errors of the hub's client in a block into packline's.
-
-    Args:
-        what: the place that the block reads or writes.
-        kind: class of the errors.
 
     >>> with hub_errors("hf://datasets/org/name"):
     ...     raise OSError("no route")
@@ -194,9 +179,6 @@ ATTEMPTS = 3
 def parse_dataset(uri: str) -> HfUri:
     """Parse the address of files in a dataset; its revision is `main` by default.
 
-    Raises:
-        StoreError: not the address of a dataset, or one with a query, which may have a token.
-
     >>> place = parse_dataset("hf://datasets/org/name@refs/convert/parquet/a/*.parquet")
     >>> place.revision, place.path_in_repo
     ('refs/convert/parquet', 'a/*.parquet')
@@ -214,9 +196,6 @@ def parse_dataset(uri: str) -> HfUri:
 
 def pin(uri: str) -> str:
     """The same address with the commit that its revision is now.
-
-    Raises:
-        StoreError: no such dataset or revision, no access, or no connection.
 
     >>> pin(f"hf://datasets/org/name@{'0' * 40}/a/")[-6:]
     '000/a/'
@@ -297,11 +276,7 @@ _NUMBERED = re.compile(r"\d{4}")
 
 
 def pinned(place: str) -> str:
-    """Address of the repository of a store, at the commit that its revision is now.
-
-    Raises:
-        StoreError: no such repository or revision, no access, or no connection.
-    """
+    """Address of the repository of a store, at the commit that its revision is now."""
     return pin(f"{place.rstrip('/')}/{FIRST}").removesuffix(f"/{FIRST}")
 
 
@@ -314,11 +289,7 @@ def read_only(place: str) -> StoreError:
 
 
 class HubFiles(Storage):
-    """Files of a dataset at one commit, as a `Storage` for reading.
-
-    Args:
-        place: `hf://datasets/ORG/NAME@REVISION`.
-    """
+    """Files of a dataset at one commit, as a `Storage` for reading."""
 
     def __init__(self, place: str) -> None:
         self.place = place.rstrip("/")
@@ -328,7 +299,6 @@ class HubFiles(Storage):
         return parse_dataset(pinned(self.place))
 
     def get(self, name: str, start: int = 0, stop: int | None = None) -> tuple[FileFacts, bytes]:
-        """See `ObjectFolder.get`."""
         place, stop = replace(self._root, path_in_repo=name), WHOLE if stop is None else stop
         data, size = b"", 0
         try:
@@ -350,11 +320,9 @@ class HubFiles(Storage):
         return FileFacts(name, size, str(place.revision)), data
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """See `Storage.read`."""
         return b"" if stop is not None and stop <= start else self.get(name, start, stop)[1]
 
     def facts(self, name: str) -> FileFacts | None:
-        """See `Storage.facts`."""
         place = replace(self._root, path_in_repo=name)
         if is_offline():
             if (path := _cached(place)) is None:
@@ -368,7 +336,6 @@ class HubFiles(Storage):
         return FileFacts(name, sizes[0], str(place.revision)) if sizes else None
 
     def walk(self, folder: str = "") -> Iterator[FileFacts]:
-        """See `Storage.walk`."""
         place = replace(self._root, path_in_repo=folder)
         if is_offline():
             raise _offline(place, folder=True)
@@ -376,7 +343,6 @@ class HubFiles(Storage):
             yield FileFacts(path, file.size, str(place.revision))
 
     def list(self, folder: str) -> Sequence[str]:
-        """See `Storage.list`."""
         start = len(folder) + 1 if folder else 0
         names = (facts.name for facts in self.walk(folder))
         return [name for name in names if "/" not in name[start:] and not name[start:].startswith(".")]
@@ -417,12 +383,10 @@ class HubFolder(HubFiles):
         return super().get(self._files[name].name, start, stop)
 
     def facts(self, name: str) -> FileFacts | None:
-        """See `Storage.facts`."""
         found = self._files.get(name)
         return None if found is None else msgspec.structs.replace(found, name=name)
 
     def walk(self, folder: str = "") -> Iterator[FileFacts]:
-        """See `Storage.walk`."""
         prefix = f"{folder}/" if folder else ""
         for name, file in self._files.items():
             if name.startswith(prefix):

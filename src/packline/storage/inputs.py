@@ -95,9 +95,6 @@ def is_hidden(path: str) -> bool:
 def glob_pattern(glob: str) -> re.Pattern[str] | None:
     """Pattern of the names that a glob matches, with the rules of `glob.glob`; None without a wildcard.
 
-    Raises:
-        InputError: `**` is only a part of a name.
-
     >>> [bool(glob_pattern("a/**/*.txt").fullmatch(name)) for name in ("a/x.txt", "a/b/c/x.txt", "a/x.md")]
     [True, True, False]
     >>> [bool(glob_pattern("a/[!x]?/*").fullmatch(name)) for name in ("a/bc/d", "a/xc/d", "a/bc/d/e")]
@@ -141,11 +138,7 @@ def split_address(uri: str) -> tuple[str, str]:
 
 
 def pin_input(uri: str) -> str:
-    """Address on the hub with the commit that its revision is now.
-
-    Raises:
-        InputError: no such dataset or revision, no access, or no connection.
-    """
+    """Address on the hub with the commit that its revision is now."""
     from packline.storage.hub_inputs import pin
 
     with _input_errors():
@@ -173,12 +166,7 @@ def _input_errors() -> Iterator[None]:
 
 
 def _read(uri: str, start: int, stop: int, planned: InputState | None = None) -> tuple[InputState, Any]:
-    """State of a remote file, and the bytes of a range as a buffer.
-
-    Raises:
-        InputChanged: the file is not in the planned state.
-        InputError: there is none; or it cannot be read.
-    """
+    """State of a remote file, and the bytes of a range as a buffer."""
     place, name = split_address(uri)
     found, data = None, b""
     with _input_errors():
@@ -253,11 +241,7 @@ def is_loopback(host: str) -> bool:
 
 
 def fsspec_files(path: str) -> tuple[Any, str]:
-    """fsspec file system of a URI and the path within it.
-
-    Raises:
-        InputError: no such protocol, or its package is not installed.
-    """
+    """fsspec file system of a URI and the path within it."""
     from fsspec.core import url_to_fs
 
     try:
@@ -284,11 +268,7 @@ def _plain_errors(path: str) -> Iterator[None]:
 
 
 def input_state(path: str) -> InputState:
-    """Size and state of a file.
-
-    Raises:
-        InputError: the file is missing, or not readable by this user.
-    """
+    """Size and state of a file."""
     if not is_remote(path) or is_compared(path):
         return read_start(path, int(is_remote(path)))[0]
     with _plain_errors(path):
@@ -300,9 +280,6 @@ def input_state(path: str) -> InputState:
 
 def refuse_irregular(path: str, mode: int) -> None:
     """Refuse a path that is not a regular file, by its mode: a pipe, a socket, a device.
-
-    Raises:
-        InputError: not a regular file; the message names its kind.
 
     >>> refuse_irregular("/dev/zero", stat.S_IFCHR)
     Traceback (most recent call last):
@@ -319,11 +296,7 @@ def refuse_irregular(path: str, mode: int) -> None:
 
 
 def read_start(path: str, size: int) -> tuple[InputState, bytes]:
-    """State of a file and its first `size` bytes, at a third of the cost of `stat` and `open` apart.
-
-    Raises:
-        InputError: the file is missing, not a regular file, or not readable by this user.
-    """
+    """State of a file and its first `size` bytes, at a third of the cost of `stat` and `open` apart."""
     if is_compared(path):
         state, data = _read(path, 0, size)
         return state, bytes(data)
@@ -352,11 +325,6 @@ def open_input(
 
     Args:
         state: planned state; a remote file in another state is an error when it is read. None: as it is now.
-        start: first byte of the records that will be read. A remote file is read ahead from the one before.
-        stop: end of the range in which these records begin.
-
-    Raises:
-        InputError: the file is missing, or not readable by this user.
     """
     with _plain_errors(path):
         if not is_remote(path):
@@ -379,11 +347,7 @@ def open_input(
 
 
 def expand_remote(uri: str) -> list[ListedFile]:
-    """Files of a URI: itself, those below a folder, or the matches of a glob; sorted, without hidden ones.
-
-    Raises:
-        InputError: nothing found.
-    """
+    """Files of a URI: itself, those below a folder, or the matches of a glob; sorted, without hidden ones."""
     if not is_compared(uri):
         return _expand_by_fsspec(uri)
     place, name = split_address(uri)
@@ -474,11 +438,7 @@ class RangeHash:
             self._done = end
 
     def finish(self) -> str:
-        """Checksum of the range.
-
-        Raises:
-            InputChanged: the file is too short.
-        """
+        """Checksum of the range."""
         self._read(self._stop)
         return str(self._hasher.hexdigest())
 

@@ -76,11 +76,7 @@ def plain_error(error: OSError) -> PacklineError | None:
 
 
 def user_cache() -> Path:
-    """Folder of packline in the user's cache, `$XDG_CACHE_HOME` or `~/.cache`; it may not exist yet.
-
-    Raises:
-        RuntimeError: the user has no home folder.
-    """
+    """Folder of packline in the user's cache, `$XDG_CACHE_HOME` or `~/.cache`; it may not exist yet."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "packline"
 
 
@@ -146,21 +142,18 @@ class LocalFolder(Storage):
         self.place, self.folder = str(path), path
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """See `Storage.read`."""
         with open(self.path / name, "rb", buffering=0) as file:
             if start:
                 file.seek(start)
             return file.read() if stop is None else file.read(max(stop - start, 0))
 
     def facts(self, name: str) -> FileFacts | None:
-        """See `Storage.facts`."""
         try:
             return FileFacts(name, *_size_and_etag(os.stat(self.path / name)))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def walk(self, folder: str = "") -> Iterator[FileFacts]:
-        """See `Storage.walk`."""
         try:
             entries = list(os.scandir(self.path / folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -174,7 +167,6 @@ class LocalFolder(Storage):
                 yield FileFacts(name, *_size_and_etag(entry.stat()))
 
     def list(self, folder: str) -> list[str]:
-        """See `Storage.list`."""
         try:
             entries = list(os.scandir(self.path / folder))
         except FileNotFoundError:
@@ -185,7 +177,6 @@ class LocalFolder(Storage):
         )
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """See `Storage.put_new`."""
         path = self.path / name
         try:
             found = path.read_bytes()
@@ -218,7 +209,6 @@ class LocalFolder(Storage):
                 path.unlink(missing_ok=True)
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `Storage.delete`."""
         folders = set()
         for name in names:
             path = self.path / name
@@ -247,11 +237,7 @@ def _create(path: Path, data: bytes) -> bool:
 
 
 def _create_unnamed(path: Path, data: bytes) -> bool:
-    """Write a file without a name, then name it.
-
-    Raises:
-        AttributeError, OSError: the system or the file system has no unnamed files, or no links.
-    """
+    """Write a file without a name, then name it."""
     descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
     with open(descriptor, "wb") as file:
         file.write(data)
@@ -310,19 +296,6 @@ _CANNOT = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVA
 
 def share_file(path: Path, target: Path, link: Link = "auto") -> str:
     """Give the bytes of a file a second place.
-
-    Args:
-        path: the file; a symbolic link is followed.
-        target: new file, in an existing folder.
-        link: how to share.
-
-    Returns:
-        `linked`, `reflinked` or `copied`.
-
-    Raises:
-        FileExistsError: something is at `target`.
-        PacklineError: the file cannot be shared in the requested way.
-        OSError: the file cannot be read, or the target not be written.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())

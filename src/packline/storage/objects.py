@@ -54,14 +54,6 @@ class ObjectFolder(Storage):
     """A folder of an object store.
 
     Nothing is read or written before the first call, and clients are made anew in each process.
-
-    Args:
-        place: URI of the folder.
-        one_writer: the user promises that no other process writes into this folder; for stores that ignore
-            conditions (`probe`).
-
-    Raises:
-        StoreError: not the URI of an object store.
     """
 
     def __init__(self, place: str, *, one_writer: bool = False) -> None:
@@ -75,13 +67,6 @@ class ObjectFolder(Storage):
 
         The client itself repeats what it can for a few seconds, in which Python hears no Ctrl-C. So its time
         is short, and a store that has answered before is waited for here.
-
-        Args:
-            action: what is done, for messages: `read`, `write`, `list` or `delete`.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-            StoreError: refused, or failed for too long.
         """
         place, scheme, errors = join(self.place, name), self._clients.scheme, obstore().exceptions.BaseError
         pauses = Pauses()
@@ -146,11 +131,9 @@ class ObjectFolder(Storage):
         return self._request("read", name, request)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """See `Storage.read`."""
         return bytes(self.get(name, start, stop)[1])
 
     def facts(self, name: str) -> FileFacts | None:
-        """See `Storage.facts`."""
         try:
             return self._request("read", name, lambda: self._head(name))
         except FileNotFoundError:
@@ -161,7 +144,6 @@ class ObjectFolder(Storage):
         return _facts(name, found.meta, found.attributes.get(CHECKSUM, ""))
 
     def walk(self, folder: str = "") -> Iterator[FileFacts]:
-        """See `Storage.walk`."""
         last = None
 
         def pages() -> Iterator[Any]:
@@ -174,14 +156,12 @@ class ObjectFolder(Storage):
                 yield _facts(last, meta)
 
     def list(self, folder: str) -> list[str]:
-        """See `Storage.list`."""
         client = self._clients.client()
         found = self._request("list", folder, lambda: obstore().list_with_delimiter(client, folder or None))
         names = (meta["path"] for meta in found["objects"])
         return sorted(name for name in names if not name.rpartition("/")[2].startswith("."))
 
     def put_new(self, name: str, data: bytes) -> bool:
-        """See `Storage.put_new`."""
         return self._create(name, data, hash_bytes(data))
 
     def put_files(self, files: Mapping[str, Path]) -> None:
@@ -197,13 +177,6 @@ class ObjectFolder(Storage):
 
         Args:
             expected: checksum that the file must have; empty for any.
-
-        Returns:
-            False if it existed with the same bytes.
-
-        Raises:
-            StoreError: it exists with other bytes, or the file is too large for one put.
-            CorruptStore: the file has another checksum.
         """
         size = path.stat().st_size
         if size > LARGEST_BYTES:
@@ -246,11 +219,7 @@ class ObjectFolder(Storage):
         return self._request("write", name, create)
 
     def _put(self, name: str, data: bytes | memoryview, checksum: str) -> None:
-        """Put an object if there is none.
-
-        Raises:
-            AlreadyExistsError: the store reports that there is one.
-        """
+        """Put an object if there is none."""
         module = obstore()
         if self.one_writer and self.facts(name) is not None:
             raise module.exceptions.AlreadyExistsError
@@ -264,7 +233,6 @@ class ObjectFolder(Storage):
         )
 
     def delete(self, names: Iterable[str]) -> None:
-        """See `Storage.delete`."""
         every = [*names]
         for start in range(0, len(every), LISTED):
             part = every[start : start + LISTED]
@@ -297,9 +265,6 @@ def probe(storage: Storage) -> None:
     """Refuse a storage that does not keep to conditions; four small requests to an object store.
 
     Local folders do, and one with `one_writer` does without.
-
-    Raises:
-        StoreError: it ignores or does not know them, or it cannot be written.
     """
     if not isinstance(storage, ObjectFolder) or storage.one_writer:
         return

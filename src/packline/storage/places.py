@@ -70,9 +70,6 @@ def resolved(place: str | os.PathLike[str]) -> str:
 def split_uri(place: str) -> tuple[str, str, str]:
     """Scheme, bucket and key of the URI of an object store; the key is without slashes at its ends.
 
-    Raises:
-        StoreError: no such scheme, no bucket, a name that object stores do not have, or credentials in it.
-
     >>> split_uri("s3://bucket/a/store/")
     ('s3', 'bucket', 'a/store')
     """
@@ -111,14 +108,6 @@ def refuse_secrets(uri: str) -> None:
     """Refuse an input's address with credentials, since recipe and manifest contain it.
 
     A user name alone is none where it may be a container (`abfs://CONTAINER@ACCOUNT...`).
-
-    Raises:
-        InputError: it has a password, for the web also a user name, or a parameter that is a credential.
-
-    >>> refuse_secrets("https://example.org/a.jsonl?X-Amz-Signature=abc")
-    Traceback (most recent call last):
-    packline.errors.InputError: https://example.org/a.jsonl: the parameter X-Amz-Signature is a credential, \
-which the manifest would publish
     """
     if not is_remote(uri):
         return
@@ -145,14 +134,7 @@ def store_beside(out: str | os.PathLike[str]) -> str:
 
 
 def refuse_remote(place: str | os.PathLike[str], what: str) -> None:
-    """Refuse the URI of an object store where only a local path works.
-
-    Args:
-        what: the command or result that needs a local path.
-
-    Raises:
-        StoreError: the place is a URI.
-    """
+    """Refuse the URI of an object store where only a local path works."""
     if is_remote(place):
         raise StoreError(
             f"{without_secrets(os.fspath(place))}: {what} is written to a local path, found a URI",
@@ -170,9 +152,6 @@ def open_results(place: str) -> Storage:
 
 def open_storage(place: str | os.PathLike[str]) -> Storage:
     """Storage of a place; nothing is read or written yet.
-
-    Raises:
-        StoreError: the URI is not one of an object store, or a package is missing.
 
     >>> open_storage("data/store").place
     'data/store'

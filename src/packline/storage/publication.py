@@ -34,10 +34,6 @@ def unfinished_export(place: object) -> StoreNotFound:
 class Publication:
     """Files of a result, and the record that completes it.
 
-    Args:
-        storage: where the result is kept.
-        record: name of the file that is written last.
-
     >>> import pathlib, tempfile
     >>> from packline.storage.local import LocalFolder
     >>> result = Publication(LocalFolder(pathlib.Path(tempfile.mkdtemp())), "record.json")
@@ -58,15 +54,7 @@ class Publication:
         return {one.name: one.size for one in self.storage.walk() if not one.name.startswith(f"{WORK}/")}
 
     def refuse_foreign(self, begun: str, what: str) -> None:
-        """Refuse a place that has files, but neither the record nor anything of a job which began here.
-
-        Args:
-            begun: name of the record of the job's identity.
-            what: kind of the result, for the message.
-
-        Raises:
-            StoreError: names a file that is there.
-        """
+        """Refuse a place that has files, but neither the record nor anything of a job which began here."""
         if self.is_complete() or self.storage.facts(begun) is not None:
             return
         for name, kind in ((BUILD_BEGUN, "build"), (EXPORT_BEGUN, "export")):
@@ -87,12 +75,7 @@ class Publication:
         """Create small files in their order, of which the last is the record.
 
         Args:
-            files: contents by name.
             listed: names of all files that must be there, and no others; None: not compared.
-
-        Raises:
-            StoreError: a file exists with other bytes.
-            PacklineError: a file is not listed, or one that is listed is missing.
         """
         if list(files)[-1] != self.record:
             raise PacklineError(f"expected {self.record} last, found {list(files)[-1]}")

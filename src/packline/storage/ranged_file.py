@@ -47,8 +47,6 @@ class RangedFile(io.RawIOBase):
 
     Args:
         read: returns the bytes of a range; called from several threads.
-        size: size of the file in bytes.
-        name: for messages.
         md5: MD5 of the file in hexadecimal digits, compared once the file has been read as a whole; "" if
             it is not known.
 
@@ -123,14 +121,7 @@ class RangedFile(io.RawIOBase):
         return part
 
     def compare_again(self, stop: int, checksum: str, hasher: Any) -> None:
-        """Read the first `stop` bytes once more, and compare their checksum with that of the first reading.
-
-        Args:
-            hasher: new hasher of the kind that computed `checksum`.
-
-        Raises:
-            InputError: they differ, so bytes were damaged on their way.
-        """
+        """Read the first `stop` bytes once more, and compare their checksum with the first reading."""
         for at in range(0, stop, PIECE_BYTES):
             hasher.update(self._read(at, min(at + PIECE_BYTES, stop)))
         if (found := hasher.hexdigest()) != checksum:

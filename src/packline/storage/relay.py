@@ -55,17 +55,14 @@ class _Relay:
             self._free.put(Connection(ours.detach()))
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """See `Storage.read`."""
         found: bytes = self._ask("read", name, start, stop)
         return found
 
     def facts(self, name: str) -> FileFacts | None:
-        """See `Storage.facts`."""
         found: FileFacts | None = self._ask("facts", name)
         return found
 
     def list(self, folder: str) -> Sequence[str]:
-        """See `Storage.list`."""
         found: list[str] = self._ask("list", folder)
         return found
 

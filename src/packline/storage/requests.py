@@ -140,12 +140,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def store_error(error: BaseException, place: str, scheme: str, action: str) -> StoreError:
-    """Error for a failed request.
-
-    Args:
-        place: URI of the object or folder.
-        action: what failed: `read`, `write`, `list` or `delete`.
-    """
+    """Error for a failed request."""
     reason, status = reason_of(error), status_of(error)
     start = f"cannot {action} {place}"
     if is_missing_bucket(error):
@@ -240,11 +235,7 @@ class Pauses:
         self._began, self._pause = time.monotonic(), FIRST_PAUSE
 
     def wait(self, failure: StoreError, patience: float) -> None:
-        """Pause before the next attempt, for which less than `patience` seconds may have passed.
-
-        Raises:
-            StoreError: the failure, where it has lasted for too long.
-        """
+        """Pause before the next attempt, for which less than `patience` seconds may have passed."""
         global _logged
         now = time.monotonic()
         if (seconds := now - self._began) > patience:

@@ -109,11 +109,7 @@ def _shards_by_contents(store: StoreReader) -> dict[tuple[Any, ...], tuple[Any, 
 def _compare_documents(
     source: str, shards: tuple[list[Shard], list[Shard]], counts: DocumentCounts
 ) -> list[DocumentChange]:
-    """Compare the documents of a source in the shards that two stores do not share, and count them.
-
-    Returns:
-        The first documents of each kind.
-    """
+    """Compare the documents of a source in the shards that two stores do not share, and count them."""
     import pyarrow as pa
 
     files: dict[str, int] = {}
@@ -161,11 +157,7 @@ def _numbers(table: pa.Table, files: dict[str, int]) -> np.ndarray:
 
 
 def _read(shard: Shard, group: int, side: int, files: dict[str, int], columns: dict[str, bool]) -> pa.Table:
-    """Documents of a row group, with `side`, `split` and the number of the file.
-
-    Args:
-        columns: carried columns, and whether both stores have values of one type.
-    """
+    """Documents of a row group, with `side`, `split` and the number of the file."""
     import pyarrow as pa
 
     table = shard.open_provenance().read(group)
@@ -189,9 +181,6 @@ def _compare(table: pa.Table, counts: DocumentCounts) -> dict[str, list[Place]]:
     """Match documents of two sides by file and position, and count those that differ.
 
     Several documents at one place are matched in the order of their hashes.
-
-    Returns:
-        File and position of the first documents of each kind.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

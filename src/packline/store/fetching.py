@@ -107,11 +107,7 @@ class Request(Generic[T]):
 
 
 class Fetcher:
-    """Requests of one process for one store.
-
-    Args:
-        place: URI of the store.
-    """
+    """Requests of one process for one store."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -137,11 +133,7 @@ class Fetcher:
 
     @property
     def storage(self) -> Storage:
-        """Storage of this process.
-
-        Raises:
-            StoreError: the place cannot be opened.
-        """
+        """Storage of this process."""
         self._own()
         with self._lock:
             if self._storage is None:
@@ -149,12 +141,7 @@ class Fetcher:
             return self._storage
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Bytes `start` to `stop` of a file, fewer if it is shorter; waits, so it is for the threads.
-
-        Raises:
-            CorruptStore: there is no such file.
-            PacklineError: the object store cannot be reached, or refuses.
-        """
+        """Bytes `start` to `stop` of a file, fewer if it is shorter; waits, so it is for the threads."""
         started = time.monotonic()
         try:
             data = self.storage.read(name, start, stop)

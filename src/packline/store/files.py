@@ -67,13 +67,6 @@ class FileEntry(msgspec.Struct, frozen=True, gc=False):
 def reading(path: Path | str) -> Iterator[None]:
     """Turn every error of reading a file into `CorruptStore`.
 
-    Args:
-        path: file to name in the message.
-
-    Raises:
-        CorruptStore: any error that a library raised.
-        StoreError: the process may not open more files or map more memory, which is not damage.
-
     >>> with reading("a.docs.parquet"):
     ...     [][1]
     Traceback (most recent call last):
@@ -111,12 +104,8 @@ def stat_file(path: Path, root: Path | None = None) -> os.stat_result:
     """Size and status of a regular file of a store. Opens nothing, so a pipe cannot block it.
 
     Args:
-        path: the file.
         root: folder that the path must not lead out of; default the file's folder. The root itself may be a
             link.
-
-    Raises:
-        CorruptStore: the file is missing, not a regular file, or a link that leads out of the store.
     """
     with reading(path):
         found = os.lstat(path)
@@ -142,10 +131,6 @@ def stat_file(path: Path, root: Path | None = None) -> os.stat_result:
 
 def map_file(path: Path) -> np.ndarray:
     """Map the bytes of a file, uint8 `[N]`, read-only; valid as long as the array or a view of it exists.
-
-    Raises:
-        CorruptStore: as in `stat_file`.
-        StoreError: a limit of the system.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "a.bin"
@@ -178,11 +163,7 @@ def _map(path: Path) -> pa.Buffer:
 
 
 def check_bytes(path: Path | str, entry: FileEntry, data: bytes | memoryview) -> None:
-    """Check the contents of a file against its entry.
-
-    Raises:
-        CorruptStore: another size or checksum.
-    """
+    """Check the contents of a file against its entry."""
     if problem := content_problem(entry, data):
         raise CorruptStore(f"cannot read {path}: {problem}", hint=HINT)
 
@@ -203,17 +184,6 @@ def content_problem(entry: FileEntry, data: bytes | memoryview) -> str:
 def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str, of: str) -> np.ndarray:
     """Map a file of numbers, read-only.
 
-    Args:
-        shape: shape of the array; the file holds it and nothing else.
-        holds: the contents that determine the size, for the error.
-        of: what else the file may belong to, for the hint.
-
-    Returns:
-        A plain array that holds the map: slicing `np.memmap` itself costs five times as much.
-
-    Raises:
-        CorruptStore: the file cannot be read, or has another size.
-
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "a.bin"
     >>> _ = file.write_bytes(bytes([1, 0, 2, 0]))
@@ -229,11 +199,7 @@ def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str
 
 
 def check_size(path: Path | str, expected: int, found: int, *, holds: str, of: str) -> None:
-    """Refuse a file of another size; see `map_array`.
-
-    Raises:
-        CorruptStore: the sizes differ.
-    """
+    """Refuse a file of another size; see `map_array`."""
     if found != expected:
         raise CorruptStore(
             f"{path}: expected {expected:,} bytes, {holds}, found {found:,}",
@@ -413,26 +379,21 @@ class LocalFiles:
 
     @property
     def address(self) -> str:
-        """See `StoreFiles.address`."""
         return resolved(self.folder)
 
     def path(self, name: str) -> str:
-        """See `StoreFiles.path`."""
         return f"{self.folder}/{name}"
 
     def learn(self, manifest: Manifest) -> None:
         """Nothing: files are found by their names."""
 
     def of(self, manifest: Manifest) -> LocalFiles:
-        """See `StoreFiles.of`."""
         return self
 
     def fresh(self) -> LocalFiles:
-        """See `StoreFiles.fresh`."""
         return self
 
     def read_unlisted(self, name: str) -> bytes:
-        """See `StoreFiles.read_unlisted`."""
         path = self.folder / name
         if not os.path.lexists(path):
             raise FileNotFoundError(path)
@@ -441,7 +402,6 @@ class LocalFiles:
             return path.read_bytes()
 
     def read(self, file: FileEntry) -> bytes:
-        """See `StoreFiles.read`."""
         path = self.local(file)
         with reading(path):
             data = path.read_bytes()
@@ -449,30 +409,26 @@ class LocalFiles:
         return data
 
     def map(self, file: FileEntry) -> np.ndarray:
-        """See `StoreFiles.map`."""
         return map_file(self.folder / file.name)
 
     def local(self, file: FileEntry) -> Path:
-        """See `StoreFiles.local`."""
         path = self.folder / file.name
         stat_file(path, self.folder)
         return path
 
     def names_in(self, folder: str) -> list[str]:
-        """See `StoreFiles.names_in`."""
         inner = self.folder / folder
         names = sorted(os.listdir(inner)) if inner.is_dir() else []
         return [f"{folder}/{name}" if folder else name for name in names]
 
     def numbers(self, file: FileEntry, dtype: np.dtype, count: int, holds: str, *, whole: bool) -> np.ndarray:
-        """See `StoreFiles.numbers`."""
         return map_array(self.folder / file.name, dtype, (count,), holds=holds, of="another store")
 
     def bring(self, files: Sequence[FileEntry]) -> None:
         """Nothing: they are here."""
 
     def places(self, shards: Sequence[Shard], starts: np.ndarray, stops: np.ndarray) -> None:
-        """See `StoreFiles.places`."""
+        """See the base class."""
 
     def bring_ranges(
         self, shards: Sequence[Shard], starts: Sequence[int], stops: Sequence[int], due: float | None = None
@@ -481,7 +437,6 @@ class LocalFiles:
         return 0
 
     def will_need(self, name: str, start: int, size: int) -> None:
-        """See `StoreFiles.will_need`."""
         if hasattr(os, "posix_fadvise"):
             with suppress(OSError):
                 descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -493,10 +448,6 @@ class LocalFiles:
 
 def store_files(place: str | Path | StoreFiles, cache: CacheSettings | None = None) -> StoreFiles:
     """Files of a store, local or remote. Nothing is read.
-
-    Args:
-        place: a folder, or the URI of an object store.
-        cache: where to keep pieces of a remote store.
 
     >>> store_files("data/store").path("manifest.json")
     'data/store/manifest.json'
@@ -514,9 +465,6 @@ def store_files(place: str | Path | StoreFiles, cache: CacheSettings | None = No
 
 class Recent:
     """The most recently opened data, the earliest first.
-
-    Args:
-        most: number of entries that stay open.
 
     >>> class Owner: ...
     >>> recent, owner = Recent(1), Owner()
@@ -558,10 +506,6 @@ class _Opened:
     """Descriptor for an attribute that is opened on first access, and then is an ordinary attribute.
 
     It has no `__set__`, so the owner's own `__dict__` takes precedence, at no cost.
-
-    Args:
-        open_it: returns attributes of the owner by name, including this one.
-        recent: closes them again.
     """
 
     def __init__(self, open_it: Callable[[Any], dict[str, Any]], recent: Recent) -> None:

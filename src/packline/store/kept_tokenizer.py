@@ -15,16 +15,7 @@ if TYPE_CHECKING:
 
 
 def load_kept_tokenizer(store: StoreFiles, files: Sequence[FileEntry]) -> Tokenizer:
-    """Load the tokenizer of a store, local or remote.
-
-    Args:
-        store: files of the store.
-        files: `tokenizer_files` of its manifest.
-
-    Raises:
-        CorruptStore: a file of a remote store is damaged.
-        TokenizerError: the tokenizer cannot be read.
-    """
+    """Load the tokenizer of a store, local or remote."""
     from packline.encoders.tokenizer import load_tokenizer
 
     if isinstance(store.place, Path):

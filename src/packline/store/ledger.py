@@ -68,10 +68,6 @@ class Ledger(msgspec.Struct, kw_only=True):
     def add_documents(self, count: int, text_bytes: int, tokens: int, *, with_bos: bool) -> None:
         """Count documents written to the store.
 
-        Args:
-            tokens: number of their tokens, boundary tokens included.
-            with_bos: whether each begins with a boundary token; each ends with one.
-
         >>> ledger = Ledger()
         >>> ledger.add_documents(2, 10, 9, with_bos=True)
         >>> ledger.text_tokens, ledger.eod_tokens, ledger.bos_tokens
@@ -167,10 +163,6 @@ def losses(ledger: Ledger) -> list[tuple[str, int]]:
 
 def totals_by_source(names: Sequence[str], ledgers: Iterable[tuple[str, Ledger]]) -> dict[str, Ledger]:
     """Sum of each source's ledgers, in one pass over all of them.
-
-    Args:
-        names: names of the sources.
-        ledgers: ledgers, each with the name of its source.
 
     >>> totals_by_source(["a", "b"], [("a", Ledger(documents=1)), ("a", Ledger(documents=2))])["a"].documents
     3

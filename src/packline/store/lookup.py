@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 def column_names(store: StoreReader) -> list[str]:
-    """Names of all columns of documents, those of any source.
-
-    Raises:
-        CorruptStore: provenance cannot be read.
-    """
+    """Names of all columns of documents, those of any source."""
     names = dict.fromkeys(documents_schema().names)
     for source in store.manifest.recipe.sources:  # a source may have no shard
         names |= dict.fromkeys(name for name, _ in parse_columns(source.columns or (), ""))
@@ -42,17 +38,8 @@ def column_names(store: StoreReader) -> list[str]:
 def matching(store: StoreReader, where: str, *, after: int = 0) -> Iterator[tuple[int, np.ndarray]]:
     """Test a condition on the documents of a store, one row group at a time, in order.
 
-    Args:
-        where: the condition, as in `packline.where.grammar`.
-        after: begin with the row group of this document.
-
     Yields:
         The number of the first document, and bool `[N]`, True where the condition holds.
-
-    Raises:
-        RecipeError: it is not a condition, names a column that no source has, or compares one with a value
-            of another type.
-        CorruptStore: provenance cannot be read.
     """
     from packline.where.columns import check_columns, column_mask
 
@@ -70,11 +57,7 @@ def matching(store: StoreReader, where: str, *, after: int = 0) -> Iterator[tupl
 
 
 def check_names(store: StoreReader, names: Sequence[str]) -> None:
-    """Refuse a column that no source of a store has.
-
-    Raises:
-        RecipeError: with the name that was probably meant.
-    """
+    """Refuse a column that no source of a store has."""
     from packline.where.columns import refuse_unknown
 
     if set(names) - set(documents_schema().names):
@@ -90,11 +73,7 @@ def stored_types(file: ProvenanceFile, names: Sequence[str]) -> dict[str, pa.Dat
 
 
 def read_group(file: ProvenanceFile, group: int, types: dict[str, pa.DataType]) -> dict[str, Any]:
-    """Columns of a row group, by name: those of `stored_types`, or some of them.
-
-    Raises:
-        CorruptStore: they cannot be read.
-    """
+    """Columns of a row group, by name: those of `stored_types`, or some of them."""
     import pyarrow as pa
 
     there = [name for name, kind in types.items() if not pa.types.is_null(kind)]
@@ -110,30 +89,14 @@ NEAR = 3
 
 
 def find_by_id(store: StoreReader, id: str) -> list[int]:
-    """Numbers of all documents with an id; ids come from the data and need not be unique.
-
-    Raises:
-        StoreError: no document has it; shows some ids.
-    """
+    """Numbers of all documents with an id; ids come from the data and need not be unique."""
     if not (found := _numbers(store, f"id == {id!r}")):
         raise StoreError(f"{store.place}: no document has the id {id!r}", hint=_near_ids(store))
     return found
 
 
 def find_by_place(store: StoreReader, file: str, position: int) -> list[int]:
-    """Numbers of the documents that start at a position of a file.
-
-    Args:
-        file: path as in provenance, below the source's common folder; or that after the name of the source,
-            as pages show it.
-        position: byte offset in the decompressed file, or row number in a Parquet file.
-
-    Returns:
-        One number for each source that has such a document: one, unless file names repeat.
-
-    Raises:
-        StoreError: no such file, or no document starts there; lists the closest matches.
-    """
+    """Numbers of the documents that start at a position of a file."""
     where = f"file == {file!r}"
     for name in store.manifest.sources:
         if file.startswith(f"{name}/"):

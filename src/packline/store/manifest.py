@@ -266,14 +266,7 @@ def assemble(
     imported: Sequence[ImportEntry] = (),
     val_share: float | msgspec.UnsetType = msgspec.UNSET,
 ) -> Manifest:
-    """Manifest of a store whose units have these receipts.
-
-    Args:
-        receipts: receipts of all units, in the order of their documents.
-        inputs: inputs with their checksums: see `join_checksums`.
-        receipt_files: entries of the files of all receipts, in the same order, then of those of streams.
-        streams: receipts of streams, by name of the stream.
-    """
+    """Manifest of a store whose units have these receipts."""
     sources = {name: Ledger() for name in source_names(recipe)}
     waiting, files = iter(receipts), iter(receipt_files)
     shards, units = [ShardRows.from_entries(())], [UnitRows.from_entries(())]
@@ -372,11 +365,7 @@ def _other_number(manifest: Manifest, expected: int) -> list[str]:
 
 
 def refuse_empty(place: Path | str, manifest: Manifest) -> None:
-    """Refuse a finished store without documents.
-
-    Raises:
-        NoDocuments: with the losses of each source's records.
-    """
+    """Refuse a finished store without documents."""
     if manifest.documents:
         return
     sources = "; ".join(

@@ -132,13 +132,7 @@ def _repeated(names: Sequence[str]) -> str:
 
 
 def read_manifest(store: Path | StoreFiles) -> Manifest:
-    """Read and check the manifest of a finished store and its tables.
-
-    Raises:
-        StoreNotFound: there is none; reports what is there instead.
-        CorruptStore: it is damaged, or contains impossible values.
-        StoreError: it is of another format.
-    """
+    """Read and check the manifest of a finished store and its tables."""
     files = store_files(store)
     read = read_manifest_file(files)
     kinds: tuple[type[TableRows[Any]], ...] = (ShardRows, InputRows, UnitRows)

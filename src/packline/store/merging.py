@@ -29,15 +29,7 @@ SHARED = ("fingerprint", "kind", "vocab_size", "eod_id", "eod", "bos_id", "bos",
 
 
 def merge_manifests(paths: Sequence[Path | str], manifests: Sequence[Manifest]) -> Manifest:
-    """Manifest of several stores merged into one.
-
-    Args:
-        paths: folders or URIs of the stores, for errors.
-        manifests: their manifests.
-
-    Raises:
-        StoreError: they do not fit together; names the difference.
-    """
+    """Manifest of several stores merged into one."""
     first = manifests[0]
     for path, other in zip(paths[1:], manifests[1:], strict=True):
         if differences := list(_differences(first, other)):

@@ -62,17 +62,7 @@ def _fixed(place: str) -> str:
 
 
 class Mirror:
-    """A store in an object store; see `StoreFiles`.
-
-    Args:
-        place: its URI.
-        settings: where pieces are kept.
-        manifest: manifest of the store, if it is read already.
-        as_it_is: bring every file anew, and compare nothing: for `verify`, which compares itself.
-
-    Raises:
-        StoreError: the place is no URI of an object store, or the cache cannot be written to.
-    """
+    """A store in an object store; see `StoreFiles`."""
 
     is_local = False
 
@@ -93,17 +83,14 @@ class Mirror:
         return Mirror, (self.place, self.settings, self._manifest, self._as_it_is)
 
     def learn(self, manifest: Manifest) -> None:
-        """See `StoreFiles.learn`."""
         self._manifest = manifest
 
     def of(self, manifest: Manifest) -> Mirror:
-        """See `StoreFiles.of`."""
         other = Mirror(self.place, self.settings, manifest)
         other.cache, other.fetcher = self.cache, self.fetcher
         return other
 
     def fresh(self) -> Mirror:
-        """See `StoreFiles.fresh`."""
         return Mirror(self.place, self.settings, as_it_is=True)
 
     @property
@@ -127,17 +114,14 @@ class Mirror:
 
     @property
     def folder(self) -> Path:
-        """See `StoreFiles.folder`."""
         raise StoreError(f"{self.place} is remote: it has no local folder", hint="store.place is its URI")
 
     @property
     def room(self) -> int:
-        """See `StoreFiles.room`."""
         return 0 if self._as_it_is else self.cache.most
 
     @property
     def ranges_room(self) -> int:
-        """See `StoreFiles.ranges_room`."""
         return self.pieces.room
 
     @property
@@ -146,13 +130,11 @@ class Mirror:
         return self.fetcher.traffic
 
     def path(self, name: str) -> str:
-        """See `StoreFiles.path`."""
         return f"{self.place}/{name}"
 
     def numbers(
         self, file: FileEntry, dtype: np.dtype, count: int, holds: str, *, whole: bool
     ) -> np.ndarray | Ranges:
-        """See `StoreFiles.numbers`."""
         expected = count * dtype.itemsize  # what arrives is compared with the entry
         check_size(self.path(file.name), expected, file.bytes, holds=holds, of="another store")
         if whole:
@@ -162,24 +144,20 @@ class Mirror:
         return found
 
     def bring(self, files: Sequence[FileEntry]) -> None:
-        """See `StoreFiles.bring`."""
         self.bring_files(list(map(self.file, files)))
 
     @property
     def held(self) -> Held:
-        """See `StoreFiles.held`."""
         return self.pieces.held
 
     def places(
         self, shards: Sequence[Shard], starts: np.ndarray, stops: np.ndarray
     ) -> tuple[list[int], list[int]]:
-        """See `StoreFiles.places`."""
         return self.pieces.places(shards, starts, stops)
 
     def bring_ranges(
         self, shards: Sequence[Shard], starts: Sequence[int], stops: Sequence[int], due: float | None = None
     ) -> int:
-        """See `StoreFiles.bring_ranges`."""
         numbers = self.pieces.of_ranges(shards, starts, stops)
         if due is None:
             self.pieces.bring(numbers)
@@ -191,23 +169,18 @@ class Mirror:
         """Nothing: what is due is fetched by the loader (`loading.fetch_ahead`)."""
 
     def names_in(self, folder: str) -> list[str]:
-        """See `StoreFiles.names_in`."""
         return sorted(self.fetcher.storage.list(folder))
 
     def read_unlisted(self, name: str) -> bytes:
-        """See `StoreFiles.read_unlisted`."""
         return self.fetcher.storage.read(name)
 
     def read(self, file: FileEntry) -> bytes:
-        """See `StoreFiles.read`."""
         return self.map(file).tobytes()
 
     def map(self, file: FileEntry) -> np.ndarray:
-        """See `StoreFiles.map`."""
         return self.bring_files([self.file(file)])[0]
 
     def local(self, file: FileEntry) -> Path:
-        """See `StoreFiles.local`."""
         remote = self.file(file)
         held = self.bring_files([remote])
         found = self.cache.path(remote.key)
@@ -219,11 +192,7 @@ class Mirror:
         return found
 
     def file(self, entry: FileEntry) -> RemoteFile:
-        """One file of the store; nothing of it is fetched.
-
-        Raises:
-            CorruptStore: there is no such file.
-        """
+        """One file of the store; nothing of it is fetched."""
         if not self._as_it_is:
             return RemoteFile(self, entry, entry.checksum, self._shard_of(entry.name))
         if (facts := self._facts(entry.name)) is None:
@@ -244,11 +213,7 @@ class Mirror:
         return None
 
     def block_sums(self, shard: ShardEntry) -> dict[str, BlockChecksums]:
-        """Checksums of the blocks of a shard's files, by name; brought when they are first needed.
-
-        Raises:
-            CorruptStore: they are damaged, or not as many as the blocks.
-        """
+        """Checksums of the blocks of a shard's files, by name; brought when they are first needed."""
         if shard.name not in self._sums:
             self._bring_sums([shard])
         return self._sums[shard.name]
@@ -273,12 +238,7 @@ class Mirror:
             self._sums[shard.name] = {one.name: part for one, part in zip(others, found, strict=True)}
 
     def bring_files(self, files: Sequence[RemoteFile]) -> list[np.ndarray]:
-        """Bring several files, whole and at once.
-
-        Raises:
-            CorruptStore: one is missing, or differs from its entry.
-            OutOfSpace: the disk of the cache is full.
-        """
+        """Bring several files, whole and at once."""
         found = {file.key: self._find(file) for file in files}
         todo = {file.key: file for file in files if found[file.key] is None}
         damage: PacklineError = StoreError(f"{self.place}: nothing was fetched")

@@ -83,11 +83,7 @@ def slug_of(source: str) -> str:
 
 
 def source_slugs(names: Sequence[str]) -> list[str]:
-    """Slugs of the sources of a recipe.
-
-    Raises:
-        RecipeError: two have the same.
-    """
+    """Slugs of the sources of a recipe."""
     slugs: dict[str, str] = {}
     for name in names:
         slug = slug_of(name)

@@ -49,15 +49,7 @@ _stores = itertools.count()
 
 
 class RemotePieces:
-    """Pieces of all files of one store, numbered in the order in which the files are first used.
-
-    Args:
-        place: URI of the store.
-        cache: where pieces are kept.
-        fetcher: makes the requests.
-        bring_sums: brings the checksums of the blocks of files.
-        size: bytes of a piece, a multiple of those of a block.
-    """
+    """Pieces of all files of one store, numbered in the order in which the files are first used."""
 
     def __init__(
         self,
@@ -123,13 +115,7 @@ class RemotePieces:
         return numbers.tolist(), (starts - first * per_piece).tolist()
 
     def of_ranges(self, shards: Sequence[Shard], starts: Sequence[int], stops: Sequence[int]) -> set[int]:
-        """Pieces of ranges of tokens, and of what shards of this store say of their loss.
-
-        Args:
-            shards: shard of each range; those of other stores are left out.
-            starts: first token of each.
-            stops: one past the last token of each.
-        """
+        """Pieces of ranges of tokens, and of what shards of this store say of their loss."""
         distinct = {shard: number for number, shard in enumerate(dict.fromkeys(shards))}
         of_ranges = np.array([distinct[shard] for shard in shards], np.int64)
         begins, ends = np.array(starts, np.int64), np.array(stops, np.int64)
@@ -151,12 +137,7 @@ class RemotePieces:
         return self.bring([number])[number] if held is None else held
 
     def bring(self, numbers: Collection[int]) -> Held:
-        """Several pieces; those that are absent are fetched at once.
-
-        Raises:
-            CorruptStore: a file is missing, or still damaged after several attempts.
-            StoreError: they do not fit into the cache together, or the object store cannot be reached.
-        """
+        """Several pieces; those that are absent are fetched at once."""
         held = self.held
         try:
             found = {number: held[number] for number in numbers}
@@ -310,13 +291,7 @@ class RemotePieces:
 
 
 class Ranges:
-    """Numbers of a remote file, of which ranges are fetched, and compared with checksums on arrival.
-
-    Args:
-        pieces: pieces of its store.
-        file: a file of numbers.
-        dtype: their dtype; its size divides that of a piece.
-    """
+    """Numbers of a remote file, of which ranges are fetched, and compared with checksums on arrival."""
 
     def __init__(self, pieces: RemotePieces, file: RemoteFile, dtype: np.dtype) -> None:
         self.pieces, self.file, self.dtype = pieces, file, dtype

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 def documents_schema(carried: CarriedTypes = ()) -> pa.Schema:
     """Columns of `NAME.docs.parquet`: the fixed ones, then those that the source carries.
 
-    Args:
-        carried: name and type of each (`sources.carried.TYPES`).
-
     >>> documents_schema((("score", "float"),)).names[-2:]
     ['hash', 'score']
     """
@@ -73,11 +70,7 @@ def carried_columns(schema: pa.Schema) -> CarriedTypes:
 
 
 def open_provenance_table(data: NumberRanges) -> pq.ParquetFile:
-    """Open a Parquet file from its bytes, uint8 `[N]`, without reading ahead in other threads.
-
-    Args:
-        data: the whole file, mapped; or one whose ranges are fetched when they are read.
-    """
+    """Open a Parquet file from its bytes, uint8 `[N]`, without reading ahead in other threads."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -134,13 +127,7 @@ class ProvenanceFile:
     """Provenance of a shard's documents.
 
     Args:
-        path: the file, for messages.
-        entry: shard that it belongs to.
-        file: its entry in the manifest.
         data: its bytes, uint8 `[N]`, or what reads ranges of them.
-
-    Raises:
-        CorruptStore: it differs from the manifest, or does not belong to this shard.
     """
 
     def __init__(self, path: str, entry: ShardEntry, file: FileEntry, data: NumberRanges) -> None:
@@ -164,14 +151,7 @@ class ProvenanceFile:
             )
 
     def read(self, group: int, columns: Sequence[str] | None = None, *, ahead: bool = False) -> pa.Table:
-        """Read one row group, with some columns or all.
-
-        Args:
-            ahead: also begin to fetch the next row group, which will be read too.
-
-        Raises:
-            CorruptStore: it cannot be read.
-        """
+        """Read one row group, with some columns or all."""
         self._bring(group, columns, wait=True)
         if ahead:
             self._bring(group + 1, columns, wait=False)
@@ -201,11 +181,7 @@ class ProvenanceFile:
 
 
 def to_provenance(table: pa.Table, split: str, path: str) -> list[Provenance]:
-    """Convert rows with all columns of provenance to values.
-
-    Raises:
-        CorruptStore: an invalid value, such as text that is not UTF-8.
-    """
+    """Convert rows with all columns of provenance to values."""
     fixed = documents_schema().names
     carried = table.column_names[len(fixed) :]
     with reading(path):

@@ -63,11 +63,7 @@ class Receipts(NamedTuple):
 def read_receipts(
     files: StoreFiles, manifest: Manifest, findings: Findings, slice: Slice = WHOLE
 ) -> Receipts:
-    """Read receipts, and check that each is whole, is where it belongs, and has a ledger that balances.
-
-    Args:
-        slice: only those of its units; slice 0 reads all, as it checks them together.
-    """
+    """Read receipts, and check that each is whole, is where it belongs, and has a ledger that balances."""
     names, limited = source_names(manifest.recipe), is_limited(manifest.recipe)
     slugs = source_slugs(names)
     places: dict[str, tuple[int, int, int]] = {}

@@ -77,14 +77,7 @@ def reencode_audit(
     pieces: dict[tuple[str, str], list[InputPiece]],
     findings: Findings,
 ) -> DeepReport:
-    """Compare a sample of documents with the reference tokenizer.
-
-    Args:
-        tokenizer: the tokenizer kept with the store.
-        readable: names of the shards that are whole.
-        pieces: pieces of each input file that units read, by its source and name; a stream as one up to
-            `WHOLE_STREAM`.
-    """
+    """Compare a sample of documents with the reference tokenizer."""
     parse, name = manifest.recipe.special_tokens == "parse", "tokenizer/tokenizer.json"
     try:
         reference = Reference(tokenizer.json if parse else without_special_tokens(tokenizer))
@@ -181,11 +174,7 @@ class _Audit:
         )
 
     def compare(self, place: Path | str, longest: int) -> None:
-        """Find each picked document's text and compare.
-
-        Args:
-            place: folder or URI of the store.
-        """
+        """Find each picked document's text and compare."""
         files = self._inputs(place)
         for (source, name), picked in sorted(self._picked.items()):
             file = files.get((source, name))

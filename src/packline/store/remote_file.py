@@ -53,11 +53,7 @@ class RemoteFile(NamedTuple):
         return content_problem(self.entry, data.data)
 
     def piece_damage(self, number: int, size: int, data: np.ndarray) -> CorruptStore | None:
-        """Error for a piece that is not the file's; None if it is.
-
-        Args:
-            size: bytes of a piece, a multiple of those of a block.
-        """
+        """Error for a piece that is not the file's; None if it is."""
         start, stop = number * size, min((number + 1) * size, self.entry.bytes)
         problem = f"expected {stop - start:,} bytes, found {len(data):,}" if len(data) != stop - start else ""
         if not problem and stop - start == self.entry.bytes:

@@ -79,11 +79,7 @@ class Index:
     """An index: `lengths` int32 `[D]`, `offsets` int64 `[D]` in bytes, both views, read-only.
 
     Args:
-        path: the file.
         data: its bytes, uint8 `[N]`; by default it is mapped.
-
-    Raises:
-        CorruptStore: not an index, another version, or a size that contradicts its header.
     """
 
     def __init__(self, path: Path | str, data: np.ndarray | None = None) -> None:
@@ -118,18 +114,7 @@ RANGED_BYTES = 4 << 20
 
 
 class Shard:
-    """One shard. Creating one reads nothing; its arrays are opened on first use.
-
-    Args:
-        files: files of the store.
-        entry: entry of the shard in the manifest.
-        dtype: dtype of its tokens.
-        vocab_size: upper bound of ids, exclusive.
-
-    Raises:
-        CorruptStore: on use: a file is damaged, or disagrees with the manifest or another file.
-        StoreError: on use: a limit of the system; the hint names it.
-    """
+    """One shard. Creating one reads nothing; its arrays are opened on first use."""
 
     def __init__(self, files: StoreFiles, entry: ShardEntry, dtype: np.dtype, vocab_size: int) -> None:
         self.files, self.entry = files, entry
@@ -152,11 +137,7 @@ class Shard:
         return self.files.path(f"{self.entry.name}.{ending}")
 
     def document(self, index: int) -> np.ndarray:
-        """Tokens of a document, a read-only view.
-
-        Raises:
-            CorruptStore: the index is damaged, or an id is outside the vocabulary.
-        """
+        """Tokens of a document, a read-only view."""
         begin = self.offset_of(index) // self.itemsize
         end = begin + self.length_of(index)
         if not self._all_valid and self._valid.find(0, begin >> ID_BLOCK, (end - 1 >> ID_BLOCK) + 1) >= 0:
@@ -164,11 +145,7 @@ class Shard:
         return self.token_ranges[begin:end]
 
     def _check_ids(self, begin: int, end: int) -> None:
-        """Check the ids of tokens, one block at a time, so that each is checked once.
-
-        Raises:
-            CorruptStore: one of these tokens is outside the vocabulary; its neighbours may be.
-        """
+        """Check the ids of tokens, one block at a time, so that each is checked once."""
         # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
         kind, most = f"<u{self.itemsize}", self._vocab_size - 1
         for block in range(begin >> ID_BLOCK, (end - 1 >> ID_BLOCK) + 1):
@@ -219,11 +196,7 @@ class Shard:
         return next(file for file in self.entry.files if file.name == name)
 
     def open_provenance(self) -> ProvenanceFile:
-        """Open its provenance, to be read one row group at a time.
-
-        Raises:
-            CorruptStore: it is damaged, or belongs to other documents.
-        """
+        """Open its provenance, to be read one row group at a time."""
         file, files = self.file("docs.parquet"), self.files
         if not RANGED_BYTES < file.bytes <= files.room:
             data: NumberRanges = files.map(file)
@@ -232,11 +205,7 @@ class Shard:
         return ProvenanceFile(files.path(file.name), self.entry, file, data)
 
     def provenance(self, index: int) -> Provenance:
-        """Provenance of a document.
-
-        Raises:
-            CorruptStore: the provenance is damaged.
-        """
+        """Provenance of a document."""
         file = self._documents
         group = bisect_right(ends := list(accumulate(file.rows)), index)
         row = index - (ends[group] - file.rows[group])

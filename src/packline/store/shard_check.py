@@ -72,12 +72,7 @@ def check_file(
     look: Callable[[memoryview], None] | None = None,
     sums: BlockChecksums | None = None,
 ) -> bool:
-    """Check a file's size and checksum, in one pass; return True if it matches the manifest.
-
-    Args:
-        look: receives every block of the file, all of `BLOCK_BYTES` but the last, if its size is right.
-        sums: expected checksums of its blocks, which locate damage.
-    """
+    """Check a file's size and checksum, in one pass; return True if it matches the manifest."""
     findings.files += 1
     found_sums = BlockSums(sums.block if sums is not None else None)
     try:

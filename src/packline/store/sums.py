@@ -111,11 +111,6 @@ def split_sums(data: np.ndarray, sizes: Sequence[int]) -> list[BlockChecksums] |
 def block_ranges(wrong: Sequence[int] | np.ndarray, block: int, most: int = 3) -> str:
     """Byte ranges of some blocks of a file, for messages.
 
-    Args:
-        wrong: numbers of the blocks, ascending.
-        block: bytes of a block.
-        most: maximum number of ranges listed.
-
     >>> block_ranges([3], 1 << 20), block_ranges([0, 1, 2, 9], 1 << 16)
     ('3,072 KiB to 4,096 KiB', '0 KiB to 192 KiB and 576 KiB to 640 KiB')
     """

@@ -89,11 +89,7 @@ E = TypeVar("E", ShardEntry, InputEntry, UnitEntry)
 
 
 class TableRows(Generic[E]):
-    """Rows of a table: its columns, and each row as a value, made when it is used.
-
-    Args:
-        table: columns of `schema()`.
-    """
+    """Rows of a table: its columns, and each row as a value, made when it is used."""
 
     file: ClassVar[str]
     """Name of the table's file."""
@@ -145,11 +141,7 @@ class TableRows(Generic[E]):
 
     @classmethod
     def read(cls, files: StoreFiles, entry: FileEntry) -> Self:
-        """Read the table of a store.
-
-        Raises:
-            CorruptStore: it differs from its entry, or has other columns.
-        """
+        """Read the table of a store."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -226,11 +218,7 @@ class TableRows(Generic[E]):
 
 
 def check_schema(path: object, found: pa.Schema, expected: pa.Schema) -> None:
-    """Refuse a table with other columns.
-
-    Raises:
-        CorruptStore: names the first column that differs.
-    """
+    """Refuse a table with other columns."""
     if not found.equals(expected):
         named = [
             [f"{one.name} {one.type}{'' if one.nullable else ' not null'}" for one in schema]

@@ -79,8 +79,6 @@ def check_units(
 
     Args:
         check: checks a unit; receives separate findings, so that they do not depend on the number of threads.
-        findings: receives them in the order of the units.
-        slice: only every n-th unit.
     """
 
     def check_one(unit: StoreUnit) -> tuple[T, Findings]:

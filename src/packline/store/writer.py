@@ -42,11 +42,7 @@ LONGEST = 2**31 - 1
 
 
 class HashedFile(io.BufferedWriter):
-    """A file that tracks the size and checksum of what was written to it.
-
-    Args:
-        sums: also receives what was written.
-    """
+    """A file that tracks the size and checksum of what was written to it."""
 
     def __init__(self, path: Path, sums: BlockSums | None = None) -> None:
         self.path, self.size = path, 0
@@ -79,11 +75,7 @@ class HashedFile(io.BufferedWriter):
 
 
 class ShardWriter:
-    """One shard of one split.
-
-    Args:
-        carried: name and type of each column that the source carries (`provenance.documents_schema`).
-    """
+    """One shard of one split."""
 
     def __init__(
         self,
@@ -131,16 +123,11 @@ class ShardWriter:
         """Append documents.
 
         Args:
-            ragged: tokens of the shard's dtype, boundary tokens included.
             positions: int64 `[D]`, position of each document in `file`.
-            ids: the documents' own ids, if they have any.
             text_bytes: int64 `[D]`, UTF-8 bytes of each text.
             hashes: uint64 `[D]`, hash of each text; None if there is no text.
             loss: uint8 `[T]`, 1 = trained on; required for a shard with a loss mask, and only there.
             columns: `[D]` rows of the carried columns; required for a shard with any, and only there.
-
-        Raises:
-            PacklineError: a document is too long for the index.
         """
         lengths = ragged.lengths
         if len(lengths) and int(lengths.max()) > LONGEST:

@@ -54,16 +54,8 @@ FEW = 2
 def column_mask(condition: Condition, columns: Mapping[str, Column]) -> np.ndarray:
     """Test a condition on columns.
 
-    Args:
-        condition: the condition.
-        columns: by name, one for each field of the condition, all of one length N. Of strings, integers,
-            floats, booleans, timestamps or nulls, or dictionaries of these.
-
     Returns:
         bool `[N]`: True where the condition holds.
-
-    Raises:
-        RecipeError: a comparison that the type of a column does not have; with column and types.
 
     >>> from packline.where.grammar import parse_where
     >>> columns = {"n": pa.array([1, None, 3]), "label": pa.array(["a", "b", None]).dictionary_encode()}
@@ -75,14 +67,6 @@ def column_mask(condition: Condition, columns: Mapping[str, Column]) -> np.ndarr
 
 def check_columns(condition: Condition, types: Mapping[str, pa.DataType], where: str) -> None:
     """Refuse a condition that names another column, or compares a column with what it has no order with.
-
-    Args:
-        condition: the condition.
-        types: type of every column.
-        where: what has the columns, for the message.
-
-    Raises:
-        RecipeError: with the name meant, or the column and both types.
 
     >>> from packline.where.grammar import parse_where
     >>> check_columns(parse_where("scor > 1"), {"score": pa.int64()}, "store")
@@ -96,11 +80,7 @@ def check_columns(condition: Condition, types: Mapping[str, pa.DataType], where:
 
 
 def refuse_unknown(names: Sequence[str], known: Sequence[str], where: str) -> None:
-    """Refuse a column that does not exist.
-
-    Raises:
-        RecipeError: with the name meant, and all columns.
-    """
+    """Refuse a column that does not exist."""
     for name in names:
         if name not in known:
             raise RecipeError(

@@ -219,11 +219,7 @@ def record_test(condition: Condition) -> Callable[[Record], bool]:
 
 
 def holds(term: Term, value: Any) -> bool:
-    """True if the value of the term's field meets the term.
-
-    Raises:
-        Incomparable: the value is of another kind than the term has an answer for.
-    """
+    """True if the value of the term's field meets the term."""
     op, wanted = term.op, term.value
     if term.left.is_length and value is not None:
         if not isinstance(value, str | list):

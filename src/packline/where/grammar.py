@@ -47,9 +47,6 @@ EXCERPT = 30
 def parse_where(text: str) -> Condition:
     """Parse a condition.
 
-    Raises:
-        RecipeError: it is not one; with the column, from 1, what is expected there, and what was found.
-
     >>> print(parse_where('3 <= score and  (not lang in ("de", "en"))'))
     score >= 3 and lang not in ['de', 'en']
     >>> parse_where("score => 3")
@@ -61,12 +58,6 @@ def parse_where(text: str) -> Condition:
 
 def canonical_where(text: str, place: str = "") -> str:
     """Canonical text of a condition: equal texts have equal meaning.
-
-    Args:
-        place: what has the setting, for the message.
-
-    Raises:
-        RecipeError: see `parse_where`.
 
     >>> canonical_where('( url.startswith("http:") )')
     "url.startswith('http:')"
