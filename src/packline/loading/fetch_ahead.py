@@ -5,17 +5,11 @@
     fetched ahead           └── pieces of 41 to 103 ──┘     each due at now + steps to go x time of a step
 
 The rows of a step are a formula, so the pieces of the coming steps are known. They are requested in the order
-in which they are due, and the cache evicts pieces without a known use first, then the ones that are due last.
-The window covers ten times the latency of a request, and at least 64 steps, as far as half of the cache has
-room. The state of a loader does not change: what is fetched ahead is only found in the cache.
-
-Spans and copies are computed once, for several steps together: the plans of the next steps are kept for the
-reader, which takes them instead of computing its own. A thread makes them while something has to be fetched.
-Once a plan finds all of its pieces in the cache, the reader makes the next one: two threads would compete
-for the interpreter and for the caches of the processor.
-
-A worker process of a data loader makes every n-th step, and fetches for those alone. Nothing is fetched ahead
-for single batches out of order, and nothing for local stores.
+in which they are due. The window covers ten times the latency of a request, and at least 64 steps, as far as
+half of the cache has room. The plans of the next steps are kept for the reader. A thread makes them while
+something has to be fetched; once a plan finds all of its pieces in the cache, the reader makes the next one:
+two threads would compete for the interpreter and for the caches of the processor. A worker process of a data
+loader makes every n-th step, and fetches for those alone.
 """
 
 from __future__ import annotations
@@ -53,13 +47,7 @@ SHARE = 2
 
 
 def window_steps(latency: float, step_seconds: float, step_bytes: float, cache_bytes: int) -> int:
-    """Steps to fetch ahead.
-
-    Args:
-        latency: seconds of a request.
-        step_seconds: seconds from one step to the next.
-        step_bytes: bytes of the pieces of a step.
-        cache_bytes: size of the cache.
+    """Steps to fetch ahead, from seconds of a request and of a step, and bytes of a step and of the cache.
 
     >>> window_steps(0.3, 0.01, 1 << 20, 1 << 40), window_steps(0.3, 1, 1 << 20, 8 << 20)
     (300, 4)
@@ -70,11 +58,7 @@ def window_steps(latency: float, step_seconds: float, step_bytes: float, cache_b
 
 
 class FetchAhead(PlanAhead):
-    """The same for remote stores, whose pieces are requested before they are due.
-
-    Args:
-        stores: files of the remote stores of the run.
-    """
+    """The same for remote stores, whose pieces are requested before they are due."""
 
     def __init__(self, stores: Sequence[StoreFiles]) -> None:
         super().__init__()
@@ -126,7 +110,6 @@ class FetchAhead(PlanAhead):
         return int(min(step + 1 + self._window() * self._stride, len(loader)))
 
     def _window(self) -> int:
-        """Number of steps to fetch ahead."""
         if not self._bytes:
             return STEPS
         most = min(one.ranges_room for one in self._stores)
@@ -185,7 +168,6 @@ class FetchAhead(PlanAhead):
 
 
 def total_traffic(stores: Iterable[StoreFiles]) -> Traffic:
-    """Requests and waits of this process for several stores."""
     total = Traffic()
     for one in stores:
         if one.traffic is not None:

@@ -4,10 +4,9 @@
     rows    ├─ window 0 ─┤├─ window 1 ─┤                        in stored order, as far as they are settled
     steps   0 1 2 3 4 5 6  7 8 9 ...                            those of the finished store
 
-The order is `blocks` or stored, whose first epoch takes windows of rows as they are stored. The schedule is
-made as if rows that are not all there had no end, which decides nothing before it; the loader gives the steps
-whose rows are settled, and looks for more when they are used up. When the manifest appears it reads the
-finished store. What depends on the whole store waits for its end or is refused (docs/living-data.md).
+The schedule is made as if rows that are not all there had no end, which decides nothing before it; the loader
+gives the steps whose rows are settled, and looks for more when they are used up. When the manifest appears it
+reads the finished store.
 """
 
 from __future__ import annotations
@@ -65,20 +64,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Follower(Loader):
-    """Batches of stores that may still be built. Made by `follow`.
-
-    Args:
-        run: stages, stores and loader settings.
-        rank: number of this rank, from 0.
-        world_size: number of ranks that share each global batch.
-        timeout: longest wait for a step, in seconds; None for any.
-        grace: longest time without a running build, in seconds; None to wait for one to be resumed.
-        on_wait: called in the caller's thread, before every pause.
-
-    Raises:
-        RecipeError: settings that need the whole store, or do not fit it.
-        StoreError: nothing is being built, or what is there is damaged.
-    """
+    """Batches of stores that may still be built. Made by `follow`."""
 
     def __init__(
         self,
@@ -121,11 +107,7 @@ class Follower(Loader):
         return len(schedule) if schedule.has_end or settled else None
 
     def __len__(self) -> int:
-        """Total number of steps.
-
-        Raises:
-            TypeError: it depends on the end of a store that is still being built.
-        """
+        """Total number of steps."""
         if (total := self.total) is None:
             raise TypeError("the number of steps is not known before the store is finished: give tokens=")
         return total
@@ -136,20 +118,13 @@ class Follower(Loader):
         return step < self._known
 
     def batch(self, step: int) -> Batch:
-        """This rank's part of any batch, after waiting for its units.
-
-        Raises:
-            IndexError: no such step.
-            CorruptStore: a store is damaged there.
-            StoreError: a build has stopped, or another has taken its place.
-        """
+        """This rank's part of any batch, after waiting for its units."""
         step = operator.index(step)
         if step >= self._known or self._pending is not None:
             self.has_step(step)
         return super().batch(step)
 
     def next_batch(self, step: int) -> Batch:
-        """As `batch`, for one step after another."""
         self.has_step(step)
         return super().next_batch(step)
 
@@ -210,13 +185,6 @@ class Follower(Loader):
         return new
 
     def _wait(self, step: int, ready: Callable[[], bool]) -> None:
-        """Wait until something is there.
-
-        Raises:
-            WaitedTooLong: not within the timeout.
-            BuildStopped: a build has ended without a manifest.
-            StoreNotFound: none has begun.
-        """
         began = time.monotonic()
         stopped: float | None = None
         pause = FIRST_PAUSE
@@ -282,7 +250,6 @@ def _settled_steps(schedule: Schedule) -> int:
 
 
 def _stopped(build: GrowingBuild, step: int) -> StoreError:
-    """Error for a build that does not go on."""
     if build.begun is None:
         return StoreNotFound(
             f"{build.files.place} holds no store, and no build has begun there",

@@ -3,7 +3,6 @@
 The documents of a source appear in their order, whatever the order in which units end, and the part of a
 store that is seen only grows. Rows are given as far as they no longer change: of `concat` all but the last,
 for which the next token is not known yet; of `pad` all; of `best_fit` those of windows that are complete.
-Nothing that is committed is withdrawn, also where a limit ends the build.
 """
 
 from __future__ import annotations
@@ -48,11 +47,7 @@ from packline.where.grammar import parse_where
 
 
 class GrowingBuild:
-    """A store and the build that makes it.
-
-    Args:
-        place: its folder, or the URI of an object store.
-    """
+    """A store, in a folder or at the URI of an object store, and the build that makes it."""
 
     def __init__(self, place: str) -> None:
         self.files = store_files(place)
@@ -73,7 +68,6 @@ class GrowingBuild:
 
     @property
     def known(self) -> bool:
-        """True if there is anything to read from."""
         return self.begun is not None or self.store is not None
 
     @property
@@ -83,16 +77,10 @@ class GrowingBuild:
 
     @property
     def units(self) -> int:
-        """Number of units that are published."""
         return sum(len(units) for rows in self._rows.values() for _, units in rows)
 
     def refresh(self) -> bool:
-        """Look for what has been published since; True if there is something new.
-
-        Raises:
-            StoreError: another build was begun in the folder, or has finished there.
-            CorruptStore: a record is damaged.
-        """
+        """Look for what has been published since; True if there is something new."""
         if self.store is not None:
             return False
         new = False
@@ -106,7 +94,6 @@ class GrowingBuild:
         return (self._published is not None and self._published.look()) or new
 
     def _take(self, source: str, units: list[ListedUnit]) -> None:
-        """Add the next units of a source."""
         shards = [(unit.unit, unit.source, shard) for unit, listed in units for shard in listed]
         tables = ShardRows.from_entries(shards), UnitRows.from_entries(unit for unit, _ in units)
         self._rows.setdefault(source, []).append(tables)
@@ -130,15 +117,7 @@ class GrowingBuild:
         )
 
     def rows(self, stage: StageSettings, options: RowOptions, *, window: int) -> Any:
-        """Rows of the store in a stage, as far as they are settled.
-
-        Args:
-            options: documents, and how they fill rows.
-            window: rows are given in multiples of this number.
-
-        Raises:
-            RecipeError: settings that need the whole store, or do not fit it.
-        """
+        """Rows of the store in a stage, as far as they are settled, in multiples of `window` rows."""
         assert self.begun is not None
         options = check_row_options(options)
         _check_followable(self.begun.recipe, options)
@@ -181,7 +160,6 @@ def _receipts(tables: Iterable[UnitRows]) -> Iterable[tuple[str, str]]:
 
 
 def _packed(part: StoreReader, seq_len: int, options: RowOptions, plans: dict[Any, Any]) -> Rows | None:
-    """Rows of a part; None if there are none yet."""
     sizes = part.manifest.shards.by_split("tokens")
     if (sum(sizes.values()) if options.split == "all" else sizes.get(options.split, 0)) < seq_len:
         return None
@@ -218,16 +196,7 @@ def partial_manifest(plan: Plan, shards: ShardRows, units: UnitRows) -> Manifest
 
 
 class GrowingRows:
-    """Rows of a store that is being built: as if there was no end to them; the settled ones can be read.
-
-    Args:
-        store: the committed part.
-        packed: its rows; None if there are none.
-        settled: number of those that do not change any more.
-        stage: length of the rows.
-        options: documents, and how they fill rows.
-        window: rows are given in multiples of this number.
-    """
+    """Rows of a store that is being built: as if there was no end to them; the settled ones can be read."""
 
     def __init__(
         self,
@@ -254,7 +223,6 @@ class GrowingRows:
         return ENDLESS
 
     def plan(self, rows: np.ndarray) -> PlannedRows:
-        """Plan what reading these rows copies, as `Rows.plan`."""
         return self.parent.plan(rows)
 
     def spans(self, indices: np.ndarray) -> Spans:
@@ -262,7 +230,6 @@ class GrowingRows:
         return self.parent.spans(indices)
 
     def last_document(self, rows: int) -> int:
-        """Number of the last document that the first `rows` rows depend on."""
         return self.parent.last_document(rows)
 
     def __repr__(self) -> str:

@@ -1,16 +1,9 @@
 """The loader: batches of a run, for one rank, from any step.
 
-    loader = Loader(rows, batch_size=32, seed=1)
-    for batch in loader:                       # dict of arrays [B, L]
-        train(batch["tokens"], batch["targets"])
-        checkpoint["loader"] = loader.state_dict()
-
 A batch is a function of its step, so the state is the step and a fingerprint that prevents its use with other
-data. World size, rank, prefetch and fields are not in the state: a run resumed with any of them changed sees
-the same global batches. Rank r of W gets rows r*b to (r+1)*b of each, b = B / W.
-
-Cost: steps that are read in order are planned together (`plan_ahead`), so a batch costs less than a call of
-`rows.read`, also of several sources. Tensors and worker processes are in `packline.torch`.
+data. World size, rank, prefetch and fields are not in the state. Rank r of W gets rows r*b to (r+1)*b of
+each, b = B / W. Steps that are read in order are planned together, so a batch costs less than a call of
+`rows.read`, also of several sources.
 """
 
 from __future__ import annotations
@@ -116,7 +109,6 @@ class Loader(Notebook):
             refuse_used_again(self.schedule)
 
     def _place(self, options: LoaderOptions, rank: int, world_size: int) -> None:
-        """Check and keep what does not depend on rows."""
         rank, world_size = operator.index(rank), operator.index(world_size)  # NumPy's integers too
         if world_size < 1 or not 0 <= rank < world_size:
             raise RecipeError(f"expected a rank from 0 to world_size - 1 = {world_size - 1}, found {rank}")
@@ -256,7 +248,6 @@ class Loader(Notebook):
 
     @property
     def _remote(self) -> list[StoreFiles]:
-        """Files of the stores that are read by requests, each once."""
         found = dict.fromkeys(getattr(rows.store, "files", None) for rows in self.schedule.sources.values())
         return [files for files in found if files is not None and files.traffic is not None]
 
@@ -364,7 +355,6 @@ class Loader(Notebook):
 
 
 def _stages(rows: RowSource | Mixture | Stage | Sequence[Stage], epochs: int | None) -> list[Stage]:
-    """Convert the argument to stages in sequence."""
     if hasattr(rows, "read") and hasattr(rows, "seq_len"):
         return [Stage(Mixture([(cast("RowSource", rows), 1, epochs)]))]
     stages = [Stage(rows)] if isinstance(rows, Mixture) else [rows] if isinstance(rows, Stage) else rows
@@ -382,9 +372,6 @@ def _stages(rows: RowSource | Mixture | Stage | Sequence[Stage], epochs: int | N
 
 def chosen_fields(fields: Sequence[str] | None, keys: Keys) -> tuple[str, ...]:
     """Arrays to read, from the arguments of `Loader`.
-
-    Raises:
-        RecipeError: unknown `keys`, or unknown `fields`.
 
     >>> chosen_fields(None, "huggingface")
     ('tokens', 'targets', 'position_ids')

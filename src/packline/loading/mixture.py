@@ -1,18 +1,14 @@
 """Mixtures and stages of a run: rows of several sources by weight, and for how long.
 
-A mixture holds the rows, their weights, and the number of times each row may be used. Nothing is read or
-shuffled here: `Interleaving` determines exactly which source a row of the mixture comes from, where random
-sampling would make shares inexact; `schedule` determines which row of that source, and where a stage is in
-the run.
-
-Weights become whole numbers that add up to a period, and one period is laid out so that after any number of
-rows every source's count is within one of its share. The rest is counting.
+`Interleaving` determines exactly which source a row of the mixture comes from, where random sampling would
+make shares inexact. Weights become whole numbers that add up to a period, and one period is laid out so that
+after any number of rows every source's count is within one of its share. The rest is counting.
 
     weights 0.5, 0.3, 0.2    period 10    source  0 1 0 2 0 1 0 2 0 1 | 0 1 0 2 ...
                                           index   0 0 1 0 2 1 3 1 4 2 | 5 3 6 2 ...
 
-Laying out costs one pass over the period, a quarter of a second for the longest, 2**18 rows: weights that
-need a longer one are rounded to multiples of 1/2**18, once, and `exact` gives the rounded values.
+Laying out takes a quarter of a second for the longest period, 2**18 rows: weights that need a longer one are
+rounded to multiples of 1/2**18, once, and `exact` gives the rounded values.
 """
 
 from __future__ import annotations
@@ -43,14 +39,7 @@ Weight = int | float | str | Fraction
 
 
 class Interleaving:
-    """Schedule of shares alone: the source of each of infinitely many rows.
-
-    Args:
-        weights: one per source, above zero: a number, or text such as "1/3". A float counts as the decimal
-            number that it prints as.
-
-    Raises:
-        RecipeError: no weights, or one that is not a number above zero.
+    """The source of each of infinitely many rows; a float counts as the decimal number that it prints as.
 
     >>> interleaving = Interleaving([0.5, 0.25, 0.25])
     >>> interleaving.period, interleaving.sources(0, 8).tolist()
@@ -83,11 +72,9 @@ class Interleaving:
         return self._schedule[np.arange(start, stop) % self.period]
 
     def counts(self, rows: int) -> list[int]:
-        """Number of the first `rows` that come from each source."""
         return [self.count(source, rows) for source in range(len(self))]
 
     def count(self, source: int, rows: int) -> int:
-        """Number of the first `rows` that come from a source."""
         if len(self.parts) == 1:
             return rows
         periods, rest = divmod(rows, self.period)
@@ -250,11 +237,7 @@ class Mixture(Notebook):
         return Mixture(zip(cut, self.weights, self.max_epochs, strict=True))
 
     def limit(self, consumed: Sequence[int]) -> int | None:
-        """Rows of the mixture until a source would exceed its `max_epochs`; None if no source can.
-
-        Args:
-            consumed: rows of each source already consumed.
-        """
+        """Rows of the mixture until a source would exceed its `max_epochs`; None if no source can."""
         limits = [
             None if epochs is None else epochs * len(rows)
             for rows, epochs in zip(self.rows, self.max_epochs, strict=True)
@@ -278,7 +261,6 @@ class Mixture(Notebook):
 
 
 def _entry(entry: Any, number: int) -> tuple[RowSource, Weight, int | None]:
-    """Check one argument and return its (rows, weight, max_epochs)."""
     if not isinstance(entry, tuple | list) or len(entry) not in (2, 3):
         raise RecipeError(
             f"source {number} of a mixture: expected (rows, weight) or (rows, weight, max_epochs), "
@@ -315,11 +297,6 @@ def _check_alike(sources: Sequence[RowSource]) -> None:
 
 
 def check_same_tokenizer(rows: RowSource, other: RowSource, name: str, other_name: str) -> None:
-    """Reject rows whose ids have another meaning than the other's.
-
-    Raises:
-        RecipeError: the stores were made with different tokenizers.
-    """
     found, expected = rows.store.manifest.tokenizer, other.store.manifest.tokenizer
     if found.fingerprint != expected.fingerprint:
         raise RecipeError(
@@ -389,9 +366,6 @@ class Stage:
 
 def rows_per_batch(seq_len: int, batch_size: int | None, batch_tokens: int | str | None) -> int | None:
     """Rows of a global batch, from their number or from its tokens; None if neither is given.
-
-    Raises:
-        RecipeError: both, a number below 1, or tokens that are not a number of whole rows.
 
     >>> rows_per_batch(4096, None, "2M")
     512

@@ -1,7 +1,6 @@
 """Units of a store that a run has read: their number, in the order of the documents, and their receipts.
 
-An order that follows the stored one needs the rows of the windows up to its place, and no others. The
-receipts of the units up to the last of these rows name every byte that was read.
+An order that follows the stored one needs the rows of the windows up to its place, and no others.
 """
 
 from __future__ import annotations
@@ -61,7 +60,6 @@ def build_of(store: StoreReader) -> str:
 
 
 def build_identity(manifest: Manifest) -> str:
-    """Identity of the build that made a store."""
     columns = (manifest.inputs.names("source"), manifest.inputs.names("name"))
     inputs = zip(*columns, manifest.inputs.numbers("bytes").tolist(), strict=True)
     return build_mark(manifest.recipe, manifest.tokenizer.fingerprint, inputs)

@@ -14,8 +14,7 @@ blocks of rows within windows (docs/reading.md shows one):
 2. Consecutive blocks form windows of `block_rows * window_blocks` rows; the last one may be shorter.
 3. Within a window, rows are permuted with a key of the seed, the source, the epoch and the window.
 
-In the first epoch a full window therefore depends on nothing behind it: a store that grows has the same order
-up to its last full window. Nothing is kept except one block of draws.
+In the first epoch a full window therefore depends on nothing behind it.
 """
 
 from __future__ import annotations
@@ -42,11 +41,7 @@ WINDOWS_AT_ONCE = 64
 
 
 class RowOrder(msgspec.Struct, frozen=True):
-    """Settings of an order; made by `row_order`.
-
-    >>> row_order(LoaderOptions(order="blocks", block_rows=64)), str(row_order())
-    (RowOrder(kind='blocks', block_rows=64, window_blocks=256), 'global')
-    """
+    """Settings of an order; made by `row_order`."""
 
     kind: Literal["global", "blocks", "stored"] = "global"
     block_rows: int = 0
@@ -73,9 +68,6 @@ GLOBAL = RowOrder()
 
 def row_order(options: LoaderOptions = LoaderOptions()) -> RowOrder:  # noqa: B008  frozen
     """Order of the rows of every source.
-
-    Raises:
-        RecipeError: sizes of blocks that are too large, or settings that contradict each other.
 
     >>> row_order(LoaderOptions(block_rows=64))
     Traceback (most recent call last):
@@ -104,15 +96,7 @@ _NO_BLOCK: tuple[int, int, np.ndarray] = (-1, -1, np.empty(0, np.int64))
 
 
 class Order:
-    """Order in which the rows of one source are consumed.
-
-    Args:
-        rows: number of rows of the source.
-        key: the seed and the number of the source. Different keys give different orders.
-        order: kind of order.
-
-    Raises:
-        RecipeError: there are no rows.
+    """Order in which the rows of one source are consumed; the key is the seed and the number of the source.
 
     >>> order = Order(5, 42, 0)
     >>> sorted(order.between(5, 10).tolist())       # draws 5 to 10 are the second epoch
@@ -156,11 +140,7 @@ class Order:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def draws_of(self, rows: np.ndarray, epoch: int) -> np.ndarray:
-        """Draw numbers of these rows in an epoch, int64 of the same shape.
-
-        Raises:
-            IndexError: no such row.
-        """
+        """Draw numbers of these rows in an epoch, int64 of the same shape."""
         rows = np.asarray(rows, np.int64)
         if rows.size and not 0 <= rows.min() <= rows.max() < self.rows:
             raise IndexError(f"a row outside range({self.rows})")

@@ -3,33 +3,26 @@
     thread    make 0  make 1  make 2 .....  make 3 ...        at most `ahead` batches wait
     caller            take 0 ....... take 1 ....... take 2
 
-Reading fills arrays in NumPy, which releases the GIL, so batches are prepared while the trainer computes. A
-hand-over between threads costs a third of a batch from the page cache, so a caller who is back in less time
-than it takes makes the next batch itself: ahead of it, nothing could be gained. An error while making a batch
-is raised in place of that batch. The thread ends with the iterator: when it is
-exhausted, closed, or no longer referenced. A child process that was forked while batches wait has no such
-thread: it makes the rest of its batches itself.
+A hand-over between threads costs a third of a batch from the page cache, so a caller who is back in less time
+than it takes makes the next batch itself. The thread ends with the iterator. A child process that was forked
+while batches wait has no such thread: it makes the rest of its batches itself.
 
-Plans of the coming steps, made for many steps at once.
+Plans of the coming steps, made for many steps at once:
 
     step       40            41 ............... 56            57 ......
     planned    itself        all of them at once              ...
 
-To look up documents and copies costs as much as to copy, and nearly as much for one batch as for sixteen. The
-rows of a step are a formula, so the steps after the current one are planned with it, and those of a mixture
-joined to one plan per step: a batch of ten sources then costs what a batch of one does. A worker process of a
-data loader reads every n-th step, and plans those. Nothing is planned ahead for a single step, nor for rows
-that are not those of a finished store. For remote stores what the plans need is fetched (`fetch_ahead`).
+To look up documents and copies costs as much as to copy, and nearly as much for one batch as for sixteen. A
+worker process of a data loader reads every n-th step, and plans those.
 
 Reading ahead of a block shuffle: the system reads the blocks of the next window while this one is used.
 
     batches    window 0 ........ | window 1 ........ |
     reading    blocks 0 to 7     8 9 10 11 ...            block by block, a window ahead
 
-Within a window rows come at random, so their pages would be read one by one, in no order. Instead every
-block is announced to the system (`posix_fadvise`, WILLNEED) one window before its rows: it reads the range
-of a block at once, into the page cache. Measured on a disk of 1.2 GB/s: twice the rate. Nothing is announced
-for random access to batches, and on systems without the call.
+Within a window rows come at random, so their pages would be read one by one, in no order. Instead every block
+is announced to the system (`posix_fadvise`, WILLNEED) one window before its rows: twice the rate, measured on
+a disk of 1.2 GB/s.
 """
 
 from __future__ import annotations
@@ -66,14 +59,7 @@ long ones, and ends up idle 80 results after the last of a second."""
 def make_ahead(make: Callable[[int], T], start: int, stop: int, *, ahead: int) -> Iterator[T]:
     """Yield `make(start)` to `make(stop - 1)` in order, made by a thread that is up to `ahead` in front.
 
-    Args:
-        make: a pure function, called in one thread at a time.
-        start: first argument.
-        stop: one past the last argument.
-        ahead: number of results that may wait; 0 makes each when it is requested, without a thread.
-
-    Raises:
-        Exception: any error of `make`, in place of its result.
+    `make` is a pure function, called in one thread at a time; its error comes in place of its result.
 
     >>> list(make_ahead(lambda step: step * step, 1, 4, ahead=2))
     [1, 4, 9]
@@ -115,7 +101,6 @@ def make_ahead(make: Callable[[int], T], start: int, stop: int, *, ahead: int) -
 
 
 def _take(made: queue.SimpleQueue[tuple[T | None, BaseException | None]]) -> T:
-    """The next result of the thread, or its error."""
     result, error = made.get()
     if error is not None:
         raise error
@@ -156,11 +141,6 @@ class PlanAhead:
         self._plans: dict[int, PlannedRows] = {}
 
     def plan(self, loader: Loader, step: int) -> PlannedRows:
-        """Plan of a step.
-
-        Raises:
-            CorruptStore: a store is damaged there.
-        """
         stride = self._stride_to(step)
         if stride and step not in self._plans:
             stage, start, stop = loader.place_of(step)
@@ -184,11 +164,7 @@ class PlanAhead:
 
 
 def plan_steps(loader: Loader, steps: range) -> dict[int, PlannedRows]:
-    """Plan steps of one stage together; none of rows that are not those of a finished store.
-
-    Raises:
-        CorruptStore: a store is damaged there.
-    """
+    """Plan steps of one stage together; none of rows that are not those of a finished store."""
     ranges = [loader.place_of(step) for step in steps]
     if not ranges or not all(isinstance(rows, Rows) for rows in ranges[0][0].mixture.rows):
         return {}

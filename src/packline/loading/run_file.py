@@ -1,12 +1,7 @@
 """A run as a file: stages, their sources and loader settings, in TOML (docs/reading.md shows one).
 
-The contents of a batch depend only on this file and its stores. Rank and world size are not part of it: they
-are arguments of `Loader.from_file`. The file is data: nothing in it is executed, no environment variable is
-read, and an unknown setting is an error.
-
-`draft_run` writes one from the shares of a recipe's sources, `weight` or `tokens`. Shares are relative and
-count rows. All rows have the same number of tokens, so a budget of tokens is a share too: the stage lasts for
-the sum of the budgets. Without shares the store is read as is.
+Rank and world size are arguments of `Loader.from_file`. The file is data: nothing in it is executed, no
+environment variable is read, and an unknown setting is an error.
 """
 
 from __future__ import annotations
@@ -96,20 +91,13 @@ OF_A_PACKING = ("min_tail_fraction", "overflow", "pack_window")
 
 
 def read_run(path: str | Path) -> RunFile:
-    """Read a run file without opening any store. Folders are absolute or relative to the working directory.
-
-    Raises:
-        RecipeError: not TOML, an unknown or missing setting, a wrong type; reported with its place.
-    """
+    """Read a run file without opening a store. Folders are absolute or relative to the working directory."""
     path = Path(path)
     return _placed(parse_run(read_toml(path, "run file"), str(path)), path.parent)
 
 
 def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:
     """Convert the tables that TOML gives to a run file.
-
-    Raises:
-        RecipeError: an unknown or missing setting, a wrong type; reported with its place.
 
     >>> source = {"store": "s"}
     >>> parse_run({"loader": {"batch_size": 8}, "stages": [{"tokens": 1, "seqlen": 9, "sources": [source]}]})
@@ -134,13 +122,7 @@ def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:
 def settings_of_store(path: str | Path, store: str, *, rows: bool) -> dict[str, Any]:
     """Settings that a run file has for one store, by name, without those that are defaults.
 
-    Args:
-        path: the run file.
-        store: folder of the store.
-        rows: True: all that decide its rows (`seq_len` and `RowOptions`); False: its documents alone.
-
-    Raises:
-        RecipeError: the run file does not read the store, or reads it in several ways.
+    `rows`: all that decide its rows (`seq_len` and `RowOptions`), not only its documents.
     """
     run, wanted = read_run(path), resolved(store)
     kind = RowOptions if rows else DocumentFilter
@@ -170,17 +152,9 @@ def settings_of_store(path: str | Path, store: str, *, rows: bool) -> dict[str, 
 
 
 def load_run(path: str | Path, until: int | None = None) -> tuple[list[Stage], LoaderOptions]:
-    """Stages of a run file with their stores opened, and the loader's settings.
+    """Stages of a run file with their stores opened, each once, and the loader's settings.
 
-    Each store is opened once, however many stages read it.
-
-    Args:
-        path: the run file.
-        until: leave out stages whose `from_step` is this step or a later one, and all after them.
-
-    Raises:
-        RecipeError: an invalid run file.
-        StoreError: a store is missing, damaged or has no rows to give.
+    `until`: leave out stages whose `from_step` is this step or a later one, and all after them.
     """
     from packline.packing.rows import Rows
     from packline.store.reader import StoreReader
@@ -202,7 +176,6 @@ def load_run(path: str | Path, until: int | None = None) -> tuple[list[Stage], L
 
 
 def run_schedule(stages: Sequence[Stage], settings: LoaderOptions) -> Schedule:
-    """Schedule of a run, without its loader; see `Schedule`."""
     from packline.loading.schedule import Schedule
 
     return Schedule(
@@ -215,12 +188,7 @@ def run_schedule(stages: Sequence[Stage], settings: LoaderOptions) -> Schedule:
 
 
 def make_stage(settings: StageSettings, rows_of: Callable[[SourceSettings], RowSource], where: str) -> Stage:
-    """Stage with the rows of its sources.
-
-    Args:
-        rows_of: rows of a source.
-        where: place of the stage, for messages.
-    """
+    """Stage with the rows of its sources; `where` is its place, for messages."""
     from packline.loading.mixture import Mixture, Stage
 
     entries = []
@@ -292,7 +260,6 @@ def _check(run: RunFile, name: str) -> RunFile:
 
 
 def _tables(value: Any) -> list[dict[str, Any]]:
-    """Tables of an array; conversion rejects the other values."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
@@ -305,18 +272,10 @@ def draft_run(
     folder: Path,
     tokens: int | None = None,
 ) -> str:
-    """Draft a run file for a store.
+    """Draft a run file for a store, to be in `folder`: the store is named relative to it.
 
-    Args:
-        shares: share of each source of the store, in its order; empty for shares by size.
-        seq_len: tokens per row.
-        batch_size: rows per global batch.
-        folder: folder that the file will be in: the store is named relative to it.
-        tokens: length of the stage; by default the sum of budgets, or until a source is used up.
-
-    Raises:
-        RecipeError: a number below 1; shares for another number of sources, or a source with a share and
-            without a document to train on.
+    `shares` has that of each source, `weight` or `tokens`, in order; without any the store is read as it is.
+    Rows have equal lengths, so tokens are a share too: the stage lasts for their sum, or for `tokens`.
     """
     for said, number in (("seq_len", seq_len), ("batch_size", batch_size), ("tokens", tokens)):
         if number is not None and number < 1:

@@ -1,11 +1,11 @@
 """Run files in figures: what a run reads of each source, and what differs between two run files.
 
-Documents that a run has read: their list, and the refusal of a later stage that would read them again. A
-source that continues from one stage to the next does not begin again. A new one, of a store that was built
-again or with other settings, begins with its first rows, whatever was trained on before: so a stage with
-`from_step` is refused if it takes documents of an earlier one, unless its `max_epochs` allows one pass more
-than were begun before. Documents are the same if their shards have equal tokens, or, where no shard is
-shared, if they have the same place in an input file that has not changed.
+Also the documents that a run has read: their list, and the refusal of a later stage that would read them
+again. A new source, of a store that was built again or with other settings, begins with its first rows,
+whatever was trained on before: so a stage with `from_step` is refused if it takes documents of an earlier
+one, unless its `max_epochs` allows one pass more than were begun before. Documents are the same if their
+shards have equal tokens, or, where no shard is shared, if they have the same place in an input file that has
+not changed.
 """
 
 from __future__ import annotations
@@ -37,15 +37,7 @@ ROWS = 1 << 16
 
 
 def write_read_documents(schedule: Schedule, steps: range, path: str | Path) -> int:
-    """Write the list of all documents that a run reads in some steps, for `exclude`.
-
-    Returns:
-        Number of documents written.
-
-    Raises:
-        RecipeError: not a range of the run's steps, or a name that does not end in `.parquet`.
-        OutOfSpace: the disk is full.
-    """
+    """Write the list of all documents that a run reads in some steps, for `exclude`; return their number."""
     from packline.packing.exclusions import check_list_path, write_list
 
     check_list_path(path)
@@ -70,11 +62,7 @@ def write_read_documents(schedule: Schedule, steps: range, path: str | Path) -> 
 
 
 def refuse_used_again(schedule: Schedule) -> None:
-    """Refuse a stage with `from_step` whose new sources have documents that were trained on before it.
-
-    Raises:
-        RecipeError: names the source, an earlier one, and the command that lists what was read.
-    """
+    """Refuse a stage with `from_step` whose new sources have documents that were trained on before it."""
     orders: dict[str, Order] = {}
     for stage in schedule.stages:
         sources = list(zip(stage.mixture.rows, stage.mixture.max_epochs, stage.orders, strict=True))
@@ -180,12 +168,7 @@ class RunUse(msgspec.Struct, frozen=True):
 
 
 def summarize_run(path: str | Path) -> RunUse:
-    """Stages of a run file, and the use of their sources; also of a run whose sources have too few rows.
-
-    Raises:
-        RecipeError: an invalid run file.
-        StoreError: a store is missing, damaged or has no rows to give.
-    """
+    """Stages of a run file, and the use of their sources; also of a run whose sources have too few rows."""
     stages, settings = load_run(path)
     warnings = []
     schedule: Schedule | None = None
@@ -245,11 +228,7 @@ class RunDifference(msgspec.Struct, frozen=True):
 
 
 def compare_runs(one: str | Path, other: str | Path) -> RunDifference:
-    """Compare the settings of two run files; folders are compared as resolved. No store is opened.
-
-    Raises:
-        RecipeError: an invalid run file.
-    """
+    """Compare the settings of two run files; folders are compared as resolved. No store is opened."""
     mine, theirs = (dict(_settings_of(read_run(path), "")) for path in (one, other))
     changes = changes_of(mine, theirs)
     return RunDifference(str(one), str(other), not changes, changes)

@@ -2,12 +2,9 @@
 
     step ─> stage, rows k..k+B of its mixture ─> source and draw ─> row          and back
 
-It does not depend on ranks, threads and processes, nor on tokens: it never reads a store. A draw is one use
-of a row, counted through all epochs; `order` determines the row of each.
-
-A source that several stages use resumes where the previous stage left off: the second stage consumes rows
-that the first has not. The draw numbers of a source are therefore counted over the whole run, and so is
-`max_epochs`. The key of a source's order is (seed, its number, epoch); sources are numbered by first
+It does not depend on ranks, threads and processes, nor on tokens: it never reads a store. A source that
+several stages use resumes where the previous stage left off, so its draws are counted over the whole run, and
+so is `max_epochs`. The key of a source's order is (seed, its number, epoch); sources are numbered by first
 appearance in the run, so steps before a changed stage are those of the run without the change.
 """
 
@@ -104,20 +101,7 @@ def parts_of(stage: ScheduledStage, start: int, stop: int) -> list[BatchPart]:
 
 
 class Schedule:
-    """All stages of a run, in sequence.
-
-    Args:
-        stages: at least one.
-        batch_size: rows per global batch, for stages without their own.
-        batch_tokens: the same in tokens.
-        seed: seed for the orders of all sources.
-        order: order of the rows of every source.
-
-    Raises:
-        RecipeError: no stage, no batch size, a stage without a whole batch or without an end, a source that
-            is used up before its stage ends, a stage that ends before the `from_step` of the next, stages of
-            different tokenizers.
-    """
+    """All stages of a run, in sequence; `batch_size` or `batch_tokens` is for stages without their own."""
 
     def __init__(
         self,
@@ -193,21 +177,11 @@ class Schedule:
         return list(found.values())
 
     def stage_of(self, step: int) -> ScheduledStage:
-        """Stage that a step belongs to.
-
-        Raises:
-            IndexError: no such step.
-        """
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} of {len(self):,}")
         return self.stages[bisect.bisect_right(self._firsts, step) - 1]
 
     def rows_of_step(self, step: int) -> BatchRows:
-        """Rows of a global batch.
-
-        Raises:
-            IndexError: no such step.
-        """
         scheduled = self.stage_of(step)
         start = (step - scheduled.first_step) * scheduled.batch_size
         stop = start + scheduled.batch_size
@@ -221,16 +195,7 @@ class Schedule:
         return BatchRows(scheduled.number, sources, rows, epochs)
 
     def occurrences_of(self, stage: int, source: int, rows: np.ndarray) -> Occurrences:
-        """Occurrences of rows of a source in a stage: the inverse of `rows_of_step`.
-
-        Args:
-            stage: number of the stage.
-            source: number of the source within the stage's mixture.
-            rows: int64 `[N]`, numbers of rows within the source.
-
-        Raises:
-            IndexError: no such stage, source or row.
-        """
+        """Occurrences of rows of a source in a stage, int64 `[N]`: the inverse of `rows_of_step`."""
         scheduled = self.stages[stage]
         interleaving, order = scheduled.mixture.interleaving, scheduled.orders[source]
         first = scheduled.consumed[source]
@@ -306,11 +271,7 @@ def source_name(rows: RowSource) -> str:
 def _length(
     number: int, stage: Stage, batch_size: int, first_step: int, end: int | None, consumed: list[int]
 ) -> tuple[int, int]:
-    """Steps of a stage, and rows left over, after checking that it has enough rows.
-
-    Args:
-        end: step at which the next stage begins, if that is given.
-    """
+    """Steps of a stage, and rows left over, if it has enough rows; `end`: first step of the next."""
     mixture = stage.mixture
     limit = mixture.limit(consumed)
     steps, left_over = _steps(stage, batch_size), 0
@@ -355,7 +316,6 @@ def _batch_size(number: int, stage: Stage, batch_size: int | None, batch_tokens:
 
 
 def _steps_until(end: int, number: int, steps: int | None, first_step: int) -> int:
-    """Steps of a stage that the next one ends."""
     if end <= first_step:
         raise RecipeError(
             f"stage {number + 1}: from_step is {end:,}: expected a step after {first_step:,}, the first of "

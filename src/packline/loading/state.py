@@ -10,12 +10,8 @@
                              of units read so far, and a hash over their receipts
 
 A state belongs to every run with the same past: stages that begin before its step are compared, later ones
-are not. A hash of the past would be shorter, but could not name the difference.
-
-A store that is still being built has no checksum yet. Its build is identified by recipe, tokenizer and inputs
-instead, and what was read of it by the receipts of its units, in their order: those do not change any more.
-So a state taken while a store is built is accepted by a loader of the finished store, and the other way
-round; a store that was built anew with other contents is refused.
+are not. A store that is still being built has no checksum yet: its build is identified by recipe, tokenizer
+and inputs, and what was read of it by the receipts of its units, in their order.
 """
 
 from __future__ import annotations
@@ -50,7 +46,6 @@ class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def record_of(schedule: Schedule) -> RunRecord:
-    """Sources of a run, and its stages that have a place."""
     sources = schedule.sources
     words = [described(rows) for rows in sources.values()]
     numbers = {fingerprint: number for number, fingerprint in enumerate(sources)}
@@ -104,16 +99,9 @@ def save_state(schedule: Schedule, step: int) -> dict[str, Any]:
 
 
 def check(schedule: Schedule, state: Mapping[str, Any], steps: int | None) -> tuple[int, bool]:
-    """Step of a state, which must be of a run with the same past.
+    """Step of a state, which must be of a run with the same past; `steps` is None if they are not known yet.
 
-    Args:
-        steps: steps of the run; None if they are not known yet.
-
-    Returns:
-        Also False if some of that past is not known yet, because a store is still being built: ask again.
-
-    Raises:
-        RecipeError: no state, one of another version or of another run, or one beyond the end of the run.
+    Also False if some of that past is not known yet, because a store is still being built: ask again.
     """
     missing = [name for name in ("version", "step", "seed", "fingerprint") if name not in state]
     if missing:

@@ -1,9 +1,7 @@
-"""From a batch to its documents, and from a document to its batches.
+"""From a batch to its documents, and from a document to its batches: closed forms of the loader's schedule.
 
-Both are closed forms of the loader's schedule: no batch is made, no log is needed, and a run of weeks is
-traced as quickly as a short one. Steps are counted from 0: step n is the batch that follows after n batches,
-the next one of a loader whose state contains `"step": n`. Ranks, stages, sources, epochs and rows are counted
-from 0 too.
+Steps are counted from 0: step n is the batch that follows after n batches, the next one of a loader whose
+state contains `"step": n`. Ranks, stages, sources, epochs and rows are counted from 0 too.
 """
 
 from __future__ import annotations
@@ -165,12 +163,6 @@ def trace(
 
 
 def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int | None = None) -> StepTrace:
-    """Contents of the global batch of a step, or of the rows of one rank, or of one row; see `trace`.
-
-    Raises:
-        RecipeError: no such step, rank or row.
-        CorruptStore: a store is damaged there.
-    """
     _refuse_unfinished(loader)
     _check_within("step", step, len(loader), "of this run")
     batch = loader.rows_of_step(step)
@@ -215,10 +207,6 @@ def trace_document(
     """All uses of a document in the whole run, in order of step, one for each range of it in a batch.
 
     There is none if the selection left it out, its packing dropped it, or the run ends before its rows.
-
-    Raises:
-        RecipeError: a store that the run does not read, or none given where it reads several.
-        StoreError: no such document.
     """
     _refuse_unfinished(loader)
     stores = stores_of(loader, store)
@@ -254,9 +242,6 @@ def stores_of(loader: Loader, wanted: str | Path | StoreReader | None = None) ->
     """Stores that a run reads, each once, in order of first use; or the wanted one alone.
 
     Stores are compared by content: one that was moved or copied is the same.
-
-    Raises:
-        RecipeError: the run does not read the wanted store.
     """
     stores: dict[str, StoreReader] = {}
     for rows in loader.schedule.sources.values():
@@ -275,12 +260,10 @@ def stores_of(loader: Loader, wanted: str | Path | StoreReader | None = None) ->
 
 
 def store_of(loader: Loader, stage: int, source: int) -> StoreReader:
-    """Store that a source of a stage reads."""
     return loader.schedule.stages[stage].mixture.rows[source].store
 
 
 def _refuse_unfinished(loader: Loader) -> None:
-    """Refuse documents of a store that is still being built: their numbers are not known."""
     if loader.building:
         raise RecipeError(
             f"cannot trace a run of {', '.join(loader.building)} before the build has ended",

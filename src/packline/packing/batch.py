@@ -1,15 +1,8 @@
 """Batches: arrays of rows, filled from spans.
 
-    read_batch       rows of one source or several, each in its place: all arrays
-    CompactBatch     the same as tokens in the store's own dtype and their layout, to send to another process
-
-What is read of a store is in `gather`, what follows from it in `layout`.
-
 Cost: 32 rows of 4,096 at random, the four arrays of `FIELDS`, 110 spans of a store of 160 MB: 160
 microseconds on one core (reading 60, tokens 12, targets 14, positions 30, segments 19), and 40 for the plan,
-where many batches are planned together. Every span that does not continue the one before it is one more
-range, at a fifth of a microsecond. A batch of several sources takes the look-ups of each, but is filled once.
-Memory: the arrays, the tokens in the store's dtype, and temporarily half of one array.
+where many batches are planned together.
 """
 
 from __future__ import annotations
@@ -37,12 +30,10 @@ class RowSource(Protocol):
     """Rows as a loader needs them: number, tokens, store, and fingerprint."""
 
     @property
-    def store(self) -> StoreReader:
-        """Store that holds the tokens."""
+    def store(self) -> StoreReader: ...
 
     @property
-    def seq_len(self) -> int:
-        """Tokens per row, L."""
+    def seq_len(self) -> int: ...
 
     @property
     def fingerprint(self) -> str:
@@ -52,8 +43,7 @@ class RowSource(Protocol):
     def settings_fingerprint(self) -> str:
         """Hash of the settings alone: of the same rows of any store."""
 
-    def __len__(self) -> int:
-        """Number of rows, R."""
+    def __len__(self) -> int: ...
 
     def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
         """Arrays `[B, L]` of these rows, int64 `[B]`."""
@@ -82,7 +72,6 @@ class BatchPart(NamedTuple):
 
 
 def plan_rows(parts: Sequence[BatchPart]) -> PlannedRows:
-    """Plan the rows of a batch; see `read_batch`."""
     planned = [part.source.plan(part.rows) for part in parts]
     places = [part.places for part in parts if part.places is not None]
     return PlannedRows.join(planned, places) if places else planned[0]
@@ -93,7 +82,6 @@ def read_batch(parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> di
 
     Args:
         parts: rows, whose places are all rows of the batch, each once.
-        fields: arrays to fill, out of `ALL_FIELDS`.
 
     Returns:
         Arrays by name, each `[B, L]` and new at every call: int32, `loss_mask` uint8. Targets are -100 at
@@ -101,11 +89,6 @@ def read_batch(parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> di
         is a token that is not trained on (`NAME.loss`); `loss_mask` is 1 elsewhere. Positions start at 0 in
         every span, also in one that continues a document. Segments are numbered within the row; -1 is
         padding.
-
-    Raises:
-        IndexError: no such row.
-        RecipeError: an unknown field.
-        CorruptStore: a token is outside of a store's vocabulary, or an index points outside of its shard.
     """
     return CompactBatch.read(parts, fields).arrays()
 
@@ -120,12 +103,10 @@ class CompactBatch(NamedTuple):
 
     @classmethod
     def read(cls, parts: Sequence[BatchPart], fields: Sequence[str] = FIELDS) -> CompactBatch:
-        """Read rows; see `read_batch`."""
         return cls.of(plan_rows(parts), fields)
 
     @classmethod
     def of(cls, planned: PlannedRows, fields: Sequence[str]) -> CompactBatch:
-        """Read planned rows, for these arrays out of `ALL_FIELDS`."""
         kinds = _kinds(tuple(fields))
         return cls(*planned.read(tokens="tokens" in kinds, targets="targets" in kinds), tuple(fields))
 

@@ -7,35 +7,18 @@
                  row 4: 3 . . .
 
 A document of n tokens gives n // L pieces that fill a row and, if n % L is not 0, one of n % L; `fit` packs
-them. Only documents longer than a row are split, no token is dropped, and the padding on ordinary text is
-below a hundredth of a percent. Full rows come first, in the order of the selection; in a packed row the
-longest piece comes first, pieces of equal length in order of place.
+them. Full rows come first, in the order of the selection; in a packed row the longest piece comes first,
+pieces of equal length in order of place. The plan holds the places of all pieces in order of length (longest
+first, stable: a counting sort), which gives their rank, and which runs of ranks make which rows.
 
-The plan holds the places of all pieces in order of length (longest first, stable: a counting sort), which
-gives their rank, and from `fit` a small table of which runs of ranks make which rows. A row is found by a
-search in a few thousand groups, and a document by a search among those of its length: no reverse index is
-kept.
-
-With `pack_window`, documents of so many units of a source are packed together, window by window:
-
-    units of a source     web-000000 web-000001 | web-000002 web-000003 | web-000004        pack_window=2
-    windows               packed as one          packed as one           the last may be shorter
-    rows                  0 .. 411               412 .. 830              831 .. 1,020
-
-The rows of a window depend on the documents of its units alone, so they are known as soon as its units are,
-and neither later units nor other sources change them: such rows can be read while the store is built. A
-unit's number decides its window: units `n * pack_window` to `(n + 1) * pack_window - 1` of a source are
-window n, and the slices of a stream are numbered within the stream. A unit without selected documents counts,
-so a selection does not move the others. The price is a little more padding, because the last rows of every
-window are not full; `packline info STORE --run run.toml` shows it.
+With `pack_window`, the documents of units `n * pack_window` to `(n + 1) * pack_window - 1` of a source are
+packed together: rows that neither later units nor other sources change, so they can be read while the store
+is built. A unit without selected documents counts, so a selection does not move the others.
 
 Cost, with D documents: two sequential passes, about 50 ns per document in total; memory
 D * (2 bytes, or 4 for L above 65,536) + P * (4 bytes, 8 from 2**32 documents) for P pieces, of which a copy
-is made + 100 MB. On disk P times as much. A selection
-of less than a million documents is packed in memory each time it is opened, in a twentieth of a second. Each
-window takes up to a tenth of a second; those of a store that is being built are made once, and held.
-
-Limits: packing looks at lengths alone; it does not keep neighboring documents together.
+is made + 100 MB. On disk P times as much. A selection of less than a million documents is packed in memory
+each time it is opened, in a twentieth of a second.
 """
 
 from __future__ import annotations
@@ -77,19 +60,9 @@ class Pieces(NamedTuple):
 
 
 class BestFit:
-    """Rows of whole documents, in W windows.
+    """Rows of whole documents, in W windows of `units` units; None: all documents are one window.
 
-    Args:
-        selection: documents to pack.
-        seq_len: tokens per row, L.
-        units: units of a window; None: all documents are one window.
-        plans: where plans are kept. If a folder is given, the plan of a small selection is written too.
-        write: write the plan also of a small selection, and check every byte of an existing one.
-
-    Raises:
-        RecipeError: windows of shuffled documents.
-        CorruptStore: the plan on disk is damaged, or belongs to another store.
-        StoreError: a plan cannot be written.
+    `write` writes the plan also of a small selection, and checks every byte of an existing one.
     """
 
     def __init__(
@@ -131,7 +104,6 @@ class BestFit:
 
     @property
     def counts(self) -> Counts:
-        """Costs of the packing, from the plan."""
         return Counts(**self.plan.facts["counts"])
 
     def settled(self, following: str | None) -> int:
@@ -147,14 +119,6 @@ class BestFit:
         return len(self)
 
     def spans(self, rows: np.ndarray) -> Spans:
-        """Spans of these rows.
-
-        Args:
-            rows: row numbers, int64 `[B]`, each from 0 to R - 1.
-
-        Raises:
-            CorruptStore: the plan puts a document where its length does not belong.
-        """
         firsts, runs, bases, each, sizes = self._fit
         if len(rows) == 1:  # slices take a third of the time
             row = int(rows[0])
@@ -184,11 +148,9 @@ class BestFit:
         return Spans(offsets, documents, starts, lengths, begins, tokens)
 
     def last_place(self, rows: int) -> int:
-        """Place of the last document that the first `rows` rows depend on: the last of their last window."""
         return int(self._edges[self._rows.searchsorted(rows, "left")]) - 1
 
     def rows_of(self, document: int) -> np.ndarray:
-        """All rows with tokens of this document, sorted int64; empty if it is not selected."""
         place = int(self.selection.places(np.array([document], np.int64))[0])
         if place < 0:
             return np.empty(0, np.int64)
@@ -255,13 +217,12 @@ def window_edges(selection: Selection, units: int | None) -> list[int]:
 
 
 def plan_settings(selection: Selection, seq_len: int, units: int | None = None) -> dict[str, Any]:
-    """Everything that a plan depends on, apart from the store."""
     settings = {"packing": "best_fit", "version": VERSION, "seq_len": seq_len, "pack_window": units}
     return {**settings, "selection": selection.fingerprint}
 
 
 def planned_folder(selection: Selection, seq_len: int, units: int | None = None) -> Path | None:
-    """Folder of the plan, beside the store or in the cache, if it exists."""
+    """Folder of the plan, next to the store or in the cache, if it exists."""
     settings = plan_settings(selection, seq_len, units)
     folder = plan_folder(selection.store, plan_fingerprint(selection.store, settings))
     return folder if folder.exists() else None
@@ -277,7 +238,7 @@ def best_fit_counts(selection: Selection, seq_len: int, units: int | None = None
 
 
 def _make_windows(selection: Selection, seq_len: int, units: int | None, memory: dict[Any, Any]) -> Plan:
-    """Make the plan of all windows, but for those that are in memory, which then has those of this plan."""
+    """Plan of all windows, but for those that are in memory, which then has those of this plan."""
     key = msgspec.json.encode(selection.identity), seq_len, units
     earlier, made = memory.get(key, {}), dict[tuple[int, int], Plan]()
     memory[key] = made
@@ -290,7 +251,7 @@ def _make_windows(selection: Selection, seq_len: int, units: int | None, memory:
 
 
 def make_plan(lengths: Iterable[np.ndarray], start: int, stop: int, seq_len: int) -> Plan:
-    """Make the plan of one window in memory, from blocks of lengths; see the module for its cost."""
+    """Plan of one window, from blocks of lengths."""
     pieces = _survey(lengths, start, stop, seq_len, keep=True)
     fitted = fit(pieces.counts, seq_len)
     counts = _counts(stop - start, pieces, fitted, seq_len)

@@ -1,15 +1,9 @@
 """Memory of batches: blocks that are used again once nothing refers to the arrays of an earlier batch.
 
-    take(size)    block of bytes, new or used; an ordinary array, and so are the views of it
-
 A batch that is allocated anew costs a page fault for every page that malloc had returned to the kernel, up
-to five times as much as filling it. Whether malloc does depends on what else the process has allocated, so
-blocks are kept here instead. Each use of a block has an owner, to which all its arrays and their views refer,
-and whose end gives the memory back. So an array never changes while anything refers to it.
-
-At most `KEPT` free blocks are kept, and a request that none fits gives one of them up. All of them were in
-use at once, so a process never has more memory for batches than it needed at some time. Blocks of 2 MiB or
-more begin at a multiple of that, so that the kernel can use huge pages: filling takes a sixth less time.
+to five times as much as filling it. So each use of a block has an owner, to which all its arrays and their
+views refer, and whose end gives the memory back: an array never changes while anything refers to it. A
+process never has more memory for batches than it needed at some time.
 """
 
 from __future__ import annotations
@@ -30,7 +24,7 @@ _FREE: deque[_Memory] = deque(maxlen=KEPT)
 
 
 class _Memory:
-    """Memory of a block, and its description for NumPy."""
+    """Memory of a block, aligned to huge pages (filling takes a sixth less), and its description."""
 
     __slots__ = ("described", "memory", "size")
 

@@ -7,12 +7,7 @@
     header                   JSON: fingerprint, facts, place and type of each array, checksum of all of them
     arrays                   little-endian, each from a multiple of 64 bytes on, mapped when read
 
-A plan belongs to one store and one set of settings: its fingerprint is in the file too, and compared. The
-file gets its name when it is complete. Processes that make the same plan at once do the work twice, and find
-each other's file equal.
-
-Checksums are compared when a plan is loaded, if it has at most 1 GB (a tenth of a second); for a larger plan
-only the header's is, unless `check=True` (as in `packline info --seq-len N --write`).
+The file gets its name when it is complete; processes that make the same plan at once do the work twice.
 """
 
 from __future__ import annotations
@@ -61,8 +56,6 @@ class Plan(NamedTuple):
 
 
 class PlanHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Contents of a plan."""
-
     fingerprint: str
     facts: dict[str, Any]
     arrays: dict[str, tuple[str, int, int]]
@@ -74,19 +67,11 @@ class PlanHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def plan_fingerprint(store: StoreReader, settings: dict[str, Any]) -> str:
-    """Fingerprint of everything that a plan depends on: the store, settings, and the version."""
     return hash_value({"store": store.manifest.checksum, "version": FORMAT_VERSION, **settings})
 
 
 def plan_folder(store: StoreReader, fingerprint: str, plans: str | Path | None = None) -> Path:
-    """Folder of a plan, existing or to be written.
-
-    Args:
-        store: store that the plan belongs to.
-        fingerprint: fingerprint of the plan.
-        plans: folder of plans; default `plans` in the store, or packline's folder below `$XDG_CACHE_HOME` if
-            the store is not writable.
-    """
+    """Folder of a plan, existing or to be written: in `plans`, next to the store, or in the user's cache."""
     name = fingerprint[:16]
     if plans is not None:
         return Path(plans) / name
@@ -114,18 +99,10 @@ def find_plan(
     """Map the existing plan, or make it.
 
     Args:
-        store: store that the plan belongs to.
-        plans: where plans are kept.
         settings: everything that the plan depends on in addition to the store.
-        make: makes the plan in memory; called only if there is none.
         size: bytes that the plan takes; a large one is kept on disk.
         save: keep a small one too.
         check: compare checksums of an existing plan, as in `load_plan`.
-
-    Raises:
-        CorruptStore: the folder holds another plan, or is damaged.
-        StoreError: the plan cannot be written.
-        OutOfSpace: the disk is full.
     """
     if isinstance(plans, dict):
         return make()
@@ -140,18 +117,7 @@ def find_plan(
 
 
 def save_plan(folder: Path, fingerprint: str, plan: Plan) -> Plan:
-    """Write a plan and map it. If another process was faster, its plan is mapped.
-
-    Args:
-        folder: folder of this plan; its parents are created.
-        fingerprint: fingerprint of everything that the plan depends on.
-        plan: arrays of uint16, uint32, int32 or int64, and facts that JSON can hold.
-
-    Raises:
-        StoreError: the folder cannot be written to.
-        OutOfSpace: the disk is full.
-        CorruptStore: something that is not this plan is in the folder.
-    """
+    """Write a plan of uint16, uint32, int32 or int64 arrays and map it, or the one of a faster process."""
     if (found := load_plan(folder, fingerprint)) is not None:
         return found
     listed: dict[str, tuple[str, int, int]] = {}
@@ -190,18 +156,10 @@ def save_plan(folder: Path, fingerprint: str, plan: Plan) -> Plan:
 
 
 def load_plan(folder: Path, fingerprint: str, *, check: bool | None = None) -> Plan | None:
-    """Map a plan.
+    """Map a plan; None if there is none.
 
     Args:
-        folder: folder of this plan.
-        fingerprint: fingerprint of the expected plan.
-        check: compare the checksum of the arrays; by default if they have at most 1 GB.
-
-    Returns:
-        None if there is no such plan.
-
-    Raises:
-        CorruptStore: the plan belongs to another store or other settings, or is damaged.
+        check: compare the checksum of the arrays; by default if they have at most 1 GB (a tenth of a second).
 
     >>> load_plan(Path("nowhere"), "3f9c21d07a54be18") is None
     True
@@ -245,7 +203,6 @@ def load_plan(folder: Path, fingerprint: str, *, check: bool | None = None) -> P
 
 
 def _blocks(arrays: dict[str, np.ndarray]) -> Iterator[memoryview | bytes]:
-    """Bytes of all arrays as they are on disk."""
     for array in arrays.values():
         step = BLOCK_BYTES // array.dtype.itemsize
         for start in range(0, len(array), step):

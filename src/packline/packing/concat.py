@@ -4,13 +4,9 @@
     seq_len 4    0 0 0 0 . 0 1 1 2 . 2 2 2 2 . 2 2 3
     row          0         1         2         3        (padded: 3 of 4 is more than min_tail_fraction)
 
-Row i is tokens i * L to (i + 1) * L of the run, so no token is in two rows, nothing is lost except at most
-one tail, and only the last row may be padded. The price is that documents are cut wherever a row ends: a
-model that sees each document separately sees the second part without the first.
-
-Cost: if the selection is whole shards in stored order, a row is a binary search in the index, and nothing is
-stored; otherwise the sums before all documents are kept (`sums_of`). Either way the spans of a batch take a
-fixed number of NumPy calls: 30 microseconds for 32 rows, 65 above 4 million documents of whole shards.
+Cost: if the selection is whole shards in stored order, a row is a binary search in the index; otherwise the
+sums before all documents are kept. The spans of a batch take 30 microseconds for 32 rows, 65 above 4 million
+documents of whole shards.
 """
 
 from __future__ import annotations
@@ -26,16 +22,7 @@ from packline.ragged import offsets_of
 
 
 class Concat:
-    """Rows of a concatenation.
-
-    Args:
-        selection: documents and their order.
-        seq_len: tokens per row, L.
-        min_tail_fraction: smallest share of L for which the last row is kept, padded.
-
-    Raises:
-        RecipeError: a share outside 0 to 1.
-    """
+    """Rows of a concatenation; the last one, padded, if it has at least `min_tail_fraction` of its tokens."""
 
     def __init__(self, selection: Selection, seq_len: int, *, min_tail_fraction: float = 0.5) -> None:
         self.selection, self.seq_len = selection, seq_len
@@ -51,21 +38,12 @@ class Concat:
 
     @cached_property
     def _sums(self) -> ShardRange | Sums:
-        """Lookup of the document that holds the n-th token."""
         stored = self.selection.stored
         if stored is not None:
             return stored
         return sums_of(self.selection, lambda lengths: lengths, "tokens")
 
     def spans(self, rows: np.ndarray) -> Spans:
-        """Spans of these rows; `following` is the document after each.
-
-        Args:
-            rows: row numbers, int64 `[B]`, each from 0 to R - 1.
-
-        Raises:
-            CorruptStore: lengths and offsets of an index contradict each other there.
-        """
         if len(rows) == 1:
             return self._row(int(rows[0]))
         count, begin = len(rows), rows * self.seq_len
@@ -103,12 +81,10 @@ class Concat:
         return Spans(np.array([0, len(sizes)]), documents, starts, lengths, begins, sizes, following)
 
     def last_place(self, rows: int) -> int:
-        """Place of the last document that the first `rows` rows depend on, their targets included."""
         end = np.array([min(rows * self.seq_len, self.tokens)])
         return min(int(self._sums.find(end)[0][0]), len(self.selection) - 1)
 
     def rows_of(self, document: int) -> np.ndarray:
-        """All rows with tokens of this document, sorted int64; empty if it is not selected."""
         place = self.selection.places(np.array([document], np.int64))
         if place[0] < 0:
             return np.empty(0, np.int64)
@@ -118,7 +94,6 @@ class Concat:
 
     @cached_property
     def counts(self) -> Counts:
-        """Costs of the packing; takes a pass over the lengths the first time."""
         length, edge, shared = self.seq_len, 0, 0
         split, last_shared = 0, -1
         for lengths in self.selection.blocks():

@@ -1,16 +1,10 @@
-"""cut: rows of another packing in k parts each, for stages of training that differ in length alone.
+"""Rows of another packing in k parts each, for stages of training that differ in length alone.
 
     rows of 8               0 0 0 1 1 1 1 2
     cut to 4       0 0 0 1 | 1 1 1 2            row j is columns (j % k) * l of row j // k; k = L / l
 
-The documents and their order are the same, so a stage of 4,096 tokens and one of 32,768 pass over equal data.
-A short row is determined by its own spans: positions restart at the cut, and segments count from 0. The last
-token before a cut keeps its target, the next token, if its document continues there.
-
-Cost: the spans of the long row, cut. Only tokens of the short row are read. If a long row is padded, some
-short rows may be padding alone: they are kept, since a row is found by arithmetic, and they have no targets,
-so they do not change a mean over the batch's tokens. A target across a boundary (`boundary_loss`) that falls
-on a cut is kept if the next span starts its document.
+Positions restart at the cut, and segments count from 0. The last token before a cut keeps its target, the
+next token, if its document continues there. Short rows that are padding alone are kept.
 """
 
 from __future__ import annotations
@@ -29,13 +23,7 @@ BLOCK = 4096
 
 
 class Cut:
-    """Rows of `seq_len` tokens, k from each row of another packing.
-
-    Args:
-        whole: packing of rows of k times as many tokens.
-        selection: its documents.
-        seq_len: tokens per row, l.
-    """
+    """Rows of `seq_len` tokens, k from each row of `whole`."""
 
     def __init__(self, whole: Packer, selection: Selection, seq_len: int) -> None:
         self.seq_len, self._whole, self._selection = seq_len, whole, selection
@@ -45,7 +33,6 @@ class Cut:
         return len(self._whole) * self._each
 
     def spans(self, rows: np.ndarray) -> Spans:
-        """Spans of these rows, int64 `[B]`."""
         whole = self._whole.spans(rows // self._each)
         cut = rows % self._each * self.seq_len  # first column of each row
         counts = np.diff(whole.offsets)
@@ -75,7 +62,6 @@ class Cut:
         return following
 
     def rows_of(self, document: int) -> np.ndarray:
-        """All rows with tokens of this document, sorted int64; empty if it is not selected."""
         rows = self._whole.rows_of(document)
         candidates = (rows[:, None] * self._each + np.arange(self._each)).reshape(-1)
         spans = self.spans(candidates)
@@ -83,12 +69,10 @@ class Cut:
         return candidates[np.unique(held[spans.documents == document])]
 
     def last_place(self, rows: int) -> int:
-        """Place of the last document that the first `rows` rows depend on."""
         return self._whole.last_place(-(-rows // self._each))
 
     @cached_property
     def counts(self) -> Counts:
-        """Costs of the packing; takes a pass over all spans, with one byte per document."""
         times = np.zeros(len(self._selection), np.uint8)  # rows that hold a document: 0, 1, or 2 for more
         shared = 0
         for start in range(0, len(self), BLOCK):

@@ -3,28 +3,13 @@
     source  file          position  hash                  id    reason
     web     a.jsonl.zst   123       9371045872394857234   x7    gsm8k: question 12
 
-A Parquet file. A document is found by its place (source, file, position), in any store of the same sources.
-The hash of its text must be the one in the list, where both have one: a list of another version of a file is
-refused, not applied to other texts.
+A document is found by its place (source, file, position), in any store of the same sources. Finding decodes
+50 million documents per second and thread, and sorts the list.
 
-Cost: finding the places of a list decodes file names and positions of its sources, at 50 million documents
-per second and thread, and sorts the list.
-
-Documents whose text an earlier document has, in bounded memory.
-
-    document   0     1     2     3     4
-    hash       a     b     a     c     b        xxh3-64 of the text
-    bytes      5     9     5     4     7        documents 1 and 4 differ
-    repeated               2
-
-Two texts are equal if their hashes and sizes are. The first document in order counts; documents of other
-stores come before all, so a text that one of them has is left out altogether.
-
-    hashes ── sort ──> values that occur twice ──> table of bits ──> candidates ── sort by hash ──> repeated
-
-Cost: for 100 million documents four passes over two columns, each with a sort of a quarter of the hashes.
-Memory: 60 bytes per document of a pass, at most 2 GB besides mapped files; a pass handles the hashes of one
-range.
+Also documents whose text an earlier document has. Two texts are equal if their hashes (xxh3-64) and sizes
+are. Documents of other stores come before all, so a text that one of them has is left out altogether. For
+100 million documents, four passes over two columns, each with a sort of a quarter of the hashes; memory: 60
+bytes per document of a pass, at most 2 GB besides mapped files.
 """
 
 from __future__ import annotations
@@ -79,9 +64,6 @@ def repeated_texts(
         others: shards of other stores, all of whose documents come first.
         parts: shards of the selection, in order.
         reasons: uint8 by place in the selection; only documents with 0 take part.
-
-    Raises:
-        RecipeError: a document without the hash of its text.
     """
     count = sum(len(part.shard) for part in others) + int(np.count_nonzero(reasons == 0))
     bits = max(-(-count // PASS_DOCUMENTS) - 1, 0).bit_length()
@@ -159,14 +141,7 @@ MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class ExclusionList:
-    """A list of documents.
-
-    Args:
-        path: a Parquet file with the columns source, file, position and hash.
-
-    Raises:
-        InputError: it cannot be read, or is not such a file.
-    """
+    """A Parquet file with the columns source, file, position and hash."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -182,11 +157,7 @@ class ExclusionList:
 
     @cached_property
     def table(self) -> pa.Table:
-        """Columns source, file, position and hash, without repeated entries.
-
-        Raises:
-            InputError: not a list of documents.
-        """
+        """Columns source, file, position and hash, without repeated entries."""
         try:
             file = pq.ParquetFile(io.BytesIO(self._data))
             found = file.schema_arrow
@@ -204,12 +175,7 @@ class ExclusionList:
         return table.combine_chunks().group_by(columns, use_threads=False).aggregate([])
 
     def documents_in(self, store: StoreReader) -> np.ndarray:
-        """Numbers in a store of the listed documents, sorted int64.
-
-        Raises:
-            InputError: not a list of documents.
-            RecipeError: a listed text differs from the store's, or the store has none of the places.
-        """
+        """Numbers in a store of the listed documents, sorted int64."""
         documents = _documents_at(store, self.table, self.name)
         entries, seen = len(self.table), len(documents)
         if entries and not seen:
@@ -224,11 +190,7 @@ class ExclusionList:
 
 
 def _documents_at(store: StoreReader, table: pa.Table, name: str) -> np.ndarray:
-    """Numbers in a store of the documents at the places of a list, sorted int64.
-
-    Raises:
-        RecipeError: a listed text differs from the store's.
-    """
+    """Numbers in a store of the documents at the places of a list, sorted int64."""
     by_source = {
         source: _Places.of(table.filter(pc.equal(table["source"], source)))
         for source in pc.unique(table["source"]).to_pylist()
@@ -312,16 +274,11 @@ def write_list(
     """Write a list of documents; an existing file is replaced once the new one is complete.
 
     Args:
-        path: the file, `.parquet`.
         parts: a store, numbers of documents in it, ascending int64 `[N]`, and the reason of each, or one for
             all of them.
 
     Returns:
         Number of documents written.
-
-    Raises:
-        RecipeError: the name does not end in `.parquet`.
-        OutOfSpace: the disk is full.
     """
     path = Path(path)
     check_list_path(path)
@@ -352,10 +309,8 @@ def find_places(
     """Numbers in another store, sorted int64, of the documents at the places of these.
 
     Args:
-        store: store that has the documents.
-        documents: their numbers, int64 `[N]`, ascending.
+        documents: their numbers in `store`, int64 `[N]`, ascending.
         files: source and name of the files whose documents are looked for.
-        other: the other store.
     """
     rows = [row for _, table in _listed(store, documents) for row in table.to_pylist()]
     listed = [{**row, "hash": None} for row in rows if (row["source"], row["file"]) in files]
@@ -368,10 +323,6 @@ def write_duplicates(path: str | Path, store: StoreReader) -> tuple[int, int]:
 
     Returns:
         Number of documents written, and of their tokens.
-
-    Raises:
-        RecipeError: the name does not end in `.parquet`; a document without the hash of its text.
-        OutOfSpace: the disk is full.
     """
     check_list_path(path)
     every = all_shards(store)
@@ -385,12 +336,7 @@ def write_duplicates(path: str | Path, store: StoreReader) -> tuple[int, int]:
 
 
 def check_list_path(path: str | Path) -> None:
-    """Refuse a name that does not look like Parquet, and a URI, before the work.
-
-    Raises:
-        RecipeError: it ends in something else.
-        StoreError: it is a URI.
-    """
+    """Refuse a name that does not look like Parquet, and a URI, before the work."""
     refuse_remote(path, "a list of documents")
     if Path(path).suffix != ".parquet":
         raise RecipeError(f"--write {path}: expected a name that ends in .parquet", hint="a list is Parquet")

@@ -1,8 +1,8 @@
 """Best fit decreasing, computed on counts of lengths.
 
-Longest first, each piece goes into the row with the
-least room that still holds it; if there is none, a row is opened. The contents of a row depend on lengths
-alone, so equal rows are treated as one: a group is a range of row numbers with the same pieces in each:
+Longest first, each piece goes into the row with the least room that still holds it; if there is none, a row
+is opened. The contents of a row depend on lengths alone, so equal rows are one group: a range of row numbers
+with the same pieces in each.
 
     3 pieces of 6     rows 0 1 2 opened, 1 each          group [0, 3)  6          room 4
     5 pieces of 2     2 each in rows 0 and 1,            group [0, 2)  6 2 2      room 0
@@ -10,9 +10,8 @@ alone, so equal rows are treated as one: a group is a range of row numbers with 
 
 A group with room r is the best fit for a length l if r is the least room with r >= l. After one piece its row
 has r - l, and while that is l or more it is again the least: so each of its rows takes r // l pieces at once.
-That is exactly best fit decreasing, which depends on rooms and never on row numbers. It costs one step each
-time a group takes a length: about 20,000 for rows of 4,096 tokens, for a million documents as for a billion
-(below 0.1 s), and never more than there are pieces.
+It costs one step each time a group takes a length: about 20,000 for rows of 4,096 tokens, for a million
+documents as for a billion (below 0.1 s).
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ def fit(counts: np.ndarray, seq_len: int) -> Fit:
 
     Args:
         counts: number of pieces of each length, integers `[seq_len + 1]` or shorter; `counts[0]` is ignored.
-        seq_len: tokens per row, at least the length of the longest piece.
 
     >>> fitted = fit(np.array([0, 0, 5, 0, 0, 0, 3]), 10)
     >>> fitted.firsts.tolist(), fitted.lengths.tolist(), fitted.each.tolist()

@@ -5,19 +5,10 @@
     targets       ---------------------------------------------
 
 A row is read with the token behind it, the target of its last one: so tokens and targets are parts of one
-array. A row that ends with its document, or is padded, has a token of padding there.
-
-Documents are adjacent in a shard. So documents that follow one another in a row as they do in the store are
-one copy, whatever their number: documents 7, 8, 9 are one copy, documents 7, 30, 9 three (best fit, shuffled
-documents). Spans have the places of their documents, so nothing is looked up twice. All copies of a batch
-and its padding are joined by one call, in the store's own dtype: a third of the time of an assignment for
-each. If shards have `NAME.loss`, its bytes are joined too.
-
-What a plan reads of a remote store is brought at once; its ranges are then slices of what is held.
-
-Planning costs as much as reading does, most of it for each call and little for each row. So the rows of many
-batches are planned together where they are known ahead, also those of several sources, and the plan is
-divided into those of single batches.
+array. A row that ends with its document, or is padded, has a token of padding there. Documents that follow
+one another in a row as they do in the store are one copy. All copies of a batch and its padding are joined by
+one call, in the store's own dtype. Planning costs as much as reading, most of it for each call: so the rows
+of many batches are planned together, also those of several sources, and the plan is divided.
 """
 
 from __future__ import annotations
@@ -38,8 +29,6 @@ from packline.store.shard import Shard, wrong_id
 
 
 class PlannedRows(NamedTuple):
-    """Rows of one source or of several, and the N ranges that fill them."""
-
     stores: tuple[StoreReader, ...]
     layout: Layout
     """Spans of the rows, without a loss mask."""
@@ -59,19 +48,10 @@ class PlannedRows(NamedTuple):
     def of(
         cls, store: StoreReader, spans: Spans, seq_len: int, *, pad_id: int, boundary_loss: bool
     ) -> PlannedRows:
-        """Plan rows.
+        """Plan B rows of L tokens.
 
-        Args:
-            store: store that holds the documents.
-            spans: spans of B rows. Only the last span of a row may leave its document unfinished, and only
-                where the row is full, which holds for every packing.
-            seq_len: tokens per row, L.
-            pad_id: token at padding.
-            boundary_loss: True if the last token of a document has the first of the next as its target.
-
-        Raises:
-            RecipeError: a row fuller than `seq_len`.
-            CorruptStore: an index is damaged.
+        Only the last span of a row may leave its document unfinished, and only where the row is full, which
+        holds for every packing.
         """
         layout = Layout.of(spans.offsets, spans.lengths, seq_len)
         numbers = store.firsts.searchsorted(spans.documents, "right") - 1
@@ -136,7 +116,6 @@ class PlannedRows(NamedTuple):
         """Rows of several sources in one batch.
 
         Args:
-            planned: rows of each source, of one length.
             places: rows of the batch that those of each source are, int64 `[B_i]` each.
         """
         rows = np.concatenate([place[part.rows] for part, place in zip(planned, places, strict=True)])
@@ -162,18 +141,12 @@ class PlannedRows(NamedTuple):
         return cls(stores, layout, *ranges, pad_ids, found)
 
     def read(self, *, tokens: bool = True, targets: bool = True) -> tuple[np.ndarray | None, Layout]:
-        """Read the rows.
+        """Tokens and the one behind each row, `[B, L+1]` in the widest dtype of the stores, read-only;
+        and the layout, with the loss mask.
 
         Args:
-            tokens: False if they are not needed, nor targets.
+            tokens: False if they are not needed, nor targets: then None.
             targets: False if nothing is needed that only targets depend on.
-
-        Returns:
-            Tokens and the one behind each row, `[B, L+1]` in the widest dtype of the stores, read-only, or
-            None; and the layout, with the loss mask.
-
-        Raises:
-            CorruptStore: an id outside of the vocabulary, or a damaged file.
         """
         layout = self.layout
         if not tokens:
@@ -252,5 +225,4 @@ class PlannedRows(NamedTuple):
 
 
 def _most(values: np.ndarray) -> int:
-    """Largest of some numbers, 0 if there are none."""
     return int(np.maximum.reduce(values, axis=None, initial=0))

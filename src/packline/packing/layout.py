@@ -1,30 +1,17 @@
-"""Places of a batch that its spans fill, and what follows from them: positions, segments, targets.
+"""Places of a batch that its spans fill, and what follows from them: positions, segments, targets, masks.
 
     spans of a row   document 7 whole (3 tokens) | document 8, first 2 of more | padding
     tokens             a    b    c                 d    e                        pad
     targets            b    c -100                 e    f                       -100
     position_ids       0    1    2                 0    1                          0
     segment_ids        0    0    0                 1    1                         -1
+    cu_seqlens         0              3                  5                         6
 
 All arrays of a batch follow from its tokens and its layout, which is small: so a process can send both, and
-another one make the rest. Rows are read with the token behind them. So targets are the tokens shifted by one
-place and corrected at the last token of every document: where a row was cut, the next token of the document
-is its target, so that no target is lost. Positions and segments are repeated from one value per span.
-
-Slower alternatives measured: slices of a template or `concatenate` of them for positions and segments (beyond
-a hundred spans), sums over ones.
-
-Masks: which places may attend to which, so that documents in the same row do not see each other.
-
-A row's `segment_ids` contain all of it; the others are the forms that attention kernels take:
-
-    segment_ids      0 0 0 1 1 -1        padding (-1) is a separate segment that attends to itself only,
-    cu_seqlens       0     3   5  6      so that no softmax is over nothing
-    attention_mask   row i, column j: same segment and j <= i
-
-Cost: `cu_seqlens` is one pass over `[B, L]`. `attention_mask` holds `B*L*L` bytes, 16 MB per row of 4,096:
-for short rows, tests and machines without a variable-length kernel. `packline.torch` makes the torch forms on
-the device that uses them. Does not handle heads, scores or windows.
+another one make the rest. Targets are the tokens shifted by one place and corrected at the last token of
+every document. Slower alternatives measured: slices of a template or `concatenate` of them for positions and
+segments (beyond a hundred spans), sums over ones. Padding is a separate segment that attends to itself only,
+so that no softmax is over nothing.
 """
 
 from __future__ import annotations
@@ -77,11 +64,6 @@ class Layout:
 
     @classmethod
     def of(cls, offsets: np.ndarray, lengths: np.ndarray, seq_len: int) -> Layout:
-        """Lay spans out.
-
-        Raises:
-            RecipeError: a row is fuller than `seq_len`.
-        """
         counts = offsets[1:] - offsets[:-1]
         # Methods, not functions, of NumPy here and below: half the cost for arrays this small.
         rows = np.arange(len(counts)).repeat(counts)
@@ -103,10 +85,9 @@ class Layout:
 
     @classmethod
     def join(cls, layouts: Sequence[Layout], places: Sequence[np.ndarray]) -> Layout:
-        """One layout of rows that several layouts have, without a loss mask.
+        """One layout of rows that several layouts of equal length have, without a loss mask.
 
         Args:
-            layouts: of rows of equal length.
             places: rows of the result that the rows of each layout are, int64 `[B_i]` each.
         """
         rows = np.concatenate([place[one.rows] for one, place in zip(layouts, places, strict=True)])
@@ -123,7 +104,6 @@ class Layout:
         return joined
 
     def part(self, first: int, last: int) -> Layout:
-        """Layout of rows `first` to `last` alone."""
         offsets, padding = self.offsets[first : last + 1], self.padding[first:last]
         here = slice(offsets[0], offsets[-1])
         rows, begins = self.rows[here] - first, self.begins[here] - first * self.seq_len
@@ -133,7 +113,6 @@ class Layout:
         return Layout(*facts, self.last_targets[first:last], linked)
 
     def __len__(self) -> int:
-        """Number of rows, B."""
         return len(self.offsets) - 1
 
     def pads(self) -> list[tuple[int, int]]:
@@ -147,15 +126,10 @@ class Layout:
     def spread(
         self, of_spans: np.ndarray, of_padding: np.ndarray | int, kind: npt.DTypeLike = np.int64
     ) -> np.ndarray:
-        """Repeat a value per span at all its places, and a value per row at all its padding.
+        """Repeat a value per span at all its places, and a value per row at all its padding, `[B*L]`.
 
         Args:
-            of_spans: values per span, `[S]`.
-            of_padding: values per row, `[B]`, or one for all rows.
             kind: a dtype that holds all of them; a smaller one takes less time.
-
-        Returns:
-            `[B*L]`, of that dtype.
         """
         if not self.padded:
             return of_spans.astype(kind).repeat(self.lengths)
@@ -184,12 +158,7 @@ class Layout:
         segments[:] = self.spread(numbers, -1, np.int8 if few else _small(self.seq_len))
 
     def leave_out(self, values: np.ndarray, ignored: int) -> None:
-        """Enter one value wherever the next token is no target.
-
-        Args:
-            values: values per token, `[B, L]`, in one block of memory.
-            ignored: value where there is no target.
-        """
+        """Enter one value of `[B, L]`, in one block of memory, wherever the next token is no target."""
         flat = values.reshape(-1)
         inside = self.begins % self.seq_len != 0  # spans that do not begin a row
         if self.linked is not None:
@@ -208,7 +177,6 @@ class Layout:
 
 
 def _small(seq_len: int) -> np.dtype[Any]:
-    """A dtype that holds 0 to `seq_len`."""
     return INT16 if seq_len < 1 << 15 else INT32
 
 
@@ -228,7 +196,6 @@ def _unpickled(
     linked: np.ndarray | None,
     trained: np.ndarray | None,
 ) -> Layout:
-    """Layout from what is pickled of it."""
     shape = (len(offsets) - 1, seq_len + 1)
     if trained is not None:
         trained = np.unpackbits(trained, count=shape[0] * shape[1]).reshape(shape)
@@ -250,9 +217,6 @@ def cu_seqlens(segment_ids: np.ndarray) -> np.ndarray:
     Returns:
         int32 `[N+1]` of N segments, including the padding of each row; the last one is `B*L`.
 
-    Raises:
-        RecipeError: more tokens than an int32 can count, or neither a row nor a batch.
-
     >>> cu_seqlens(np.array([[0, 0, 0, 1, 1, -1], [0, 0, 0, 0, 0, 0]])).tolist()
     [0, 3, 5, 6, 12]
     """
@@ -266,10 +230,7 @@ def cu_seqlens(segment_ids: np.ndarray) -> np.ndarray:
 
 
 def max_seqlen(boundaries: np.ndarray) -> int:
-    """Length of the longest segment, padding included.
-
-    Args:
-        boundaries: result of `cu_seqlens`, `[N+1]`.
+    """Length of the longest segment, padding included, from `cu_seqlens`.
 
     >>> max_seqlen(np.array([0, 3, 5, 6, 12]))
     6
@@ -284,11 +245,8 @@ def attention_mask(segment_ids: np.ndarray) -> np.ndarray:
         segment_ids: integers `[B, L]` or `[L]`; the places of an id are contiguous in a row.
 
     Returns:
-        bool `[B, 1, L, L]`: True where the place of the third axis sees the place of the fourth. The axis of
-        size 1 is for all heads. Every place sees itself, so no row of the mask is empty.
-
-    Raises:
-        RecipeError: neither a row nor a batch.
+        bool `[B, 1, L, L]`, `B*L*L` bytes: True where the place of the third axis sees the place of the
+        fourth. The axis of size 1 is for all heads. Every place sees itself, so no row of the mask is empty.
 
     >>> attention_mask(np.array([0, 0, 1, -1]))[0, 0].astype(int)
     array([[1, 0, 0, 0],
@@ -304,7 +262,6 @@ def attention_mask(segment_ids: np.ndarray) -> np.ndarray:
 
 
 def _rows(segment_ids: np.ndarray) -> np.ndarray:
-    """Segment ids as `[B, L]`."""
     found = np.atleast_2d(segment_ids)
     if found.ndim != 2:
         raise RecipeError(

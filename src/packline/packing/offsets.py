@@ -5,13 +5,9 @@
     find      token 14 -> place 2, which begins at 6
 
 About whole shards everything is closed form. Up to `IN_MEMORY_BYTES` (4 million documents) all starts are
-held in one array, made on first use: then the number of shards does not matter, and a hundred searches take 5
-microseconds. Above that the mapped indexes themselves are searched, and nothing is held whatever the number
-of documents: 30 microseconds per hundred searches, and 15 for every further shard involved. Arrow does that
-search where it can (since version 23): an index's numbers are not aligned in their file, and NumPy would copy
-all of them; else bisection by gathers.
-
-Documents in any other order, or other weights than their tokens, have sums that are kept (`sums_of`).
+held in one array: then the number of shards does not matter, and a hundred searches take 5 microseconds.
+Above that the mapped indexes themselves are searched, and nothing is held whatever the number of documents:
+30 microseconds per hundred searches, and 15 for every further shard involved.
 """
 
 from __future__ import annotations
@@ -52,16 +48,11 @@ class Sums:
         self.total = int(sums[-1])
 
     def find(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Places of these values, and the sums before each place.
-
-        Args:
-            values: int64 `[N]`, each from 0 to the total; the total is past the end: its place is D.
-        """
+        """Places of these values, each from 0 to the total, whose place is D, and the sums before each."""
         places = self._sums.searchsorted(values, "right") - 1
         return places, self._sums[places]
 
     def before(self, places: np.ndarray) -> np.ndarray:
-        """Sums before these places, int64 `[N]`."""
         return self._sums[places]
 
 
@@ -73,7 +64,6 @@ def sums_of(selection: Selection, weigh: Callable[[np.ndarray], np.ndarray], nam
     plan on disk.
 
     Args:
-        selection: documents and their order.
         weigh: lengths to weights, int64 to int64 of the same shape, elementwise.
         name: name of the weight, including what it depends on, so that plans of other weights are not
             confused with it.
@@ -103,11 +93,7 @@ class ShardPlaces(NamedTuple):
 
 
 class ShardRange:
-    """Documents of P chosen shards of a store, in stored order.
-
-    Raises:
-        CorruptStore: an index is inconsistent; raised on use.
-    """
+    """Documents of P chosen shards of a store, in stored order."""
 
     def __init__(self, store: StoreReader, numbers: Sequence[int]) -> None:
         chosen = np.array(numbers, np.int64)
@@ -131,11 +117,9 @@ class ShardRange:
         return int(self._places[-1])
 
     def shard(self, part: int) -> Shard:
-        """Shard by its number among the chosen ones."""
         return self.store.shards[self.numbers[part]]
 
     def parts(self) -> list[ShardPlaces]:
-        """Each shard, and the places of its documents."""
         edges, shards = self._places.tolist(), self.store.shards
         return [
             ShardPlaces(shards[number], start, stop)
@@ -169,8 +153,7 @@ class ShardRange:
     def find(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Places that hold these tokens, counted through these shards, and the tokens before each place.
 
-        Args:
-            tokens: int64 `[N]`, each from 0 to T; T is past the end: its place is D.
+        A token is from 0 to T; T is past the end: its place is D.
         """
         if self._held:
             return self._sums.find(tokens)
@@ -237,5 +220,4 @@ class ShardRange:
 
 
 def all_shards(store: StoreReader) -> ShardRange:
-    """All documents of a store."""
     return ShardRange(store, range(len(store.shards)))

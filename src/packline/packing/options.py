@@ -1,10 +1,5 @@
 """The settings of rows and of a loader, each declared once.
 
-    DocumentFilter   documents of a store, and their order
-    RowOptions       the same, and how they fill rows
-    LoaderOptions    batches of rows: size, order, arrays
-    ExportChoice     documents or rows to export: those of the others that apply, unset by default
-
 Run files, exports, the command line, the web viewer and `follow` are made from these structs; the typed
 keywords of Python are held to them by a test. `Selection`, `Rows` and `Schedule` check the values against a
 store.
@@ -122,7 +117,6 @@ class LoaderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 def _unset(kind: type, *names: str) -> list[tuple[str, Any, None]]:
-    """Fields of settings that are None unless they are given."""
     types = get_type_hints(kind, include_extras=True)
     return [(name, types[name] | None, None) for name in names]
 
@@ -174,9 +168,6 @@ Options = TypeVar("Options", DocumentFilter, RowOptions, LoaderOptions)
 def check_options(options: Options) -> Options:
     """Refuse values that no store can have; return the options, with the values of Python's own types.
 
-    Raises:
-        RecipeError: a value of the wrong type or out of its limits, or limits that contradict each other.
-
     >>> check_options(RowOptions(packing="bestfit"))
     Traceback (most recent call last):
     packline.errors.RecipeError: packing is 'bestfit': expected best_fit, concat or pad
@@ -191,7 +182,6 @@ def check_options(options: Options) -> Options:
 
 
 def _plain(value: Any) -> Any:
-    """A value without the types of NumPy and paths."""
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, os.PathLike):
@@ -200,7 +190,6 @@ def _plain(value: Any) -> Any:
 
 
 def _names(names: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """One name or several, deduplicated and sorted."""
     if names is None:
         return None
     return (names,) if isinstance(names, str) else tuple(sorted(set(names)))

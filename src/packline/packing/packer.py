@@ -1,13 +1,7 @@
 """Interface of every packing: spans and counts of the rows that documents fill.
 
-    concat     documents back to back, cut every seq_len tokens      splits documents, pads or drops one tail
-    best_fit   whole documents put where they fit best               pads a little, splits only the long ones
-    pad        one document per row                                  pads much; truncates, splits or drops
-
-A packing uses lengths alone, never tokens. Rows are numbered in the packing's own order, which is independent
-of the order in which a trainer reads them. A packing gives spans, the ranges of documents that fill rows, and
-everything else is made from them: arrays of tokens, masks, statistics, traces. A batch of rows is a few NumPy
-arrays, so no Python object per span is needed on the way to the trainer:
+A packing uses lengths alone, never tokens. Rows are numbered in the packing's own order. Everything else is
+made from their spans: arrays of tokens, masks, statistics, traces.
 
     row 0 = document 7 whole, document 8's first 3      offsets    0     2  3
     row 1 = document 8 from its token 3                 documents  7  8  8
@@ -102,15 +96,13 @@ class Packer(Protocol):
     """A packing of one selection of documents into rows of one length."""
 
     @property
-    def seq_len(self) -> int:
-        """Tokens per row, L."""
+    def seq_len(self) -> int: ...
 
     @property
     def counts(self) -> Counts:
         """Costs of the packing; may take a pass over the lengths the first time."""
 
-    def __len__(self) -> int:
-        """Number of rows, R."""
+    def __len__(self) -> int: ...
 
     def spans(self, rows: np.ndarray) -> Spans:
         """Spans of these rows, int64 `[B]`, each from 0 to R - 1, checked by the caller."""

@@ -6,11 +6,7 @@
     2              2 - - -        1 1 - -
                                   2 - - -
 
-For models that must not see two documents in one row, and for evaluation. On ordinary text most of every row
-is padding; `packline info --seq-len` reports how much for a given store.
-
-Cost: `truncate` is closed form. `split` and `drop` need the number of rows before a document: sums, made in
-one pass over the lengths (`sums_of`).
+`truncate` is closed form. `split` and `drop` need the number of rows before a document: `sums_of`.
 """
 
 from __future__ import annotations
@@ -26,17 +22,7 @@ from packline.packing.selection import Selection
 
 
 class Pad:
-    """Rows of one document each.
-
-    Args:
-        selection: documents and their order.
-        seq_len: tokens per row, L.
-        overflow: treatment of a document longer than L: `truncate` keeps its first L tokens, `split`
-            gives it as many rows as it needs, `drop` leaves it out.
-
-    Raises:
-        RecipeError: unknown overflow.
-    """
+    """Rows of one document each."""
 
     def __init__(self, selection: Selection, seq_len: int, *, overflow: Overflow = "truncate") -> None:
         self.selection, self.seq_len, self.overflow = selection, seq_len, overflow
@@ -46,7 +32,6 @@ class Pad:
             self._sums = sums_of(selection, self._rows_each, f"rows, {overflow} at {seq_len}")
 
     def _rows_each(self, lengths: np.ndarray) -> np.ndarray:
-        """Number of rows for documents of these lengths."""
         if self.overflow == "split":
             return -(-lengths // self.seq_len)
         return (
@@ -57,11 +42,6 @@ class Pad:
         return len(self.selection) if self._sums is None else self._sums.total
 
     def spans(self, rows: np.ndarray) -> Spans:
-        """Spans of these rows, one each.
-
-        Args:
-            rows: row numbers, int64 `[B]`, each from 0 to R - 1.
-        """
         places, before = (rows, rows) if self._sums is None else self._sums.find(rows)
         documents, begins, sizes = self.selection.at(places)
         starts = (rows - before) * self.seq_len
@@ -69,12 +49,10 @@ class Pad:
         return Spans(np.arange(len(rows) + 1), documents, starts, lengths, begins, sizes)
 
     def last_place(self, rows: int) -> int:
-        """Place of the last document that the first `rows` rows depend on."""
         last = np.array([rows - 1])
         return int((last if self._sums is None else self._sums.find(last)[0])[0])
 
     def rows_of(self, document: int) -> np.ndarray:
-        """All rows with tokens of this document, sorted int64; empty if it has none."""
         place = self.selection.places(np.array([document], np.int64))
         if place[0] < 0:
             return np.empty(0, np.int64)
@@ -83,7 +61,6 @@ class Pad:
 
     @cached_property
     def counts(self) -> Counts:
-        """Costs of the packing; takes a pass over the lengths the first time."""
         held = over = split = 0
         for lengths in self.selection.blocks():
             long = lengths > self.seq_len

@@ -39,11 +39,6 @@ class RowSpan(NamedTuple):
 class Row(Notebook):
     """One training sequence of L tokens. Its arrays are read on first use.
 
-    Args:
-        source: rows that it belongs to.
-        index: its number among them.
-        found: its spans.
-
     Arrays raise `CorruptStore` if a token is outside of the store's vocabulary.
     """
 
@@ -121,12 +116,7 @@ class Row(Notebook):
 
 
 class RowSlice(Sequence[Row]):
-    """Some of the rows, in order: `rows[10:20]`. Nothing is read before a row is used.
-
-    Args:
-        source: rows that they belong to.
-        numbers: their numbers among them.
-    """
+    """Some of the rows, in order: `rows[10:20]`. Nothing is read before a row is used."""
 
     def __init__(self, source: Rows, numbers: range) -> None:
         self.source, self.numbers = source, numbers

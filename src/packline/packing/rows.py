@@ -3,17 +3,6 @@
     store ── Selection ── packing ── spans ── copies ── arrays
              which, order  which row  of a batch       tokens, targets, position_ids, segment_ids [B, L]
 
-    rows = store.rows(seq_len=4096, packing="best_fit")
-    rows[7].tokens                     # one row, whose arrays are read on first use
-    rows.read(np.array([7, 1, 3]))     # a batch, as a loader reads it
-    rows.spans(np.array([7, 1, 3]))    # the documents in these rows
-    rows.rows_of(12)                   # the rows that hold a document
-    rows.split_to(1024)                # the same rows, cut into shorter ones
-
-Another length or packing is another `rows` call over the same store; nothing but plans is written. Rows are
-numbered in the packing's order; `packline.loading` shuffles, mixes and distributes them. `RowSource` is the
-interface that a loader relies on.
-
 Cost: opening reads nothing if the packing is closed form; then a batch costs the spans (tens of microseconds)
 and the copying of its tokens. `Rows` survives fork and pickles as path and settings.
 """
@@ -154,12 +143,7 @@ class Rows(Notebook):
         return CompactBatch.of(self.plan(indices), fields).arrays()
 
     def plan(self, rows: np.ndarray | Sequence[int] | int) -> PlannedRows:
-        """Plan what reading these rows copies, int64 `[B]`.
-
-        Raises:
-            IndexError: no such row.
-            CorruptStore: an index points outside of its shard.
-        """
+        """Plan what reading these rows copies, int64 `[B]`."""
         return self._plan(self.spans(rows))
 
     def rows_of(self, document: int) -> np.ndarray:
@@ -252,11 +236,6 @@ def _make_packer(selection: Selection, seq_len: int, options: RowOptions, plans:
 
 
 def check_seq_len(seq_len: int, store: StoreReader) -> int:
-    """Row length as an int.
-
-    Raises:
-        RecipeError: below 2, above all tokens of the store, or not a whole number.
-    """
     try:
         length = operator.index(seq_len)
     except TypeError:
@@ -268,11 +247,6 @@ def check_seq_len(seq_len: int, store: StoreReader) -> int:
 
 
 def check_pad_id(pad_id: int | None, store: StoreReader) -> int:
-    """Token at padding.
-
-    Raises:
-        RecipeError: no id of the vocabulary.
-    """
     vocab_size = store.manifest.tokenizer.vocab_size
     if pad_id is None:
         return store.eod_id
@@ -282,11 +256,7 @@ def check_pad_id(pad_id: int | None, store: StoreReader) -> int:
 
 
 def settings_fingerprint(options: RowOptions, seq_len: int, pad_id: int, selection: dict[str, Any]) -> str:
-    """Fingerprint of the settings of rows, without their store.
-
-    Args:
-        selection: identity of the selection.
-    """
+    """Fingerprint of the settings of rows, without their store, from the identity of their selection."""
     packing = options.packing
     return hash_value(
         {
@@ -303,11 +273,7 @@ def settings_fingerprint(options: RowOptions, seq_len: int, pad_id: int, selecti
 
 
 def check_row_options(options: RowOptions) -> RowOptions:
-    """Refuse values that no store can have, and a setting that the packing would ignore.
-
-    Raises:
-        RecipeError: names the setting.
-    """
+    """Refuse values that no store can have, and a setting that the packing would ignore."""
     options = check_options(options)
     packing = options.packing
     if packing != "concat" and options.min_tail_fraction != 0.5:
@@ -322,16 +288,10 @@ def check_row_options(options: RowOptions) -> RowOptions:
 
 
 def split_fingerprint(settings: str, seq_len: int) -> str:
-    """Fingerprint of the settings of cut rows, from that of the whole ones."""
     return hash_value([settings, seq_len])
 
 
 def check_divides(whole: int, seq_len: int) -> None:
-    """Reject rows that cannot be cut.
-
-    Raises:
-        RecipeError: `seq_len` does not divide the length of the rows.
-    """
     if seq_len < 2 or whole % seq_len:
         raise RecipeError(
             f"cannot cut rows of {whole:,} tokens into rows of {seq_len:,}: expected a divisor, at least 2"

@@ -6,27 +6,13 @@
     shuffle            9   2   0   7
 
 The position of a document in the last line is its place; packings and all behind them know places alone.
-Split, labels and sources choose whole shards, since a shard holds one source; such a selection, in stored
-order, is closed form: nothing is read or kept. Any other is one list of the numbers of its documents.
-
-Filters apply one after another, and a document is counted under the first that removes it; of a condition
-`a and b`, under the first term that fails:
-
-    documents      0    1    2    3    4    5
-    min_tokens     .    short                            lengths, mapped
-    where          .         score .    .    .           columns of docs.parquet, shard by shard
-    exclude        .              list  .    .           places that a list names
-    unique         .                    .    same        hash and size of texts, in the order of documents
-    kept           0                    4
-
-The list has 4 bytes per document. That of a large selection is a plan on disk (`cache`), found by the
-checksums of the store, of the lists and of the other stores, and so made again as soon as one of them
-changes. Tokens are never read here.
+Split, labels and sources choose whole shards; such a selection, in stored order, is closed form. Any other is
+one list, 4 bytes per document, of a large selection a plan on disk (`cache`). Filters apply one after
+another, and a document is counted under the first that removes it; of a condition `a and b`, under the first
+term that fails.
 
 Cost: a pass over the lengths at memory speed. Only columns that a condition names are decoded, in as many
-threads as there are cores, which end with the pass, so that nothing runs when a process forks. A file of
-provenance is compared with its checksum first, at memory speed. Memory: the list, one byte per document, one
-row group per thread, and what `exclusions` needs.
+threads as there are cores, which end with the pass, so that nothing runs when a process forks.
 """
 
 from __future__ import annotations
@@ -78,16 +64,6 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 class Selection:
     """Selected documents of a store, D of them, in their order.
-
-    Args:
-        store: an opened store.
-        choice: documents and their order.
-        plans: where tables too large for memory are kept.
-
-    Raises:
-        RecipeError: an invalid setting, or a split, label or source that the store does not have.
-        StoreError: the store is empty, or no document is left; reports how many each filter removed.
-        CorruptStore: lengths that no store can have.
 
     >>> Selection("no store", DocumentFilter(min_tokens=9, max_tokens=5))
     Traceback (most recent call last):
@@ -163,7 +139,6 @@ class Selection:
         return self._range if self._listed is None else None
 
     def documents(self, places: np.ndarray) -> np.ndarray:
-        """Numbers in `store.documents` of the documents at these places, int64 `[N]` to int64 `[N]`."""
         if self._listed is None:
             return self._range.documents(places)
         return self._listed[places].astype(np.int64)
@@ -183,17 +158,12 @@ class Selection:
         return documents, *self._range.at(documents)
 
     def lengths(self, start: int, stop: int) -> np.ndarray:
-        """Tokens of the documents at places start to stop, int64: for a pass in blocks."""
         if self._listed is None:
             return self._range.lengths(start, min(stop, self._count))
         return self.at(np.arange(start, min(stop, self._count)))[2]
 
     def blocks(self, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray]:
-        """Lengths of the documents at places `start` to `stop` in order, in blocks, int64.
-
-        Raises:
-            CorruptStore: a document without tokens, which no store has.
-        """
+        """Lengths of the documents at places `start` to `stop` in order, in blocks, int64."""
         end = self._count if stop is None else stop
         for first in range(start, end, BLOCK):
             yield self.lengths(first, min(first + BLOCK, end))
@@ -263,12 +233,7 @@ class Selection:
         return kept, facts
 
     def _filter(self, parts: Sequence[ShardPlaces]) -> tuple[np.ndarray, dict[str, Any]]:
-        """Places of the documents that are left, sorted integers; and counts by reason, as JSON values.
-
-        Raises:
-            RecipeError: a comparison that the type of a column does not have; a list that does not fit.
-            CorruptStore: damaged lengths or provenance.
-        """
+        """Places of the documents that are left, sorted integers; and counts by reason, as JSON values."""
         least, most = self.settings["min_tokens"] or 0, self.settings["max_tokens"] or 0
         reasons = np.zeros(parts[-1].stop if parts else 0, np.uint8)
         names = [f"shorter than min_tokens {least:,}", f"longer than max_tokens {most:,}"]

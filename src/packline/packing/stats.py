@@ -1,16 +1,8 @@
 """Statistics of every packing for a selection of documents, to compare before choosing one.
 
-    concat                cuts documents wherever a row ends       pads and loses next to nothing
-    best_fit              cuts only documents longer than a row    pads a little, loses nothing
-    best_fit, 8 units     the same, in windows of 8 units          pads a little more
-    pad, truncate         cuts the ends of documents too long      pads much, loses the ends
-    pad, split            cuts only documents longer than a row    pads much, loses nothing
-    pad, drop             cuts nothing                             pads much, loses long documents whole
-
-Each has the exact `Counts` of its packing, from lengths; of a store with a loss mask, also the number of
-rows without a token in the loss, from a pass over its tokens. Cost: a pass or two over the lengths for each,
-about a second for 100 million documents in stored order; for best_fit nothing is written or sorted, since it
-is laid out on counts of lengths.
+Cost: a pass or two over the lengths for each, about a second for 100 million documents in stored order; for
+best_fit nothing is written or sorted, since it is laid out on counts of lengths. Of a store with a loss mask,
+also a pass over its tokens.
 """
 
 from __future__ import annotations
@@ -85,18 +77,9 @@ def compare_packings(
     min_tail_fraction: float = 0.5,
     pack_window: int | None = None,
 ) -> list[PackingStats]:
-    """Prices of several packings for rows of one length.
+    """Costs of several packings for rows of one length; of pad, once for every overflow.
 
-    Args:
-        selection: documents to pack.
-        seq_len: tokens per row, L.
-        packings: `concat`, `best_fit`, `pad`; the last once for every overflow.
-        min_tail_fraction: as in `Concat`.
-        pack_window: also the price of best_fit in windows of this many units.
-
-    Raises:
-        RecipeError: a length below 2 or above all tokens of the store, or no such packing.
-        CorruptStore: lengths that no store can have, or a count that does not balance.
+    `pack_window`: also of best_fit in windows of this many units.
     """
     seq_len = check_seq_len(seq_len, selection.store)
     counts: dict[str, list[tuple[Overflow | None, Callable[[], Counts]]]] = {

@@ -12,15 +12,10 @@
 
     packline.torch.check_packing(model, loader)                        # once: are documents isolated?
 
-The loader alone decides the order: with n workers, worker w makes the steps first + w, first + w + n and
-so on, and `DataLoader` takes from its workers in turn, which restores the loader's order. So neither the
-number of workers nor their start method (fork, spawn) can change a batch.
-
-Cost: arrays become tensors without a copy. A worker sends the tokens once, in the dtype of the store, and the
-ends of documents; the trainer's process, or the thread of `pin_memory`, makes the other arrays from them, in
-half of the time that making the whole batch takes. So workers pay off if reading waits for a disk or a
-network, or if the order of the documents is costly to look up. Order, sharding for ranks and state are the
-loader's.
+With n workers, worker w makes the steps first + w, first + w + n and so on, and `DataLoader` takes from its
+workers in turn, which restores the loader's order. A worker sends the tokens once, in the dtype of the store,
+and the ends of documents; the trainer's process, or the thread of `pin_memory`, makes the other arrays. So
+workers pay off if reading waits for a disk or a network, or if documents are costly to look up.
 
 Importing this module imports torch.
 """

@@ -30,10 +30,7 @@ LENGTH_OF_STORE = 256
 
 
 class StoreOfRows(Protocol):
-    """A store, as `packline.open` returns it."""
-
-    def rows(self, seq_len: int, *, packing: Literal["concat"]) -> RowSource:
-        """Rows of a length."""
+    def rows(self, seq_len: int, *, packing: Literal["concat"]) -> RowSource: ...
 
 
 def check_packing(
@@ -190,7 +187,6 @@ def _documents(segments: torch.Tensor) -> Iterator[tuple[int, int, int, int]]:
 
 @contextmanager
 def _evaluating(model: Callable[..., Any]) -> Iterator[None]:
-    """Put every module of a model in evaluation mode, and restore each on exit."""
     training = (
         [part for part in model.modules() if part.training] if isinstance(model, torch.nn.Module) else []
     )
