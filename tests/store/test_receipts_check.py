@@ -13,7 +13,7 @@ from tests.store.stores import reseal, with_rows
 
 from packline.facade import Store
 from packline.sources.batch import Reject
-from packline.store.files import LocalFiles
+from packline.store.files import StoreFiles
 from packline.store.manifest import Receipt, to_json
 from packline.store.manifest_check import read_manifest
 from packline.store.receipts_check import Receipts, check_receipts, check_rejects, read_receipts
@@ -29,7 +29,7 @@ REJECTS = st.lists(
 
 def checked(folder: Path) -> tuple[Receipts, str]:
     findings, manifest = Findings(), read_manifest(folder)
-    receipts = read_receipts(LocalFiles(folder), manifest, findings)
+    receipts = read_receipts(StoreFiles(folder), manifest, findings)
     check_receipts(manifest, receipts, findings)
     return receipts, "\n".join(map(str, findings.problems))
 

@@ -42,17 +42,10 @@ def place(local: packline.Store, bucket: Bucket) -> str:
     return found
 
 
-@pytest.mark.parametrize(("version", "most"), [(2, 6 << 20), (3, 6 << 20), (3, 1 << 30)])
-def test_stores_of_both_formats_are_read_and_checked(tmp_path: Path, version: int, most: int) -> None:
-    """Format 2 has checksums of a MiB; of a large store of format 3, little more is fetched than is used."""
-    lengths = [lengths_of(700, 1), lengths_of(400, 3), lengths_of(600, 4)]
-    with pytest.MonkeyPatch.context() as patch:
-        if version == 2:
-            patch.setattr("packline.store.sums.BLOCK_BYTES", 1 << 20)
-            patch.setattr("packline.store.manifest.FORMAT_VERSION", 2)
-        local = make_store(tmp_path / "store", lengths)
-    assert local.manifest.format_version == version and local.manifest.store_bytes > 6 << 20
-    assert local.verify().ok
+@pytest.mark.parametrize("most", [6 << 20, 1 << 30])
+def test_of_a_large_store_little_more_is_fetched_than_is_used(tmp_path: Path, most: int) -> None:
+    local = make_store(tmp_path / "store", [lengths_of(700, 1), lengths_of(400, 3), lengths_of(600, 4)])
+    assert local.manifest.store_bytes > 6 << 20
     rows = local.rows(512)
     chosen = np.random.default_rng(0).permutation(len(rows))[:32].reshape(4, 8)
     with standing_for_bucket(Faults(local.path)) as storage:
@@ -62,7 +55,7 @@ def test_stores_of_both_formats_are_read_and_checked(tmp_path: Path, version: in
             before = storage.bytes
             assert same_arrays(rows.read(numbers), there.read(numbers))
             fetched = storage.bytes - before
-            if version == 3 and most < local.manifest.store_bytes:
+            if most < local.manifest.store_bytes:
                 assert fetched < 8 * 3 * 65536 + 100_000  # a few blocks for each row, and an index
             elif turn == 0:
                 assert fetched > 2 << 20
@@ -78,8 +71,7 @@ def test_stores_of_both_formats_are_read_and_checked(tmp_path: Path, version: in
         remote = packline.open(PLACE, cache=tmp_path / "other", cache_bytes=most)
         first, shard = int(local.firsts[number]), local.shards[number]
         document = first + int(np.searchsorted(shard.offsets, 2_000_000)) - 1
-        block = r"1,966,080 to 2,031,616" if version == 3 else r"1,048,576 to 2,097,152"
-        with pytest.raises(CorruptStore, match=rf"{name}.bin: bytes {block} arrived damaged"):
+        with pytest.raises(CorruptStore, match=rf"{name}.bin: bytes 1,966,080 to 2,031,616 arrived damaged"):
             remote.documents[document]
         assert np.array_equal(remote.documents[first], local.documents[first])
         found = [one.what for one in remote.verify().problems if one.file == f"{name}.bin"]

@@ -14,7 +14,7 @@ from tests.store.stores import relist
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.store import shard_check
-from packline.store.files import FileEntry, LocalFiles
+from packline.store.files import FileEntry, StoreFiles
 from packline.store.ledger import Ledger
 from packline.store.report import Findings
 from packline.store.shard_check import ShardOrigin, TokenRules, check_file, check_shard
@@ -35,7 +35,7 @@ def check(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_check, "BLOCK_BYTES", block)
         counts = check_shard(
-            LocalFiles(store.path), entry, rules_of(store, None, control_ids), None, findings
+            StoreFiles(store.path), entry, rules_of(store, None, control_ids), None, findings
         )
     return counts, [problem.what for problem in findings.problems]
 
@@ -115,7 +115,7 @@ def test_a_wrong_begin_and_a_wrong_origin_are_found(tmp_path: Path) -> None:
     store = StoreShape(((3, 2), (4,)), ("train", "train"), (None, None)).make(tmp_path / "store")
     entry = store.manifest.shards[0]
     found = Findings()
-    counts = check_shard(LocalFiles(store.path), entry, rules_of(store, bos_id=999), None, found)
+    counts = check_shard(StoreFiles(store.path), entry, rules_of(store, bos_id=999), None, found)
     assert counts is not None and counts.bos_tokens == 0
     assert [one.what for one in found.problems] == [
         "2 documents without BOS at their start, the first at token 0 (document 0)"
@@ -126,7 +126,7 @@ def test_a_wrong_begin_and_a_wrong_origin_are_found(tmp_path: Path) -> None:
         (ShardOrigin("made", "web", frozenset(["000001.jsonl"])), ["label", "files"]),
     ):
         found = Findings()
-        check_shard(LocalFiles(store.path), entry, rules_of(store), origin, found)
+        check_shard(StoreFiles(store.path), entry, rules_of(store), origin, found)
         assert [one.what for one in found.problems] == problems
 
 
@@ -155,9 +155,9 @@ def test_a_file_is_read_once_in_whole_blocks(data: bytes, block: int) -> None:
         Path(folder, "a").write_bytes(data)
         entry = FileEntry("a", len(data), hash_bytes(data))
         findings = Findings()
-        assert check_file(LocalFiles(Path(folder)), entry, findings, lambda part: seen.append(bytes(part)))
+        assert check_file(StoreFiles(Path(folder)), entry, findings, lambda part: seen.append(bytes(part)))
         assert b"".join(seen) == data and findings.bytes == len(data)
         assert all(len(part) == block for part in seen[:-1])
         for wrong in (FileEntry("a", len(data) + 1, entry.checksum), FileEntry("a", len(data), "0" * 32)):
-            assert not check_file(LocalFiles(Path(folder)), wrong, findings)
+            assert not check_file(StoreFiles(Path(folder)), wrong, findings)
         assert [one.what for one in findings.problems] == ["size in bytes", "checksum"]

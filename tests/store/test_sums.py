@@ -14,7 +14,7 @@ from tests.store.stores import reseal
 
 from packline.store import sums as sums_module
 from packline.store.report import Report
-from packline.store.sums import BlockSums, block_ranges, count_blocks, split_sums
+from packline.store.sums import BlockSums, block_ranges, split_sums
 from packline.store.verify import verify
 from packline.testing import make_store
 
@@ -23,41 +23,38 @@ def said(report: Report) -> str:
     return "\n".join(map(str, report.problems))
 
 
-@given(st.lists(st.binary(max_size=40), max_size=8), st.integers(1, 16))
-def test_sums_are_those_of_the_blocks_however_they_come(pieces: list[bytes], block: int) -> None:
+@given(st.lists(st.lists(st.binary(max_size=40), max_size=8), min_size=1, max_size=4), st.integers(1, 16))
+def test_sums_are_those_of_the_blocks_of_each_file_however_they_come(
+    files: list[list[bytes]], block: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sums_module, "BLOCK_BYTES", block)
-        found = BlockSums()
-        for piece in pieces:
-            found.update(piece)
-        data = b"".join(pieces)
-        blocks = [data[at : at + block] for at in range(0, len(data), block)]
-        assert found.finish().tolist() == [xxhash.xxh3_64_intdigest(one) for one in blocks]
-        assert count_blocks(len(data), block) == len(blocks)
-
-
-@given(st.lists(st.integers(0, 5 << 20), min_size=1, max_size=4), st.sampled_from([1 << 16, 1 << 20]))
-def test_sums_are_split_by_file(sizes: list[int], block: int) -> None:
-    counts = [count_blocks(size, block) for size in sizes]
-    sums = np.arange(sum(counts), dtype="<u8")
-    parts = split_sums(sums.view(np.uint8), sizes)
-    assert parts is not None
-    assert [len(part.values) for part in parts] == counts
-    assert np.concatenate([part.values for part in parts]).tolist() == sums.tolist()
-    other = (1 << 16) + (1 << 20) - block
-    same = counts == [count_blocks(size, other) for size in sizes]
-    assert {part.block for part in parts} == {block} or same
-    assert split_sums(np.append(sums.view(np.uint8), 0), sizes) is None
-    if any(size > 1 << 16 for size in sizes):
-        assert not same, "the number of blocks tells their size"
+        found, expected = [], []
+        for pieces in files:
+            sums = BlockSums()
+            for piece in pieces:
+                sums.update(piece)
+            found.append(sums.finish())
+            data = b"".join(pieces)
+            blocks = [data[at : at + block] for at in range(0, len(data), block)]
+            expected.append([xxhash.xxh3_64_intdigest(one) for one in blocks])
+        assert [one.tolist() for one in found] == expected
+        whole = np.concatenate(found).view(np.uint8)
+        parts = split_sums(whole, [sum(map(len, pieces)) for pieces in files])
+        assert parts is not None and [part.tolist() for part in parts] == expected
+        assert split_sums(np.append(whole, 0), [sum(map(len, pieces)) for pieces in files]) is None
 
 
 @given(st.sets(st.integers(0, 40), min_size=1))
 def test_ranges_cover_the_blocks(blocks: set[int]) -> None:
-    shown = block_ranges(sorted(blocks), 1 << 10, most=99).replace(" KiB", "").split(" and ")
-    covered = [range(*map(int, part.split(" to "))) for part in shown]
-    assert [number for part in covered for number in part] == sorted(blocks)
+    *shown, last = block_ranges(np.array(sorted(blocks))).replace(" KiB", "").split(" and ")
+    parts = [*shown] if "more" in last else [*shown, last]
+    covered = [range(*(int(one.replace(",", "")) >> 6 for one in part.split(" to "))) for part in parts]
+    numbers = [number for part in covered for number in part]
+    assert numbers == sorted(blocks)[: len(numbers)] and (len(covered) == 3 or "more" not in last)
     assert all(one.stop < other.start for one, other in itertools.pairwise(covered))
+    left = sum(number - 1 not in blocks for number in sorted(blocks)[len(numbers) :])
+    assert left == (int(last.split()[0]) if "more" in last else 0)
 
 
 def test_sums_that_are_not_those_of_the_files_are_found(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.store.stores import relist
 
 from packline.errors import CorruptStore
 from packline.facade import Store
-from packline.store.files import FileEntry, LocalFiles
+from packline.store.files import FileEntry, StoreFiles
 from packline.store.manifest import manifest_files
 from packline.store.manifest_check import read_manifest
 from packline.store.tables import (
@@ -95,7 +95,7 @@ def test_rows_come_back(
     ):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / rows.file).write_bytes(rows.data)
-            read = type(rows).read(LocalFiles(Path(folder)), rows.entry)
+            read = type(rows).read(StoreFiles(Path(folder)), rows.entry)
         assert list(read) == list(expected) and len(read) == len(expected)
         assert [read[place] for place in range(-len(read), len(read))] == [*expected, *expected]
         assert read == rows and read.data == rows.data

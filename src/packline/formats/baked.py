@@ -34,7 +34,7 @@ from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles
 from packline.packing.batch import ALL_FIELDS, FIELDS
 from packline.packing.layout import IGNORED, Layout
 from packline.ragged import offsets_of
-from packline.store.files import LocalFiles, check_bytes, map_array, reading, stat_file
+from packline.store.files import StoreFiles, check_bytes, map_array, reading, stat_file
 from packline.store.report import Findings
 from packline.store.shard import Index, index_size, write_index
 
@@ -240,7 +240,7 @@ def read_facts(folder: Path, entries: Entries) -> BakedFacts:
         CorruptStore: it is missing or damaged, of a newer version, or names files that packline.json lacks.
     """
     path, hint = folder / BAKED, "export the rows again"
-    data = LocalFiles(folder).read(entries[BAKED])
+    data = StoreFiles(folder).read(entries[BAKED])
     try:
         facts = msgspec.json.decode(data, type=BakedFacts)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -296,7 +296,7 @@ def read_spans(
     import pyarrow.parquet as pq
 
     name = f"{file.name}.rows.parquet"
-    path, data = folder / name, LocalFiles(folder).read(entries[name])
+    path, data = folder / name, StoreFiles(folder).read(entries[name])
     with reading(path):
         table = pq.read_table(pa.BufferReader(data), columns=list(SPAN_COLUMNS), use_threads=False)
         columns = {column: table[column].to_numpy().astype(np.int64) for column in SPAN_COLUMNS}

@@ -46,7 +46,7 @@ from packline.formats.opening import (
 from packline.formats.row_view import UNTRAINED
 from packline.formats.types import ReadTask
 from packline.storage.places import is_remote, without_secrets
-from packline.store.files import LocalFiles
+from packline.store.files import StoreFiles
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import check_file
 
@@ -113,7 +113,7 @@ def check_dataset(
     elif record is not None:
         for entry in record.files:
             if entry.name == path.name:
-                check_file(LocalFiles(path.parent), entry, findings)
+                check_file(StoreFiles(path.parent), entry, findings)
     elif not findings.problems:
         notes.append(f"files were not compared with checksums: there is no {RECORD}")
     try:

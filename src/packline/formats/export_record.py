@@ -39,7 +39,7 @@ from packline.fingerprint import Hasher, NotWhole, seal, unseal
 from packline.formats.types import NotPreserved
 from packline.storage.local import COPY_BYTES, Link, disk_errors, share_file
 from packline.storage.publication import EXPORT_BEGUN, unfinished_export
-from packline.store.files import FileEntry, LocalFiles, StoreFiles, reading, stat_file
+from packline.store.files import FileEntry, StoreFiles, reading, stat_file
 from packline.store.manifest import TokenizerEntry
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
@@ -210,7 +210,7 @@ def check_export(folder: Path, record: ExportRecord, findings: Findings) -> bool
         if entry.name in wrong:
             findings.files += 1
         else:
-            check_file(LocalFiles(folder), entry, findings)
+            check_file(StoreFiles(folder), entry, findings)
     whole = len(findings.problems) + findings.not_listed == before
     check_strays(folder, record, findings)
     return whole

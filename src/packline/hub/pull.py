@@ -28,7 +28,7 @@ from packline.storage.hub_inputs import address, hub_errors, local_name
 from packline.storage.inputs import is_hidden
 from packline.storage.local import LocalFolder
 from packline.storage.publication import WORK, Publication
-from packline.store.files import FileEntry, LocalFiles
+from packline.store.files import FileEntry, StoreFiles
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
 from packline.store.tables import INPUTS, SHARDS, UNITS
@@ -258,7 +258,7 @@ class _Pull:
         entry = self.entries.get(local_name(path))
         if entry is not None and entry.checksum:
             findings = Findings()
-            check_file(LocalFiles(self.files), FileEntry(path, entry.bytes, entry.checksum), findings)
+            check_file(StoreFiles(self.files), FileEntry(path, entry.bytes, entry.checksum), findings)
             return "; ".join(map(str, findings.problems))
         if self.cached is not None or same_bytes(self.files / path, self.tree[path]):
             return ""

@@ -27,7 +27,7 @@ from packline.hub.pushable import CARD, Pushable, belongs_to_store, pushable_kin
 from packline.hub.repository import Repository, parse_repository, same_bytes, with_patience
 from packline.storage.hub_inputs import address
 from packline.storage.places import is_remote, without_secrets
-from packline.store.files import LocalFiles
+from packline.store.files import StoreFiles
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
 
@@ -202,7 +202,7 @@ class _Push:
         findings = Findings()
         for entry in map(self.entries.__getitem__, group):
             if entry.checksum:
-                check_file(LocalFiles(self.publication.folder), entry, findings)
+                check_file(StoreFiles(self.publication.folder), entry, findings)
         if findings.problems:
             raise CorruptStore(
                 f"{self.publication.folder} is damaged and was not pushed: {findings.problems[0]}",

@@ -28,7 +28,7 @@ from packline.jobs.identity import (
 from packline.jobs.resources import require_disk
 from packline.storage.local import disk_errors, share_file, sync_file, sync_folder
 from packline.storage.places import refuse_remote
-from packline.store.files import HINT, FileEntry, LocalFiles, StoreFiles, store_files
+from packline.store.files import HINT, FileEntry, StoreFiles, store_files
 from packline.store.manifest import Manifest, manifest_files, refuse_empty, to_json
 from packline.store.manifest_check import read_manifest
 from packline.store.merging import merge_manifests
@@ -220,7 +220,7 @@ class _Merge:
 
     def _compare_checksums(self) -> None:
         """Read every file and compare its checksum; damage is located to the MiB."""
-        findings, folder = Findings(), LocalFiles(self._folder.path)
+        findings, folder = Findings(), StoreFiles(self._folder.path)
 
         def check(unit: StoreUnit, findings: Findings) -> None:
             for shard in unit.shards:

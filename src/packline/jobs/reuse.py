@@ -42,7 +42,7 @@ from packline.recipe import is_limited
 from packline.sources.files import InputFile
 from packline.storage.local import disk_errors, hash_file, share_file
 from packline.storage.places import is_remote
-from packline.store.files import LocalFiles, reading, stat_file
+from packline.store.files import StoreFiles, reading, stat_file
 from packline.store.ledger import source_names
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Receipt, StreamReceipt
 from packline.store.manifest_check import read_manifest
@@ -157,7 +157,7 @@ class Reuse:
         for unit in self._manifest.units:
             name, entry = unit.unit, unit.receipt
             try:
-                data = LocalFiles(self.path).read(entry)
+                data = StoreFiles(self.path).read(entry)
                 with reading(self.path / entry.name):
                     if name.endswith(STREAM):
                         streams[name.removesuffix(STREAM)] = msgspec.json.decode(data, type=StreamReceipt)

@@ -1,13 +1,5 @@
 """Files of a store, opened safely: only regular files inside its folder, and one error type for all damage.
 
-    StoreFiles  the files of a store, wherever it is; `store_files` makes them of what a user gives
-    LocalFiles  those of a local folder; of an object store: `store.mirror`
-    stat_file   a regular file inside the store: no pipe, no device, no link that leads out
-    map_file    its bytes, mapped; no descriptor stays open
-    map_array   the same as an array, if the file has exactly the expected size
-    reading     turns any error of a library that reads one into `CorruptStore`, with the file
-    opened      an attribute that is opened on first use, and closed when too much is open (`Recent`)
-
 Opening a store from an untrusted source must be safe: only the store's own files are read, and unreadable
 ones are named. An opened file leaves no descriptor behind, so the number of shards is not limited by the
 number of files that a process may open.
@@ -21,10 +13,10 @@ import os
 import stat
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -210,14 +202,11 @@ def check_size(path: Path | str, expected: int, found: int, *, holds: str, of: s
 class RemoteNumbers(Protocol):
     """Numbers of a remote file, of which ranges are fetched, and compared with checksums on arrival."""
 
-    def __len__(self) -> int:
-        """Number of all."""
+    def __len__(self) -> int: ...
 
-    def __getitem__(self, where: slice) -> np.ndarray:
-        """Numbers `start` to `stop`."""
+    def __getitem__(self, where: slice) -> np.ndarray: ...
 
-    def item(self, place: int) -> int:
-        """One number."""
+    def item(self, place: int) -> int: ...
 
     def bring(self, ranges: Sequence[tuple[int, int]], *, wait: bool) -> None:
         """Fetch ranges at once, before they are read; without waiting, for a later use."""
@@ -227,88 +216,96 @@ NumberRanges: TypeAlias = "np.ndarray | RemoteNumbers"
 """Numbers of a file that are read in ranges: an array, if they are all here."""
 
 
-class StoreFiles(Hashable, Protocol):
-    """Files of a finished store: of a local folder, or of an object store (`store.mirror`)."""
+class StoreFiles:
+    """Files of a store in a local folder, and the interface of those in an object store (`store.mirror`)."""
 
-    @property
-    def place(self) -> Path | str:
+    is_local = True
+    """True if the files are here: they can be linked, and read by several threads."""
+    room = 0
+    """Bytes of a file that may be fetched while ranges of it are read; none if it is here."""
+    settings: CacheSettings | None = None
+    """Settings of the cache, for other processes that open the store; None where the files are here."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.place: Path | str = folder
         """Folder or URI."""
 
     @property
-    def address(self) -> str:
-        """The same for all ways to name the store: an absolute path without links, or the URI."""
-
-    @property
     def folder(self) -> Path:
-        """Local folder of the store.
-
-        Raises:
-            StoreError: it is in an object store.
-        """
-
-    @property
-    def room(self) -> int:
-        """Bytes of a file that may be fetched while ranges of it are read; none if it is here."""
+        """Local folder of the store; a `StoreError` if it is in an object store."""
+        return self._folder
 
     @property
     def ranges_room(self) -> int:
         """Bytes that are kept of what `bring_ranges` brings."""
-
-    @property
-    def is_local(self) -> bool:
-        """True if its files are here: they can be linked, and read by several threads."""
+        return 0
 
     @property
     def traffic(self) -> Traffic | None:
         """Requests and waits of this process; None where the files are here."""
+        return None
 
     @property
-    def settings(self) -> CacheSettings | None:
-        """Settings of the cache, for other processes that open the store; None where the files are here."""
+    def held(self) -> dict[int, np.ndarray]:
+        """Pieces of fetched files that this process holds, by number; none where the files are here."""
+        return {}
+
+    @property
+    def address(self) -> str:
+        """The same for all ways to name the store: an absolute path without links, or the URI."""
+        return resolved(self.place)
 
     def path(self, name: str) -> str:
         """Path or URI of a file, for messages."""
+        return f"{self.place}/{name}"
 
     def learn(self, manifest: Manifest) -> None:
         """Take note of the manifest, which lists the files."""
 
     def of(self, manifest: Manifest) -> StoreFiles:
         """The same place with another manifest; requests and cache are shared."""
+        return self
 
     def fresh(self) -> StoreFiles:
         """The same files as they are there, compared with nothing: for `verify`."""
+        return self
 
     def read_unlisted(self, name: str) -> bytes:
-        """Whole content of a small file that no manifest lists.
-
-        Raises:
-            FileNotFoundError: there is none.
-            CorruptStore: it cannot be read.
-        """
+        """Whole content of a small file that no manifest lists; a `FileNotFoundError` if there is none."""
+        path = self.folder / name
+        if not os.path.lexists(path):
+            raise FileNotFoundError(path)
+        stat_file(path)
+        with reading(path):
+            return path.read_bytes()
 
     def read(self, file: FileEntry) -> bytes:
-        """Whole content of a small file.
-
-        Raises:
-            CorruptStore: it cannot be read, or differs from its entry.
-        """
+        """Whole content of a small file, compared with its entry."""
+        path = self.local(file)
+        with reading(path):
+            data = path.read_bytes()
+        check_bytes(path, file, data)
+        return data
 
     def map(self, file: FileEntry) -> np.ndarray:
         """Bytes of a whole file, uint8 `[N]`, read-only; valid as long as the array exists.
 
-        Raises:
-            CorruptStore: it is missing, or cannot be read; of an object store: it differs from its entry.
+        Those of an object store are compared with the entry.
         """
+        return map_file(self.folder / file.name)
 
     def local(self, file: FileEntry) -> Path:
-        """A local file with its content; a cache may delete it later.
-
-        Raises:
-            CorruptStore: as in `map`.
-        """
+        """A local file with its content; a cache may delete it later."""
+        path = self.folder / file.name
+        stat_file(path, self.folder)
+        return path
 
     def names_in(self, folder: str) -> list[str]:
         """Names of all that is directly in a folder of the store, sorted and relative to the store."""
+        inner = self.folder / folder
+        names = sorted(os.listdir(inner)) if inner.is_dir() else []
+        return [f"{folder}/{name}" if folder else name for name in names]
 
     def numbers(self, file: FileEntry, dtype: np.dtype, count: int, holds: str, *, whole: bool) -> Any:
         """Numbers of a file: an array, or, unless `whole`, what reads ranges of them (`NumberRanges`).
@@ -316,17 +313,11 @@ class StoreFiles(Hashable, Protocol):
         Args:
             count: how many the file holds, and nothing else.
             holds: the contents that determine its size, for the error.
-
-        Raises:
-            CorruptStore: it is missing, or has another size.
         """
+        return map_array(self.folder / file.name, dtype, (count,), holds=holds, of="another store")
 
     def bring(self, files: Sequence[FileEntry]) -> None:
         """Bring several files at once that are read soon; nothing where they are here."""
-
-    @property
-    def held(self) -> dict[int, np.ndarray]:
-        """Pieces of fetched files that this process holds, by number; none where the files are here."""
 
     def places(
         self, shards: Sequence[Shard], starts: np.ndarray, stops: np.ndarray
@@ -341,6 +332,7 @@ class StoreFiles(Hashable, Protocol):
         Returns:
             Number of the piece of each range, -1 where it is in several, and its first token there.
         """
+        return None
 
     def bring_ranges(
         self, shards: Sequence[Shard], starts: Sequence[int], stops: Sequence[int], due: float | None = None
@@ -349,94 +341,15 @@ class StoreFiles(Hashable, Protocol):
 
         Args:
             shards: shard of each range; those of other stores are left out.
-            starts: first token of each range.
-            stops: one past the last token of each.
             due: time at which they will be read, in seconds since the epoch, without waiting; None: now.
 
         Returns:
             Bytes of what has to be here for them.
         """
-
-    def will_need(self, name: str, start: int, size: int) -> None:
-        """Ask for a range of a file to be read ahead, without waiting; a hint, and no more."""
-
-
-class LocalFiles:
-    """Files of a store in a local folder; see `StoreFiles`."""
-
-    room, ranges_room, is_local = 0, 0, True
-    traffic = settings = None
-    held: ClassVar[dict[int, np.ndarray]] = {}
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = self.place = folder
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LocalFiles) and self.folder == other.folder
-
-    def __hash__(self) -> int:
-        return hash(self.folder)
-
-    @property
-    def address(self) -> str:
-        return resolved(self.folder)
-
-    def path(self, name: str) -> str:
-        return f"{self.folder}/{name}"
-
-    def learn(self, manifest: Manifest) -> None:
-        """Nothing: files are found by their names."""
-
-    def of(self, manifest: Manifest) -> LocalFiles:
-        return self
-
-    def fresh(self) -> LocalFiles:
-        return self
-
-    def read_unlisted(self, name: str) -> bytes:
-        path = self.folder / name
-        if not os.path.lexists(path):
-            raise FileNotFoundError(path)
-        stat_file(path)
-        with reading(path):
-            return path.read_bytes()
-
-    def read(self, file: FileEntry) -> bytes:
-        path = self.local(file)
-        with reading(path):
-            data = path.read_bytes()
-        check_bytes(path, file, data)
-        return data
-
-    def map(self, file: FileEntry) -> np.ndarray:
-        return map_file(self.folder / file.name)
-
-    def local(self, file: FileEntry) -> Path:
-        path = self.folder / file.name
-        stat_file(path, self.folder)
-        return path
-
-    def names_in(self, folder: str) -> list[str]:
-        inner = self.folder / folder
-        names = sorted(os.listdir(inner)) if inner.is_dir() else []
-        return [f"{folder}/{name}" if folder else name for name in names]
-
-    def numbers(self, file: FileEntry, dtype: np.dtype, count: int, holds: str, *, whole: bool) -> np.ndarray:
-        return map_array(self.folder / file.name, dtype, (count,), holds=holds, of="another store")
-
-    def bring(self, files: Sequence[FileEntry]) -> None:
-        """Nothing: they are here."""
-
-    def places(self, shards: Sequence[Shard], starts: np.ndarray, stops: np.ndarray) -> None:
-        """See the base class."""
-
-    def bring_ranges(
-        self, shards: Sequence[Shard], starts: Sequence[int], stops: Sequence[int], due: float | None = None
-    ) -> int:
-        """Nothing: they are here."""
         return 0
 
     def will_need(self, name: str, start: int, size: int) -> None:
+        """Ask for a range of a file to be read ahead, without waiting; a hint, and no more."""
         if hasattr(os, "posix_fadvise"):
             with suppress(OSError):
                 descriptor = os.open(self.folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -460,11 +373,11 @@ def store_files(place: str | Path | StoreFiles, cache: CacheSettings | None = No
         return Mirror(str(place).rstrip("/"), cache or CacheSettings())
     if cache is not None and cache != CacheSettings():
         raise RecipeError(f"{place} is a local store: cache and cache_bytes are for remote ones")
-    return LocalFiles(Path(place))
+    return StoreFiles(Path(place))
 
 
 class Recent:
-    """The most recently opened data, the earliest first.
+    """The most recently opened data, the earliest first; attributes of owners, beyond `most` closed again.
 
     >>> class Owner: ...
     >>> recent, owner = Recent(1), Owner()
@@ -482,30 +395,28 @@ class Recent:
         return len(self._opened)
 
     def add(self, owner: object, names: Iterable[str]) -> None:
-        """Record newly opened attributes of an owner; close the earliest if there are too many."""
         self._opened.append((weakref.ref(owner), tuple(names)))
-        while len(self._opened) > self.most:
-            self._release()
+        self._close(self.most)
 
     def clear(self) -> None:
-        """Close everything."""
-        while self._opened:
-            self._release()
+        self._close(0)
 
-    def _release(self) -> None:
-        try:
-            held, names = self._opened.popleft()
-        except IndexError:  # another thread was faster
-            return
-        if (owner := held()) is not None:
-            for name in names:
-                owner.__dict__.pop(name, None)
+    def _close(self, most: int) -> None:
+        while len(self._opened) > most:
+            with suppress(IndexError):  # another thread was faster
+                owner, names = self._opened.popleft()
+                for name in names if owner() is not None else ():
+                    vars(owner()).pop(name, None)
 
 
 class _Opened:
     """Descriptor for an attribute that is opened on first access, and then is an ordinary attribute.
 
     It has no `__set__`, so the owner's own `__dict__` takes precedence, at no cost.
+
+    Args:
+        open_it: returns attributes of the owner by name, including this one.
+        recent: closes them again.
     """
 
     def __init__(self, open_it: Callable[[Any], dict[str, Any]], recent: Recent) -> None:

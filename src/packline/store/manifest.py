@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from packline.encoders.tokenizer import Tokenizer
 
 FORMAT_VERSION = 3
-READABLE = (2, 3)
-"""Formats that are read; 2 has larger blocks in `NAME.sums`."""
+READABLE = (3,)
+"""Formats that are read."""
 Dtype = Literal["uint16", "int32"]
 """Types of tokens."""
 MANIFEST = "manifest.json"

@@ -202,7 +202,7 @@ def _check_version(folder: Path | str, data: bytes, version: int | None = None) 
             return
     if version not in READABLE:
         raise StoreError(
-            f"{folder} is of store format {version}, and this version of packline reads formats "
+            f"{folder} is of store format {version}, and this version of packline reads format "
             f"{' and '.join(map(str, READABLE))}: nothing of it was read or checked",
             hint="update packline to read it" if version > FORMAT_VERSION else OLD_FORMAT,
         )

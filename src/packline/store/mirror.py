@@ -27,12 +27,12 @@ from packline.fingerprint import hash_bytes
 from packline.storage.cache import Cache, CacheMemory, TemporaryCache
 from packline.storage.places import HUB
 from packline.store.fetching import Fetcher, Request, Traffic, missing
-from packline.store.files import HINT, FileEntry, check_size
+from packline.store.files import HINT, FileEntry, StoreFiles, check_size
 from packline.store.paths import CacheSettings
 from packline.store.pieces import ATTEMPTS, Held, Ranges, RemotePieces
 from packline.store.remote_file import RemoteFile
-from packline.store.sums import BLOCK_BYTES, BlockChecksums, count_blocks, split_sums
-from packline.store.tables import SHARD_FILES, ShardEntry, ShardRows
+from packline.store.sums import BLOCK_BYTES, split_sums
+from packline.store.tables import SHARD_FILES, ShardEntry
 
 if TYPE_CHECKING:
     from packline.store.manifest import Manifest
@@ -61,20 +61,23 @@ def _fixed(place: str) -> str:
     return pinned(place)
 
 
-class Mirror:
+class Mirror(StoreFiles):
     """A store in an object store; see `StoreFiles`."""
 
     is_local = False
+    place: str
+    settings: CacheSettings
 
     def __init__(
         self, place: str, settings: CacheSettings, manifest: Manifest | None = None, as_it_is: bool = False
     ) -> None:
-        self.place = self.address = _fixed(place)
+        self.place = _fixed(place)
         self.settings, self._as_it_is = settings, as_it_is
         self.cache: Cache = TemporaryCache(FRESH_BYTES) if as_it_is else settings.open()
+        self.room = 0 if as_it_is else self.cache.most
         self.fetcher = fetcher = Fetcher(place)
         self._manifest = manifest
-        self._sums: dict[str, dict[str, BlockChecksums]] = {}
+        self._sums: dict[str, dict[str, np.ndarray]] = {}
         """Checksums of the blocks of each file of a shard, by its name and theirs."""
         self._ranges: dict[str, Ranges] = {}
         self._facts = lru_cache(FACTS)(lambda name: fetcher.storage.facts(name))
@@ -107,7 +110,7 @@ class Mirror:
         """
         most = self.cache.most
         cache, size = self.cache, PIECE_BYTES
-        if self.manifest.store_bytes > most and has_small_blocks(self.manifest.shards):
+        if self.manifest.store_bytes > most:
             most = min(most, COMING_BYTES) if isinstance(cache, CacheMemory) else COMING_BYTES
             cache, size = CacheMemory(most), BLOCK_BYTES
         return RemotePieces(self.place, cache, self.fetcher, self.bring_sums, size)
@@ -117,20 +120,12 @@ class Mirror:
         raise StoreError(f"{self.place} is remote: it has no local folder", hint="store.place is its URI")
 
     @property
-    def room(self) -> int:
-        return 0 if self._as_it_is else self.cache.most
-
-    @property
     def ranges_room(self) -> int:
         return self.pieces.room
 
     @property
     def traffic(self) -> Traffic:
-        """Requests and waits of this process."""
         return self.fetcher.traffic
-
-    def path(self, name: str) -> str:
-        return f"{self.place}/{name}"
 
     def numbers(
         self, file: FileEntry, dtype: np.dtype, count: int, holds: str, *, whole: bool
@@ -212,7 +207,7 @@ class Mirror:
                 return None if number is None else self.manifest.shards[number]
         return None
 
-    def block_sums(self, shard: ShardEntry) -> dict[str, BlockChecksums]:
+    def block_sums(self, shard: ShardEntry) -> dict[str, np.ndarray]:
         """Checksums of the blocks of a shard's files, by name; brought when they are first needed."""
         if shard.name not in self._sums:
             self._bring_sums([shard])
@@ -281,15 +276,6 @@ class Mirror:
         for start in range(0, size, RANGE_BYTES):
             stop = min(start + RANGE_BYTES, size)
             yield self.fetcher.request(partial(self.fetcher.read, file.entry.name, start, stop))
-
-
-def has_small_blocks(shards: ShardRows) -> bool:
-    """True if the checksums of all shards are of small blocks, which those of format 2 are not."""
-    kinds = [kind for kind in SHARD_FILES if kind != "sums"]
-    blocks = np.zeros(len(shards), np.int64)
-    for kind in kinds:
-        blocks += count_blocks(shards.numbers(f"{kind}_bytes"), BLOCK_BYTES)
-    return bool(np.array_equal(8 * blocks, shards.numbers("sums_bytes")))
 
 
 def ahead(requests: Iterator[Request[bytes]], most: int) -> Iterator[Request[bytes]]:

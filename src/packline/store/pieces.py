@@ -27,7 +27,6 @@ from packline.storage.cache import Cache
 from packline.store.fetching import Fetcher, Request
 from packline.store.remote_file import RemoteFile
 from packline.store.shard import Shard
-from packline.store.sums import count_blocks
 
 Held = dict[int, np.ndarray]
 """Pieces by their number in the store: numbers of their file's dtype `[N]`."""
@@ -91,7 +90,7 @@ class RemotePieces:
         with self._lock:
             first = self._ends[-1] if self._ends else self._base
             self._files.append(ranges)
-            self._ends.append(first + count_blocks(ranges.file.entry.bytes, self.size))
+            self._ends.append(first - -ranges.file.entry.bytes // self.size)
             if missing := -ranges.file.entry.bytes % self.size:
                 self._short[self._ends[-1] - 1] = missing
         return first

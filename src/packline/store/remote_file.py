@@ -12,7 +12,7 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.store.files import HINT, FileEntry, content_problem
-from packline.store.sums import block_ranges, block_sums, count_blocks
+from packline.store.sums import BLOCK_BYTES, block_ranges, block_sums, count_blocks
 from packline.store.tables import ShardEntry
 
 if TYPE_CHECKING:
@@ -40,9 +40,8 @@ class RemoteFile(NamedTuple):
             return None
         place = ""
         if self.shard is not None and len(data) == self.entry.bytes:
-            expected, block = self.store.block_sums(self.shard)[self.entry.name]
-            wrong = np.flatnonzero(block_sums(data, block) != expected)
-            place = f" in byte range {block_ranges(wrong, block)}" if len(wrong) else ""
+            wrong = np.flatnonzero(block_sums(data) != self.store.block_sums(self.shard)[self.entry.name])
+            place = f" in byte range {block_ranges(wrong)}" if len(wrong) else ""
         return CorruptStore(
             f"{self.store.path(self.entry.name)} arrived damaged{place}: {problem}", hint=HINT
         )
@@ -57,18 +56,16 @@ class RemoteFile(NamedTuple):
         start, stop = number * size, min((number + 1) * size, self.entry.bytes)
         problem = f"expected {stop - start:,} bytes, found {len(data):,}" if len(data) != stop - start else ""
         if not problem and stop - start == self.entry.bytes:
-            problem = content_problem(
-                self.entry, data.data
-            )  # not located: a thread that fetches cannot wait for checksums
+            # Not located: a thread that fetches cannot wait for checksums.
+            problem = content_problem(self.entry, data.data)
         elif not problem and self.shard is not None:
-            every, block = self.store.block_sums(self.shard)[self.entry.name]
-            expected = every[start // block : count_blocks(stop, block)]
-            found = block_sums(data, block)
+            every = self.store.block_sums(self.shard)[self.entry.name]
+            expected, found = every[start // BLOCK_BYTES : count_blocks(stop)], block_sums(data)
             if (wrong := np.flatnonzero(found != expected)).size:
                 at = int(wrong[0])
-                start, stop = start + at * block, min(start + (at + 1) * block, self.entry.bytes)
-                right, wrong_one = int(expected[at]), int(found[at])
-                problem = f"expected the checksum {right:016x}, found the checksum {wrong_one:016x}"
+                start += at * BLOCK_BYTES
+                stop = min(start + BLOCK_BYTES, stop)
+                problem = f"expected the checksum {expected[at]:016x}, found the checksum {found[at]:016x}"
         if not problem:
             return None
         return CorruptStore(

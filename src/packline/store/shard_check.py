@@ -28,8 +28,7 @@ from packline.store.ledger import Ledger, MaskCounts
 from packline.store.provenance import ProvenanceFile
 from packline.store.report import Findings
 from packline.store.shard import Index
-from packline.store.sums import BLOCK_BYTES as BLOCK
-from packline.store.sums import BlockChecksums, BlockSums, block_ranges, count_blocks, split_sums
+from packline.store.sums import BlockSums, block_ranges, count_blocks, split_sums
 from packline.store.tables import ShardEntry
 
 BLOCK_BYTES = 1 << 20
@@ -70,11 +69,11 @@ def check_file(
     entry: FileEntry,
     findings: Findings,
     look: Callable[[memoryview], None] | None = None,
-    sums: BlockChecksums | None = None,
+    sums: np.ndarray | None = None,
 ) -> bool:
     """Check a file's size and checksum, in one pass; return True if it matches the manifest."""
     findings.files += 1
-    found_sums = BlockSums(sums.block if sums is not None else None)
+    found_sums = BlockSums()
     try:
         with open(files.local(entry), "rb") as file:
             size = file.seek(0, 2)
@@ -105,8 +104,8 @@ def check_file(
         return False
     found = str(hasher.hexdigest())
     where = ""
-    if sums is not None and len(wrong := np.flatnonzero(found_sums.finish() != sums.values)):
-        where = block_ranges(wrong, sums.block)
+    if sums is not None and len(wrong := np.flatnonzero(found_sums.finish() != sums)):
+        where = block_ranges(wrong)
     if found == entry.checksum and where:
         what = f"checksums in its .sums, byte range {where}"
         findings.add(entry.name, what, "those of the file", "others")
@@ -161,7 +160,7 @@ def check_files_of_shard(files: StoreFiles, entry: ShardEntry, findings: Finding
 
 def _read_sums(
     files: StoreFiles, file: FileEntry, entry: ShardEntry, findings: Findings
-) -> Sequence[BlockChecksums | None]:
+) -> Sequence[np.ndarray | None]:
     """Checksums of the blocks of each other file of the shard; None for each if they are damaged."""
     sizes = [other.bytes for other in entry.files if other is not file]
     if not check_file(files, file, findings):
@@ -169,7 +168,7 @@ def _read_sums(
     found = split_sums(np.fromfile(files.local(file), np.uint8), sizes)
     if found is not None:
         return found
-    expected = 8 * sum(count_blocks(size, BLOCK) for size in sizes)
+    expected = 8 * sum(map(count_blocks, sizes))
     findings.compare(file.name, "bytes, 8 for each block of the other files", expected, file.bytes)
     return [None] * len(sizes)
 
@@ -210,7 +209,7 @@ def _open_index(
 
 
 def _check_loss(
-    files: StoreFiles, file: FileEntry, sums: BlockChecksums | None, counts: MaskCounts, findings: Findings
+    files: StoreFiles, file: FileEntry, sums: np.ndarray | None, counts: MaskCounts, findings: Findings
 ) -> bool:
     """Check that every byte of a `.loss` is 0 or 1, and count the others."""
     start = 0
