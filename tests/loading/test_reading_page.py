@@ -64,12 +64,9 @@ def test_the_program_of_the_page_runs(
 
 def drawn() -> list[dict[str, list[str]]]:
     """The rows that the page draws, a field a list."""
-    found = []
-    for number in range(2):
-        table = PAGE.partition(f"| row {number} |")[2].partition("\n\n")[0]
-        cells = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
-        found.append({name: values for name, *values in cells})
-    return found
+    (drawing,) = [block for block in blocks("text") if block.startswith("row 0\n")]
+    rows = re.split(r"^row \d\n", drawing, flags=re.MULTILINE)[1:]
+    return [{name: values for name, *values in map(str.split, row.splitlines())} for row in rows]
 
 
 def test_the_rows_that_the_page_draws_are_those_of_the_code(tmp_path: Path) -> None:
