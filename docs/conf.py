@@ -18,7 +18,7 @@ sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent)]
 
 from docutils import nodes  # noqa: E402
 from sphinx.ext.napoleon.docstring import GoogleDocstring  # noqa: E402
-from tools.format_tables import with_tables  # noqa: E402
+from tools.format_tables import with_sections  # noqa: E402
 
 import packline  # noqa: E402
 
@@ -76,10 +76,10 @@ def write_command_line_page(_: Sphinx) -> None:
     (HERE / "reference" / "cli.md").write_text(text, "utf-8")
 
 
-def write_option_tables(_: Sphinx, page: str, text: list[str]) -> None:
-    """Put the options of each format into its section."""
+def write_formats(_: Sphinx, page: str, text: list[str]) -> None:
+    """Add layout and options of each format to their page."""
     if page == "formats":
-        text[0] = with_tables(text[0])
+        text[0] = with_sections(text[0])
 
 
 def mark_drawings(_: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
@@ -107,7 +107,7 @@ def describe(
 def setup(app: Sphinx) -> None:
     """Connect to the build of the site."""
     app.connect("builder-inited", write_command_line_page)
-    app.connect("source-read", write_option_tables)
+    app.connect("source-read", write_formats)
     app.connect("autodoc-process-docstring", mark_drawings)
     app.connect("html-page-context", describe)
     # A colon in the docstring of an attribute does not separate a type from a text.

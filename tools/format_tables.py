@@ -1,8 +1,8 @@
-"""Tables of the options of all formats for the site's page on formats, from their declarations."""
+"""Byte layouts and options of all formats for the page of the site, from their modules and declarations."""
 
 from __future__ import annotations
 
-import re
+import inspect
 
 from packline.cli.formats import facts, shown_default
 from packline.formats.format import NAMES, load_format
@@ -10,19 +10,17 @@ from packline.formats.format import NAMES, load_format
 HEAD = "| `--set` | default | meaning |\n|---|---|---|\n"
 
 
-def option_table(name: str) -> str:
-    """Options of a format as a table in Markdown: name, default, description."""
+def section(name: str) -> str:
+    """Layout of a format, and its options as a table in Markdown: name, default, description."""
+    format = load_format(name)
     rows = [
         f"| `{one['name']}` | `{shown_default(one['default'])}` | {one['about']} |\n"
-        for one in facts(load_format(name))["options"]
+        for one in facts(format)["options"]
     ]
-    return HEAD + "".join(rows)
+    layout = inspect.getdoc(inspect.getmodule(type(format)))
+    return f"### {name}\n\n```text\n{layout}\n```\n\n{HEAD}{''.join(rows)}\n"
 
 
-def with_tables(page: str) -> str:
-    """The page, with a table of options at the end of the section of each format."""
-    for name in NAMES:
-        found = re.search(rf"^### {name}\n.*?(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
-        assert found is not None, f"no section for {name}"
-        page = f"{page[: found.end()].rstrip()}\n\n{option_table(name)}\n{page[found.end() :]}"
-    return page
+def with_sections(page: str) -> str:
+    """The page, with a section for each format at its end."""
+    return f"{page.rstrip()}\n\n## Layouts and options\n\n{''.join(map(section, NAMES))}"
