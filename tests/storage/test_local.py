@@ -11,7 +11,7 @@ import pytest
 from tests.storage.steps import failing_at, recorded
 
 from packline.errors import OutOfSpace
-from packline.storage.local import LocalFolder, copy_file, publish_bytes, share_file
+from packline.storage.local import LocalFolder, publish_bytes, share_file
 
 
 def put_two(folder: Path) -> None:
@@ -72,23 +72,6 @@ def stored(tmp_path: Path) -> Path:
     path = tmp_path / "train.bin"
     path.write_bytes(os.urandom(100_000))
     return path
-
-
-def test_copying_continues_where_the_kernel_stops(
-    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = os.copy_file_range
-    calls: list[int] = []
-
-    def some(source: int, target: int, count: int, here: int, there: int) -> int:
-        calls.append(count)
-        if len(calls) > 1:
-            raise OSError(errno.EXDEV, "no")
-        return whole(source, target, 1234, here, there)
-
-    monkeypatch.setattr(os, "copy_file_range", some)
-    copy_file(stored, tmp_path / "copy")
-    assert (tmp_path / "copy").read_bytes() == stored.read_bytes() and len(calls) == 2
 
 
 @pytest.mark.parametrize("link", ["auto", "hard", "copy"])

@@ -146,32 +146,26 @@ def profile_credentials() -> Any | None:
     environment = os.environ
     if environment.get("AWS_ACCESS_KEY_ID") or environment.get("AWS_SKIP_SIGNATURE"):
         return None
-    files = (
-        environment.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
-        environment.get("AWS_CONFIG_FILE", "~/.aws/config"),
-    )
+    files = (("AWS_SHARED_CREDENTIALS_FILE", "credentials"), ("AWS_CONFIG_FILE", "config"))
+    there = [Path(environment.get(name, f"~/.aws/{file}")).expanduser().is_file() for name, file in files]
     profile = environment.get("AWS_PROFILE")
-    if not profile and not any(Path(name).expanduser().is_file() for name in files):
+    if not profile and not any(there):
         return None
+    problem: object = "it has no credentials"
     try:
         import boto3
         from botocore.exceptions import BotoCoreError
         from obstore.auth.boto3 import Boto3CredentialProvider
+
+        try:
+            session = boto3.Session()
+            if session.get_credentials() is not None:
+                return Boto3CredentialProvider(session)
+        except BotoCoreError as error:
+            problem, profile = error, profile or "default"
     except ImportError as error:
-        if not profile:
-            return None
-        raise StoreError(
-            f"AWS profiles need a package that is not installed: {error.name}",
-            hint="pip install 'packline[remote]', or give the keys in the environment",
-        ) from error
-    try:
-        session = boto3.Session()
-        if session.get_credentials() is None:
-            if not profile:
-                return None
-            raise StoreError(f"AWS profile {profile!r} has no credentials", hint="check ~/.aws/credentials")
-        return Boto3CredentialProvider(session)
-    except BotoCoreError as error:
-        raise StoreError(
-            f"AWS profile {profile!r} cannot be used: {error}", hint="check ~/.aws/config"
-        ) from None
+        problem = error
+    if not profile:
+        return None
+    hint = "check ~/.aws; profiles need packline[remote]; or give the keys in the environment"
+    raise StoreError(f"AWS profile {profile!r} cannot be used: {problem}", hint=hint)

@@ -8,8 +8,7 @@ the dataset changes. Folders are listed by 1,000 files a request, and files are 
 (`resolve`), which needs no request to the hub's API. The client repeats what fails; it waits where the hub
 limits requests. Addresses, listings and errors are the client's, in packline's form, without tokens.
 
-`HF_TOKEN`, `HF_ENDPOINT`, `HF_HOME` and `HF_HUB_OFFLINE` apply. Offline, single files are read from the hub's
-cache; folders and globs are refused, since the cache may have only a part of them.
+`HF_TOKEN` and `HF_ENDPOINT` apply; with `HF_HUB_OFFLINE` nothing is read.
 """
 
 from __future__ import annotations
@@ -20,13 +19,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
 from packline.errors import HubError, PacklineError, RecipeError, StoreError
-from packline.storage.inputs import MAGIC
 from packline.storage.protocol import FileFacts, Storage
 
 if TYPE_CHECKING:
@@ -146,8 +143,8 @@ def _explain(error: Exception, what: str) -> tuple[str, str, bool]:
 
     absent = found(known.LocalEntryNotFoundError)
     if found(known.OfflineModeIsEnabled) or (absent and constants.HF_HUB_OFFLINE):
-        hint = "unset HF_HUB_OFFLINE, or fetch it once with a connection"
-        return f"HF_HUB_OFFLINE is set, and {what} is not in the cache of the hub's client", hint, False
+        hint = "unset it; or hf download ORG/NAME --repo-type dataset --local-dir DATA, and give DATA"
+        return f"HF_HUB_OFFLINE is set, and {what} would be read from the hub", hint, False
     if found(known.RevisionNotFoundError):
         return f"cannot find {what}: no such revision", "its page lists branches and commits", False
     if found(known.GatedRepoError):
@@ -204,23 +201,11 @@ def pin(uri: str) -> str:
     path = place.path_in_repo + "/" * (bool(place.path_in_repo) and uri.endswith("/"))
     commit = place.revision
     if not COMMIT.fullmatch(commit or ""):
-        if not is_offline():
-            from huggingface_hub import HfApi
+        from huggingface_hub import HfApi
 
-            with hub_errors(uri, StoreError):
-                commit = HfApi().dataset_info(place.id, revision=commit).sha
-        elif (cached := _cached(place)) is not None:
-            commit = cached.parents[path.count("/")].name  # the cache has one folder per commit
-        else:
-            raise _offline(place, folder=uri.endswith("/"))
+        with hub_errors(uri, StoreError):
+            commit = HfApi().dataset_info(place.id, revision=commit).sha
     return f"{address(replace(place, revision=commit, path_in_repo=''))}/{path}"
-
-
-def is_offline() -> bool:
-    """True if the hub may not be used (`HF_HUB_OFFLINE`)."""
-    from huggingface_hub import constants
-
-    return bool(constants.HF_HUB_OFFLINE)
 
 
 def _range(place: HfUri, start: int, stop: int) -> tuple[bytes, int]:
@@ -241,43 +226,13 @@ def _range(place: HfUri, start: int, stop: int) -> tuple[bytes, int]:
     return data[start:stop], len(data)  # a small file may come whole
 
 
-def _cached(place: HfUri) -> Path | None:
-    """The file in the hub's cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    if not place.path_in_repo:
-        return None
-    with suppress(ValueError):
-        found = try_to_load_from_cache(
-            place.id, place.path_in_repo, revision=place.revision, repo_type="dataset"
-        )
-        return Path(found) if isinstance(found, str) else None
-    return None
-
-
-def _offline(place: HfUri, folder: bool = False) -> StoreError:
-    path = place.path_in_repo
-    if folder or not path or MAGIC.search(path):
-        return StoreError(
-            f"cannot list {address(place)}: HF_HUB_OFFLINE is set, and the cache may have only a part of it",
-            hint=f"name its files one by one, or beforehand: hf download {place.id} --repo-type dataset "
-            "--local-dir DATA, and give DATA",
-        )
-    return StoreError(
-        f"cannot read {address(place)}: HF_HUB_OFFLINE is set, and the file is not in the cache of the hub",
-        hint=f"beforehand: hf download {place.id} {path} --repo-type dataset",
-    )
-
-
-FIRST = "manifest.json"
-"""File by which the revision of a store is looked up in the cache, if the hub may not be used."""
 WHOLE = 1 << 50
 _NUMBERED = re.compile(r"\d{4}")
 
 
 def pinned(place: str) -> str:
     """Address of the repository of a store, at the commit that its revision is now."""
-    return pin(f"{place.rstrip('/')}/{FIRST}").removesuffix(f"/{FIRST}")
+    return pin(place).rstrip("/")
 
 
 def read_only(place: str) -> StoreError:
@@ -303,13 +258,7 @@ class HubFiles(Storage):
         data, size = b"", 0
         try:
             with hub_errors(address(place), StoreError):
-                if is_offline():
-                    if (path := _cached(place)) is None:
-                        raise _offline(place)
-                    with open(path, "rb") as file:
-                        file.seek(start)
-                        data, size = file.read(stop - start), path.stat().st_size
-                for _ in range(0 if is_offline() else ATTEMPTS):
+                for _ in range(ATTEMPTS):
                     data, size = _range(place, start, stop)
                     if len(data) >= min(stop, size) - start:
                         break
@@ -323,22 +272,16 @@ class HubFiles(Storage):
         return b"" if stop is not None and stop <= start else self.get(name, start, stop)[1]
 
     def facts(self, name: str) -> FileFacts | None:
-        place = replace(self._root, path_in_repo=name)
-        if is_offline():
-            if (path := _cached(place)) is None:
-                raise _offline(place)
-            return FileFacts(name, path.stat().st_size, str(place.revision))
         from huggingface_hub import HfApi, RepoFile
 
-        with hub_errors(address(place), StoreError):
+        place = self._root
+        with hub_errors(address(replace(place, path_in_repo=name)), StoreError):
             found = HfApi().get_paths_info(place.id, [name], revision=place.revision, repo_type="dataset")
         sizes = [one.size for one in found if isinstance(one, RepoFile)]
         return FileFacts(name, sizes[0], str(place.revision)) if sizes else None
 
     def walk(self, folder: str = "") -> Iterator[FileFacts]:
         place = replace(self._root, path_in_repo=folder)
-        if is_offline():
-            raise _offline(place, folder=True)
         for path, file in sorted(list_files(place, StoreError).items()):
             yield FileFacts(path, file.size, str(place.revision))
 

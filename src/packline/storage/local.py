@@ -51,27 +51,19 @@ def plain_error(error: OSError) -> PacklineError | None:
     'raise the limit and run the same command again: ulimit -n 1024'
     """
     where = f" ({error.filename})" if error.filename else ""
+    again = "run the same command again: finished work is kept"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return PacklineError(
             f"too many open files{where}: the limit of this process or of the machine is reached",
             hint="raise the limit and run the same command again: ulimit -n 1024",
         )
     if error.errno == errno.EIO:
-        return PacklineError(
-            f"a disk or file system cannot be read or written{where}: {error.strerror}",
-            hint="look at the system's log; once it works, run the same command again: finished work is kept",
-        )
-    if error.filename and error.errno in (
-        errno.ENOENT,
-        errno.ENOTDIR,
-        errno.EACCES,
-        errno.EPERM,
-        errno.EROFS,
-    ):
-        return PacklineError(
-            f"cannot read or write {error.filename}: {error.strerror}",
-            hint="check the path and its permissions",
-        )
+        what = f"a disk or file system cannot be read or written{where}: {error.strerror}"
+        return PacklineError(what, hint=f"look at the system's log; once it works, {again}")
+    known = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+    if error.filename and error.errno in known:
+        what = f"cannot read or write {error.filename}: {error.strerror}"
+        return PacklineError(what, hint="check the path and its permissions")
     return None
 
 
@@ -304,33 +296,22 @@ def share_file(path: Path, target: Path, link: Link = "auto") -> str:
     ('linked', b'one')
     """
     source = path.resolve()
-    if link in ("auto", "hard"):
-        try:
-            os.link(source, target)
-            return "linked"
-        except OSError as error:
-            _refuse_if(link == "hard", "hard links", path, target, error)
-    if link in ("auto", "reflink"):
-        try:
-            _reflink(source, target)
-            return "reflinked"
-        except FileExistsError:
-            raise
-        except OSError as error:
-            target.unlink(missing_ok=True)
-            _refuse_if(link == "reflink", "reflinks", path, target, error)
+    ways = (("hard", os.link, "linked", "hard links"), ("reflink", _reflink, "reflinked", "reflinks"))
+    for way, share, done, what in ways:
+        if link in ("auto", way):
+            try:
+                share(source, target)
+                return done
+            except OSError as error:
+                if error.errno not in _CANNOT:
+                    raise
+                if link == way:
+                    raise PacklineError(
+                        f"cannot share {path} with {target.parent}: no {what} there: {error.strerror}",
+                        hint="--link auto copies where it must",
+                    ) from error
     copy_file(source, target)
     return "copied"
-
-
-def _refuse_if(requested: bool, what: str, path: Path, target: Path, error: OSError) -> None:
-    if error.errno not in _CANNOT:
-        raise error
-    if requested:
-        raise PacklineError(
-            f"cannot share {path} with {target.parent}: no {what} there: {error.strerror}",
-            hint="--link auto copies where it must",
-        ) from error
 
 
 def _reflink(source: Path, target: Path) -> None:
@@ -341,16 +322,14 @@ def _reflink(source: Path, target: Path) -> None:
     if sys.platform != "linux":
         raise OSError(errno.ENOSYS, "no reflinks here")
     with open(source, "rb") as reading, open(target, "xb") as writing:
-        fcntl.ioctl(writing.fileno(), FICLONE, reading.fileno())
+        try:
+            fcntl.ioctl(writing.fileno(), FICLONE, reading.fileno())
+        except OSError:
+            target.unlink()
+            raise
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy inside the kernel, or through this process where the kernel cannot."""
+    """Copy into a new file."""
     with open(source, "rb", buffering=0) as reading, open(target, "xb") as writing:
-        done = 0
-        with suppress(OSError, AttributeError):
-            while copied := os.copy_file_range(reading.fileno(), writing.fileno(), 1 << 30, done, done):
-                done += copied
-        reading.seek(done)
-        writing.seek(done)
-        shutil.copyfileobj(reading, writing, COPY_BYTES)  # the rest, or an error worth raising
+        shutil.copyfileobj(reading, writing, COPY_BYTES)
