@@ -142,14 +142,6 @@ def test_a_batch_file_shows_padding_and_what_is_learned(folder: Path, tokenizer_
     assert "row 1, targets" in both and "11│12│13│14│15│16\n" in both
 
 
-def test_a_grid_has_the_rows_and_tensors_that_were_asked_for(folder: Path) -> None:
-    text = run("view", "a_batch_0001.npz", "--grid", "--rows", "1", cwd=folder).stdout
-    assert text.startswith("Visualizing Input Tensor:\n") and "\n\nVisualizing Target Tensor:\n" in text
-    assert "(10)" in text and "(20)" not in text and "T6:(16)" in text
-    only = run("view", "only_batch_0001.npz", "--grid", "--tensor-type", "target", cwd=folder)
-    assert (only.returncode, only.stdout) == (0, "No target tensor found in the .npz file\n")
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -160,7 +152,7 @@ def test_a_grid_has_the_rows_and_tensors_that_were_asked_for(folder: Path) -> No
         (["store", "--document", "1", "--row", "1", *ROWS], 2, "expected one of --document"),
         (["store", "--row", "1", *ROWS, "--seed", "4"], 2, "--seed belongs to --step"),
         (["store", "--rank", "1"], 2, "belong to --step"),
-        (["store", "--grid"], 2, "--grid is for a batch file"),
+        (["store", "--rows", "1"], 2, "--rows is for a batch file"),
         (["store", "--tokens", "0"], 2, "--tokens of 1 or more"),
         (["run.toml"], 2, "--step is missing"),
         (["run.toml", "--step", "9999"], 2, "step 9,999: expected 0 to"),
@@ -169,7 +161,6 @@ def test_a_grid_has_the_rows_and_tensors_that_were_asked_for(folder: Path) -> No
         (["a_batch_0001.npz", "--step", "1"], 2, "--step is for a store"),
         (["a_batch_0001.npz", "--row", "2"], 2, "row 2: expected 0 to 1"),
         (["a_batch_0001.npz", "--rows", "0"], 2, "--rows is 0"),
-        (["a_batch_0001.npz", "--grid", "--row", "1"], 2, "--grid shows the first rows"),
     ],
 )
 def test_a_question_that_makes_no_sense_is_refused(

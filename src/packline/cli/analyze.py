@@ -23,15 +23,9 @@ from packline.store.reader import StoreReader
 from packline.toml import is_toml
 from packline.viewing.analysis import Analysis, analyze_foreign
 from packline.viewing.analysis import analyze as analyze_store
-from packline.viewing.batch_files import (
-    SUFFIXES,
-    TensorSummary,
-    missing_line,
-    read_batch,
-    summarize,
-    table_lines,
-)
+from packline.viewing.batch_files import SUFFIXES, read_batch, summarize, summary_table
 from packline.viewing.describe import analysis_page, analysis_warnings
+from packline.viewing.page import Note
 from packline.viewing.store_counts import OnProgress
 from packline.viewing.text import plural
 
@@ -75,8 +69,8 @@ def analyze(
     Reads every token: totals, lengths of documents, padding in rows of --seq-len,
     special tokens, the most used and the unused tokens, documents that repeat
     themselves, have few or many bytes per token, or are duplicates (--write makes
-    a list of those that --exclude leaves out). For a batch (.npz, .pt) it prints
-    chuk-mlx's table of tokens and padding.
+    a list of those that --exclude leaves out). For a batch (.npz, .pt) it counts
+    tokens and padding.
 
     Examples:
 
@@ -163,24 +157,17 @@ def read_foreign(target: str, reading: Reading, priced: bool, top: int, on_progr
 
 
 def show_batch(target: str, tokenizer: str | None, tensor_type: str | None, pad_id: int | None) -> None:
-    """Print a table for each tensor, in the style of chuk-mlx."""
+    """Print a table for each tensor."""
     from packline.encoders.tokenizer import load_tokenizer
 
     batch = read_batch(target, None if tokenizer is None else load_tokenizer(tokenizer), pad_id)
     wanted = ["input", "target"] if tensor_type in (None, "both") else [str(tensor_type)]
     if tensor_type is None and "attention_mask" in batch.tensors:
         wanted.append("attention_mask")
-    found: list[TensorSummary] = []
-    for place, tensor in enumerate(wanted):
-        if place:
-            output.line()
-        summary = summarize(batch, tensor)
-        if summary is None:
-            output.line(missing_line(tensor))
-            continue
-        found.append(summary)
-        for line in table_lines(target, summary):
-            output.line(line)
+    missing = [tensor for tensor in wanted if tensor not in batch.tensors]
+    found = [summarize(batch, tensor) for tensor in wanted if tensor in batch.tensors]
+    notes = [Note(f"No {tensor} tensor found in {target}", "warning") for tensor in missing]
+    output.blocks(*([summary_table(target, found)] if found else []), *notes)
     output.note((f"padding is determined by {batch.padding_source}", "quiet"))
     if tokenizer is None:
         output.note(("ids were not checked: --tokenizer names their vocabulary", "quiet"))
@@ -192,7 +179,7 @@ def show_batch(target: str, tokenizer: str | None, tensor_type: str | None, pad_
             "padding_told_by": batch.padding_source,
             "pad_id": batch.pad_id,
             "tensors": [msgspec.to_builtins(one) for one in found],
-            "missing": [tensor for tensor in wanted if tensor not in batch.tensors],
+            "missing": missing,
         }
     )
 

@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 
 from packline.cli.arguments import Count, DocumentArguments, RowArguments, option
 from packline.cli.main import DONE
-from packline.cli.output import Line, output
+from packline.cli.output import output
 from packline.cli.trace import open_loader
 from packline.errors import RecipeError
 from packline.formats.choice import option_name
@@ -20,7 +20,7 @@ from packline.packing.rows import Rows
 from packline.packing.selection import Selection
 from packline.store.reader import StoreReader
 from packline.toml import kind_of
-from packline.viewing.batch_files import SUFFIXES, BatchFile, grid_lines, read_batch
+from packline.viewing.batch_files import SUFFIXES, read_batch
 from packline.viewing.html import write_page
 from packline.viewing.page import Page
 from packline.viewing.token_pages import batch_page, document_page, documents_page, row_page, step_page
@@ -78,11 +78,9 @@ class BatchFileOptions:
     tokenizer: Annotated[
         str | None, option("Tokenizer that made the ids. Default: none; ids are shown.", BATCH)
     ] = None
-    grid: Annotated[bool | None, option("First and last tokens of each row, in columns.", BATCH)] = None
     rows: Annotated[Count | None, option("Maximum rows. Default: all.", BATCH)] = None
     tensor_type: Annotated[
-        Literal["input", "target", "both"] | None,
-        option("Tensor to show. Default: input; with --grid both.", BATCH),
+        Literal["input", "target", "both"] | None, option("Tensor to show. Default: input.", BATCH)
     ] = None
     pad_id: Annotated[int | None, option("Padding id, if the file has no lengths or mask.", BATCH)] = None
 
@@ -118,7 +116,7 @@ def view(
       packline view store --row 12 --seq-len 2048 --packing best_fit
       packline view run.toml --step 1200 --world-size 8 --rank 3
       packline view store --step 0 --seq-len 2048 --batch-size 32 --out batch.html
-      packline view a_batch_0001.npz --tokenizer gpt2/tokenizer.json --grid --rows 4
+      packline view a_batch_0001.npz --tokenizer gpt2/tokenizer.json --rows 4
     """
     wanted, shown, batch = wanted or ViewTarget(), shown or Shown(), batch or BatchFileOptions()
     given = documents.settings(target, rows=wanted.row is not None) | rows.given()
@@ -126,8 +124,6 @@ def view(
         raise RecipeError("expected --first of 0 or more and --tokens of 1 or more")
     if Path(target).suffix in SUFFIXES and not Path(target).is_dir():
         check_batch(wanted, shown, batch, given)
-        if batch.grid:
-            return show_grid(target, batch)
         page = page_of_batch(target, wanted, shown, batch)
     elif unused := batch.given():
         raise RecipeError(f"--{unused[0]} is for a batch file, .npz or .pt; {target} is not one")
@@ -210,43 +206,21 @@ def check_batch(wanted: ViewTarget, shown: Shown, batch: BatchFileOptions, given
         raise RecipeError(f"--{name} is for a store or a run file, not for a batch file")
     if batch.rows is not None and batch.rows < 1:
         raise RecipeError(f"--rows is {batch.rows}: expected 1 or more")
-    if batch.grid and (wanted.row is not None or shown.out is not None or shown.tokens is not None):
-        raise RecipeError("--grid shows the first rows (--rows N): it excludes --row, --tokens and --out")
     if wanted.row is not None and batch.rows is not None:
         raise RecipeError("expected --row N, one row, or --rows N, the first N rows; found both")
 
 
-def read(target: str, batch: BatchFileOptions) -> tuple[BatchFile, Vocabulary | None]:
-    """A batch file, and the vocabulary of its tokenizer if one is named."""
+def page_of_batch(target: str, wanted: ViewTarget, shown: Shown, batch: BatchFileOptions) -> Page:
     from packline.encoders.tokenizer import load_tokenizer
 
     tokenizer = None if batch.tokenizer is None else load_tokenizer(batch.tokenizer)
     found = read_batch(target, tokenizer, batch.pad_id)
-    return found, None if tokenizer is None else Vocabulary.of_tokenizer(tokenizer)
-
-
-def page_of_batch(target: str, wanted: ViewTarget, shown: Shown, batch: BatchFileOptions) -> Page:
-    found, vocabulary = read(target, batch)
     chosen = batch.tensor_type or ("input" if "input" in found.tensors else "target")
     return batch_page(
         found,
-        vocabulary,
+        None if tokenizer is None else Vocabulary.of_tokenizer(tokenizer),
         ("input", "target") if chosen == "both" else (chosen,),
         first=wanted.row or 0,
         rows=1 if wanted.row is not None else batch.rows,
         most=shown.tokens or BATCH_TOKENS,
     )
-
-
-def show_grid(target: str, batch: BatchFileOptions) -> int:
-    """Print the grid in the style of chuk-mlx."""
-    found, vocabulary = read(target, batch)
-    chosen = batch.tensor_type or "both"
-    tensors = ("input", "target") if chosen == "both" else (chosen,)
-    grids = {name: grid_lines(found, name, vocabulary, rows=batch.rows) for name in tensors}
-    lines: list[Line] = []
-    for grid in grids.values():
-        lines += [[], *([line] for line in grid)] if lines else [[line] for line in grid]
-    output.show(lines)
-    output.result({"command": "view", "target": target, "exit_code": DONE, "grid": grids})
-    return DONE
