@@ -77,7 +77,6 @@ max_epochs = 9
 """
 PAGES = (
     "/",
-    "/sources",
     "/documents",
     "/documents?where=score+%3E%3D+2&sort=tokens&desc=1",
     *(f"/document/{place}" for place in range(len(TEXTS))),
@@ -90,7 +89,6 @@ PAGES = (
     "/search?q=zzzz",
     "/compare/tokenizers",
     "/compare/tokenizers?document=3",
-    "/compare/stores?document=0",
     "/document/0?store=1",
     "/document/99999",
     "/nowhere",

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.jobs.builds import build
+from tests.viewing.parsed import text_of
 
 import packline
 from packline.cli.dry_run import estimate_blocks
@@ -17,7 +18,6 @@ from packline.errors import InputError, TokenizerError
 from packline.jobs.dry_run import Estimate
 from packline.jobs.events import Note
 from packline.viewing.page import Page
-from packline.viewing.terminal import render_text
 
 EOD = "<|endoftext|>"
 
@@ -200,10 +200,10 @@ def test_times_are_a_range_and_rates_of_few_documents_are_left_out(
     found = packline.estimate(tmp_path, tokenizer_json, engine="tokenizers")
     rates = {"ascii": {"one": 121.0, "other": 0.3}, "wide": {"alone": 0.7}}
     busy = msgspec.structs.replace(found, seconds=7.8, seconds_cold=5.5, rates=rates)
-    text = render_text(Page("plan", tuple(estimate_blocks(busy))), 120)
+    text = text_of(Page("plan", tuple(estimate_blocks(busy))), 120)
     assert "5.5 s to 7.8 s in one process of up to" in text
     shared = msgspec.structs.replace(busy, workers=2)
-    assert "5.5 s to 7.8 s with 2 worker processes of up to" in render_text(
+    assert "5.5 s to 7.8 s with 2 worker processes of up to" in text_of(
         Page("plan", tuple(estimate_blocks(shared))), 120
     )
     assert "ASCII: one 121 MB/s\n" in text and "other scripts: alone 1 MB/s" in text

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
+from packline.viewing.page import Page
+from packline.viewing.terminal import render_lines
+from packline.viewing.text import plain
+
 VOID = {"br", "col", "hr", "input", "link", "meta", "wbr"}
 
 
@@ -97,3 +101,8 @@ def ids_shown(page: Parsed) -> list[int]:
     """Ids of all tokens that a page shows, padding left out."""
     cells = [one for one in page.all("span") if one.get("data-ids") is not None]
     return [int(number) for one in cells for number in (one["data-ids"] or "").split()]
+
+
+def text_of(page: Page, width: int = 100) -> str:
+    """A page as it is printed without colors."""
+    return "".join(f"{plain(line)}\n" for line in render_lines(page, width, color=False))

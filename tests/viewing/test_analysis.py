@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.packing import by_hand
 from tests.store.stores import relist
+from tests.viewing.parsed import text_of
 from tests.viewing.token_stores import equal_groups, store_of, what_is_wrong
 
 import packline
@@ -25,7 +26,6 @@ from packline.viewing import store_counts
 from packline.viewing.analysis import Analysis, Suspicious, analyze, analyze_foreign
 from packline.viewing.describe import analysis_page, analysis_warnings
 from packline.viewing.tally import Suspect
-from packline.viewing.terminal import render_text
 from packline.vocabulary.training import train_bpe
 
 Shards = list[list[list[int]]]
@@ -193,7 +193,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
     analysis = analyze(make_store(tmp_path / "s", []), seq_len=8)
     assert (analysis.documents, analysis.tokens, analysis.bytes_per_token) == (0, 0, 0.0)
     assert (analysis.most_used, analysis.never_used, analysis.prices) == ([], V - 1, [])
-    assert "There are no documents." in render_text(analysis_page(analysis))
+    assert "There are no documents." in text_of(analysis_page(analysis))
 
 
 def test_bytes_a_token_and_special_tokens_of_a_real_store(
@@ -267,7 +267,7 @@ def test_the_page_shows_the_figures_and_warns(tmp_path: Path) -> None:
     bodies = [[5] * 200, [1, 2, 3], [1, 2, 3], [4]]
     store = store_of(tmp_path / "s", [bodies, [[1, 2, 3]]], splits=["train", "val"])
     page = analysis_page(analyze(store, seq_len=8, workers=0))
-    text = render_text(page, 120)
+    text = text_of(page, 120)
     assert any("1 text in several splits" in line for line in page.warnings)
     assert any(line.startswith("40.0% of the documents are duplicates") for line in page.warnings)
     for shown in (

@@ -62,4 +62,4 @@ def test_charts_use_no_style_of_their_own_and_only_classes_that_the_page_knows()
     known = set(re.findall(r"\.([a-z][a-z-]*)", style()))
     used = {name for group in re.findall(r'class="([^"]*)"', fragment) for name in group.split()}
     assert used - known <= {"note", "quiet", "plain"}, used - known
-    assert "--accent" in style() and "prefers-color-scheme: dark" in style()
+    assert "--accent" in style() and "light-dark(" in style()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.store.stores import build_store, relist
+from tests.viewing.parsed import text_of
 
 from packline.errors import StoreError
 from packline.facade import Store
@@ -17,7 +18,6 @@ from packline.packing.options import Packing
 from packline.viewing.batch_files import BatchFile
 from packline.viewing.describe import store_page
 from packline.viewing.page import KeyValues, Page, TokenStrip
-from packline.viewing.terminal import render_text
 from packline.viewing.token_pages import (
     batch_page,
     document_page,
@@ -114,10 +114,10 @@ def test_notebooks_show_stores_rows_and_loaders(store: Store) -> None:
     loader = Loader(rows, batch_size=4, seed=3, rank=1, world_size=2, prefetch=0)
     for thing in (store, rows, rows[1], loader):
         text = thing._repr_html_()
-        assert 'class="packline notebook ' in text and "<b>" not in text
+        assert 'class="packline notebook"' in text and "<b>" not in text
         assert "\n" not in repr(thing) and len(repr(thing)) < 300
     assert repr(rows[1]).startswith("<Row 1: 48 tokens in ")
-    assert f"{store.manifest.tokens:,}" in render_text(store_page(store))
+    assert f"{store.manifest.tokens:,}" in text_of(store_page(store))
     first = strips_of(loader_page(loader))[0]
     expected = loader.batch(0)["tokens"][0].tolist()
     assert [one for cell in first.cells for one in cell.ids] == expected
@@ -131,8 +131,8 @@ def test_targets_that_stand_with_their_tokens_are_told_from_those_that_stand_bef
     assert ahead is not None and same is not None
     assert ahead.tolist() == [[-1, 1, 1, 0]] and same.tolist() == [[0, 1, 1, 0]]
     assert learned_in(BatchFile("b", {"input": tokens}, None, 0)) is None
-    text = render_text(batch_page(before, None, ("input", "target"), rows=1))
+    text = text_of(batch_page(before, None, ("input", "target"), rows=1))
     assert "row 0, targets" in text and "0  6│7\n" in text
-    assert "No target tensor" in render_text(
+    assert "No target tensor" in text_of(
         batch_page(BatchFile("b", {"input": tokens}, None, 0), None, ("target",))
     )

@@ -8,6 +8,7 @@ from typing import get_args
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.viewing.parsed import text_of
 from tests.viewing.strips import a_page, a_strip, acts, any_text, byte_strips
 
 from packline.viewing.html import render_fragment
@@ -19,11 +20,11 @@ from packline.viewing.page import (
     Links,
     Note,
     Page,
-    SideBySide,
+    Panel,
     Table,
     TokenStrip,
 )
-from packline.viewing.terminal import GUTTER, render_lines, render_text, strip_lines
+from packline.viewing.terminal import GUTTER, render_lines, strip_lines
 from packline.viewing.text import Line, cells, plain
 from packline.viewing.tokens import Vocabulary, cells_of, visible_pieces
 
@@ -39,7 +40,7 @@ def test_no_block_is_forgotten() -> None:
     for block in page.blocks:
         drawn = [plain(line) for line in render_lines(Page("title", (block,)), 80, color=False)]
         assert isinstance(block, Links | Form) != any("text" in line for line in drawn), block
-        for whole in (Page("title", (block,)), Page("title", (SideBySide(((block,), (block,))),))):
+        for whole in (Page("title", (block,)), Page("title", (Panel("beside", ((block,), (block,))),))):
             assert "text" in render_fragment(whole), block
 
 
@@ -104,7 +105,7 @@ def test_charts_have_their_numbers_and_lengths() -> None:
     several = Table(
         "costs", ("packing", "padding", "lost"), (("pad", Bar("9%", 1.0), Bar("1%", 1.0)),), "lrr"
     )
-    text = render_text(Page("charts", (bars, several)))
+    text = text_of(Page("charts", (bars, several)))
     assert f"concat  2.0  {'━' * 15}{'┄' * 5}\n" in text
     assert f"pad     4.0  {'┄' * 40}\n" in text
     assert "none      0  ·\n" in text and "┄┄ padding" in text
@@ -120,7 +121,7 @@ def test_a_table_wider_than_the_terminal_wraps_its_headings() -> None:
 
 def test_warnings_come_first_and_tables_are_straight() -> None:
     table = Table("by source", ("source", "tokens"), (("web", "1,000"), ("books", "5")), "lr")
-    text = render_text(Page("store", (Note("fine"), table), warnings=("look out",)))
+    text = text_of(Page("store", (Note("fine"), table), warnings=("look out",)))
     assert text.splitlines() == [
         "  store",
         "",

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import tokenizers
 from tests.conftest import python_sources
+from tests.viewing.parsed import text_of
 
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
 from packline.viewing.html import render_file
-from packline.viewing.terminal import render_text
 from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
 from packline.vocabulary.evaluating import compare_tokenizers, pieces_of, unknown_ids
 from packline.vocabulary.texts import LANGUAGES, PASSAGES
@@ -140,7 +140,7 @@ def test_few_tokens_for_what_is_not_known_are_not_better(folders: tuple[Path, Pa
     assert (beside.whole.base.unknown, beside.whole.better) == (4, "neither")
     found = compare_tokenizers(load_tokenizer(str(words)), [str(folders[0])], texts)
     assert [row.better for row in found.comparisons[0].rows] == ["ours", "neither"]
-    for shown in (evaluation_markdown(found), render_text(evaluation_page(found), 160)):
+    for shown in (evaluation_markdown(found), text_of(evaluation_page(found), 160)):
         assert "has no tokens for parts of these texts" in shown
         (row,) = (
             line.replace("|", " ").split()
@@ -171,7 +171,7 @@ def test_what_stands_for_the_unknown(model: dict[str, Any], expected: set[int]) 
 
 def test_every_surface_says_the_same_numbers(folders: tuple[Path, Path]) -> None:
     found = compare_tokenizers(load_tokenizer(str(folders[0])), [str(folders[1]), "no|such<tag>.json/x/y"])
-    markdown, terminal = evaluation_markdown(found), render_text(evaluation_page(found), 160)
+    markdown, terminal = evaluation_markdown(found), text_of(evaluation_page(found), 160)
     html = render_file(evaluation_page(found))
     row = found.comparisons[0].rows[0]
     cells = [row.text, f"{row.bytes:,}", f"{row.base.tokens:,}", f"{row.base.bytes_per_token:.2f}"]

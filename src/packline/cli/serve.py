@@ -17,9 +17,7 @@ SHOWN = Group("Contents", sort_key=10)
 
 
 def serve(
-    *stores: Annotated[
-        str, Parameter(help="Folders of finished stores, and run files (.toml); two stores can be compared.")
-    ],
+    *stores: Annotated[str, Parameter(help="Folders of finished stores, and run files (.toml).")],
     port: Annotated[int, Parameter(help="Port number; 0: any free port.", group=SERVER)] = 8642,
     host: Annotated[
         str,
@@ -44,9 +42,8 @@ def serve(
     """Show stores and runs in a browser.
 
     Pages of sources, documents, rows, batches and runs with every token as the
-    tokenizer split it; search; comparison of tokenizers and of two stores. Only this machine
-    can open them by default; with --host, pages require a token. Writes nothing.
-    Needs packline[web].
+    tokenizer split it; search; comparison of tokenizers. Only this machine can open them by default;
+    with --host, pages require a token. Writes nothing. Needs packline[web].
 
     Examples:
 

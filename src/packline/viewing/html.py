@@ -102,37 +102,9 @@ def render_fragment(page: Page, *, interactive: bool = False) -> Markup:
 
 
 def render_notebook(page: Page) -> Markup:
-    """Render a page for a notebook: in a separate box, with the rules of the style that it needs.
-
-    These apply to boxes with just the same rules, else those of one box could come after, and so before,
-    those of another.
-    """
-    box = Markup('<div class="packline notebook {}" lang="en">{}</div>')
-    fragment = render_fragment(page)
-    rules = needed_rules(re.sub(r"/\*.*?\*/|\n", "", style(), flags=re.DOTALL), box.format("", fragment))
-    name = f"packline-{hashlib.sha256(rules.encode()).hexdigest()[:8]}"
-    return Markup("<style>{}</style>").format(Markup(rules.replace(".packline", f".{name}"))) + box.format(
-        name, fragment
-    )
-
-
-def needed_rules(rules: str, html: str) -> str:
-    """Rules of a style sheet with a selector whose classes and elements all occur in a fragment.
-
-    >>> needed_rules(".a p:hover, .b {x: y} .c {x: y} @media print {p:not(.c) {x: y}}", '<p class="a">')
-    '.a p:hover, .b{x: y}@media print{p:not(.c){x: y}}'
-    """
-    there = set(re.findall(r"<([a-z][a-z0-9]*)", html))
-    there.update(*(names.split() for names in re.findall(r'class="([^"]*)"', html)))
-    kept = []
-    for head, body in re.findall(r"([^{}]+)\{((?:[^{}]|\{[^{}]*\})*)\}", rules):
-        selectors = re.sub(r"::?[a-z-]+(\([^)]*\))?", "", head).split(",")
-        if head.lstrip().startswith("@"):
-            body = needed_rules(body, html)
-        elif not any(there.issuperset(re.findall(r"[a-z][\w-]*", one)) for one in selectors):
-            continue
-        kept += [f"{head.strip()}{{{body}}}"] if body else []
-    return "".join(kept)
+    """Render a page for a notebook: in a separate box, with its style."""
+    box = Markup('<style>{}</style><div class="packline notebook" lang="en">{}</div>')
+    return box.format(Markup(style()), render_fragment(page))
 
 
 def render_file(

@@ -10,8 +10,8 @@ harmless in one place, so code that describes a page need not escape.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Mood = Literal["plain", "good", "warning", "bad"]
@@ -73,25 +73,8 @@ class KeyValues:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Table of rows below column headings."""
-
-    caption: str
-    head: tuple[str, ...]
-    """Column headings; empty: none."""
-    rows: tuple[tuple[Value, ...], ...]
-    align: str
-    """`l` or `r` for each column."""
-    part: str = ""
-    """Meaning of the marked parts of bars; empty if there are none."""
-    form: Literal["", "stacked", "wrapped"] = ""
-    """`stacked` writes each row as running text where there is no room for columns, `wrapped` breaks lines in
-    all cells."""
-
-
-@dataclass(frozen=True, slots=True)
 class ColumnHead:
-    """Head of a column of a data table."""
+    """Head of a column that sorts the table and shows the distribution of the column's values."""
 
     text: str
     href: str = ""
@@ -99,7 +82,7 @@ class ColumnHead:
     order: Literal["", "ascending", "descending"] = ""
     """Order of the rows, if they are sorted by this column."""
     bars: tuple[float, ...] = ()
-    """Distribution of the column's values: heights of bars, 0 to 1."""
+    """Heights of the bars of the distribution, 0 to 1."""
     described: str = ""
     """The distribution in words."""
     values: tuple[Link, ...] = ()
@@ -107,19 +90,38 @@ class ColumnHead:
 
 
 @dataclass(frozen=True, slots=True)
-class DataTable:
-    """Table of many columns, whose heads sort it and show distributions."""
+class Table:
+    """Table of rows below column headings."""
 
     caption: str
-    head: tuple[ColumnHead, ...]
+    head: tuple[str | ColumnHead, ...]
+    """Column headings; empty: none."""
     rows: tuple[tuple[Value, ...], ...]
     align: str
     """`l` or `r` for each column."""
+    part: str = ""
+    """Meaning of the marked parts of bars; empty if there are none."""
+    form: Literal["", "data", "stacked", "wrapped"] = ""
+    """`data` keeps each row on one line whatever its columns hold, `stacked` writes each row as running text
+    where there is no room for columns, `wrapped` breaks lines in all cells."""
 
     @property
-    def plain(self) -> Table:
-        """The same table without what its heads do."""
-        return Table(self.caption, tuple(one.text for one in self.head), self.rows, self.align)
+    def head_texts(self) -> list[str]:
+        """Column headings as text."""
+        return [one if isinstance(one, str) else one.text for one in self.head]
+
+
+def table_of(
+    caption: str, columns: Sequence[tuple[str, str, Sequence[Value]]], part: str = "", least: int = 0
+) -> Table:
+    """Table of columns, each a heading, its alignment and its values; columns without any text are left out.
+
+    >>> table_of("t", [("a", "l", ["x", "y"]), ("b", "r", ["", ""])]).head
+    ('a',)
+    """
+    kept = [one for place, one in enumerate(columns) if place < least or any(map(value_shown, one[2]))]
+    rows = tuple(zip(*(values for _, _, values in kept), strict=True))
+    return Table(caption, tuple(name for name, _, _ in kept), rows, "".join(one[1] for one in kept), part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,6 @@ class DocumentOrigin:
     title: str = ""
     """Name of the block, such as the role of a turn; default: `document` and its number."""
     note: str = ""
-    """Remark on the block."""
     anchor: str = ""
     """Name by which links on the page lead to the block."""
 
@@ -182,12 +183,11 @@ class TokenStrip:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Navigation links, such as to the next page."""
+    """Navigation links, such as to the next page; a plain text is an unavailable one or the current page."""
 
     label: str
     """Description for screen readers."""
     links: tuple[str | Link, ...]
-    """Links; a plain text is an unavailable link or the current page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class Form:
     fields: tuple[FormField, ...]
     submit: str = "Show"
     live: bool = False
-    """True to request the page at every change, and to replace the `Live` blocks."""
+    """True to request the page at every change, and to replace the blocks of the `live` panel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,41 +246,19 @@ class CopyText:
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
-    """Blocks that a live form renews."""
+class Panel:
+    """Blocks that belong together.
 
-    blocks: tuple[Block, ...]
+    `live` blocks are renewed by a live form; `beside` has its parts in columns, stacked if there is no room;
+    `facts` has facts, its first part, in a column at the right of the second, or below it.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class SideBySide:
-    """Blocks in columns for comparison; stacked if there is no room."""
-
+    form: Literal["live", "beside", "facts"]
     parts: tuple[tuple[Block, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class WithFacts:
-    """Content with facts in a column at its right, or below it if there is no room."""
-
-    content: tuple[Block, ...]
-    facts: tuple[Block, ...]
-
-
 Block: TypeAlias = (
-    Heading
-    | Note
-    | KeyValues
-    | Table
-    | DataTable
-    | TokenStrip
-    | Links
-    | Form
-    | Timeline
-    | CopyText
-    | Live
-    | SideBySide
-    | WithFacts
+    Heading | Note | KeyValues | Table | TokenStrip | Links | Form | Timeline | CopyText | Panel
 )
 
 
@@ -290,21 +268,23 @@ class Page:
 
     title: str
     blocks: tuple[Block, ...]
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
     summary: str = ""
     """Line below the title."""
 
     def flat_blocks(self) -> Iterator[Block]:
-        """Blocks in order, with facts before their content."""
-        for block in self.blocks:
-            yield from (*block.facts, *block.content) if isinstance(block, WithFacts) else (block,)
+        """Blocks in order, those of panels included."""
+        return flat(self.blocks)
 
-    def tables(self) -> Iterator[Table]:
-        """Tables in order, without what the heads of data tables do."""
-        for block in self.flat_blocks():
-            for one in block.blocks if isinstance(block, Live) else (block,):
-                if isinstance(one, Table | DataTable):
-                    yield one if isinstance(one, Table) else one.plain
+
+def flat(blocks: Sequence[Block]) -> Iterator[Block]:
+    """Blocks in order, those of panels in their place."""
+    for block in blocks:
+        if isinstance(block, Panel):
+            for part in block.parts:
+                yield from flat(part)
+        else:
+            yield block
 
 
 def bar_cells(values: tuple[tuple[float, str], ...]) -> tuple[Bar, ...]:

@@ -28,21 +28,19 @@ from packline.viewing.page import (
     Block,
     Cell,
     CopyText,
-    DataTable,
     DocumentOrigin,
     Form,
     Heading,
     KeyValues,
     Links,
-    Live,
     Note,
     Page,
-    SideBySide,
+    Panel,
     Table,
     Timeline,
     TokenStrip,
     Value,
-    WithFacts,
+    flat,
     value_shown,
 )
 from packline.viewing.text import Line, Piece, cells, cut, plain, plural, table, visible, wrapped
@@ -98,22 +96,13 @@ def render_blocks(blocks: Sequence[Block], width: int, color: bool, *, wrap: boo
     """
     lines: list[Line] = []
     before: Block | None = None
-    for block in blocks:
+    for block in flat(blocks):
         if isinstance(block, Links | Form):
             continue
         listed = isinstance(block, Note) and isinstance(before, Note) and block.mood == before.mood != "plain"
         lines += [*([[]] if lines and not listed else []), *_block_lines(block, width, color, wrap)]
         before = block
     return lines
-
-
-def render_text(page: Page, width: int = 100) -> str:
-    """Render a page as plain text.
-
-    >>> render_text(Page("Store", ()))
-    '  Store\\n'
-    """
-    return "".join(f"{plain(line)}\n" for line in render_lines(page, width, color=False))
 
 
 def _block_lines(block: Block, width: int, color: bool, wrap: bool) -> list[Line]:
@@ -127,22 +116,14 @@ def _block_lines(block: Block, width: int, color: bool, wrap: bool) -> list[Line
             pairs = [[(name, "quiet"), _styled(value)] for name, value in block.rows]
             return table(pairs, "ll", width=room)
         case Table():
-            return _table_lines(block, width, room)
-        case DataTable():
-            return _table_lines(_fitting_table(block.plain, room), width, room)
+            return _table_lines(_fitting_table(block, room) if block.form == "data" else block, width, room)
         case TokenStrip():
             return strip_lines(block, width, color)
-        case SideBySide():
-            return render_blocks([one for part in block.parts for one in part], width, color, wrap=wrap)
         case Timeline():
             return [["  ", text] for text in wrapped(block.described, room - 2)]
-        case Live():
-            return render_blocks(block.blocks, width, color, wrap=wrap)
         case CopyText():
             return [["  ", (block.label, "title")], *(["  ", text] for text in wrapped(block.text, room - 2))]
-        case WithFacts():
-            return render_blocks([*block.facts, *block.content], width, color, wrap=wrap)
-        case Links() | Form():
+        case Links() | Form() | Panel():
             return []
 
 
@@ -152,10 +133,10 @@ def _styled(value: Value) -> Piece:
 
 def _table_lines(block: Table, width: int, room: int) -> list[Line]:
     rows: list[list[Piece]] = [[_styled(value) for value in row] for row in block.rows]
-    heads, align = [list(block.head)] if block.head else [], block.align
+    heads, align = [block.head_texts] if block.head else [], block.align
     widths = [max((cells(plain([row[at]])) for row in rows), default=0) + 2 for at in range(len(align))]
-    if heads and sum(map(max, widths, (cells(text) + 2 for text in block.head))) > room:
-        heads = _wrapped_heads(block.head, widths)
+    if heads and sum(map(max, widths, (cells(text) + 2 for text in block.head_texts))) > room:
+        heads = _wrapped_heads(block.head_texts, widths)
     places = {place for row in block.rows for place, value in enumerate(row) if isinstance(value, Bar)}
     if len(places) == 1:  # with several columns of bars, their numbers alone
         place = places.pop() + 1
@@ -175,13 +156,13 @@ def _table_lines(block: Table, width: int, room: int) -> list[Line]:
 
 def _fitting_table(block: Table, room: int) -> Table:
     """Table whose widest columns are cut so that each row takes one line."""
-    texts = [block.head, *([value_shown(value) for value in row] for row in block.rows)]
+    texts = [block.head_texts, *([value_shown(value) for value in row] for row in block.rows)]
     widths = [max(cells(visible(row[at])) for row in texts) for at in range(len(block.align))]
     most = max(widths)
     while most > NARROWEST_COLUMN and sum(min(own, most) + 2 for own in widths) > room:
         most -= 1
     rows = tuple(tuple(cut(visible(value_shown(value)), most) for value in row) for row in block.rows)
-    return replace(block, head=tuple(cut(text, most) for text in block.head), rows=rows)
+    return replace(block, head=tuple(cut(text, most) for text in block.head_texts), rows=rows)
 
 
 def _wrapped_heads(head: Sequence[str], widths: Sequence[int]) -> list[list[str]]:

@@ -31,16 +31,14 @@ from packline.viewing.html import render_notebook
 from packline.viewing.page import (
     Bar,
     Block,
-    ColumnHead,
-    DataTable,
     Heading,
     KeyValues,
     Link,
     Note,
     Page,
+    Panel,
     Table,
     Value,
-    WithFacts,
 )
 from packline.viewing.text import percent, plural, size, whole_characters
 from packline.viewing.tokens import (
@@ -82,7 +80,7 @@ def document_page(
     loss = "" if share is None else f", {percent(share)} in the loss"
     return Page(
         f"Document {document:,} of {store.place}",
-        (WithFacts((strip,), (KeyValues(document_facts(provenance)),)),),
+        (Panel("facts", ((KeyValues(document_facts(provenance)),), (strip,))),),
         summary=f"{plural(provenance.tokens, 'token')}, {size(provenance.text_bytes)} of text{loss}",
     )
 
@@ -122,7 +120,7 @@ def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None =
     strip = row_strip(rows, index, caption="", most=most, href=href)
     return Page(
         f"Row {index:,} of {len(rows):,}",
-        (WithFacts((strip,), (KeyValues(row_facts(rows, index)),)),),
+        (Panel("facts", ((KeyValues(row_facts(rows, index)),), (strip,))),),
         summary=f"rows of {plural(rows.seq_len, 'token')} over {rows.store.place}",
     )
 
@@ -396,9 +394,9 @@ def documents_page(selection: Selection, *, first: int = 0, most: int = LISTED) 
     caption = f"{first:,} to {first + len(numbers) - 1:,} of {plural(count, 'document')}"
     carried = list(dict.fromkeys(name for one in known for name in one.columns))[:SHOWN_COLUMNS]
     names = [*(CHAT_COLUMNS if has_loss(store) else ()), "tokens", "text_bytes", "source", *carried]
-    table = document_table(store, numbers.tolist(), known, caption, list(map(ColumnHead, names)))
-    head = (ColumnHead("bytes") if one.text == "text_bytes" else one for one in table.head)
-    blocks.append(replace(table, head=tuple(head)))
+    table = document_table(store, numbers.tolist(), known, caption, names)
+    head = tuple("bytes" if name == "text_bytes" else name for name in table.head_texts)
+    blocks.append(replace(table, head=head))
     summary = f"{count:,} of {plural(len(store.documents), 'document')}, {plural(selection.tokens, 'token')}"
     return Page(f"Documents of {store.place}", tuple(blocks), summary=summary)
 
@@ -413,17 +411,10 @@ def document_table(
     documents: Sequence[int],
     known: Sequence[Provenance],
     caption: str,
-    heads: Sequence[ColumnHead],
+    names: Sequence[str],
     hrefs: Sequence[str] = (),
-) -> DataTable:
-    """Table of documents, each with its beginning.
-
-    Args:
-        documents: their numbers.
-        known: their provenance.
-        heads: heads of columns, fixed and carried, and of `CHAT_COLUMNS`.
-        hrefs: addresses of the pages of the documents.
-    """
+) -> Table:
+    """Table of documents, each with its beginning and its columns, fixed, carried, or of `CHAT_COLUMNS`."""
     vocabulary = Vocabulary.of_store(store)
     rows: list[tuple[Value, ...]] = []
     for place, (document, one) in enumerate(zip(documents, known, strict=True)):
@@ -436,13 +427,11 @@ def document_table(
             (
                 Link(f"{document:,}", hrefs[place]) if hrefs else f"{document:,}",
                 begins.removeprefix("user ") if user else begins,
-                *(values.get(head.text) or _shown_value(one, head.text) for head in heads),
+                *(values.get(name) or _shown_value(one, name) for name in names),
             )
         )
-    align = "".join("r" if head.text in NUMBERS else "l" for head in heads)
-    return DataTable(
-        caption, (ColumnHead("document"), ColumnHead("begins"), *heads), tuple(rows), f"ll{align}"
-    )
+    align = "".join("r" if name in NUMBERS else "l" for name in names)
+    return Table(caption, ("document", "begins", *names), tuple(rows), f"ll{align}", form="data")
 
 
 def _shown_value(one: Provenance, name: str) -> str:

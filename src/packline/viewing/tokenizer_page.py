@@ -136,7 +136,7 @@ def evaluation_markdown(found: Evaluation) -> str:
         elif isinstance(block, KeyValues):
             lines += [f"- {name}: {_safe(str(value))}" for name, value in block.rows]
         elif isinstance(block, Table):
-            lines += [f"### {block.caption}", "", _line(block.head)]
+            lines += [f"### {block.caption}", "", _line(block.head_texts)]
             lines.append("|" + "|".join("---:" if side == "r" else "---" for side in block.align) + "|")
             lines += [_line(tuple(map(str, row))) for row in block.rows]
     return "\n".join(lines)

@@ -37,7 +37,7 @@ RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"
 PAGES = (
     "/",
     "/sources",
-    "/sources?page=9",
+    "/?page=9",
     "/documents",
     "/documents?split=val",
     "/documents?where=tokens+%3E+50&sort=tokens&desc=1",
@@ -56,8 +56,6 @@ PAGES = (
     "/search?q=tokens+%3E+50&by=where",
     "/compare/tokenizers",
     "/compare/tokenizers?document=30",
-    "/compare/stores",
-    "/compare/stores?document=3",
     "/jump?to=row",
     "/document/99999999",
     "/nowhere",

@@ -300,20 +300,9 @@ def test_copied_tokens_are_the_text(chrome: Chrome, site: str) -> None:
     assert copied == "a   \tb\nc"
 
 
-def test_stores_side_by_side(chrome: Chrome, site: str, store: Store, other: Store) -> None:
-    page = chrome.open(site)
-    go(page, "Stores")
-    text = page.locator("main").inner_text()
-    for one in (store, other):
-        assert f"{one.manifest.tokens:,}" in text
-    page.get_by_role("textbox", name="Document").fill("3")
-    follow(page, page.locator("main form button"))
-    assert page.locator(".strip").count() == 2
-
-
 def test_without_a_script_all_of_it_works(chrome: Chrome, site: str) -> None:
     page = chrome.open(site, script=False, strict=False)
-    for entry in ("Sources", "Documents", "Rows", "Batch", "Search", "Tokenizers", "Stores"):
+    for entry in ("Documents", "Rows", "Batch", "Search", "Tokenizers"):
         go(page, entry)
         assert page.locator("h1").count() == 1
     form = page.get_by_role("search", name="Jump")

@@ -17,7 +17,7 @@ from tests.viewing.strips import a_page
 
 from packline.facade import Store
 from packline.viewing.describe import store_page
-from packline.viewing.html import render_file, render_fragment, render_notebook, style
+from packline.viewing.html import render_file, render_notebook
 from packline.viewing.page import Cell, CopyText, DocumentOrigin, Form, Links, Note, Page, TokenStrip
 from packline.viewing.token_pages import document_page, row_page, rows_page
 
@@ -125,31 +125,17 @@ def test_a_notebook_is_not_taken_over(chrome: Chrome, hostile: Store, tmp_path: 
     ).first.evaluate("one => getComputedStyle(one).fontFamily")
 
 
-def test_cells_of_a_notebook_look_as_with_the_whole_style(
-    chrome: Chrome, hostile: Store, tmp_path: Path
-) -> None:
-    """Every element has the same computed style, whatever the cells before and after it bring along."""
-    text, note = text_pages(hostile), Page("page", (Note("hello"),))
-    pages = [every_block("text"), text[0], note, *text[-4:], every_block("text")]
-    looks = []
-    for pieces in (
-        [render_notebook(one) for one in pages],
-        [
-            f'<style>{style()}</style><div class="packline notebook">{render_fragment(one)}</div>'
-            for one in pages
-        ],
-    ):
-        path = tmp_path / "cells.html"
-        path.write_text(f"<!doctype html><html lang=en><meta charset=utf-8>{''.join(pieces)}", "utf-8")
-        page = chrome.open()
-        page.goto(path.as_uri())
-        looks.append(
-            page.locator(".packline, .packline *").evaluate_all(
-                "all => all.map(one => [one.tagName, [...getComputedStyle(one)].sort().map("
-                "name => name + ': ' + getComputedStyle(one).getPropertyValue(name)).join('; ')])"
-            )
-        )
-    assert len(looks[0]) > 300 and looks[0] == looks[1]
+@pytest.mark.parametrize(("theme", "color"), [("true", "rgb(255, 255, 255)"), ("false", "rgb(1, 2, 3)")])
+def test_a_notebook_follows_the_theme_of_jupyter(chrome: Chrome, theme: str, color: str) -> None:
+    """Whatever the scheme of the system is."""
+    page = chrome.open(scheme="dark" if theme == "true" else "light")
+    variables = "<style>body { --jp-layout-color0: rgb(1, 2, 3); }</style>" if theme == "false" else ""
+    text = render_notebook(Page("page", (Note("hello"),)))
+    page.set_content(f"<!doctype html>{variables}<body data-jp-theme-light={theme}>{text}")
+    found = page.locator(".packline").evaluate(
+        "one => [getComputedStyle(one).backgroundColor, getComputedStyle(one).colorScheme]"
+    )
+    assert found == [color, "light" if theme == "true" else "dark"]
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def test_from_the_overview_to_a_token(chrome: Chrome, site: str, store: Store) -
 
 
 def test_jumping_with_a_key(chrome: Chrome, site: str) -> None:
-    page = chrome.open(f"{site}/sources")
+    page = chrome.open(f"{site}/documents")
     page.keyboard.press("/")
     assert page.evaluate(FOCUSED)["id"] == "jump-number"
     page.keyboard.type("17")

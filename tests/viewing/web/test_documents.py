@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import shlex
@@ -197,8 +195,7 @@ def test_tables_as_data(client: TestClient, store: Store) -> None:
     params = {"where": "score >= 4", "source": "in"}
     parsed = get(client, params)
     found = client.get("/documents", params=params | {"as": "json"}).json()["tables"][0]
-    lines = list(csv.reader(io.StringIO(client.get("/documents", params=params | {"as": "csv"}).text)))
-    assert [found["head"], *found["rows"]] == lines and len(lines) > 5
+    assert len(found["rows"]) > 4 and all(name in parsed.of("thead") for name in found["head"])
     assert all(cell in parsed.of("main") for row in found["rows"] for cell in row)
     command = shlex.split(next(one for one in parsed.texts("pre") if one.startswith("packline view")))
     assert command[2:4] == [str(store.path), "--where"]

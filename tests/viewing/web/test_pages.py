@@ -65,7 +65,7 @@ def test_every_link_of_every_page_leads_somewhere(client: TestClient) -> None:
         assert found.of("h1"), path
         ahead += [one["href"] for one in found.all("a") if one["href"] and not one["href"].startswith("#")]
     assert {urlsplit(path).path.split("/")[1] for path in seen} >= {
-        "", "sources", "documents", "document", "rows", "row", "batch", "search", "compare",
+        "", "documents", "document", "rows", "row", "batch", "search", "compare",
     }  # fmt: skip
 
 
@@ -160,7 +160,6 @@ def test_text_that_is_searched_for_is_found(client: TestClient, store: Store) ->
         ("/jump?to=row&number=", 400, "no number of a row"),
         ("/jump?to=moon&number=1", 400, "expected one of document, row, step, token"),
         ("/compare/tokenizers?t0=7", 400, "expected 0 to 1"),
-        ("/compare/stores?document=2", 400, "document is 2: expected 0 to 1"),
         ("/nowhere", 404, "There is no such page"),
     ],
 )  # fmt: skip
@@ -232,12 +231,6 @@ def test_the_text_of_a_document_is_compared(store: Store, tokenizer_json: Path) 
     page(client_of([store]), "/compare/tokenizers?document=8")
 
 
-def test_two_stores_are_compared(client: TestClient, store: Store) -> None:
-    found = page(client, "/compare/stores?other=1&document=1")
-    assert f"{store.manifest.tokens:,}" in found.of("td")
-    assert ids_shown(found) == [*store.documents[1].tolist(), 8, 9, 0]
-
-
 def test_what_is_not_learned_is_marked(tmp_path: Path) -> None:
     bodies = [[5, 6, 7, 8], [9, 10, 11]]
     loss = random_loss(bodies)
@@ -252,7 +245,6 @@ def test_an_empty_store_has_pages(tmp_path: Path) -> None:
     client = client_of([store])
     for path in (
         "/",
-        "/sources",
         "/documents",
         "/rows",
         "/batch",
@@ -306,7 +298,6 @@ def test_hostile_data_is_inert(tmp_path: Path, tokenizer_json: Path) -> None:
     known = set(OWN_ELEMENTS.split())
     paths = [
         "/",
-        "/sources",
         "/documents",
         "/rows?seq_len=64",
         "/row/0?seq_len=64",

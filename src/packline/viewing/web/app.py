@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,8 +28,8 @@ from starlette.routing import Route
 
 from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
 from packline.viewing.html import Assets, macro, read_static, render_file, style
-from packline.viewing.page import Block, CopyText, Link, Links, Note, Page
-from packline.viewing.values import page_csv, page_values
+from packline.viewing.page import Block, CopyText, Link, Links, Note, Page, Table
+from packline.viewing.values import page_values
 from packline.viewing.web import document, documents, finding, pages, rows, run, tokenizers
 from packline.viewing.web.pages import ALL, PAGE_ITEMS, default_seq_len
 from packline.viewing.web.serving import Guard
@@ -48,17 +49,15 @@ STATUS = {
 }
 NAVIGATION = (
     ("Overview", "/"),
-    ("Sources", "/sources"),
     ("Documents", "/documents"),
     ("Rows", "/rows"),
     ("Batch", "/batch"),
     ("Run", "/run"),
     ("Search", "/search"),
     ("Tokenizers", "/compare/tokenizers"),
-    ("Stores", "/compare/stores"),
 )
 JUMPS = ("document", "row", "step", "token")
-SWITCHED = ("/sources", "/documents", "/rows", "/batch", "/search")
+SWITCHED = ("/documents", "/rows", "/batch", "/search")
 """Pages that the switch to another store stays on."""
 KEPT = ("seq_len", "packing", "split", "where", "unique", "exclude", "batch_size", "seed", "world_size")
 """Parameters kept by a jump to a row or a step."""
@@ -103,7 +102,6 @@ def make_site_app(
 
     routes = [
         route("/", lambda view, _: pages.overview(view)),
-        route("/sources", lambda view, _: pages.sources(view)),
         route("/documents", lambda view, _: documents.documents_table(view)),
         route(
             "/document/{number}",
@@ -115,7 +113,7 @@ def make_site_app(
         route("/run", lambda view, _: run.run_page(view)),
         route("/search", lambda view, _: finding.search_page(view)),
         route("/compare/tokenizers", lambda view, _: tokenizers.tokenizers(view)),
-        route("/compare/stores", lambda view, _: tokenizers.stores(view)),
+        Route("/sources", lambda request: RedirectResponse(f"/?{request.url.query}", 303), methods=["GET"]),
         Route("/jump", lambda request: _jump(site, request), methods=["GET"]),
         Route("/static/{name}", _static, methods=["GET"]),
         Route("/favicon.ico", _icon, methods=["GET"]),
@@ -159,20 +157,17 @@ def _respond(site: Site, request: Request, render: Callable[[View], Page]) -> Re
             500, "This page could not be made", "The terminal of packline serve shows the reason."
         )
     path = request.url.path
-    if status == 200 and (kind := view.params.get("as")) in ("json", "csv"):
-        data = msgspec.json.encode(page_values(page)) if kind == "json" else page_csv(page).encode()
-        return Response(data, media_type="application/json" if kind == "json" else "text/csv")
+    if status == 200 and view.params.get("as") == "json":
+        return Response(msgspec.json.encode(page_values(page)), media_type="application/json")
     if status == 200:
         page = replace(page, blocks=(*page.blocks, *_as_data(view, path, page)))
     return _html(view, path, page, status)
 
 
 def _as_data(view: View, path: str, page: Page) -> list[Block]:
-    """Links to the tables of a page as data, and the command that prints it, if there is one."""
-    forms = (
-        Link(kind.upper(), f"{path}?{urlencode({**view.params, 'as': kind})}") for kind in ("json", "csv")
-    )
-    links = [Links("Tables of this page", ("Tables of this page as", *forms))] if any(page.tables()) else []
+    """A link to the page as JSON, and the command that prints it, if there is one."""
+    link = Link("This page as JSON", f"{path}?{urlencode({**view.params, 'as': 'json'})}")
+    links = [Links("Data", (link,))] if any(isinstance(block, Table) for block in page.flat_blocks()) else []
     command = command_of(view, path)
     return [*links, *([CopyText("Command", command)] if command else [])]
 
@@ -184,7 +179,7 @@ def command_of(view: View, path: str) -> str:
     words: list[str] = ["view", place]
     options = {name: params.get(name, "") for name in ("where", "exclude", "split")}
     options["exclude"] = view.site.exclusions.get(options["exclude"], "")
-    if path in ("/", "/sources"):
+    if path == "/":
         return shlex.join(["packline", "info", place])
     if path == "/documents" and not params.get("sort"):
         words += _given(first=f"{PAGE_ITEMS * number(params, 'page', 0) or ''}")
@@ -200,9 +195,6 @@ def command_of(view: View, path: str) -> str:
             names = ("batch_size", "seed", "world_size", "rank")
             options |= {name.replace("_", "-"): params.get(name, "") for name in names}
             options["batch-size"] = options["batch-size"] or "32"
-    elif path == "/compare/stores":
-        other = view.site.stores[int(params.get("other") or (0 if view.number else 1))].store.place
-        return shlex.join(["packline", "diff", place, str(other)])
     else:
         return ""
     unique = ["--unique"] if params.get("unique") else []
@@ -214,6 +206,8 @@ def _given(**options: str | None) -> list[str]:
 
 
 def _view(site: Site, request: Request) -> View:
+    if run := re.fullmatch("run-([0-9]+)", request.query_params.get("store", "")):
+        raise Moved(address("/run", run=run[1]))
     most = len(site.stores) - 1
     return View(site, number(request.query_params, "store", 0, most=most), request.query_params)
 
@@ -264,7 +258,7 @@ def header(view: View, path: str) -> Markup:
     links = [
         (text, view.href(target), target == _section(path))
         for text, target in NAVIGATION
-        if (target != "/compare/stores" or len(view.site.stores) > 1) and (target != "/run" or view.site.runs)
+        if target != "/run" or view.site.runs
     ]
     kept = [(name, view.params[name]) for name in KEPT if view.params.get(name)]
     in_document = path.startswith("/document/")
@@ -273,8 +267,10 @@ def header(view: View, path: str) -> Markup:
     if view.number:
         kept.append(("store", str(view.number)))
     kind = "row" if path.startswith("/row") else "step" if path in ("/batch", "/run") else "document"
+    stores, runs = enumerate(view.site.stores), enumerate(view.site.runs)
+    run = number(view.params, "run", 0) if path == "/run" else -1
     if path == "/run":
-        kept = [("run", view.params.get("run") or "0"), *kept]
+        kept = [("run", f"{run}"), *kept]
     found: Markup = macro("viewer_header")(
         view.opened.name,
         view.href("/"),
@@ -282,7 +278,10 @@ def header(view: View, path: str) -> Markup:
         JUMPS if in_document else JUMPS[:-1],
         kind,
         kept,
-        [one.name for one in view.site.stores],
+        [
+            *((f"{place}", one.name, path != "/run" and place == view.number) for place, one in stores),
+            *((f"run-{place}", one.name, path == "/run" and place == run) for place, one in runs),
+        ],
         _section(path) if _section(path) in SWITCHED else "/",
     )
     return found

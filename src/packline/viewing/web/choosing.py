@@ -49,8 +49,7 @@ def refuse_large(store: StoreReader, choice: DocumentFilter) -> None:
     if is_filtered(choice) and count > FILTERED_MOST:
         raise RecipeError(
             f"{count:,} documents are too many to filter for a page: expected at most {FILTERED_MOST:,}",
-            hint="Search finds documents by a condition on columns, page by page; packline view and packline "
-            "pack take --where, --unique and --exclude",
+            hint="packline view and packline info take --where, --unique and --exclude",
         )
 
 

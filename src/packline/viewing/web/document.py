@@ -14,7 +14,7 @@ from packline.errors import PacklineError
 from packline.packing.options import RowOptions
 from packline.packing.rows import Rows
 from packline.store.reader import document_number
-from packline.viewing.page import Block, CopyText, KeyValues, Link, Links, Page, TokenStrip, Value, WithFacts
+from packline.viewing.page import Block, CopyText, KeyValues, Link, Links, Page, Panel, TokenStrip, Value
 from packline.viewing.text import cut, percent, plural, size
 from packline.viewing.token_pages import document_facts, loss_share
 from packline.viewing.tokens import document_strip
@@ -95,7 +95,7 @@ def document(view: View, wanted: int) -> Page:
         CopyText("Ids", " ".join(map(str, shown))),
         CopyText("The same in Python", python),
     ]
-    blocks = (_beside(view, wanted), WithFacts(tuple(content), (KeyValues(tuple(facts)),)))
+    blocks = (_beside(view, wanted), Panel("facts", ((KeyValues(tuple(facts)),), tuple(content))))
     share = loss_share(store, wanted)
     loss = "" if share is None else f", {percent(share)} in the loss"
     summary = f"{plural(count, 'token')}, {size(provenance.text_bytes)} of text{loss}"

@@ -25,7 +25,6 @@ from packline.viewing.describe import left_out_facts
 from packline.viewing.page import (
     Block,
     ColumnHead,
-    DataTable,
     Form,
     FormField,
     KeyValues,
@@ -33,6 +32,7 @@ from packline.viewing.page import (
     Links,
     Note,
     Page,
+    Table,
 )
 from packline.viewing.text import cut, plural
 from packline.viewing.token_pages import CHAT_COLUMNS, document_table, has_loss
@@ -168,9 +168,9 @@ def documents_table(view: View) -> Page:
     except (RecipeError, StoreError) as error:
         raise InvalidForm.of("Documents", form, error) from error
     first = page * PAGE_ITEMS
-    numbers = listed.numbers(first, first + PAGE_ITEMS)
+    last = min(first + PAGE_ITEMS, len(listed)) - 1
     order = f", sorted by {listed.params['sort']}" if listed.params["sort"] else ""
-    caption = f"{first:,} to {first + len(numbers) - 1:,} of {plural(len(listed), 'document')}{order}"
+    caption = f"{first:,} to {last:,} of {plural(len(listed), 'document')}{order}"
     filtered = (KeyValues(facts),) if (facts := left_out_facts(listed.selection)) else ()
     kept = {name: str(value) for name, value in listed.params.items() if value}
     rows: Params = {**kept, "source": None, "sort": None, "desc": None, "split": kept.get("split") or "all"}
@@ -178,7 +178,7 @@ def documents_table(view: View) -> Page:
     blocks: tuple[Block, ...] = (
         form,
         *filtered,
-        data_table(view, numbers, caption, listed, first),
+        data_table(view, listed, first, caption),
         *steps(view, "/documents", page, len(listed), kept),
         *(() if "source" in kept else (way,)),
     )
@@ -187,15 +187,9 @@ def documents_table(view: View) -> Page:
     return Page("Documents", blocks, summary=summary)
 
 
-def data_table(
-    view: View, documents: list[int], caption: str, listed: DocumentList | None = None, first: int = 0
-) -> DataTable:
-    """Table of documents with all their columns.
-
-    Args:
-        listed: the list that they are in, whose links keep it and whose heads sort it.
-        first: place of the first document in the list.
-    """
+def data_table(view: View, listed: DocumentList, first: int, caption: str) -> Table:
+    """Table of the documents of a list from a place on, with all their columns."""
+    documents = listed.numbers(first, first + PAGE_ITEMS)
     fixed, labels = documents_schema().names, any(group.label for group in view.opened.groups)
     names = [
         *(CHAT_COLUMNS if has_loss(view.store) else ()),
@@ -206,14 +200,15 @@ def data_table(
     ]
     names += ["text_bytes", "split", *(["label"] if labels else []), "file", "position", "hash"]
     names = list(dict.fromkeys(names))
-    bars = {} if listed is None else view.opened.bars_of(listed.selection)
-    if listed is None or not any(listed.params.values()):
+    bars = view.opened.bars_of(listed.selection)
+    if not any(listed.params.values()):
         hrefs = [view.document(one) for one in documents]
     else:
         hrefs = [listed.link(first + place) for place in range(len(documents))]
-    heads = [ColumnHead(name) if listed is None else _head(listed, name, bars.get(name)) for name in names]
     known = provenance_of(view.store, np.array(documents, np.int64))
-    return document_table(view.store, documents, known, caption, heads, hrefs)
+    table = document_table(view.store, documents, known, caption, names, hrefs)
+    heads = (_head(listed, name, bars.get(name)) for name in names)
+    return replace(table, head=(*table.head[:2], *heads))
 
 
 def _head(listed: DocumentList, name: str, bars: ColumnBars | None) -> ColumnHead:

@@ -3,7 +3,7 @@
     /search?q=function&by=text&after=1048576
 
 Each page covers a part of the store; a small script requests the next ones until there is a page of hits.
-Documents are looked up in the table of documents, unless the store is too large to be filtered at once.
+Documents are looked up in the table of documents.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from functools import partial
 
 from packline.errors import RecipeError
 from packline.store.lookup import column_names
-from packline.viewing.page import Block, Form, FormField, Link, Links, Live, Note, Page, Table, Value
+from packline.viewing.page import Block, Form, FormField, Link, Links, Note, Page, Panel, Table, Value
 from packline.viewing.text import duration, plural, whole_characters
 from packline.viewing.token_pages import SHOWN_CHARACTERS, plain_bytes
-from packline.viewing.web.choosing import FILTERED_MOST
-from packline.viewing.web.documents import data_table
 from packline.viewing.web.pages import store_field
-from packline.viewing.web.search import MOST_IDS, Found, Hit, Part, find_page, find_tokens
+from packline.viewing.web.search import MOST_IDS, Found, Hit, Part, find_tokens
 from packline.viewing.web.site import InvalidForm, Moved, View, choice, number
 from packline.where.grammar import canonical_where
 
@@ -70,9 +68,7 @@ def search_page(view: View) -> Page:
             blocks, summary = _in_tokens(view, asked), asked.how
         else:
             where = canonical_where(query if by == "where" else f"{by} == {query!r}")
-            if len(view.store.documents) <= FILTERED_MOST:
-                raise Moved(view.href("/documents", where=where))
-            blocks, summary = _in_columns(view, where), f"documents where {where}"
+            raise Moved(view.href("/documents", where=where))
     except RecipeError as error:
         raise InvalidForm.of("Search", form, error) from error
     return Page("Search", (form, *blocks), summary=summary)
@@ -127,44 +123,27 @@ def token_query(view: View, by: str, query: str) -> Query:
 
 
 def _in_tokens(view: View, asked: Query) -> list[Block]:
-    total = view.store.manifest.tokens
-    after = number(view.params, "after", 0, most=max(total - 1, 0))
+    """Hits of this part of the store, and what is left to search."""
+    total = max(view.store.manifest.tokens, 1)
+    after = number(view.params, "after", 0, most=total - 1)
     start = time.monotonic()
     found = asked.find(Part(after=after))
-    blocks = _results(view, found, after / max(total, 1), start, [_places(view, found.hits, asked.size)])
-    if asked.size is not None and not view.opened.texts.kept:
-        text = "The tokenizer of this store does not keep texts unchanged: case, accents, white space or "
-        blocks.append(Note(text + "unknown characters may be lost, and cannot be found then."))
-    return blocks
-
-
-def _in_columns(view: View, where: str) -> list[Block]:
-    total = len(view.store.documents)
-    after = number(view.params, "after", 0, most=max(total - 1, 0))
-    start = time.monotonic()
-    found = find_page(view.store, where, after=after)
-    table = data_table(view, [hit.document for hit in found.hits], "Documents")
-    return _results(view, found, after / max(total, 1), start, [table])
-
-
-def _results(view: View, found: Found, before: float, start: float, hits: list[Block]) -> list[Block]:
-    """Hits, and what is left to search.
-
-    Args:
-        before: share of the store that earlier pages searched.
-        start: time at which this page began to search.
-    """
     if found.after is None:
-        nothing = "Nothing was found" + (" to the end of the store." if before else ".")
+        nothing = "Nothing was found" + (" to the end of the store." if after else ".")
         ways: tuple[str | Link, ...] = ("The store has been searched to its end.",)
     else:
         nothing = "Nothing was found so far."
         spent = time.monotonic() - start
-        left = duration(spent * (1 - found.done) / max(found.done - before, 1e-9))
+        left = duration(spent * (1 - found.done) / max(found.done - after / total, 1e-9))
         query = {name: view.params[name] for name in ("q", "by") if name in view.params}
         more = Link("continue from there", view.href("/search", **query, after=found.after))
         ways = (f"{100 * found.done:.0f}% of the store has been searched, the rest takes about {left}:", more)
-    return [Live((*(hits if found.hits else [Note(nothing)]), Links("Search", ways)))]
+    hits = _places(view, found.hits, asked.size) if found.hits else Note(nothing)
+    blocks: list[Block] = [Panel("live", ((hits, Links("Search", ways)),))]
+    if asked.size is not None and not view.opened.texts.kept:
+        text = "The tokenizer of this store does not keep texts unchanged: case, accents, white space or "
+        blocks.append(Note(text + "unknown characters may be lost, and cannot be found then."))
+    return blocks
 
 
 def _places(view: View, hits: tuple[Hit, ...], size: int | None) -> Table:

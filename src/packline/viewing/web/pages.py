@@ -34,25 +34,23 @@ def overview(view: View) -> Page:
     blocks: list[Block] = [KeyValues(tuple(facts))]
     if manifest.documents:
         pending = Note("Lengths are being counted; reload this page to see them.")
-        blocks += [Heading("Sources"), groups(view), *column_table(store, view.opened.columns)]
-        blocks.append(Heading("Lengths"))
-        blocks.append(pending if lengths is None else length_table(lengths))
+        groups = group_table(
+            view.opened.groups,
+            lambda group: view.href("/documents", split=group.split, source=group.source),
+        )
+        blocks += [Heading("Sources"), groups, *column_table(store, view.opened.columns)]
+        blocks += [Heading("Lengths"), pending if lengths is None else length_table(lengths)]
+    if manifest.inputs:
+        blocks += [Heading("Files"), *_files(view)]
     summary = f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"
     return Page(view.opened.name, tuple(blocks), store_warnings(store), summary)
 
 
-def groups(view: View) -> Table:
-    """Table of documents and tokens by split, source and label, with links to the documents."""
-    return group_table(
-        view.opened.groups, lambda group: view.href("/documents", split=group.split, source=group.source)
-    )
-
-
-def sources(view: View) -> Page:
-    """Page of the sources, and the files that they were read from."""
-    manifest = view.store.manifest
-    page = number(view.params, "page", 0)
-    first, count = page * PAGE_ITEMS, len(manifest.inputs)
+def _files(view: View) -> list[Block]:
+    """Files that the store was read from, one page of them."""
+    inputs = view.store.manifest.inputs
+    page = number(view.params, "page", 0, most=(len(inputs) - 1) // PAGE_ITEMS)
+    first = page * PAGE_ITEMS
     rows = tuple(
         (
             Link(entry.name, view.href("/search", by="file", q=entry.name)),
@@ -60,17 +58,11 @@ def sources(view: View) -> Page:
             entry.compression or "none",
             f"{entry.bytes:,}",
         )
-        for entry in map(manifest.inputs.__getitem__, range(first, min(first + PAGE_ITEMS, count)))
+        for entry in map(inputs.__getitem__, range(first, min(first + PAGE_ITEMS, len(inputs))))
     )
-    blocks: list[Block] = [groups(view), Heading("Files")]
-    if rows:
-        caption = f"Files {first:,} to {first + len(rows) - 1:,} of {count:,}, as they were read"
-        blocks.append(Table(caption, ("file", "format", "compression", "bytes"), rows, "lllr"))
-    else:
-        blocks.append(Note("There are no files on this page."))
-    blocks += steps(view, "/sources", page, count, {})
-    summary = f"{plural(len(manifest.sources), 'source')}, {plural(count, 'file')}"
-    return Page("Sources", tuple(blocks), summary=summary)
+    caption = f"Files {first:,} to {first + len(rows) - 1:,} of {len(inputs):,}, as they were read"
+    table = Table(caption, ("file", "format", "compression", "bytes"), rows, "lllr")
+    return [table, *steps(view, "/", page, len(inputs), {})]
 
 
 def default_seq_len(view: View, split: str) -> int | None:

@@ -20,8 +20,6 @@ from packline.packing.rows import Rows
 from packline.viewing.describe import left_out_facts
 from packline.viewing.page import (
     Block,
-    ColumnHead,
-    DataTable,
     Form,
     FormField,
     KeyValues,
@@ -29,7 +27,8 @@ from packline.viewing.page import (
     Links,
     Note,
     Page,
-    WithFacts,
+    Panel,
+    Table,
 )
 from packline.viewing.text import plural
 from packline.viewing.token_pages import beginning, row_facts
@@ -129,15 +128,14 @@ def rows(view: View) -> Page:
                 Link(f"{document:,}", view.document(document, begin)),
             )
         )
-    names = ("row", "begins", "documents", "tokens", "padding", "first document")
-    head = tuple(ColumnHead(name) for name in names)
+    head = ("row", "begins", "documents", "tokens", "padding", "first document")
     caption = f"{first:,} to {first + len(table) - 1:,} of {plural(len(found), 'row')}"
     chosen = {name: str(value) for name, value in params.items() if value not in (None, "")}
     facts = left_out_facts(found.selection)
     blocks: tuple[Block, ...] = (
         form,
         *((KeyValues(facts),) if facts else ()),
-        DataTable(caption, head, tuple(table), "llrrrl"),
+        Table(caption, head, tuple(table), "llrrrl", form="data"),
         *steps(view, "/rows", page, len(found), chosen),
     )
     selection = found.selection
@@ -175,7 +173,7 @@ def row(view: View, wanted: int) -> Page:
         ("split", split),
     )
     strip, learned = with_loss_links(strip)
-    blocks = (beside, WithFacts((*learned, strip), (KeyValues(facts),)))
+    blocks = (beside, Panel("facts", ((KeyValues(facts),), (*learned, strip))))
     summary = f"one of {plural(len(found), 'row')} of {found.seq_len:,} tokens"
     return Page(f"Row {wanted:,}", blocks, summary=summary)
 

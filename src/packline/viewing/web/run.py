@@ -20,10 +20,10 @@ from packline.viewing.page import (
     KeyValues,
     Link,
     Page,
+    Panel,
     Table,
     Timeline,
     Value,
-    WithFacts,
 )
 from packline.viewing.text import percent, plural, scaled
 from packline.viewing.token_pages import row_facts
@@ -147,7 +147,7 @@ def _row(
         ("rank", f"{index // share}"),
     )
     strip, learned = with_loss_links(strip)
-    blocks = (ways, WithFacts((*learned, strip), (KeyValues(facts),)))
+    blocks = (ways, Panel("facts", ((KeyValues(facts),), (*learned, strip))))
     return Page(f"Step {step:,}, slot {index:,}", blocks, summary=f"row {row:,} of {source_name(rows)}")
 
 

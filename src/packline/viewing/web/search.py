@@ -1,7 +1,6 @@
-"""Find texts, token ids, document ids and files in a store of any size, page by page.
+"""Find texts and token ids in a store of any size, page by page.
 
     find_tokens(store, [1820, 262], Part(after=0))      -> places, and where to continue
-    find_page(store, "id == 'a1b2'", after=0)
     TextSearch.find(store, b"text", Part(after=0))
 
 A search proceeds through the store from `after` and stops when it has enough hits or its time is up; the next
@@ -31,7 +30,6 @@ import numpy as np
 from packline.encoders.token_bytes import TokenText, drops_first_space, keeps_text, puts_spaces
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore
-from packline.store.lookup import matching
 from packline.store.reader import StoreReader
 from packline.store.shard import Shard
 from packline.viewing.tokens import Vocabulary
@@ -159,33 +157,6 @@ def _find(
                 return page(position)
         first = last
     return page(total)
-
-
-def find_page(
-    store: StoreReader, where: str, *, after: int = 0, most: int = MOST_HITS, budget: float = BUDGET
-) -> Found:
-    """Find documents that meet a condition on their columns, in the order of the store.
-
-    Args:
-        where: as in `packline.where.grammar`; a column that a source lacks is null there.
-        after: the document to begin at.
-        most: maximum hits per page.
-        budget: seconds; one row group is read however long it takes.
-
-    Raises:
-        RecipeError: it is not a condition, or names a column that no source has.
-        CorruptStore: a shard's provenance cannot be read.
-    """
-    total, end = len(store.documents), time.monotonic() + budget
-    hits: list[Hit] = []
-    for first, mask in matching(store, where, after=after):
-        found = first + np.flatnonzero(mask)
-        found = found[found >= after][: most - len(hits)].tolist()
-        hits += [Hit(document, 0, 0) for document in found]
-        done = found[-1] + 1 if len(hits) >= most else first + len(mask)
-        if len(hits) >= most or time.monotonic() > end:
-            return Found(tuple(hits), done if done < total else None, done / total)
-    return Found(tuple(hits), None, 1.0)
 
 
 def _in_block(tokens: np.ndarray, ids: np.ndarray, start: int, stop: int) -> list[int]:

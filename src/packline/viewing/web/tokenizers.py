@@ -5,8 +5,6 @@
 The tokenizers are those of the stores and those named when the viewer was started; an address selects them by
 number. A small script requests the page of the text while one types, and shows its result; without it the
 form does the same.
-
-Page that compares two stores, by their numbers and document by document.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.store.reader import document_number
-from packline.viewing.describe import length_facts, store_facts
 from packline.viewing.html import LONGEST_TEXT
 from packline.viewing.page import (
     Block,
@@ -26,22 +23,20 @@ from packline.viewing.page import (
     CopyText,
     Form,
     FormField,
-    Heading,
     Link,
     Links,
-    Live,
     Note,
     Page,
-    SideBySide,
+    Panel,
     Table,
     TokenStrip,
 )
 from packline.viewing.text import plural
 from packline.viewing.token_pages import plain_bytes
-from packline.viewing.tokens import cells_of, document_strip
+from packline.viewing.tokens import cells_of
 from packline.viewing.turns import with_turns
-from packline.viewing.web.pages import neighbors, store_field
-from packline.viewing.web.site import ServedStore, SiteTokenizer, View, choice, number
+from packline.viewing.web.pages import store_field
+from packline.viewing.web.site import SiteTokenizer, View, choice, number
 
 SPECIAL = (("text", "are text, as in a build"), ("control", "are control tokens"))
 """Meaning of a name such as `<|endoftext|>` in the text."""
@@ -97,9 +92,10 @@ def tokenizers(view: View) -> Page:
     )
     blocks: list[Block] = [form, _samples(view, [known[place] for place in chosen])]
     if text:
-        blocks.append(Live(tuple(_split(text, [known[place] for place in chosen], special == "control"))))
+        shown = _split(text, [known[place] for place in chosen], special == "control")
     else:
-        blocks.append(Live((Note("Type or paste a text, or choose a sample, to see how it is split."),)))
+        shown = [Note("Type or paste a text, or choose a sample, to see how it is split.")]
+    blocks.append(Panel("live", (tuple(shown),)))
     if len(known) == 1:
         blocks.append(
             Note(
@@ -120,7 +116,7 @@ def _split(text: str, chosen: list[SiteTokenizer], control: bool) -> list[Block]
         strip = with_turns(TokenStrip(caption, cells[:SHOWN_TOKENS], more=more))
         ids = " ".join(str(number) for cell in cells for number in cell.ids)
         parts.append((strip, CopyText(f"ids of {one.name}", ids)))
-    return [_table(text, chosen, cut), SideBySide(tuple(parts))]
+    return [_table(text, chosen, cut), Panel("beside", tuple(parts))]
 
 
 def _samples(view: View, chosen: list[SiteTokenizer]) -> Links:
@@ -202,81 +198,3 @@ def _edges(cells: tuple[Cell, ...], text: str) -> set[int] | None:
     if written not in (expected, b" " + expected):
         return None
     return set(accumulate((len(cell.data) for cell in cells), initial=len(expected) - len(written))) - {0, -1}
-
-
-COMPARED_TOKENS = 512
-
-
-def stores(view: View) -> Page:
-    """Page of two stores side by side."""
-    known = view.site.stores
-    if len(known) == 1:
-        text = "There is only one store. To compare two, name both when the viewer is started: "
-        text += "packline serve ONE TWO."
-        return Page("Compare stores", (Note(text),))
-    default = "0" if view.number else "1"
-    other = known[int(choice(view.params, "other", [str(place) for place in range(len(known))], default))]
-    names = tuple((str(place), f"{place}: {one.name}") for place, one in enumerate(known))
-    fields = (
-        FormField("store", "Store", str(view.number), "choice", names),
-        FormField("other", "Other store", view.params.get("other") or default, "choice", names),
-        FormField("document", "Document", view.params.get("document", ""), "number"),
-    )
-    pair = (view.opened, other)
-    blocks: list[Block] = [Form("What to compare", "/compare/stores", fields, "Compare")]
-    if view.params.get("document"):
-        most = min(len(one.store.documents) for one in pair) - 1
-        wanted = number(view.params, "document", 0, most=most)
-        blocks += [
-            Heading(f"Document {wanted:,}"),
-            SideBySide(tuple((_document(one, wanted),) for one in pair)),
-        ]
-        blocks.append(
-            neighbors(
-                "Neighbors",
-                wanted,
-                most,
-                lambda place: view.href("/compare/stores", other=str(known.index(other)), document=place),
-                ("‹ document before", f"document {wanted:,}", "next document ›"),
-            )
-        )
-    blocks += [Heading("Facts"), _facts(pair), Heading("Sources"), _sources(pair)]
-    return Page("Compare stores", tuple(blocks), summary=f"{pair[0].name} and {pair[1].name}")
-
-
-def _document(opened: ServedStore, wanted: int) -> TokenStrip:
-    strip = document_strip(opened.store, wanted, most=COMPARED_TOKENS)
-    return TokenStrip(opened.name, strip.cells, strip.origins, strip.more)
-
-
-def _facts(pair: tuple[ServedStore, ServedStore]) -> Table:
-    def values(opened: ServedStore) -> dict[str, str]:
-        lengths = () if opened.lengths is None else length_facts(opened.lengths)
-        fingerprint = opened.store.manifest.tokenizer.fingerprint[:12]
-        return dict((*store_facts(opened.store), ("tokenizer fingerprint", fingerprint), *lengths))
-
-    left, right = map(values, pair)
-    rows = tuple(
-        (
-            name,
-            left.get(name, ""),
-            right.get(name, ""),
-            "same" if left.get(name) == right.get(name) else "differs",
-        )
-        for name in dict.fromkeys([*left, *right])
-    )
-    return Table("", ("fact", pair[0].name, pair[1].name, "compared"), rows, "llll", form="wrapped")
-
-
-def _sources(pair: tuple[ServedStore, ServedStore]) -> Table:
-    """Table of the tokens of each source in both stores."""
-    found: dict[str, list[int]] = {}
-    for place, opened in enumerate(pair):
-        for group in opened.groups:
-            counts = found.setdefault(group.source, [0, 0, 0, 0])
-            counts[2 * place] += group.documents
-            counts[2 * place + 1] += group.tokens
-    rows = tuple((source, *(f"{count:,}" for count in counts)) for source, counts in sorted(found.items()))
-    left, right = (opened.name for opened in pair)
-    head = ("source", f"documents of {left}", "tokens", f"documents of {right}", "tokens")
-    return Table("Documents and tokens by source, all splits", head, rows, "lrrrr")
