@@ -1,17 +1,13 @@
-"""A bounded folder of pieces of remote files, shared by any number of processes.
+"""A bounded cache of pieces of remote files, in a folder that any number of processes share, or in memory.
 
     CACHE/pieces-1/3f/3f9c21d07a54be18...          a whole file, named by the checksum of its content
     CACHE/pieces-1/3f/3f9c21d07a54be18...-12-64    piece 12 of it, of 64 KiB
     CACHE/pieces-1/usage                           bytes of all pieces; also the lock
 
 A piece is written under another name and renamed, so it is there whole or not at all, and eviction unlinks
-it, so a map of it stays valid. Bytes that are absent can therefore never be read, as zeros or otherwise. A
-sparse file of each remote file with a map of what is present would need fewer files, but also locks around
-every copy, holes that not every file system has, and a rule against reading a hole.
-
-The time of modification of a piece is when it was last used, or, of one that was fetched ahead, when it will
-be. Eviction takes the pieces of the past first, the longest unused one before all others, then those of the
-future, the farthest first. Only files with names of pieces are ever deleted.
+it, so a map of it stays valid. The time of modification of a piece is when it was last used, or, of one that
+was fetched ahead, when it will be. Eviction takes the pieces of the past first, the longest unused one before
+all others, then those of the future, the farthest first. Only files with names of pieces are ever deleted.
 """
 
 from __future__ import annotations
@@ -43,13 +39,11 @@ UNFINISHED = re.compile(r"\.[0-9a-f]{16}(?:-(\d+))?\.tmp")
 ROOM = 0.9
 """Share of the limit that eviction leaves in use, so that it is not needed for every piece."""
 FILES = 8
-"""Files of pieces in memory that are open at a time."""
 ABANDONED = 3600
 """Seconds after which a file under another name is that of a process that ended."""
 
 Part = bytes | memoryview
 Check = Callable[[np.ndarray], PacklineError | None]
-"""Finds the damage of bytes."""
 
 
 class CacheFolder:

@@ -1,12 +1,8 @@
 """Copy of files from one storage into another: create-only, compared, resumable by another run.
 
-    folder -> folder    links where the file system can, else copies
-    folder -> objects   one put a file, from a memory map
-    objects -> folder   pieces of 16 MiB into `.copying`, synced, then under the final name
-    objects -> objects  through a scratch folder on this machine
-
-A file that the target has is compared by checksum and not sent again. At most `FILES_AT_ONCE` files are on
-their way, so memory and scratch space are bounded.
+Between folders files are linked where the file system can, into objects they are put from a memory map, into
+folders written to `.copying` first, between objects through a scratch folder. A file that the target has is
+compared by checksum and not sent again. At most `FILES_AT_ONCE` files are on their way.
 """
 
 from __future__ import annotations

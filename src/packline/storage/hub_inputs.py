@@ -1,14 +1,9 @@
 """Datasets of the Hugging Face hub, read by ranges from one commit: as inputs, and as the folder of a store.
 
-    hf://datasets/ORG/NAME[@REVISION]/PATH     a file, a folder or a glob; REVISION: a branch, tag or commit
-    hf://datasets/ORG/NAME@COMMIT/PATH         what recipe, plan and manifest contain
-
 A revision is resolved to its commit when inputs are planned, so that every unit reads the same files, however
 the dataset changes. Folders are listed by 1,000 files a request, and files are read through their address
 (`resolve`), which needs no request to the hub's API. The client repeats what fails; it waits where the hub
-limits requests. Addresses, listings and errors are the client's, in packline's form, without tokens.
-
-`HF_TOKEN` and `HF_ENDPOINT` apply; with `HF_HUB_OFFLINE` nothing is read.
+limits requests. `HF_TOKEN` and `HF_ENDPOINT` apply; with `HF_HUB_OFFLINE` nothing is read.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
-"""Reading of input files, local and remote.
-
-    path                                       opened directly: faster, and with clearer errors
-    s3://BUCKET/KEY  gs://...  az://...        `objects`: listed 1,000 files a request, with size and ETag
-    https://HOST/PATH                          `objects`: one file; the server must support ranges
-    hf://datasets/ORG/NAME@REVISION/...        `hub_inputs`: files of one commit
-    any other URI                              fsspec
+"""Reading of input files: local, of object stores and web servers (`objects`), of the hub, and by fsspec.
 
 Readers use `open_input` and see a file in each case. Remote files, but for those of fsspec, are read by
-ranges, ahead (`ranged_file`). Each answer is compared with the state that was planned: the ETag where the
-server has one, else the time of modification, and the size in any case. What fails on the way is repeated,
-only the range concerned. A flipped bit is noticed by TLS; without it, files that are read whole are compared
-with the MD5 in their ETag.
+ranges, ahead (`ranged_file`), and each answer is compared with the state that was planned. TLS notices a
+flipped bit; without it, files that are read whole are compared with the MD5 in their ETag.
 
 obstore may not be used before a fork (`clients`): the driver may plan with it, and then workers, which are
 forked from a process of their own, read with it.
@@ -52,7 +44,6 @@ BY_RANGES = (*SCHEMES, "http", "https", "hf")
 """Schemes of the files that are read by ranges."""
 MISSING = "check the URI, and that your credentials may list and read it"
 MAGIC = re.compile("[*?[]")
-"""Wildcards of a glob."""
 
 
 class InputState(msgspec.Struct, frozen=True, gc=False):
@@ -67,11 +58,8 @@ class ListedFile(msgspec.Struct, frozen=True, gc=False):
     """A file of a listing."""
 
     path: str
-    """Path or URI."""
     state: InputState | None = None
-    """None if a listing does not tell it."""
     name: str = ""
-    """Name among the files of its source (`sources.listing`)."""
 
 
 def fixed_folder(glob: str) -> str:

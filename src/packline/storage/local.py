@@ -1,12 +1,8 @@
-"""A local folder as a `Storage`, and durable writing into folders.
+"""A local folder as a `Storage`, durable writing into folders, and sharing of bytes between places.
 
 A file is written and synced under another name, then linked to its final one, which fails if that exists;
-then its folder is synced, without which the new name itself may be lost. Files that change are renamed over.
-
-Share a file's bytes with another place (hard link, else reflink, else copy), and sync many files.
-
-A shared file may be the same file (hard link), so neither name may be opened for writing afterwards; files of
-stores never are.
+then its folder is synced, without which the new name itself may be lost. A shared file may be the same file
+(hard link), so neither name may be opened for writing afterwards; files of stores never are.
 """
 
 from __future__ import annotations

@@ -4,11 +4,6 @@ A file is created by one put with a condition (`If-None-Match: *`), never in par
 everywhere. "It exists" is a question, not an answer: our own put may have succeeded and its answer been lost,
 or a store may have refused two puts at once and written neither. So the object is compared: the same bytes
 are a success, none mean another attempt, others are an error.
-
-Refusal of stores that ignore conditions, by trial: a key is created twice.
-
-Some stores and gateways accept a put with `If-None-Match: *` and overwrite all the same. Two processes that
-create one name would both succeed, so nothing that packline promises would hold.
 """
 
 from __future__ import annotations
@@ -43,9 +38,7 @@ T = TypeVar("T")
 CHECKSUM = "packlinexxh3"
 """Metadata of an object: checksum of its bytes. A name that every store allows."""
 UPLOADS = 8
-"""Uploads at the same time."""
 LISTED = 1000
-"""Names of one answer of a listing."""
 LARGEST_BYTES = 5 << 30
 """Largest object of a single put."""
 

@@ -1,13 +1,4 @@
-"""Places of results: a local path, or the URI of an object store.
-
-data/store                  folder
-s3://bucket/key             S3, and stores that speak its protocol (R2, MinIO, Ceph) by $AWS_ENDPOINT_URL
-gs://bucket/key             Google Cloud Storage
-hf://datasets/ORG/NAME      a repository of the Hugging Face hub, for reading
-az://container/key          Azure Blob Storage; the account is in $AZURE_STORAGE_ACCOUNT_NAME
-
-The storage of a place: a local folder, a folder of an object store, or of a repository on the hub.
-"""
+"""Places of results, and their storage: a local path, the URI of an object store, a repository of the hub."""
 
 from __future__ import annotations
 
@@ -24,7 +15,6 @@ HUB = "hf://"
 ONE_WRITER = "PACKLINE_ONE_WRITER"
 """Environment variable by which the user promises that no other process writes into the result."""
 SCHEMES = ("s3", "gs", "az")
-"""Schemes of object stores."""
 
 
 def is_remote(place: str | os.PathLike[str]) -> bool:

@@ -1,12 +1,7 @@
 """A result at a place: files, each created once under its final name, and a record that is written last.
 
-    files ──> the same names for ever      create-only: the same bytes again are a success, others an error
-    record ──> the place is complete       nothing without its record is taken for a result
-
-Stores, exports, merged stores, pulled folders, trained tokenizers, evaluation sets and pack plans are
-published so, to a local folder as to an object store. A run that is killed leaves files without a record: the
-same command writes what is missing. What is unfinished lies below `.packline`, which a complete result does
-not have.
+A run that is killed leaves files without a record, which nobody takes for a result: the same command writes
+what is missing. What is unfinished lies below `.packline`, which a complete result does not have.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Remote files read by ranges, ahead of their reader.
 
-A reader gives the ranges that it will read, in order (`expect`); they are cut into pieces, each of which
-is one request, made by a thread. A read elsewhere is a separate request. No request is held open by a slow
-reader: servers and clients count their deadlines from its start.
-
-Threads start with the first read, so a process that has read must not fork readers (see `storage.clients`).
+A reader gives the ranges that it will read, in order (`expect`); they are cut into pieces, each of which is
+one request, made by a thread. No request is held open by a slow reader: servers count their deadlines from its
+start. Threads start with the first read, so a process that has read must not fork readers (`clients`).
 """
 
 from __future__ import annotations
@@ -25,10 +23,8 @@ AHEAD_BYTES = 16 << 20
 """Bytes that a file may hold before another piece is requested."""
 FIRST_REQUEST = 64 << 10
 THREADS = 32
-"""Maximum number of requests of a process at a time."""
 
 ReadRange = Callable[[int, int], Any]
-"""Returns the bytes of a range, as any buffer."""
 
 
 class _Piece(NamedTuple):

@@ -1,11 +1,7 @@
-"""A storage whose requests are made by a helper process.
+"""A storage whose requests are made by a helper process, for a process that was forked from a user of obstore.
 
-The client of object stores runs threads that a forked child does not have, and it cannot be started anew
-there. A process that was forked after its parent had used it, such as a worker of a data loader, therefore
+The client runs threads that a forked child does not have, and cannot be started anew there. So such a process
 starts a helper by exec, and sends it the requests, over as many connections as there may be at once.
-
-    process ──(method, arguments)──> helper ──> object store
-            <──(result, error)──────
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Requests to object stores: many in threads, made again, and their errors in packline's form.
 
-in_threads   results in order, with bounded memory
-Pauses       between attempts, until patience ends
-errors       without secrets: the messages of clients contain whole answers of servers, among them signed
-             addresses and key ids, so only status, code and sentence of an answer are taken from them
+Messages of clients contain whole answers of servers, among them signed addresses and key ids, so only status,
+code and sentence of an answer are taken from them.
 """
 
 from __future__ import annotations
@@ -59,7 +57,6 @@ ACCESS = {
     "az": "check AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY or another way of access",
     "https": "the server wants credentials, and packline sends none",
 }
-"""Settings to check where access is refused, by scheme."""
 
 
 def status_of(error: BaseException) -> int:

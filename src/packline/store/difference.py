@@ -1,11 +1,8 @@
 """Difference between two stores: settings, inputs, tokens by source, and documents.
 
-    shards with equal checksums ── equal, not read
-    other shards ── row groups by their first place ── about a million documents ── sort, compare
-
-A document is identified by its source, file and position, and compared by the hash of its text. What was not
-compared is counted and never called equal. Memory is bounded where documents are stored in about the order of
-their files, as builds do. Each row group that is read is read twice.
+Shards with equal checksums are not read. The row groups of others are sorted by their first place, and compared
+about a million documents at a time: memory is bounded where documents are stored in about the order of their
+files, as builds do. What was not compared is counted and never called equal.
 """
 
 from __future__ import annotations
@@ -34,11 +31,9 @@ if TYPE_CHECKING:
 PART = 1 << 20
 """Documents of both stores that are compared at a time, about."""
 MOST_LISTED = 5
-"""Documents of each kind and source that are listed."""
 KINDS = ("added", "removed", "changed", "otherwise")
 
 Place = tuple[int, int]
-"""Number of a file, and a position in it."""
 
 
 class DocumentCounts(msgspec.Struct):

@@ -1,8 +1,5 @@
 """Requests for ranges of remote files, made by threads in the order in which their bytes are due.
 
-    request(...)  ──> queue by time of use ──> 128 threads ──> result, or an error
-                                                  └─ a request that takes too long is made again
-
 What is needed now goes before what is fetched ahead. A slow request is repeated by the reader that waits for
 it, and the faster of the two counts. A forked process makes new threads; if its parent had used the client of
 the object store, which does not survive a fork, requests go through a helper process.
@@ -36,11 +33,8 @@ class Traffic(msgspec.Struct):
     """Requests and waits of one process."""
 
     requests: int = 0
-    """Requests that were asked for."""
     bytes: int = 0
-    """Bytes that arrived."""
     repeated: int = 0
-    """Requests that were made again because they were slow."""
     stalls: int = 0
     """Times that a reader had to wait for bytes that were not there."""
     stall_seconds: float = 0.0

@@ -1,8 +1,7 @@
 """Files of a store, opened safely: only regular files inside its folder, and one error type for all damage.
 
-Opening a store from an untrusted source must be safe: only the store's own files are read, and unreadable
-ones are named. An opened file leaves no descriptor behind, so the number of shards is not limited by the
-number of files that a process may open.
+An opened file leaves no descriptor behind, so the number of shards is not limited by the number of files that
+a process may open.
 """
 
 from __future__ import annotations
@@ -229,7 +228,6 @@ class StoreFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.place: Path | str = folder
-        """Folder or URI."""
 
     @property
     def folder(self) -> Path:

@@ -24,11 +24,9 @@ class MaskCounts(msgspec.Struct, kw_only=True):
     """Counts that exist only in a store with a loss mask."""
 
     trained_tokens: int = 0
-    """Tokens that are trained on."""
     truncated: int = 0
     """Documents that were cut to a number of tokens."""
     truncated_tokens: int = 0
-    """Tokens cut off them."""
 
 
 class Ledger(msgspec.Struct, kw_only=True):
@@ -39,21 +37,15 @@ class Ledger(msgspec.Struct, kw_only=True):
     """
 
     documents_in: int = 0
-    """Records read, good and bad."""
     documents: int = 0
-    """Documents in the store, all splits."""
     text_bytes: int = 0
-    """UTF-8 bytes of the documents' texts."""
     tokens: int = 0
     text_tokens: int = 0
     eod_tokens: int = 0
     bos_tokens: int = 0
     empty: int = 0
-    """Left out: no text."""
     too_short: int = 0
-    """Left out by min_chars."""
     too_long: int = 0
-    """Left out by max_chars."""
     rejected: dict[str, int] = msgspec.field(default_factory=dict)
     """Bad records by reason; verbatim in rejects/."""
     special_token_strings: int = 0

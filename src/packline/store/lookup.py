@@ -1,7 +1,6 @@
 """Documents of a store by their columns: the fixed ones of provenance and those that sources carry along.
 
-A column that the source of a shard lacks is null there. Only the columns that a condition names are decoded,
-one row group at a time; selections for training are in `packing.selection`.
+A column that the source of a shard lacks is null there. Only the columns that a condition names are decoded.
 """
 
 from __future__ import annotations

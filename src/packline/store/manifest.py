@@ -1,14 +1,8 @@
-"""Manifest and receipts of a store, as frozen values with a JSON form.
+"""Manifest and receipts of a store, as frozen values with a JSON form (docs/store.md).
 
-    receipts/UNIT.json   Receipt: inputs and outputs of one unit, the commit record
-    manifest.json        Manifest: recipe, tokenizer, ledgers, and entries of the tables beside it
-    *.parquet            its shards, inputs and units (`tables`)
-
-They contain no time, machine or engine: equal inputs and recipes give equal bytes. Formats are versioned; a
-store of another version is refused, not misread. A manifest is untrusted data: a checksum shows that it is
-unchanged, not who wrote it, and the files it names are opened and served. So the types of its fields have
-limits, and `manifest_check` refuses names that lead out of the store and values that contradict each other.
-No file of a shard is opened for that: `verify` compares the files with the manifest.
+They contain no time, machine or engine: equal inputs and recipes give equal bytes. A manifest is untrusted
+data, whose checksum shows that it is unchanged, not who wrote it. So the types of its fields have limits, and
+`manifest_check` refuses names that lead out of the store and values that contradict each other.
 """
 
 from __future__ import annotations
@@ -44,14 +38,11 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 3
 READABLE = (3,)
-"""Formats that are read."""
 Dtype = Literal["uint16", "int32"]
-"""Types of tokens."""
 MANIFEST = "manifest.json"
 MADE = 1 << 12
 """Receipts that are values at the same time when a manifest is made."""
 TABLES = ("shards", "inputs", "units")
-"""Fields of a manifest that are tables beside it."""
 
 
 WHOLE_STREAM = -1
@@ -62,7 +53,6 @@ class InputPiece(msgspec.Struct, frozen=True, gc=False):
     """The part of a file that a unit read, and the checksum of its bytes."""
 
     file: str
-    """Name of the file within the source, as in provenance."""
     start: int
     stop: int
     checksum: str
@@ -73,7 +63,6 @@ class Receipt(msgspec.Struct, frozen=True):
 
     unit: str
     source: str
-    """Name of the source."""
     inputs: tuple[InputPiece, ...]
     shards: tuple[ShardEntry, ...]
     rejects: tuple[FileEntry, ...]
@@ -101,11 +90,8 @@ class ImportEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Origin of imported sources, whose tokens were not encoded here."""
 
     format: str
-    """A format of `packline.formats`."""
     options: dict[str, Any]
-    """Settings of the import: everything but the inputs and the tokenizer."""
     sources: tuple[str, ...]
-    """Names of the sources that it made."""
 
 
 class TokenizerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,18 +136,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     tables: tuple[FileEntry, ...]
     tokenizer_files: tuple[FileEntry, ...]
     ledger: Ledger
-    """Sum over all sources."""
     sources: dict[str, Ledger]
-    """By source."""
     imported: tuple[ImportEntry, ...] = ()
-    """Origin of imported sources; empty for a build of text."""
     val_share: float | msgspec.UnsetType = msgspec.UNSET
     """val_fraction that results from the recipe's val_documents; absent without."""
     shards: ShardRows = cast(Any, msgspec.UNSET)
     """Shards, in the order of the documents. Like the other tables, not in `manifest.json`."""
     inputs: InputRows = cast(Any, msgspec.UNSET)
     units: UnitRows = cast(Any, msgspec.UNSET)
-    """Units and streams, sorted by name."""
     checksum: str = ""
     """Checksum of `manifest.json` with this field empty: xxh3-128, 32 hexadecimal digits."""
 

@@ -1,8 +1,6 @@
 """Read the manifest of a finished store and its tables: untrusted data, even with the right checksums.
 
-Types of fields have the limits of single values (`manifest`), and each table has one schema (`tables`).
-Checked here is how values relate to each other; in bulk, 0.1 s for 100,000 shards. No file of a shard is
-opened: `verify` compares the files with the manifest.
+Checked is how values relate to each other; in bulk, 0.1 s for 100,000 shards. No file of a shard is opened.
 """
 
 from __future__ import annotations
@@ -186,7 +184,6 @@ OLD_FORMAT = (
     "build it again; or packline import its Megatron files, which keeps the tokens, and loses the provenance "
     "(file, position, id and hash of each document), and with it --reuse"
 )
-"""Advice for a store of an earlier format."""
 
 
 class _Version(msgspec.Struct):

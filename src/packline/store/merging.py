@@ -1,9 +1,7 @@
 """The manifest of stores merged into one, or the reason why they cannot be.
 
-Sources keep their names, units, files and ledgers, so the merged store is, byte for byte, the one that
-building the merged recipe anew gives: the sources of the first store, then of the second, and so on. Two
-stores fit together if whatever decides the bytes of every source is equal in both: the tokenizer with its
-boundary tokens, and the settings of the recipe that are common to all sources.
+The merged store is, byte for byte, the one that building the merged recipe anew gives. So what decides the
+bytes of every source must be equal: the tokenizer with its boundary tokens, and the common settings.
 """
 
 from __future__ import annotations

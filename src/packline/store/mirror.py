@@ -1,14 +1,7 @@
-"""A store in an object store, read through a cache: whole files, and pieces of them.
-
-    read, map, local     a whole file, brought by parallel ranges, checked by its checksum in the manifest
-    pieces               some pieces of it, checked by `NAME.sums`
+"""A store in an object store, read through a cache: whole files, and pieces of them (`pieces`).
 
 Whatever arrives is checked before anyone sees it, fetched again if it is damaged, and kept in the cache by
-the checksum of its content, so that a store that changes never reads old bytes. Opening reads the manifest
-and its tables; the sizes of the shards are in the tables, so there is no request for each shard.
-
-Requests are made by threads of the process that reads (`store.fetching`). A forked
-process makes new threads and clients.
+the checksum of its content, so that a store that changes never reads old bytes.
 """
 
 from __future__ import annotations

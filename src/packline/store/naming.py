@@ -1,12 +1,4 @@
-"""Names of work units, and of the files that a unit writes.
-
-    SLUG-000007               a unit: the eighth of a source
-    SLUG-000007-000002        a slice of a stream: of a file that is planned as one and cut while it is read
-    SPLIT-UNIT.bin ...        a shard
-    receipts/UNIT.json        receipt of a unit; UNIT.stream.json: of a stream that was read to its end
-
-A unit is named after its source alone, so other sources of a recipe never change the name.
-"""
+"""Names of work units, and of the files that a unit writes (docs/store.md, "Work units and names")."""
 
 from __future__ import annotations
 
@@ -18,9 +10,7 @@ from packline.errors import RecipeError
 from packline.fingerprint import hash_bytes
 
 STREAM = ".stream"
-"""End of the name of a stream's receipt."""
 MOST_CHARACTERS = 80
-"""Longest name of a source that is its slug as it is."""
 _UNIT = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*?)-(\d{6,})(?:-(\d{6,}))?")
 
 

@@ -1,9 +1,5 @@
 """Pieces of remote files, for batches and single documents: fetched, checked, and kept in the cache.
 
-    get       one piece that this process holds, or brings
-    bring     several: those that are absent are fetched at once, neighbours by one request
-    expect    the same ahead of time, without waiting
-
 A piece is compared with its checksum when it arrives and when this process first takes it from the cache. A
 process holds the maps of the pieces it used last; a held piece costs one look-up.
 """
@@ -295,9 +291,7 @@ class Ranges:
     def __init__(self, pieces: RemotePieces, file: RemoteFile, dtype: np.dtype) -> None:
         self.pieces, self.file, self.dtype = pieces, file, dtype
         self.per_piece = pieces.size // dtype.itemsize
-        """Numbers in a piece."""
         self.first = pieces.enter(self)
-        """Number of its first piece in the store."""
         self._length = file.entry.bytes // dtype.itemsize
 
     def __len__(self) -> int:

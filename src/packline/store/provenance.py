@@ -1,8 +1,7 @@
 """Provenance of the documents of a shard: `NAME.docs.parquet` (columns: see docs/store.md).
 
-The file of one shard has the columns of its source, so two shards of a store may differ; readers of a whole
-store give null where a source lacks a column. A damaged file never reaches a parser: its checksum is compared
-first, or those of the MiB that are read, where a long file of a remote store is read by ranges.
+A damaged file never reaches a parser: its checksum is compared first, or those of the blocks that are read,
+where a long file of a remote store is read by ranges.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from packline.store.files import HINT, FileEntry, NumberRanges, RemoteNumbers, c
 from packline.store.tables import ShardEntry, check_schema
 
 CarriedTypes = tuple[tuple[str, ColumnType], ...]
-"""Name and type of each column that a source carries."""
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +110,6 @@ class Provenance(msgspec.Struct, frozen=True):
     position: int
     """Byte offset in the (decompressed) file, or row number in a Parquet file."""
     id: str | None
-    """Id of the document in the data, if it has one."""
     label: str | None
     split: str
     text_bytes: int
@@ -143,7 +140,6 @@ class ProvenanceFile:
             ]
             """Documents per row group."""
         self.carried = carried_columns(schema)
-        """Name and type of each carried column."""
         check_schema(path, schema, documents_schema(self.carried))
         if sum(self.rows) != entry.documents:
             raise CorruptStore(

@@ -1,8 +1,7 @@
 """Open a store and read documents from it.
 
-Opening reads the manifest and checks the sizes of the shards' files: 10 microseconds per shard. Everything
-else is opened on first use (`shard`). A document's tokens are a read-only view of the mapped `.bin`. Handles
-are paths and maps, so a store survives fork, and pickles as its path.
+Opening reads the manifest and checks the sizes of the shards' files: 10 microseconds per shard. A document's
+tokens are a read-only view of the mapped `.bin`. A store survives fork, and pickles as its path.
 """
 
 from __future__ import annotations
@@ -80,7 +79,6 @@ class Shards(Sequence[Shard]):
     def __init__(self, files: StoreFiles, rows: ShardRows, dtype: np.dtype, vocab_size: int) -> None:
         self._files, self._rows, self._dtype, self._vocab_size = files, rows, dtype, vocab_size
         self.made: dict[int, Shard] = {}
-        """Shards that were used, by number."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -302,9 +300,7 @@ class ShardLabel(NamedTuple):
     """Origin of a shard's documents."""
 
     number: int
-    """Number of the source in the recipe."""
     source: str
-    """Name of the source."""
     label: str | None
 
 

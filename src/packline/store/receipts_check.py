@@ -1,11 +1,4 @@
-"""Check the receipts and rejects of a store: whole, none missing, and summing up to the manifest.
-
-    receipts/ ──┬── ledgers balance, and add up to those of the manifest
-                ├── shards and rejects are those that the manifest lists
-                ├── units of a source are numbered without a gap, for a stream as many as its receipt declares
-                └── the parts of each input that units read cover it once, with its checksum
-
-    rejects/    ──  entries of bad records follow each other in the file with the records themselves
+"""Check receipts and rejects: the manifest is their sum, no unit is missing, and each input was read once.
 
 Memory is that of the receipts, a few hundred bytes per unit. Raw bytes of rejects are not read.
 """
@@ -43,7 +36,6 @@ class Receipts(NamedTuple):
     """Receipts of a store that were read."""
 
     by_unit: dict[str, Receipt]
-    """Receipts by name of the unit, in the order of their documents."""
     streams: dict[str, StreamReceipt]
     complete: bool
     """False if one cannot be read: then sums over the others are meaningless."""

@@ -1,15 +1,9 @@
-"""Compare a store with its inputs and the reference tokenizer, document by document.
+"""Compare a store with its inputs and the reference tokenizer: a sample of documents, not a proof.
 
-    a sample of each shard's documents ──> provenance ──> the input's text ──> reference ──> equal ids?
-                                                              └── equal to the ids, decoded?
-
-The documents are spread evenly over each shard, the same every time, about `TEXT_BYTES` in total, because the
-reference tokenizer encodes 1 to 2 MB/s. Plain files are read at the documents' positions, a compressed file
-from its start, once.
-
-Inputs that are missing or have changed are not a fault of the store: they are noted, and if the tokenizer is
-lossless, ids are decoded and encoded again instead. An imported store has no text; then only the bytes of
-texts are counted again, from the tokens. It is a sample, not a proof.
+They are spread evenly over each shard, the same every time, about `TEXT_BYTES` in total, because the reference
+encodes 1 to 2 MB/s. Inputs that are missing or have changed are not a fault of the store: they are noted, and
+if the tokenizer is lossless, ids are decoded and encoded again instead. An imported store has no text; then
+only the bytes of texts are counted again, from the tokens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""One file of a remote store, and the damage of what arrives of it.
-
-Whatever arrives is compared with the checksums of its blocks, or with that of the whole file, before anyone
-sees it.
-"""
+"""One file of a remote store, and the damage of what arrives of it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ class Problem(msgspec.Struct, frozen=True):
     """
 
     file: str
-    """Name within the store."""
     what: str
     expected: str = ""
     found: str = ""

@@ -1,19 +1,10 @@
 """One shard of a store: tokens, index, loss mask and provenance, each opened on first use.
 
-    shard.lengths, .offsets     `NAME.idx`       mapped; its checksum compared
-    shard.tokens                `NAME.bin`       mapped; its size compared
-    shard.token_ranges          `NAME.bin`       the same, for reading ranges
-    shard.loss, .loss_ranges    `NAME.loss`      the same, where the shard has one
-    shard.provenance(i)         `NAME.docs.parquet`, a row group; its checksum compared
-
-Where the files are is the business of `StoreFiles`. Opened data is an ordinary attribute, so a second access
-costs nothing. It is closed when too much is open in the process (`files.Recent`) and opened again on next
-use; arrays that were returned stay valid.
+Opened data is an ordinary attribute, so a second access costs nothing. It is closed when too much is open in
+the process (`files.Recent`) and opened again on next use; arrays that were returned stay valid.
 
 A document is returned only if the index is consistent and every id is in the vocabulary. A token that became
 another one of the same vocabulary is not detected: `packline verify` compares its checksum.
-
-The `.idx` is Megatron's MMIDIDX, version 1, one sequence per document: see docs/store.md.
 """
 
 from __future__ import annotations

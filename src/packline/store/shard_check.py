@@ -1,12 +1,5 @@
 """Check one shard from its files: whole, consistent with each other, and with valid documents.
 
-    .idx           lengths -> cumulative offsets -> documents          place of each document in the .bin
-    .sums          checksum of every block of the other files, which locates their damage
-    .bin           block by block: checksum, ids below the vocabulary, EOD (and BOS) at every document's
-                   edge and, where special tokens are text, no control token anywhere else
-    .docs.parquet  tokens == lengths of the .idx, source, label, files, sum of the text's bytes
-    .loss          if there is one: one byte per token, 0 or 1
-
 One pass over the tokens in blocks of 1 MiB, hashed and checked while they are in the cache: 2 to 3 GB/s.
 Memory is a few blocks, and a few numbers per document.
 """

@@ -1,11 +1,7 @@
 """`NAME.sums`: a checksum of every block of a shard's files, to locate damage and to check ranges of a file.
 
-    .bin ── 64 KiB ── 64 KiB ── ...   .idx ── ...   .docs.parquet ── ...   .loss ── ...
-            xxh3-64 of each, uint64, little-endian, in this order
-
-There is no header: the sizes of the files are in `shards.parquet`. The last block of a file is shorter; an
-empty file has none. Blocks are small because every byte of an object store that reaches a batch is compared:
-in global order a row of 4,096 tokens costs 64 or 128 KiB, not one or two MiB.
+Blocks are small because every byte of an object store that reaches a batch is compared: in global order a row
+of 4,096 tokens costs 64 or 128 KiB, not one or two MiB.
 """
 
 from __future__ import annotations

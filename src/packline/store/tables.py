@@ -1,7 +1,6 @@
 """Tables listed in the manifest: the shards, inputs and units of a store (see docs/store.md).
 
-A store may have a million shards. Its tables are read in bulk, and a row becomes a value only when it is
-used. The manifest lists each table with its size and checksum, and `manifest_check` checks their contents.
+A store may have a million shards. Its tables are read in bulk, and a row becomes a value only when it is used.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ UNIT_FILES = {
 }
 """Files of a unit: the name of their columns, and the beginning and end of their names."""
 OPTIONAL = ("loss", "rejects", "reject_entries")
-"""Files that not every shard or unit has."""
 
 
 class ShardEntry(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +63,6 @@ class InputEntry(msgspec.Struct, frozen=True, gc=False):
     """An input file as it was read."""
 
     source: str
-    """Name of its source."""
     name: str
     bytes: int
     format: str
@@ -80,7 +77,6 @@ class UnitEntry(msgspec.Struct, frozen=True, gc=False):
     unit: str
     """Name of the receipt, without `.json`."""
     source: str
-    """Name of its source."""
     receipt: FileEntry
     rejects: tuple[FileEntry, ...] = ()
 

@@ -1,11 +1,5 @@
 """Verify a store from its own files: whole, consistent with each other, and with nothing lost.
 
-    manifest ── names ──> every file: size, checksum; no stray ones
-        │                    └─ shards: tokens, index, provenance (shard_check), rejects
-        ├── is the sum of ── receipts: units without a gap, ledgers that balance (receipts_check)
-        │                    └─ each equal to what is counted in its unit's shards and rejects
-        └── agrees with ──── tokenizer: fingerprint, vocabulary, EOD, BOS, dtype
-
 All problems are collected. Every byte is read once, about 2 GB/s per core, by a thread per core; memory is
 bounded. A store that was built wrong throughout, with matching checksums, can be detected only by comparison
 with the inputs: `deep` compares a part of them (`reencode_audit`).
@@ -73,7 +67,6 @@ def check_kept_tokenizer(store: StoreFiles, manifest: Manifest, findings: Findin
 
 SHARD_FILE = re.compile(r"(train|val|test)-.*|.*\.(bin|idx|docs\.parquet|loss|sums)")
 COUNTED = ("documents", "tokens", "text_bytes", "eod_tokens", "bos_tokens", "text_tokens")
-"""Fields of a ledger that can be counted again from shards."""
 
 
 @refuse_unknown_names

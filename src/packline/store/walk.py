@@ -1,7 +1,6 @@
 """The walk over a finished store, unit by unit: its shards, its receipt and its rejects.
 
-A slice has every n-th unit, so that several processes check one store without a coordinator. Memory is that
-of the names of units; a row of a table is a value while its unit is used.
+A slice has every n-th unit, so that several processes check one store without a coordinator.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ class StoreUnit(NamedTuple):
 
     name: str
     source: str
-    """Name of its source."""
     shards: tuple[ShardEntry, ...]
-    """Its shards: one for each split that it has documents in."""
     receipt: FileEntry | None
     """None if the table of units does not list it."""
     rejects: tuple[FileEntry, ...]

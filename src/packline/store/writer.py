@@ -1,9 +1,7 @@
-"""Write the shards and the rejects of one unit.
+"""Write the shards and the rejects of one unit, below the work folder of the build.
 
-Files are written under the work folder of the build and become part of the store only when the unit is
-committed. Tokens stream to disk as they come; of written documents only lengths stay in memory, and
-provenance is written in row groups of a fixed number of documents. So memory is bounded, and no byte depends
-on how the documents were batched.
+Tokens stream to disk as they come, and provenance is written in row groups of a fixed number of documents. So
+memory is bounded, and no byte depends on how the documents were batched.
 """
 
 from __future__ import annotations

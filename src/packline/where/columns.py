@@ -1,8 +1,5 @@
 """Conditions on Arrow columns, in bulk: the meaning of `conditions`, on typed columns with nulls.
 
-    score   3.5  null  2.0        score >= 3     True  False  False
-    label   a    b     null       label != 'a'   False True   True
-
 A term is one kernel of Arrow; a dictionary column is tested by its few values. Numbers are compared exactly:
 Arrow would convert both sides to one type, so here the value is first replaced by the nearest one of the
 column's type. A string compared with a column of timestamps is a time, ISO 8601, UTC unless it has an offset.

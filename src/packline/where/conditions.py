@@ -1,7 +1,4 @@
-"""Conditions as small frozen values; `str` of one is its canonical text.
-
-Conditions on records: values as JSON has them, one record at a time, while a store is built.
-"""
+"""Conditions as small frozen values, and their test on records, as JSON has them."""
 
 from __future__ import annotations
 
@@ -170,7 +167,6 @@ TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "contains": operator.contains,
     "truth": operator.is_,
 }
-"""Tests of two values of one kind."""
 
 
 class Incomparable(Exception):

@@ -54,7 +54,6 @@ MEANT = {
     **{"AND": "and", "OR": "or", "NOT": "not", "IN": "in", "IS": "is"},
     "LIKE": "contains, startswith or endswith",
 }
-"""Spellings of other languages."""
 _WORDS = re.compile(
     r"""(?P<string>'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|(?P<comment>\#)"""
     r"""|(?P<odd>&&?|\|\|?|===|=>|=<|<>|(?<![=!<>])=(?!=)|!(?!=)|\b(?:AND|OR|NOT|IN|IS|LIKE)\b)"""
