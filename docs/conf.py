@@ -1,7 +1,7 @@
 """Settings of the documentation site: `make docs` builds it, warnings are errors.
 
-What the code declares is written while the site is built: `reference/cli.md` from the commands themselves,
-the API reference from docstrings, and the options of formats into their page.
+What the code declares is written while the site is built: a page for each command and each name of the API,
+and layouts and options of formats into their page.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ version = release = packline.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
@@ -43,8 +44,8 @@ copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 copybutton_line_continuation_character = "\\"
 copybutton_copy_empty_lines = False
-source_suffix = {".md": "markdown"}
-exclude_patterns = ["_build"]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+exclude_patterns = ["_build", "_templates"]
 default_role = "code"
 smartquotes = False
 
@@ -53,6 +54,7 @@ myst_enable_extensions = ["colon_fence"]
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_mock_imports = ["torch"]
+templates_path = ["_templates"]  # of the pages that autosummary writes, one for each name of the API
 napoleon_google_docstring = True
 python_use_unqualified_type_names = True
 
@@ -65,15 +67,24 @@ html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
 
 
-def write_command_line_page(_: Sphinx) -> None:
-    """Write `reference/cli.md` from the help texts of all commands."""
+def write_command_line_pages(_: Sphinx) -> None:
+    """Write `reference/cli.md`, the commands by topic, and a page for each from its help text."""
     from packline.cli.main import make_app
 
     text = make_app().generate_docs(output_format="markdown", recursive=True)
     text = text.replace(" -m sphinx ", " ")  # from `python -m sphinx`, in the usage of subcommands
     text = re.sub(r"^## Table of Contents\n.*?(?=^\*\*)", "", text, flags=re.MULTILINE | re.DOTALL)
-    text = text.replace("# packline\n", "# Command line\n", 1)
-    (HERE / "reference" / "cli.md").write_text(text, "utf-8")
+    index, *commands = re.split(r"^(?=## packline )", text, flags=re.MULTILINE)
+    pages = {page.split(maxsplit=3)[2].lstrip("-"): page for page in commands}
+    folder = HERE / "reference" / "cli"
+    folder.mkdir(exist_ok=True)
+    for name, page in pages.items():
+        (folder / f"{name}.md").write_text(re.sub(r"^#(#+ )", r"\1", page, flags=re.MULTILINE), "utf-8")
+    index = index.replace("# packline\n", "# Command line\n", 1)
+    index = re.sub(r"^\*\*(.+)\*\*:$", r"## \1", index, flags=re.MULTILINE)
+    index = re.sub(r"\(#packline-+([\w-]+)\)", r"(cli/\1.md)", index)
+    listed = "".join(f"cli/{name}\n" for name in pages)
+    folder.with_suffix(".md").write_text(f"{index}\n```{{toctree}}\n:hidden:\n\n{listed}```\n", "utf-8")
 
 
 def write_formats(_: Sphinx, page: str, text: list[str]) -> None:
@@ -106,7 +117,7 @@ def describe(
 
 def setup(app: Sphinx) -> None:
     """Connect to the build of the site."""
-    app.connect("builder-inited", write_command_line_page)
+    app.connect("builder-inited", write_command_line_pages)
     app.connect("source-read", write_formats)
     app.connect("autodoc-process-docstring", mark_drawings)
     app.connect("html-page-context", describe)

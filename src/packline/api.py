@@ -67,16 +67,16 @@ def build(
     Raises:
         PacklineError: the build stopped; `hint` suggests a remedy. Finished units are kept.
 
-    >>> import msgspec, pathlib, tempfile
+    With gpt2, `packline.build("corpus/*.jsonl", tokenizer="gpt2", out="store")`; with a tokenizer of your own:
+
+    >>> import pathlib, tempfile
+    >>> from packline.vocabulary.training import train_bpe
     >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> _ = (folder / "words.txt").write_text("a b a")
-    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
-    >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
-    >>> tokenizer = folder / "tokenizer.json"
-    >>> _ = tokenizer.write_bytes(text)
-    >>> store = build(folder / "words.txt", tokenizer, out=folder / "store", eod="</s>", workers=0)
-    >>> store.documents[0].tolist()
-    [0, 1, 0, 2]
+    >>> _ = (folder / "notes.txt").write_text("The first note.")
+    >>> _ = (folder / "tokenizer.json").write_text(train_bpe(["some text to learn from"], 260))
+    >>> store = build(folder / "notes.txt", folder / "tokenizer.json", out=folder / "store", workers=0)
+    >>> store.text(0)
+    'The first note.'
     """
     from packline.facade import Store
     from packline.jobs.build_job import make_build
