@@ -67,7 +67,7 @@ def build(
     Raises:
         PacklineError: the build stopped; `hint` suggests a remedy. Finished units are kept.
 
-    With gpt2, `packline.build("corpus/*.jsonl", tokenizer="gpt2", out="store")`; with a tokenizer of your own:
+    With gpt2, `packline.build("corpus/*.jsonl", tokenizer="gpt2", out="store")`; with your own tokenizer:
 
     >>> import pathlib, tempfile
     >>> from packline.vocabulary.training import train_bpe
