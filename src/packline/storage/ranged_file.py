@@ -1,8 +1,8 @@
 """Remote files read by ranges, ahead of their reader.
 
 A reader gives the ranges that it will read, in order (`expect`); they are cut into pieces, each of which is
-one request, made by a thread. No request is held open by a slow reader: servers count their deadlines from its
-start. Threads start with the first read, so a process that has read must not fork readers (`clients`).
+one request, made by a thread. No request is held open by a slow reader: servers count from its start. Threads
+start with the first read, so a process that has read must not fork readers (`clients`).
 """
 
 from __future__ import annotations

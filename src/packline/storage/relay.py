@@ -1,4 +1,4 @@
-"""A storage whose requests are made by a helper process, for a process that was forked from a user of obstore.
+"""A storage whose requests are made by a helper process, for one that was forked from a user of obstore.
 
 The client runs threads that a forked child does not have, and cannot be started anew there. So such a process
 starts a helper by exec, and sends it the requests, over as many connections as there may be at once.

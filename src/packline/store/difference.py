@@ -1,6 +1,6 @@
 """Difference between two stores: settings, inputs, tokens by source, and documents.
 
-Shards with equal checksums are not read. The row groups of others are sorted by their first place, and compared
+Shards with equal checksums are not read. The row groups of others are sorted by their first place, matched
 about a million documents at a time: memory is bounded where documents are stored in about the order of their
 files, as builds do. What was not compared is counted and never called equal.
 """

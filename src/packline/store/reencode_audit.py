@@ -1,6 +1,6 @@
 """Compare a store with its inputs and the reference tokenizer: a sample of documents, not a proof.
 
-They are spread evenly over each shard, the same every time, about `TEXT_BYTES` in total, because the reference
+They are spread evenly over each shard, the same every time, about `TEXT_BYTES` in all, since the reference
 encodes 1 to 2 MB/s. Inputs that are missing or have changed are not a fault of the store: they are noted, and
 if the tokenizer is lossless, ids are decoded and encoded again instead. An imported store has no text; then
 only the bytes of texts are counted again, from the tokens.

@@ -1,6 +1,6 @@
 """Tables listed in the manifest: the shards, inputs and units of a store (see docs/store.md).
 
-A store may have a million shards. Its tables are read in bulk, and a row becomes a value only when it is used.
+A store may have a million shards. Its tables are read in bulk, and a row becomes a value only when used.
 """
 
 from __future__ import annotations
