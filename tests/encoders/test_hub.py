@@ -110,12 +110,6 @@ def test_a_hub_that_never_answers_is_not_waited_for(silent: str, tmp_path: Path)
     assert ANSWER_SECONDS <= seconds < ANSWER_SECONDS + 60  # the client by itself: six minutes
 
 
-def test_a_host_without_an_address_is_no_network(tmp_path: Path) -> None:
-    said, seconds = load_elsewhere("gtp2", "http://no-such-host.invalid", tmp_path)
-    assert "http://no-such-host.invalid does not answer: no address of no-such-host.invalid" in said
-    assert seconds < CONNECT_SECONDS + 10
-
-
 def test_a_hub_that_is_down_is_asked_once(hub: LoopbackHub, tmp_path: Path) -> None:
     hub.fail("org/tok", "503", times=9)
     said, _ = load_elsewhere("org/tok", hub.endpoint, tmp_path)
@@ -182,4 +176,4 @@ def test_a_hub_id_that_cannot_be_had_says_so(hub: LoopbackHub, tmp_path: Path) -
     repository = hub.repository("org/tok", "models")
     repository.add("main", repository.find("main").sha, "other", {"vocab.txt": git_file(b"a")})
     said, _ = load_elsewhere("org/tok", hub.endpoint, tmp_path)
-    assert "no tokenizer org/tok in the hub: expected tokenizer.json or one of" in said
+    assert "no tokenizer org/tok in the hub: expected one of tokenizer.json" in said

@@ -88,21 +88,17 @@ def test_names_that_jinja_has_for_itself_are_fields_or_refused() -> None:
     )
     assert template.fields == ("loop", "range")
     assert template.render({"range": "far", "loop": "xy"}) == "far [0, 1] xy 12"
-    with pytest.raises(RecipeError, match="'self' is the template") as refused:
+    with pytest.raises(RecipeError, match="'self' is not a field") as refused:
         Template("{{ self }}")
-    assert 'write record["self"]' in refused.value.hint
+    assert "write record['self']" in refused.value.hint
     assert Template('{{ record["self"] }}').render({"self": "me"}) == "me"
-    with pytest.raises(RecipeError, match="line 3: 'loop' is not a value"):
-        Template("a\n{% for x in b %}\n{{ loop }}{% endfor %}")
     with pytest.raises(RecipeError, match="line 2: 'scope'"):
         Template("a\n{% autoescape true %}b{% endautoescape %}")
 
 
 HOSTILE = (
     "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "{{ a['__class__'] }}",
     "{{ a._private }}",
-    "{{ a | attr('__class__') }}",
     "{{ __builtins__ }}",
     "{{ a.format(b) }}",
     "{{ ''.join(a) }}",
@@ -127,30 +123,19 @@ HOSTILE = (
     "{{ cycler(1) }}",
     "{{ namespace(a=1) }}",
     "{{ joiner() }}",
-    "{{ a | center(1000000000) }}",
-    "{{ a | format(1) }}",
-    "{{ a | map('upper') | pprint }}",
     "{{ a | random }}",
     "{{ 2 ** 1000000000 }}",
     "{{ '{0.__class__}'.format(a) }}",
     "{{ a.format_map(b) }}",
-    "{{ a | map('attr', '__class__') | list }}",
-    "{{ a | map('upper') | list }}",
     "{{ self }}",
-    "{% for x in a %}{{ loop }}{% endfor %}",
-    "{% for x in a %}{{ [loop] }}{{ loop.index }}{% endfor %}",
-    "{% for x in a %}{{ loop.cycle }}{% endfor %}",
-    "{% for x in a %}{% for y in x %}{{ loop ~ y }}{% endfor %}{% endfor %}",
     "{{ range() }}",
     "{{ range(stop=3) }}",
     "{% autoescape true %}{{ a }}{% endautoescape %}",
     "{% for x in a %}" * 50 + "{% endfor %}" * 50,
-    "{{ a is callable }}",
     # The escapes of Jinja's own advisories.
     "{{ '{0.__class__.__init__.__globals__}'.format(a) }}",  # CVE-2016-10745
     "{{ '{a.__class__}'.format_map(record) }}",  # CVE-2019-10906
     "{% set f = '{0.__class__}'.format %}{{ f(a) }}",  # CVE-2024-56326
-    "{{ [''] | map('format', a) | list }}",  # CVE-2024-56326
     "{{ ('{0.__class__}' | attr('format'))(a) }}",  # CVE-2025-27516
     "{{ {'class=x onclick': 1} | xmlattr }}",  # CVE-2024-22195, CVE-2024-34064
     "{% set x.__class__ = 1 %}",  # CVE-2024-56201
@@ -191,6 +176,16 @@ def test_what_is_not_turning_fields_into_text_is_refused_before_any_record(sourc
         ("{{ 'x' if none[0] else 'y' }}", {}),
         ("{% for x in ('x' if [][0] else 'y') %}{{ x }}{% endfor %}", {}),
         ("{{ a[1:] }}", {}),
+        ("{{ a['__class__'] }}", {"a": "x"}),
+        ("{{ a | attr('__class__') }}", {"a": "x"}),
+        ("{{ a | center(1000000000) }}", {"a": "x"}),
+        ("{{ a | format(1) }}", {"a": "x"}),
+        ("{{ a | map('attr', '__class__') | list }}", {"a": "x"}),
+        ("{% for x in a %}{{ loop }}{% endfor %}", {"a": "x"}),
+        ("{% for x in a %}{{ [loop] }}{{ loop.index }}{% endfor %}", {"a": "x"}),
+        ("{% for x in a %}{{ loop.cycle }}{% endfor %}", {"a": "x"}),
+        ("{% for x in a %}{% for y in x %}{{ loop ~ y }}{% endfor %}{% endfor %}", {"a": "x"}),
+        ("{{ [''] | map('format', a) | list }}", {"a": "x"}),  # CVE-2024-56326
     ],
 )
 def test_a_record_that_does_not_fit_is_a_bad_one(source: str, record: dict[str, Any]) -> None:

@@ -5,19 +5,14 @@
     files of that commit that are not in the cache         fetched
 
 `HF_HOME`, `HF_TOKEN`, `HF_ENDPOINT` and `HF_HUB_OFFLINE` apply. With `HF_HUB_OFFLINE`, and where the hub does
-not answer, the cache is used. No network is noticed in about two seconds; the hub's own client would try for
-25 seconds or longer.
+not answer, the cache is used.
 """
 
 from __future__ import annotations
 
 import re
-import socket
-import threading
-import urllib.request
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from packline.errors import TokenizerError, did_you_mean
 
@@ -58,15 +53,7 @@ def hub_id(name: str) -> tuple[str, str | None] | None:
 
 
 def fetch_files(name: str, wanted: tuple[str, ...], neighbors: tuple[str, ...]) -> tuple[Path, str]:
-    """Fetch the first wanted file of a repository that it has, and its neighbors, all of one commit.
-
-    Args:
-        name: as given; `hub_id` accepts it.
-        wanted: names of files, best first.
-        neighbors: names of further files, each fetched if there is one.
-
-    Returns:
-        Path of the wanted file in the cache, and the commit.
+    """The first wanted file of a repository and its commit; it and its neighbors are fetched to the cache.
 
     Raises:
         TokenizerError: the hub refuses, or does not answer and the cache has no such file.
@@ -76,39 +63,37 @@ def fetch_files(name: str, wanted: tuple[str, ...], neighbors: tuple[str, ...]) 
     repository, revision = hub_id(name) or (name, None)
     if constants.HF_HUB_OFFLINE:
         return _cached(repository, revision, wanted) or _absent(name, wanted, "HF_HUB_OFFLINE is set")
-    if not (reason := _unreachable(constants.ENDPOINT)):
-        try:
-            # Both HTTP clients that the library has had take a pair; its signature has one number.
-            patience: Any = (CONNECT_SECONDS, ANSWER_SECONDS)
-            info = HfApi().model_info(repository, revision=revision, timeout=patience)
-            there = {file.rfilename for file in info.siblings or ()}
-            first = next((file for file in wanted if file in there), None)
-            if first is None or info.sha is None:
-                raise TokenizerError(
-                    f"no tokenizer {name} in the hub: expected {_either(wanted)}, found neither",
-                    hint="a tokenizer that needs its own code is not read; save it as a tokenizer.json first",
-                )
-            cached = _cached(repository, revision, (first,))
-            if cached is not None and cached[1] == info.sha:
-                path, commit = cached
-            else:  # by the revision's name, so that the cache finds the commit by that name later
-                path = Path(hf_hub_download(repository, first, revision=revision))
-                commit = path.parent.name
-            for file in neighbors:
-                if file in there:
-                    hf_hub_download(repository, file, revision=commit)
-            return path, commit
-        except TokenizerError:
-            raise
-        except Exception as error:  # errors of the hub or its HTTP client, a full disk
-            if _is_answer(error):
-                message = str(error).strip().partition("\n")[0]
-                raise TokenizerError(
-                    f"cannot load the tokenizer {name}: no file or folder of that name here, and from the hub"
-                    f" {type(error).__name__}: {message}",
-                    hint=f"{_suggestion(name)}a private or gated repository needs HF_TOKEN",
-                ) from error
-            reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    try:
+        # Both HTTP clients that the library has had take a pair; its signature has one number.
+        patience: Any = (CONNECT_SECONDS, ANSWER_SECONDS)
+        info = HfApi().model_info(repository, revision=revision, timeout=patience)
+        there = {file.rfilename for file in info.siblings or ()}
+        first = next((file for file in wanted if file in there), None)
+        if first is None or info.sha is None:
+            raise TokenizerError(
+                f"no tokenizer {name} in the hub: expected one of {', '.join(wanted)}, found none",
+                hint="a tokenizer that needs its own code is not read; save it as a tokenizer.json first",
+            )
+        cached = _cached(repository, revision, (first,))
+        if cached is not None and cached[1] == info.sha:
+            path, commit = cached
+        else:  # by the revision's name, so that the cache finds the commit by that name later
+            path = Path(hf_hub_download(repository, first, revision=revision))
+            commit = path.parent.name
+        for file in neighbors:
+            if file in there:
+                hf_hub_download(repository, file, revision=commit)
+        return path, commit
+    except TokenizerError:
+        raise
+    except Exception as error:  # errors of the hub or its HTTP client, a full disk
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        if _is_answer(error):
+            raise TokenizerError(
+                f"cannot load the tokenizer {name}: no file or folder of that name here, and from the hub"
+                f" {reason}",
+                hint=f"{_suggestion(name)}a private or gated repository needs HF_TOKEN",
+            ) from error
     silence = f"{constants.ENDPOINT} does not answer: {reason}"
     return _cached(repository, revision, wanted) or _absent(name, wanted, silence)
 
@@ -135,36 +120,7 @@ def _suggestion(name: str) -> str:
     return "" if "/" in name or name.lower() in KNOWN_NAMES else did_you_mean(name, KNOWN_NAMES)
 
 
-def _either(names: tuple[str, ...]) -> str:
-    return f"{names[0]} or one of {', '.join(names[1:])}" if names[1:] else names[0]
-
-
 def _is_answer(error: Exception) -> bool:
     """True if the hub has answered: with a refusal, or with files that cannot be stored here."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     return (status is not None and status < 500) or (status is None and isinstance(error, ValueError))
-
-
-def _unreachable(endpoint: str) -> str:
-    """Reason why the host of the hub has no address; empty if it has one, or a proxy would look it up.
-
-    The system's search for a name has no time limit, so it runs in a thread that is left behind.
-    """
-    place = urlsplit(endpoint)
-    host = place.hostname or ""
-    proxies = urllib.request.getproxies()
-    if (place.scheme in proxies or "all" in proxies) and not urllib.request.proxy_bypass(host):
-        return ""
-    answer: list[str] = []
-
-    def look() -> None:
-        try:
-            socket.getaddrinfo(host, place.port or 443)
-            answer.append("")
-        except OSError as error:
-            answer.append(f"no address of {host} ({error.strerror})")
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    thread.join(CONNECT_SECONDS)
-    return answer[0] if answer else f"no address of {host} within {CONNECT_SECONDS:.0f} seconds"

@@ -193,7 +193,10 @@ class Budget:
             return found
         if isinstance(found, str) and not isinstance(value, str):
             measure(value, self.steps)  # an object that has no text
-        return self.made(found)
+        made = self.made(found)
+        if any(isinstance(each, CONTAINERS) for each in arguments):
+            self.copy(made)  # it may hold an argument many times
+        return made
 
     def _grow(self, name: str, text: str, given: Sequence[Any]) -> None:
         """Check that the result of an operation on a text is within the budget."""

@@ -2,12 +2,11 @@
 
     template = "Question: {{ question }}\\n\\nAnswer: {{ answer | trim }}"
 
-A template is data from a file, so it is limited to turning fields into text. Before any work, everything else
-is refused: attributes of objects, calls of anything except a few methods of strings and objects, include,
-import, macros. `a.b` looks up field b of field a, never an attribute: methods are replaced by filters before
-the template is compiled. At run time, each record has a budget of loop steps and of characters, including
-intermediate values (`packline.sources.sandbox`). `record` is the whole record, for fields whose names are not
-identifiers.
+A template is data from a file, so it runs in the sandbox of `packline.sources.sandbox`, which counts what it
+does for each record. Before any work, everything that does not turn fields into text is refused: imports,
+macros, calls of anything except `range` and a few methods. `a.b` is field b of field a, never an attribute:
+methods are replaced by filters before compilation. `record` is the whole record, for fields whose
+names are not identifiers.
 
 Printing a missing or null field makes a bad record; `{{ title | default("", true) }}` provides a default.
 Otherwise the output is that of plain Jinja, except that `tojson` does not escape for HTML.
@@ -21,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, filters, meta, nodes, pass_context
+from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, meta, nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import safe_range
@@ -29,7 +28,7 @@ from jinja2.visitor import NodeTransformer
 
 from packline.errors import RecipeError
 from packline.sources.batch import RecordProblem, TemplateTimeout
-from packline.sources.sandbox import BUDGET, Budget, Sandbox, join_values, json_text, through
+from packline.sources.sandbox import BUDGET, Sandbox, measure, through
 
 MOST_CHARACTERS = 100_000
 """Maximum length of a template."""
@@ -47,12 +46,6 @@ ALLOWED: tuple[type[nodes.Node], ...] = (
     *(nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod),
 )
 """Grammar: the part of Jinja that turns fields into text."""
-TESTS = (
-    *("defined", "undefined", "none", "string", "number", "integer", "float", "boolean", "true", "false"),
-    *("mapping", "sequence", "iterable", "odd", "even", "divisibleby", "in", "lower", "upper"),
-    *("eq", "equalto", "==", "ne", "!=", "lt", "lessthan", "<", "le", "<=", "gt", "greaterthan", ">"),
-    *("ge", ">="),
-)
 METHODS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("strip", "lstrip", "rstrip", "removeprefix", "removesuffix"), (str,)),
     **dict.fromkeys(("upper", "lower", "title", "capitalize"), (str,)),
@@ -79,7 +72,7 @@ class Template:
     ('A: b, c', ('title', 'words'))
     >>> Template("{{ ''.__class__ }}")
     Traceback (most recent call last):
-    packline.errors.RecipeError: the template, line 1: '__class__' is an attribute of an object
+    packline.errors.RecipeError: the template, line 1: '__class__' is not a field
     """
 
     def __init__(self, source: str, max_characters: int = 256 << 20) -> None:
@@ -141,6 +134,8 @@ class _Missing(StrictUndefined):
 def _printable(context: Context, value: Any) -> Any:
     if value is None:
         raise RecordProblem("template", "a value that is printed is null")
+    if type(value) is not str:
+        measure(value, context.parent[BUDGET].steps)  # refuses what has no text
     return value
 
 
@@ -150,8 +145,7 @@ class _Fields(Sandbox):
     def __init__(self, max_characters: int) -> None:
         super().__init__(max_characters, undefined=_Missing, finalize=_printable)
         self.globals = {}
-        self.filters = FILTERS | CALLS
-        self.tests = {name: self.tests[name] for name in TESTS}
+        self.filters.update(CALLS, first=_end(0), last=_end(-1))
         self.bound()
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
@@ -174,12 +168,6 @@ class _Fields(Sandbox):
             return obj[argument]
         return self.undefined(obj=obj, name=argument)
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Arithmetic, within the budget."""
-        if isinstance(left, str) and operator == "%":
-            raise RecordProblem("template", "'%' formats strings: print the values one by one instead")
-        return super().call_binop(context, operator, left, right)
-
     def check(self, tree: nodes.Template) -> None:
         """Refuse everything except turning fields into text.
 
@@ -191,35 +179,11 @@ class _Fields(Sandbox):
                 word = type(node).__name__.lower()
                 line = next((one.lineno for one in (node, *node.find_all(nodes.Node)) if one.lineno), 1)
                 raise _refusal(line, f"{word!r} is not allowed in a template", "it reads one record only")
-            name, line = _name_of(node), node.lineno
-            if name is not None and name.startswith("__"):
-                raise _refusal(line, f"{name!r} is an attribute of an object", "templates read fields only")
-            if isinstance(node, nodes.Getattr) and node.attr.startswith("_"):
-                hint = f"if it is a field, write [{node.attr!r}]"
-                raise _refusal(line, f"{node.attr!r} looks like an attribute of an object", hint)
-            if isinstance(node, nodes.Filter) and node.name not in FILTERS:
-                raise _refusal(line, f"no filter {node.name!r}", f"there are {', '.join(sorted(FILTERS))}")
-            if isinstance(node, nodes.Test) and node.name not in TESTS:
-                raise _refusal(line, f"no test {node.name!r}", f"there are {', '.join(sorted(TESTS))}")
-            if name == "self" and isinstance(node, nodes.Name):
-                raise _refusal(line, "'self' is the template", 'for a field, write record["self"]')
-            if isinstance(node, nodes.Filter) and node.name == "map" and node.args:
-                raise _refusal(line, "'map' applies no filters", "it takes fields: map(attribute='name')")
-            if isinstance(node, nodes.For):
-                _check_loop(node)
+            name = node.name if isinstance(node, nodes.Name) else getattr(node, "attr", "")
+            if name == "self" or name.startswith("__" if isinstance(node, nodes.Name) else "_"):
+                raise _refusal(node.lineno, f"{name!r} is not a field", f"for one, write record[{name!r}]")
             if isinstance(node, nodes.Call):
                 _check_call(node)
-
-
-def _check_loop(loop: nodes.For) -> None:
-    if loop.recursive:
-        raise _refusal(loop.lineno, "a loop that calls itself", "write the loops one inside the other")
-    fields: list[Any] = [*loop.find_all(nodes.Getattr), *loop.find_all(nodes.Getitem)]
-    counted = {id(one.node) for one in fields if _name_of(one) in LOOP}
-    for node in (name for part in loop.body for name in part.find_all(nodes.Name)):
-        if node.name == "loop" and id(node) not in counted:
-            hint = f'it has {", ".join(sorted(LOOP))}; for a field, write record["loop"]'
-            raise _refusal(node.lineno, "'loop' is not a value", hint)
 
 
 def _check_call(node: nodes.Call) -> None:
@@ -232,14 +196,6 @@ def _check_call(node: nodes.Call) -> None:
         what = called.attr if isinstance(called, nodes.Getattr) else getattr(called, "name", "an expression")
         known = ", ".join(f".{name}()" for name in sorted(METHODS))
         raise _refusal(node.lineno, f"a call of {what!r}", f"there are range() and {known}")
-
-
-def _name_of(node: nodes.Node) -> str | None:
-    if isinstance(node, nodes.Getitem):
-        node = node.arg
-        return node.value if isinstance(node, nodes.Const) and isinstance(node.value, str) else None
-    of_kind = {nodes.Name: "name", nodes.Getattr: "attr", nodes.Keyword: "key"}.get(type(node))
-    return None if of_kind is None else str(getattr(node, of_kind))
 
 
 def _refusal(line: int, what: str, hint: str) -> RecipeError:
@@ -265,83 +221,19 @@ def _method(name: str, value: Any, *arguments: Any, **named: Any) -> Any:
     return list(found) if name in ("items", "keys", "values") else found
 
 
-def _list_filter(function: Callable[..., Any], *, with_environment: bool = False) -> Callable[..., Any]:
-    """A filter whose value becomes a list first."""
+def _end(place: int) -> Callable[..., Any]:
+    """The filter `first` or `last`, which gives an empty text for no values."""
 
     @pass_context
-    def run(context: Context, values: Any, *arguments: Any, **named: Any) -> Any:
-        budget: Budget = context.parent[BUDGET]
-        items = budget.list_of(values)
-        given = (context.environment, items) if with_environment else (items,)
-        return function(*given, *arguments, **named)
+    def run(context: Context, values: Any) -> Any:
+        items = context.parent[BUDGET].list_of(values)
+        return items[place] if items else ""
 
     return run
 
 
-def _string(value: Any) -> str:
-    if not isinstance(value, str):
-        str(value)  # an undefined value raises an error with its name
-        raise RecordProblem("template", f"expected a string, found a {type(value).__name__}")
-    return value
-
-
-def _replace(text: Any, old: str, new: str, count: int = -1) -> str:
-    return _string(text).replace(_string(old), _string(new), count)
-
-
-def _round(value: float, precision: int = 0) -> float:
-    if not 0 <= precision <= 15:
-        raise RecordProblem("template", f"round: precision is {precision}, expected 0 to 15")
-    return round(value, precision)
-
-
-@pass_context
-def _map(context: Context, values: Any, *, attribute: str | int, default: Any = None) -> list[Any]:
-    budget: Budget = context.parent[BUDGET]
-    field_of = filters.make_attrgetter(context.environment, attribute)
-    found = [field_of(item) for item in budget.list_of(values)]
-    if default is None:
-        return found
-    budget.copy(default, sum(isinstance(each, Undefined) for each in found))
-    return [default if isinstance(each, Undefined) else each for each in found]
-
-
-FILTERS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "capitalize": filters.do_capitalize,
-    "count": len,
-    "d": filters.do_default,
-    "default": filters.do_default,
-    "dictsort": filters.do_dictsort,
-    "first": _list_filter(lambda values: values[0] if values else ""),
-    "float": filters.do_float,
-    "int": lambda value, default=0: filters.do_int(value, default),
-    "items": filters.do_items,
-    "join": join_values,
-    "last": _list_filter(lambda values: values[-1] if values else ""),
-    "length": len,
-    "list": _list_filter(list),
-    "lower": filters.do_lower,
-    "map": _map,
-    "max": _list_filter(filters.do_max, with_environment=True),
-    "min": _list_filter(filters.do_min, with_environment=True),
-    "rejectattr": filters.sync_do_rejectattr,
-    "replace": _replace,
-    "reverse": _list_filter(lambda values: values[::-1]),
-    "round": _round,
-    "selectattr": filters.sync_do_selectattr,
-    "sort": _list_filter(filters.do_sort, with_environment=True),
-    "string": str,
-    "title": filters.do_title,
-    "tojson": json_text,
-    "trim": filters.do_trim,
-    "unique": _list_filter(filters.sync_do_unique, with_environment=True),
-    "upper": filters.do_upper,
-    "wordcount": lambda text: filters.do_wordcount(_string(text)),
-}
-"""Filters by name: Jinja's, except for those with other needs."""
 CALLS: dict[str, Callable[..., Any]] = {
     "range()": safe_range,
     **{f".{name}": partial(_method, name) for name in METHODS},
 }
-"""Calls as filters; templates cannot name them."""
+"""Calls as filters, under names that no template can write."""
