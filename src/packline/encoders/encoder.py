@@ -1,15 +1,10 @@
 """Encoder: texts to token ids, by the fastest engines whose ids equal the reference's.
 
-    tokenizer.json ──┬── reference ───────── try ─┐
-                     └── gigatoken, fastokens, ... ┴─> chosen engines ──> encode ──> audit ──> boundaries
+Engines are tried on the caller's own texts before the first is encoded, and a few documents of every batch
+are encoded again by the reference. The choice of engines affects the duration and never the ids.
 
-Builds, estimates, conversations and evaluation sets encode with this class. Engines are tried on the caller's
-own texts before the first is encoded, and a few documents of every batch are encoded again by the reference.
-The choice of engines affects the duration and never the ids.
-
-Cost: 1 to 2 s to load a vocabulary of 150,000. Processes forked from the one that loaded an encoder share its
-memory, but engines that were used before a fork do not work after it; `choose` can therefore try them in a
-child.
+Processes forked from the one that loaded an encoder share its memory, but engines that were used before a
+fork do not work after it; `choose` can therefore try them in a child.
 """
 
 from __future__ import annotations
@@ -78,10 +73,6 @@ class Encoder:
             None for never.
         text_bytes: bytes of text to be encoded, as far as known; for little text, `auto` loads one engine.
         encodable: what engines and reference load, where it was made before.
-
-    Raises:
-        TokenizerError: the requested engine does not support this tokenizer.
-
     >>> import msgspec
     >>> model = {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}
     >>> json = msgspec.json.encode({"model": model}).decode()
@@ -141,15 +132,7 @@ class Encoder:
         return TokenizersEngine(self.encodable.json, self.reference.tokenizer())
 
     def choose(self, texts: Callable[[], list[str]], run: RunTrial | None = None) -> ChosenEngines:
-        """Try the engines on texts and choose those to encode with.
-
-        Args:
-            texts: reads some of the texts to be encoded.
-            run: function that runs the trial elsewhere, such as in a forked process, and returns its result.
-
-        Raises:
-            TokenizerError: the requested engine differs from the reference.
-        """
+        """Try the engines on texts and choose those to encode with."""
 
         def trial() -> list[EngineReport]:
             return try_engines(self._loaded, self.reference, texts())
@@ -175,9 +158,6 @@ class Encoder:
             texts: the texts; if `choose` was not called, engines are tried on some of the first batch.
             audit: positions of texts to compare with the reference; by default a few of them.
             place: function from the position of a text to its description in messages.
-
-        Raises:
-            EncoderMismatch: an engine and the reference disagree.
         """
         if not len(texts):
             return Ragged(np.empty(0, self.dtype), np.zeros(1, np.int64))
@@ -230,11 +210,7 @@ class Encoder:
         return self._chooser
 
     def renew(self, cache_bytes: int = 0) -> None:
-        """Load engines anew, which empties their caches of words.
-
-        Args:
-            cache_bytes: least bytes of text that an engine has encoded since it was loaded.
-        """
+        """Load engines anew, which empties their caches of words."""
         engines, encoded = self.engines, self.encoded_bytes
         for name in list(engines):
             if encoded.get(name, 0) - self._renewed.get(name, 0) > cache_bytes:
@@ -250,14 +226,7 @@ class Encoder:
 def choose_engines(
     reports: list[EngineReport], requested: RequestedEngine, others: Sequence[EngineName] = ()
 ) -> ChosenEngines:
-    """Choose among the tried engines.
-
-    Args:
-        others: engines that were not loaded because one is enough.
-
-    Raises:
-        TokenizerError: the requested engine differs from the reference.
-    """
+    """Choose among the tried engines."""
     exact = [report for report in reports if report.exact]
     if requested != "auto":
         if not exact:
@@ -433,11 +402,7 @@ def _some(places: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def script_of(texts: Texts) -> np.ndarray:
-    """Index into `SCRIPTS` for each text, int64 `[D]`, from its bytes per character.
-
-    >>> script_of(Texts.of(["plain", "naïve", "漢字"])).tolist()
-    [0, 1, 2]
-    """
+    """Index into `SCRIPTS` for each text, int64 `[D]`, from its bytes per character."""
     characters = texts.characters()
     extra = texts.sizes - characters
     return (extra > 0).astype(np.int64) + (extra > characters // 3)

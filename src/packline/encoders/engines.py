@@ -1,19 +1,12 @@
 """Engines: four libraries, one protocol, one result.
 
-An engine encodes texts to ids, as one `Ragged` of uint32 without boundary tokens. All engines are built from
-the same tokenizer.json, so the choice of engine affects the duration of a build but never its output;
-`parity` checks that.
-
     gigatoken    BPE, byte-level or with byte fallback; fast where words repeat (its cache grows)
     fastokens    BPE, byte-level; fast cold, and fastest on Chinese, Japanese, Korean
     nanotoken    WordPiece
     tokenizers   all tokenizers; the reference, about 100 times slower
 
-Texts with characters that one of them is known to handle differently are encoded by the reference instead. An
-engine is not thread-safe and runs in one thread: processes scale, threads do not.
-
-All but the last are loaded only for tokenizers whose features have all been shown to match the reference
-(`supported`).
+All but the last are loaded only for tokenizers whose features have all been shown to match the reference.
+Texts with characters that an engine is known to handle differently are encoded by the reference.
 """
 
 from __future__ import annotations
@@ -114,9 +107,6 @@ class GuardedEngine:
     """An engine, with the reference for texts that contain characters the engine handles differently.
 
     Cost: a search for these characters, at several GB/s.
-
-    Args:
-        reference: returns the reference; called at the first such text.
     """
 
     def __init__(
@@ -167,10 +157,6 @@ def load_engine(
     Args:
         reference: returns the reference, for texts that the engine would read differently; called when it is
             first needed. By default it is loaded then.
-
-    Raises:
-        TokenizerError: the engine does not support this kind of tokenizer, or has not been shown to match the
-            reference on it.
     """
     if (feature := unsupported(name, tokenizer.features)) is not None:
         raise TokenizerError(
@@ -261,7 +247,6 @@ MONGOLIAN_SEPARATOR = ("\u180e".encode(),)
 
 def read_otherwise(name: EngineName, features: Collection[str]) -> tuple[bytes, ...]:
     """UTF-8 prefixes of the strings for which the ids of an engine may differ from the reference's.
-
     >>> len(read_otherwise("gigatoken", ["normalizer NFC"])), read_otherwise("fastokens", ["normalizer NFC"])
     (53, ())
     """

@@ -1,22 +1,9 @@
-"""Features of a tokenizer.json: all that may make an engine's ids differ from the reference's.
-
-Normalizer and pre-tokenizer are one feature each, with all their steps and settings, so an unknown setting
-makes a feature that is in no table of `SUPPORTED`.
-
->>> tokenizer_features('{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
-('model WordPiece', 'normalizer none', 'pre-tokenizer none')
-
-Features of tokenizers that each fast engine supports.
-
-A fast engine is loaded only for tokenizers whose features have all been shown to match the reference:
-
-    tokenizer.json ── `features` ──> {"model BPE of bytes", "normalizer NFC", ...}
-                                                  │
-                      SUPPORTED[engine] ──────────┴──> used, or not used and for which feature
+"""Features of a tokenizer.json that may make an engine's ids differ from the reference's; tables of engines.
 
 A fast engine ignores what it does not know in a tokenizer.json, which changes the ids of only a few texts; a
-sample need not contain them. A feature is in the table if `tests/encoders/tokenizer_fuzzer.py` found equal
-ids for it on hostile text, alone and combined with others of the table.
+sample need not contain them. So it is loaded only if `SUPPORTED` has all features of the tokenizer: those for
+which `tests/encoders/tokenizer_fuzzer.py` found equal ids on hostile text. Normalizer and pre-tokenizer are
+one feature each, with all their settings, so an unknown setting makes a feature that is in no table.
 """
 
 from __future__ import annotations
@@ -68,11 +55,7 @@ class Encodable(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, json: str) -> Encodable:
-        """Encodable of a tokenizer.json.
-
-        >>> Encodable.of('{"model": {"type": "WordPiece", "vocab": {"a": 0}}}').features[0]
-        'model WordPiece'
-        """
+        """Encodable of a tokenizer.json."""
         return cls(json, tokenizer_features(json))
 
     @classmethod
@@ -83,11 +66,7 @@ class Encodable(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=1)
 def tokenizer_features(json: str) -> tuple[str, ...]:
-    """Features of a tokenizer.json that affect ids, each once, in processing order.
-
-    >>> tokenizer_features('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
-    ('model BPE', 'model of characters', 'normalizer none', 'pre-tokenizer none')
-    """
+    """Features of a tokenizer.json that affect ids, each once, in processing order."""
     whole = parse_json(json)
     normalizer = _chain(whole.get("normalizer"), "normalizers")
     pre_tokenizer = _chain(whole.get("pre_tokenizer"), "pretokenizers")
@@ -255,25 +234,13 @@ BY_LOADING: tuple[EngineName, ...] = ("gigatoken", "fastokens", "nanotoken")
 
 
 def fast_engine(requested: Engine, features: Collection[str]) -> EngineName | None:
-    """Engine for little text that is faster than the reference; None if there is none.
-
-    >>> fast_engine("auto", ["model WordPiece"]), fast_engine("gigatoken", ["model WordPiece"])
-    ('nanotoken', None)
-    """
+    """Engine for little text that is faster than the reference; None if there is none."""
     names = BY_LOADING if requested == "auto" else (requested,)
     return next((name for name in names if name in SUPPORTED and unsupported(name, features) is None), None)
 
 
 def unsupported(name: EngineName, features: Collection[str]) -> str | None:
-    """First feature of a tokenizer that rules out an engine; None if there is none.
-
-    Args:
-        name: an engine; the reference, `tokenizers`, supports everything.
-        features: those of the tokenizer (`features.tokenizer_features`).
-
-    >>> unsupported("gigatoken", ["model WordPiece"]), unsupported("tokenizers", ["model WordPiece"])
-    ('model WordPiece', None)
-    """
+    """First feature of a tokenizer that rules out an engine; None if there is none."""
     if name not in SUPPORTED:
         return None
     return next((feature for feature in features if feature not in SUPPORTED[name]), None)

@@ -39,11 +39,7 @@ _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def hub_id(name: str) -> tuple[str, str | None] | None:
-    """Repository and revision that a name stands for; None if it looks like a path.
-
-    >>> hub_id("gpt2"), hub_id("owner/name@v2"), hub_id("./gpt2"), hub_id("a/b/c")
-    (('openai-community/gpt2', None), ('owner/name', 'v2'), None, None)
-    """
+    """Repository and revision that a name stands for; None if it looks like a path."""
     repository, _, revision = name.partition("@")
     if name.startswith(("/", ".", "~")) or name.endswith((".json", ".model", ".tiktoken")):
         return None
@@ -53,11 +49,7 @@ def hub_id(name: str) -> tuple[str, str | None] | None:
 
 
 def fetch_files(name: str, wanted: tuple[str, ...], neighbors: tuple[str, ...]) -> tuple[Path, str]:
-    """The first wanted file of a repository and its commit; it and its neighbors are fetched to the cache.
-
-    Raises:
-        TokenizerError: the hub refuses, or does not answer and the cache has no such file.
-    """
+    """The first wanted file of a repository and its commit; it and its neighbors are fetched to the cache."""
     from huggingface_hub import HfApi, constants, hf_hub_download
 
     repository, revision = hub_id(name) or (name, None)

@@ -1,22 +1,9 @@
-"""The reference tokenizer, and parity checks of every engine against it.
+"""The reference, HF `tokenizers`, whose ids are correct by definition, and checks of engines against it.
 
-Before the build, each engine encodes a few of the user's own documents, hard text, and text made of the
-tokenizer's added tokens; an engine that differs is not used. During the build, the reference encodes a few
-documents of every unit again; a difference stops the build before the unit is committed, and the error names
-the document. These documents are also decoded: documents that are not recovered although their ids equal the
-reference's are counted, but do not stop the build, since some tokenizers lose a character now and then (`▁`,
-of SentencePiece).
-
-The reference encodes 1 to 2 MB/s, so the cost is that of the checked text: a few documents per unit, and only
-the start of a long one, where the ids must begin with the same tokens. Only if they do not, the whole
-document is encoded again. This is a sample, not a proof: `packline verify --deep` checks more.
-
-The reference: HF `tokenizers`, whose ids are correct by definition.
-
-Added tokens are cut out of a text before anything else. The reference ignores the id that the file gives to
-an added token: a token that is also in the vocabulary keeps its vocabulary id, and the others are numbered
-consecutively after it. Other engines use the id in the file. Where the two differ there is no way to know
-which ids a model was trained with, so the tokenizer is refused.
+Before a build, each engine encodes some of the user's documents, hard text, and text of the tokenizer's added
+tokens; one that differs is not used. During the build, a few documents of every unit are encoded again, of
+long ones the start; a difference stops the build. Documents that are not recovered by decoding although the
+ids are equal are counted, since some tokenizers lose a character now and then (`▁`, of SentencePiece).
 """
 
 from __future__ import annotations
@@ -72,11 +59,7 @@ def load_reference(json: str) -> tokenizers.Tokenizer:
 
 
 class Reference:
-    """The reference tokenizer.
-
-    Raises:
-        TokenizerError: the file gives added tokens different ids than the reference.
-    """
+    """The reference tokenizer."""
 
     def __init__(self, json: str) -> None:
         self.json = json
@@ -122,14 +105,7 @@ class Reference:
 
 
 def check_ids(json: str, reference: tokenizers.Tokenizer) -> None:
-    """Refuse a tokenizer whose file gives an added token a different id than the reference does.
-
-    Args:
-        json: the tokenizer.json that `reference` was read from.
-
-    Raises:
-        TokenizerError: the ids differ; the message lists the tokens and both ids.
-    """
+    """Refuse a tokenizer whose file gives an added token a different id than the reference does."""
     found = {token.content: number for number, token in reference.get_added_tokens_decoder().items()}
     wrong = [
         f"{token.content!r} is {token.id} in the file and {found.get(token.content, 'none')} in HF tokenizers"
@@ -167,19 +143,12 @@ def plain_round_trip(tokenizer: Tokenizer) -> RoundTrip:
     """Exactness with which ids decode to text in which no special token is one.
 
     Cost: loading the reference, 0.35 s for 150,000 tokens.
-
-    Raises:
-        TokenizerError: the reference cannot read the tokenizer.
     """
     return Reference(without_special_tokens(tokenizer)).round_trip
 
 
 def audited(start: int, stop: int) -> list[int]:
-    """Numbers of the documents to check, for documents `start` to `stop` of a unit.
-
-    >>> audited(0, 600), audited(9, 64)
-    ([0, 8, 64, 512], [])
-    """
+    """Numbers of the documents to check, for documents `start` to `stop` of a unit."""
     powers = takewhile(lambda number: number < stop, (AUDIT_EVERY**power for power in count(1)))
     return [number for number in (0, *powers) if start <= number < stop]
 
@@ -198,9 +167,6 @@ def audit_document(engine: Engine, reference: Reference, text: str, ids: np.ndar
     Returns:
         True if they decode to the text, within the known limits of this tokenizer. If they do not, although
         they equal the reference's, the tokenizer itself does not keep every character of this text.
-
-    Raises:
-        EncoderMismatch: the ids differ from the reference's.
     """
     part = text_beginning(text)
     expected = reference.encode(part)
@@ -296,7 +262,6 @@ def probes(json: str) -> list[str]:
 
     Tokens that no text can contain are left out. Every other token occurs at least once, but only some tokens
     of each kind are probed in every form.
-
     >>> probes('{"added_tokens": [{"content": "<a>", "id": 1}]}')[:4]
     ['<a>', ' <a>', '<a> ', '  <a>  ']
     """

@@ -1,27 +1,20 @@
-"""Conversion of a SentencePiece model to a tokenizer.json.
+"""Conversion of a SentencePiece model, a protobuf of pieces and a normalizer, to a tokenizer.json.
 
-A model is a protobuf of pieces with scores and a normalizer. BPE becomes merges, in the order of the scores
-of the merged pieces; Unigram remains a list of pieces and scores:
+BPE becomes merges, in the order of the scores of the merged pieces; Unigram remains a list of pieces and
+scores:
 
     text ─ charsmap ─ spaces: collapse, strip, ▁ before ─ " " to ▁ ─ cut ─ BPE merges | Unigram lattice
            └────────────── normalizer ───────────────────────────┘  └ pre-tokenizer
 
-The type of a piece determines its role: normal pieces are merged; control and unknown pieces are special
-tokens and never come from text; byte pieces encode unknown characters; user-defined pieces are cut out of the
-normalized text whole.
+Control and unknown pieces are special tokens and never come from text; user-defined pieces are cut out of the
+normalized text whole. What no tokenizer.json can express is refused.
 
-Cost: each BPE piece is merged once to find its last step, about 0.3 s for 32,000; Unigram is copied.
-
-Limits: word and character models, `treat_whitespace_as_suffix`, pieces marked unused, and BPE models in which
-two pieces share a score, whose order no tokenizer.json can express, are refused.
-
-Four differences remain,
-none of them seen in ordinary text. HF tokenizers applies a charsmap to one grapheme at a time where
-SentencePiece takes the longest match; NFC before and after compensates for that, except that a combining mark
-is lost after a character of few bytes that the charsmap replaces (a fullwidth letter). A document that
-consists of one user-defined piece gets no space before it. Where two segmentations of a Unigram have the same
-score, SentencePiece decides by the rounding of its 32-bit sums. And a text that spells a control piece is cut
-wrongly by a Unigram that has normal pieces across all its parts.
+Four differences remain, none of them seen in ordinary text. HF tokenizers applies a charsmap to one grapheme
+at a time where SentencePiece takes the longest match; NFC before and after compensates for that, except that
+a combining mark is lost after a character of few bytes that the charsmap replaces (a fullwidth letter). A
+document that consists of one user-defined piece gets no space before it. Where two segmentations of a Unigram
+have the same score, SentencePiece decides by the rounding of its 32-bit sums. A text that spells a control
+piece is cut wrongly by a Unigram that has normal pieces across all its parts.
 """
 
 from __future__ import annotations
@@ -73,18 +66,7 @@ class Model(msgspec.Struct, kw_only=True):
 
 
 def convert_model(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Convert a SentencePiece model to the contents of a tokenizer.json.
-
-    Args:
-        data: contents of the file.
-        where: path of the file, for messages.
-
-    Returns:
-        A tokenizer.json as builtins, and the `bos_token` and `eos_token` that the model has.
-
-    Raises:
-        TokenizerError: not a SentencePiece model, or one that no tokenizer.json can express exactly.
-    """
+    """Convert a SentencePiece model to the contents of a tokenizer.json."""
     model = read_model(data, where)
     _refuse_inexact(model, where)
     controls = {piece.text for piece in model.of_type(CONTROL)}
@@ -96,11 +78,7 @@ def convert_model(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, An
 
 
 def read_model(data: bytes, where: str) -> Model:
-    """Read the protobuf of a `.model` file.
-
-    Raises:
-        TokenizerError: not a SentencePiece model.
-    """
+    """Read the protobuf of a `.model` file."""
     try:
         model = Model(pieces=[])
         for number, value in _fields(data):

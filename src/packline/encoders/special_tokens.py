@@ -1,18 +1,11 @@
 """Special tokens: those that begin and end documents, and their strings inside documents.
 
-    declared eos, special tokens ─┬─ end of text: <|endoftext|>, </s>, ...     one of these and none of those:
-                                  └─ end of turn: <|im_end|>, <|eot_id|>, ...   chosen; otherwise refused
-
 A wrong boundary is noticed only after a model has been trained on it, so nothing is guessed: the tokenizer's
-own choice is used if it has exactly one end-of-text token and no end-of-turn token. Chat tokenizers have
-both, and declare sometimes one and sometimes the other as their eos. A beginning token is never chosen for
-the user. Cost: one parse of the tokenizer, 0.2 s for 150,000 tokens.
+own choice is used if it has exactly one end-of-text token and no end-of-turn token.
 
-`<|endoftext|>` in a web page is text, and must not end a document for the model. If such strings are to be
-text, the engines get a tokenizer.json in which the special tokens have names that no text contains. So no
-engine can make a control token out of text, by any path (added tokens, a Unigram piece, a whole-word lookup).
-The ids of the special tokens do not change. The strings are counted in any case, by one Aho-Corasick pass
-over the UTF-8 at several GB/s.
+If strings such as `<|endoftext|>` are to be text, engines get a tokenizer.json in which special tokens have
+names that no text contains, so that no engine can make a control token out of text by any path. Ids do not
+change.
 """
 
 from __future__ import annotations
@@ -81,7 +74,6 @@ MARK = f"\uffff{int.from_bytes(os.urandom(8))}."
 
 class BytesCounter:
     """Counter of strings, such as special tokens, in texts; empty ones are left out.
-
     >>> from packline.sources.batch import Texts
     >>> BytesCounter(["<s>", b"</s>"]).count(Texts.of(["a <s> b </s><s>", "<", "s>"])).tolist()
     [3, 0, 0]
@@ -116,11 +108,7 @@ class BytesCounter:
 
 
 def json_to_encode(tokenizer: Tokenizer, *, parse: bool) -> str:
-    """The tokenizer.json of engines and reference.
-
-    Args:
-        parse: encode strings of special tokens in texts as these tokens; otherwise as text.
-    """
+    """The tokenizer.json of engines and reference."""
     if not parse:
         return without_special_tokens(tokenizer)
     return _with_special_tokens(tokenizer.json)
@@ -148,12 +136,7 @@ def _quick_to_load(whole: dict[str, Any]) -> str:
 
 
 def without_special_tokens(tokenizer: Tokenizer) -> str:
-    """Build a tokenizer.json in which no text can become a special token.
-
-    Raises:
-        TokenizerError: a special token is also used for ordinary text: a byte, or an input or result of a
-            merge. Text would either become it, or lose its tokens.
-    """
+    """Build a tokenizer.json in which no text can become a special token."""
     return _rename_special(tokenizer.name, tokenizer.json)
 
 
@@ -246,30 +229,7 @@ class Boundary(msgspec.Struct, frozen=True):
 
 
 def resolve_boundary(tokenizer: Tokenizer, eod: str | int | None, bos: str | int | None) -> Boundary:
-    """Resolve the requested boundary tokens to ids of the tokenizer.
-
-    Args:
-        tokenizer: the tokenizer that has the tokens.
-        eod: end of a document, as the string of one token or as an id; None for the tokenizer's own choice,
-            if there is exactly one.
-        bos: beginning of a document, in the same forms; None for no token.
-
-    Raises:
-        TokenizerError: a string that is not one token, an id without a token, or no clear choice; the message
-            lists the candidates and their ids.
-
-    >>> from packline.encoders.tokenizer import Tokenizer
-    >>> special = {"</s>": 1}
-    >>> model = {"type": "BPE", "vocab": {"a": 0} | special, "merges": []}
-    >>> text = msgspec.json.encode({"model": model}).decode()
-    >>> tokenizer = Tokenizer(
-    ...     name="tiny", kind="huggingface", json=text, vocab_size=2, special_tokens=special
-    ... )
-    >>> resolve_boundary(tokenizer, None, None)
-    Boundary(eod_id=1, eod='</s>', bos_id=None, bos=None)
-    >>> resolve_boundary(tokenizer, 0, "</s>")
-    Boundary(eod_id=0, eod='a', bos_id=1, bos='</s>')
-    """
+    """Resolve the requested boundary tokens to ids of the tokenizer."""
     tokens = _tokens(tokenizer)
     end = _choose(tokenizer, tokens) if eod is None else _find(tokenizer, tokens, eod, "eod")
     begin = None if bos is None else _find(tokenizer, tokens, bos, "bos")
@@ -355,11 +315,7 @@ def _listed(tokens: dict[str, int], at_most: int = 8) -> str:
 
 
 def begin_of_sequence(tokenizer: Tokenizer, wanted: str | int | None) -> int:
-    """Token that begins every sequence: the requested one, else the one that the tokenizer declares.
-
-    Raises:
-        TokenizerError: no such token, or none is declared.
-    """
+    """Token that begins every sequence: the requested one, else the one that the tokenizer declares."""
     if wanted is None:
         wanted = "<|bos|>" if "<|bos|>" in tokenizer.special_tokens else tokenizer.bos_token
     if wanted is None:
@@ -379,12 +335,7 @@ NOT_MADE_BY_NFC = re.compile(r"[\x00-\x7f\uffff]*")
 
 
 def added_token_features(added: list[dict[str, Any]], normalizer: str, prefix: bool) -> Iterator[str]:
-    """Features of added tokens that affect ids.
-
-    Args:
-        normalizer: description of the normalizer.
-        prefix: True if the tokenizer adds a space at the beginning.
-    """
+    """Features of added tokens that affect ids."""
     contents = [str(token.get("content", "")) for token in added]
     for token, content in zip(added, contents, strict=True):
         yield "added token" if content else "added token without a character"

@@ -1,29 +1,15 @@
 r"""Conversion of a tiktoken rank file to a tokenizer.json, and the published patterns by name.
 
-A rank file contains only tokens and their ranks. The split pattern and the special tokens belong to the
-encoding, which must therefore be named. tiktoken merges the pair of neighbours that forms the token of lowest
-rank; a tokenizer.json requires explicit merges:
+tiktoken merges the pair of neighbours that forms the token of lowest rank; a tokenizer.json requires explicit
+merges:
 
     ranks      a 0, b 1, c 2, bc 3, abc 4
-    vocab      the same, bytes written in the printable alphabet of GPT-2
     merges     b+c, a+bc          the last step of merging "abc" alone: a | bc
 
-One merge per token is enough. The merges inside the range that becomes a token depend on that range alone,
-because no merge ever crosses its ends; so the last step is the same in every text. A piece of text that is
-itself a token becomes that token without merging (`ignore_merges`), as in tiktoken; this matters for tokens
-that no merges produce.
-
-Cost: every token is merged once, quadratic in its length: about a second for 100,000 tokens.
-
-Limits: does not guess an encoding, and does not read a pickled `Encoding`.
-
-Patterns cut text into words before merging:
-
-    gpt2            ` ?letters`, ` ?digits`, ` ?others`                    GPT-2, RoBERTa, GPT-NeoX
-    gpt4, llama3    one mark before letters, up to three digits, line ends with what is before them
-    nanochat        the same, up to two digits
-    qwen2           the same, single digits
-    o200k           the same, three digits, and a new word at a capital letter (GPT-4o)
+One merge per token is enough: the merges inside the range that becomes a token depend on that range alone,
+because no merge ever crosses its ends. A piece of text that is itself a token becomes that token without
+merging (`ignore_merges`), as in tiktoken; this matters for tokens that no merges produce. Every token is
+merged once, quadratic in its length.
 """
 
 from __future__ import annotations
@@ -100,14 +86,7 @@ assert PATTERNS["gpt4"].expression == SPLIT_100K
 
 
 def pattern_of(name: str) -> Pattern:
-    """Look up a pattern by name.
-
-    Raises:
-        RecipeError: no such pattern.
-
-    >>> pattern_of("nanochat").digits
-    2
-    """
+    """Look up a pattern by name."""
     if name not in PATTERNS:
         raise RecipeError(
             f"{name!r} is no pattern: expected one of {', '.join(PATTERNS)}",
@@ -162,19 +141,7 @@ ENCODINGS: dict[str, Encoding] = {
 
 
 def convert_ranks(data: bytes, encoding: str | None, name: str) -> dict[str, Any]:
-    """Convert a rank file to the contents of a tokenizer.json.
-
-    Args:
-        data: contents of the file.
-        encoding: one of `ENCODINGS`; None to derive it from the file name.
-        name: path of the file, for messages and for the encoding.
-
-    Returns:
-        A tokenizer.json as builtins.
-
-    Raises:
-        TokenizerError: an unknown encoding, or a file of another encoding.
-    """
+    """Convert a rank file to the contents of a tokenizer.json."""
     scheme = _encoding(encoding, name)
     ranks = read_ranks(data, name)
     if len(ranks) != scheme.ranks:
@@ -202,14 +169,7 @@ def _encoding(encoding: str | None, name: str) -> Encoding:
 
 
 def read_ranks(data: bytes, name: str) -> dict[bytes, int]:
-    """Parse a rank file; each line is a token in base64, a space and its rank.
-
-    >>> read_ranks(b"YQ== 0\\nYmM= 1\\n", "tiny.tiktoken")
-    {b'a': 0, b'bc': 1}
-
-    Raises:
-        TokenizerError: a malformed line, or a duplicate token or rank.
-    """
+    """Parse a rank file; each line is a token in base64, a space and its rank."""
     ranks: dict[bytes, int] = {}
     lines = 0
     for number, line in enumerate(data.splitlines(), 1):
@@ -232,9 +192,6 @@ def tokenizer_of_ranks(ranks: dict[bytes, int], encoding: Encoding) -> dict[str,
     """Build the contents of a tokenizer.json from ranks and an encoding.
 
     Special tokens are also put into the vocabulary, since HF tokenizers would otherwise renumber them.
-
-    Raises:
-        TokenizerError: a byte without a rank, or a special token whose id is also a rank.
     """
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
@@ -259,12 +216,7 @@ def tokenizer_of_ranks(ranks: dict[bytes, int], encoding: Encoding) -> dict[str,
 
 
 def check_specials(special_tokens: Sequence[str], text_tokens: Container[str]) -> None:
-    """Refuse special tokens that cannot be distinguished from each other or from tokens of text.
-
-    >>> check_specials(["<s>", "<s>"], LETTERS)
-    Traceback (most recent call last):
-    packline.errors.RecipeError: the special token '<s>' comes twice: expected every one once
-    """
+    """Refuse special tokens that cannot be distinguished from each other or from tokens of text."""
     for token in special_tokens:
         if not token:
             raise RecipeError("a special token is empty")
@@ -283,11 +235,7 @@ def json_of_merges(
     pattern: Pattern,
     place: SpecialPlace = "first",
 ) -> str:
-    """Build a tokenizer.json from merges. Ids: bytes in the order of their characters, then merges in order.
-
-    Raises:
-        RecipeError: a special token is also the result of a merge.
-    """
+    """The tokenizer.json of merges. Ids: bytes in the order of their characters, then merges in order."""
     pairs = [
         (left.decode("latin-1").translate(ALPHABET), right.decode("latin-1").translate(ALPHABET))
         for left, right in merges
@@ -378,7 +326,6 @@ def last_pair(token: AnyStr, ranks: dict[AnyStr, int]) -> tuple[AnyStr, AnyStr] 
     """Find the two parts of the last merge of a token; None if merging does not produce it.
 
     Starts from single bytes (for bytes) or characters (for a string). Cost: quadratic in the length.
-
     >>> last_pair(b"abc", {b"a": 0, b"b": 1, b"c": 2, b"bc": 3, b"abc": 4})
     (b'a', b'bc')
     """
@@ -412,10 +359,6 @@ LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
 
 
 def special_entries(special_tokens: dict[str, int]) -> list[dict[str, Any]]:
-    """Build the `added_tokens` of a tokenizer.json for special tokens.
-
-    >>> [(entry["content"], entry["id"], entry["special"]) for entry in special_entries({"<s>": 1})]
-    [('<s>', 1, True)]
-    """
+    """Build the `added_tokens` of a tokenizer.json for special tokens."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return [{"id": number, "content": token, **flags} for token, number in special_tokens.items()]

@@ -1,30 +1,17 @@
 r"""Bytes of each token, derived from a tokenizer.json, to compute the size of a text from its ids.
 
     byte-level BPE, tiktoken     letters for bytes, `Ġthe`     -> b" the"           raw bytes, exact
-    metaspace, byte fallback     `▁the`, `<0x0A>`              -> b" the", b"\\n"   exact except one space
+    metaspace, byte fallback     `▁the`, `<0x0A>`              -> b" the", b"\n"   exact except one space
     WordPiece                    `the`, `##re`                 -> b" the", b"re"    inexact: spaces are added
     no decoder (WordLevel, ...)  `the`                         -> b" the"           inexact: spaces are added
 
-A space at the very beginning that decoding removes is not counted, so a metaspace tokenizer reports one byte
-too few for a text that began with one. Where the result is approximate, the tokenizer itself lost
-information: the kind of white space, and possibly case or accents. If a normalizer changes text (NFC), the
+A space at the very beginning that decoding removes is not counted. If a normalizer changes text (NFC), the
 bytes are those of the normalized text. Special tokens have 0 bytes.
 
-Cost: a table once, 0.3 s for 150,000 tokens; then one lookup per token and one sum per document, in NumPy,
-1 ns per token. The reference turns ids into text.
-
-`ranks_of` converts a tokenizer.json to tiktoken's ranks with the same ids, the reverse of `tiktoken`:
-
-    vocab, merges in their order  ──>  ranks: bytes of each token, and its id
-    split and byte level          ──>  the regular expression that cuts text into words
-    added tokens                  ──>  special tokens
-
-tiktoken has no merges: it joins the neighbours whose bytes are the token of lowest id. Ids are the same if
-the ids of tokens rise in the order of the merges, and every merge is the last step by which ranks alone make
-its token (`last_pair`). Everything else is refused: normalizers, added tokens that are not special, other
-models, expressions that the two regular expression engines read differently.
-
-Cost: every token is merged once, a second for 100,000 tokens.
+`ranks_of` converts a tokenizer.json to tiktoken's ranks, the reverse of `tiktoken`. tiktoken has no merges:
+it joins the neighbours whose bytes are the token of lowest id. Ids are the same if they rise in the order of
+the merges, and every merge is the last step by which ranks alone make its token (`last_pair`). Everything
+else is refused.
 """
 
 from __future__ import annotations
@@ -51,22 +38,7 @@ BYTES, STARTS = "token_bytes.npy", "token_starts.npy"
 
 
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
-    """Bytes of every token, by id; empty for special tokens and for ids without a token.
-
-    >>> import msgspec
-    >>> model = {"type": "BPE", "vocab": {"a": 0, "\\u0120b": 1, "</s>": 2}, "merges": []}
-    >>> added = [{"id": 2, "content": "</s>", "special": True}]
-    >>> text = {"model": model, "decoder": {"type": "ByteLevel"}, "added_tokens": added}
-    >>> tokenizer = Tokenizer(
-    ...     name="tiny",
-    ...     kind="huggingface",
-    ...     json=msgspec.json.encode(text).decode(),
-    ...     vocab_size=3,
-    ...     special_tokens={"</s>": 2},
-    ... )
-    >>> token_bytes(tokenizer)
-    [b'a', b' b', b'']
-    """
+    """Bytes of every token, by id; empty for special tokens and for ids without a token."""
     found, steps = _pieces(tokenizer)
     names = [one for one in found if isinstance(one, str)]
     if [step["type"] for step in steps] == ["ByteLevel"] and LETTERS.keys() >= set("".join(names)):
@@ -82,11 +54,6 @@ def keeps_text(tokenizer: Tokenizer) -> bool:
 
     Unicode normalization (such as NFC) and a space at the very beginning are ignored. False if case, accents,
     white space or characters without a token may be lost.
-
-    >>> import msgspec
-    >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
-    >>> keeps_text(Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={}))
-    False
     """
     whole = parse_json(tokenizer.json)
     kinds = {step["type"] for step in _steps(whole.get("decoder"))}
@@ -100,27 +67,13 @@ def keeps_text(tokenizer: Tokenizer) -> bool:
 
 
 def puts_spaces(tokenizer: Tokenizer) -> bool:
-    """True if decoding puts a space before every word, whatever the text contained.
-
-    >>> import msgspec
-    >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
-    >>> puts_spaces(Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={}))
-    True
-    """
+    """True if decoding puts a space before every word, whatever the text contained."""
     steps = _steps(parse_json(tokenizer.json).get("decoder"))
     return any(step["type"] in ("WordPiece", SPACED) for step in steps)
 
 
 def drops_first_space(tokenizer: Tokenizer) -> bool:
-    """True if decoding removes a space from the beginning of a text.
-
-    >>> import msgspec
-    >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
-    >>> drops_first_space(
-    ...     Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={})
-    ... )
-    True
-    """
+    """True if decoding removes a space from the beginning of a text."""
     return any(
         step["type"] in ("WordPiece", SPACED)
         or (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never")
@@ -130,15 +83,7 @@ def drops_first_space(tokenizer: Tokenizer) -> bool:
 
 
 class TextBytes:
-    """Sizes of the texts of documents in bytes, computed from their ids.
-
-    >>> import msgspec
-    >>> model = {"type": "WordLevel", "vocab": {"on": 0, "off": 1}, "unk_token": "on"}
-    >>> text = msgspec.json.encode({"model": model}).decode()
-    >>> tokenizer = Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=2, special_tokens={})
-    >>> TextBytes(tokenizer).of(np.array([0, 1, 1], np.uint16), np.array([0, 2, 2, 3])).tolist()
-    [6, 0, 3]
-    """
+    """Sizes of the texts of documents in bytes, computed from their ids."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         found = token_bytes(tokenizer)
@@ -244,7 +189,6 @@ class TokenText:
     Args:
         data: bytes of all tokens back to back, uint8.
         starts: start of each token's bytes in `data`, and the end, int64 `[V+1]`.
-
     >>> data, begins = TokenText.of_tokens([b"the", b" cat", b""]).gather(np.array([0, 1, 2, 1]))
     >>> data.tobytes(), begins.tolist()
     (b'the cat cat', [0, 3, 7, 7, 11])
@@ -310,20 +254,7 @@ class Ranks(msgspec.Struct, frozen=True):
 
 
 def ranks_of(tokenizer: Tokenizer) -> Ranks:
-    """Ranks of a byte-level BPE, for which tiktoken gives the same ids.
-
-    Raises:
-        TokenizerError: tiktoken has no equal encoding; the message names the reason.
-
-    >>> from packline.encoders.tiktoken import Encoding, tokenizer_of_ranks
-    >>> ranks = {bytes([byte]): byte for byte in range(256)} | {b"he": 256, b"the": 257}
-    >>> text = msgspec.json.encode(tokenizer_of_ranks(ranks, Encoding(None, 258, {"<s>": 258}))).decode()
-    >>> found = ranks_of(
-    ...     Tokenizer(name="tiny", kind="tiktoken", json=text, vocab_size=259, special_tokens={"<s>": 258})
-    ... )
-    >>> found.ranks == ranks, found.special_tokens
-    (True, {'<s>': 258})
-    """
+    """Ranks of a byte-level BPE, for which tiktoken gives the same ids."""
     whole = msgspec.json.decode(tokenizer.json)
     pattern = _pattern(tokenizer, whole)
     _check_model(tokenizer, whole)

@@ -1,18 +1,7 @@
 """Tokenizers as data: any supported format as one tokenizer.json with its metadata.
 
-    tokenizer.json, or a folder or hub repository with one ──────────────────┐
-    NAME.tiktoken rank file + its encoding ── ranks to merges ───────────────┼─> Tokenizer.json
-    SentencePiece NAME.model (BPE, Unigram) ── pieces to merges or scores ───┘
-
-Every engine reads this one text, so all use the same tokenizer. Truncation, padding and dropout, which some
-published files contain, are removed: they would cut documents short, or make ids random.
-
-Cost: one parse and one compact rewrite, 0.3 s for a vocabulary of 150,000, 1 to 2 s for a rank file; 0.02 s
-the second time (`remembered`). A tokenizer is a frozen value of a few megabytes that can be sent to a worker
-unchanged.
-
-Never runs code that comes with a tokenizer, and reads no pickles. `boundary` decides which token ends a
-document.
+Truncation, padding and dropout, which some published files contain, are removed: they would cut documents
+short, or make ids random. No code that comes with a tokenizer is run, and no pickle is read.
 """
 
 from __future__ import annotations
@@ -42,14 +31,7 @@ ACCEPTED = "a tokenizer.json, a folder with one, a hub id, a .tiktoken rank file
 
 
 class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
-    """A tokenizer.json and the metadata in the files next to it.
-
-    >>> vocab = {"a": 0, "b": 1}
-    >>> text = msgspec.json.encode({"model": {"type": "BPE", "vocab": vocab, "merges": []}}).decode()
-    >>> tokenizer = Tokenizer(name="ab", kind="huggingface", json=text, vocab_size=2, special_tokens={})
-    >>> tokenizer.reference().encode("ba").ids
-    [1, 0]
-    """
+    """A tokenizer.json and the metadata in the files next to it."""
 
     name: str
     """Path or hub id, as given by the user."""
@@ -80,11 +62,7 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
         return _fingerprint(self.json)
 
     def reference(self) -> tokenizers.Tokenizer:
-        """Build the tokenizer of HF `tokenizers`, whose ids are correct by definition; takes about 0.5 s.
-
-        Raises:
-            TokenizerError: `tokenizers` cannot read it.
-        """
+        """Build the tokenizer of HF `tokenizers`, whose ids are correct by definition; takes about 0.5 s."""
         import tokenizers
 
         with refusals(f"{self.name} is not a tokenizer that HF tokenizers reads"):
@@ -154,7 +132,6 @@ def unknown_token(model: dict[str, Any]) -> str | None:
 
 def steps_of(part: dict[str, Any] | None, inner: str) -> list[dict[str, Any]]:
     """Steps of a normalizer, pre-tokenizer or decoder: itself, or those of a sequence under the name `inner`.
-
     >>> steps_of({"type": "Sequence", "normalizers": [{"type": "NFC"}]}, "normalizers")
     [{'type': 'NFC'}]
     """
@@ -173,19 +150,6 @@ def load_tokenizer(name: str, encoding: str | None = None) -> Tokenizer:
 
     An existing path is read; anything else is looked up on the hub, or in its cache (see `encoders.hub`). The
     format of a file is detected from its content.
-
-    Args:
-        name: a tokenizer.json, a folder with one (or with one `.model` or `.tiktoken` file), a hub id
-            (`owner/name`, or `owner/name@revision`), a well-known name such as `gpt2` or `cl100k_base`, a
-            rank file, a SentencePiece model.
-        encoding: the encoding of a rank file, if it cannot be derived from the file name.
-
-    Raises:
-        TokenizerError: nothing found, or not a tokenizer; the message describes what was found.
-
-    >>> load_tokenizer("a/tokenizer.json")
-    Traceback (most recent call last):
-    packline.errors.TokenizerError: no tokenizer at a/tokenizer.json: expected a file or folder, found nothing
     """
     path = Path(name).expanduser()
     revision = None
@@ -359,11 +323,7 @@ class _Whole(msgspec.Struct, frozen=True):
 
 
 def read_added_tokens(json: str | bytes) -> list[AddedToken]:
-    """Read the added tokens of a tokenizer.json, in file order.
-
-    >>> read_added_tokens('{"added_tokens": [{"content": "<s>", "id": 1}]}')[0].content
-    '<s>'
-    """
+    """Read the added tokens of a tokenizer.json, in file order."""
     return msgspec.json.decode(json, type=_Whole).added_tokens or []
 
 
@@ -371,14 +331,6 @@ def config_bytes(special_tokens: Sequence[str], eos: str | None, bos: str | None
     """Build the contents of tokenizer_config.json, with which transformers loads a folder.
 
     A tokenizer.json does not declare which token ends a document; trainers read it from here.
-
-    Args:
-        special_tokens: all special tokens, in any order.
-        eos: the token that ends a document, if any.
-        bos: the token that begins a document, if any.
-
-    >>> msgspec.json.decode(config_bytes(["</s>", "<x>"], "</s>", None))["eos_token"]
-    '</s>'
     """
     named = {"eos_token": eos, "bos_token": bos}
     config: dict[str, str | bool | list[str]] = {
@@ -397,18 +349,6 @@ def read_chat_template(tokenizer: str) -> str | None:
 
     It is in `chat_template.jinja` or, as a string or as one of a list of {name, template}, in
     `tokenizer_config.json`; the separate file takes precedence, as in transformers.
-
-    Args:
-        tokenizer: the argument of `load_tokenizer`: a file, a folder or a hub id.
-
-    Raises:
-        TokenizerError: unreadable files, or several templates of which none is the default.
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / CONFIG).write_text('{"chat_template": "{{ messages }}"}')
-    >>> read_chat_template(str(folder))
-    '{{ messages }}'
     """
     path = Path(tokenizer).expanduser()
     if not path.exists():

@@ -1,13 +1,8 @@
 """Batches: the output of a source and the input of an encoder.
 
-A batch has about 2 MB of documents of one file, in order, with the origin of each, and the unreadable records
-of the same range. Its texts are two buffers, so that a document costs no Python object unless requested: the
-equivalent of `Ragged` for UTF-8, a view of an Arrow `large_string` array.
-
-    data   "one" "three" ""        offsets   0 3 8 8
-
-Everything of `Texts` except `take` and access to a single text is a view. Sources guarantee that no text is
-null and that all are valid UTF-8; this is not checked again.
+A batch has about 2 MB of documents of one file, in order, and the unreadable records of the same range. Its
+texts are two buffers, as in a `large_string` array of Arrow. Sources guarantee that no text is null and that
+all are valid UTF-8; this is not checked again.
 """
 
 from __future__ import annotations
@@ -67,7 +62,6 @@ Reason = Literal[
 @dataclass(frozen=True, slots=True)
 class Texts:
     """Texts of documents.
-
     >>> texts = Texts.of(["one", "drei", ""])
     >>> len(texts), texts[1], texts.sizes.tolist(), texts.take(np.array([1, 0])).data.tobytes()
     (3, 'drei', [3, 4, 0], b'dreione')
@@ -150,12 +144,7 @@ class Texts:
 
 
 class RecordProblem(BadRecord):
-    """A record that is not a document or conversation: the reason under which it is counted, and details.
-
-    Args:
-        reason: one of the reasons for rejects.
-        detail: position within the record, and description of the problem.
-    """
+    """A record that is not a document or conversation: the reason under which it is counted, and details."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")

@@ -1,14 +1,8 @@
 """Columns that a source carries along, from the fields of its records to Arrow.
 
-    columns = ["url", "score: float", "metadata.language"]
-
-    values of JSON, columns of Parquet ──carry──> Batch.columns, an Arrow record batch, and bad records
-
-A column has one type for the whole source (docs/recipe.md has them), and a value that does not fit it makes
-its record bad (`column_type`).
-
-A missing field and null are null. What fits is decided for each value alone, so the result is independent of
-batches; whole columns are converted at once, and value by value only if that fails.
+A value that does not fit the one type of its column makes its record bad. What fits is decided for each value
+alone, so the result is independent of batches; whole columns are converted at once, and value by value only
+if that fails.
 """
 
 from __future__ import annotations
@@ -93,10 +87,6 @@ def pairs_of(columns: Sequence[Column]) -> tuple[tuple[str, ColumnType], ...]:
 
 def fit(value: Any, type: ColumnType) -> Any:
     """Convert a value of JSON to the type of its column; a timestamp to microseconds since 1970.
-
-    Raises:
-        Misfit: it does not fit.
-
     >>> fit(3, "float"), fit(2.0, "integer"), fit("1970-01-01T01:00:00.5+01:00", "timestamp")
     (3.0, 2, 500000)
     """
@@ -127,11 +117,7 @@ def fit(value: Any, type: ColumnType) -> Any:
 
 
 def fit_field(record: Any, column: Column) -> Any:
-    """Convert the value of a record's field, as `fit` does; None if it is missing.
-
-    Raises:
-        RecordProblem: it does not fit.
-    """
+    """Convert the value of a record's field, as `fit` does; None if it is missing."""
     return _fit(field_value(record, column.path), column)
 
 
@@ -273,11 +259,7 @@ def _times(array: pa.Array) -> pa.Array | None:
 
 
 def _microseconds(text: str) -> int:
-    """Microseconds since 1970 of an ISO 8601 time.
-
-    Raises:
-        Misfit: it is none.
-    """
+    """Microseconds since 1970 of an ISO 8601 time."""
     try:
         if not TIME.fullmatch(text):
             raise ValueError
@@ -344,11 +326,7 @@ class Odd(NamedTuple):
 
 
 def column_values(column: pa.Array) -> list[Any]:
-    """Convert a column to Python values, `Odd` for those that Python cannot represent.
-
-    >>> column_values(pa.array([0, 10**7], pa.date32()))
-    [datetime.date(1970, 1, 1), Odd(reason='template', detail='date value out of range', text='29349-01-26')]
-    """
+    """Convert a column to Python values, `Odd` for those that Python cannot represent."""
     try:
         return list(column.to_pylist())
     except FAILURES:

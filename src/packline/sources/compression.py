@@ -1,13 +1,9 @@
-"""gzip and zstd streams with reliable detection of truncation and damage.
+"""gzip and zstd streams, recognised by their first bytes, with reliable detection of truncation and damage.
 
-Both formats may contain several members or frames in sequence, and are recognised by their first bytes, not
-by file name. The libraries' own stream readers stop silently where a zstd file is truncated, which loses
-data; here the end of each frame is checked.
-
-Cost: one pass in constant memory. Data before any damage is passed on, then `problem` describes the error; to
-recover all of it, the damaged frame is read a second time up to that point. gzip may be followed by zero
-bytes, as `tar` and tapes leave them. gzip is read by ISA-L, at twice the rate of zlib; what it cannot read is
-read again by zlib, whose judgement counts.
+The libraries' own readers stop silently where a zstd file is truncated; here the end of each frame is
+checked. Data before damage is passed on, for which the damaged frame is read a second time. gzip may be
+followed by zero bytes, as `tar` leaves them. It is read by ISA-L, at twice the rate of zlib; what that cannot
+read is read again by zlib.
 """
 
 from __future__ import annotations
@@ -38,11 +34,7 @@ LARGEST_OUTPUT = 4 << 20
 
 
 def detect_compression(head: bytes) -> Compression:
-    """Detect the compression from the first four bytes.
-
-    >>> detect_compression(bytes.fromhex("28b52ffd00")), detect_compression(b"text")
-    ('zstd', '')
-    """
+    """Detect the compression from the first four bytes."""
     if head.startswith(GZIP_MAGIC):
         return "gzip"
     # A zstd file may open with a skippable frame: 0x184D2A50 to 5F, little-endian.
@@ -60,10 +52,6 @@ class DecompressedStream:
     Attributes:
         problem: the error if the stream ended too early; known once `read` has returned b"".
         raw_bytes: compressed bytes read so far.
-
-    >>> import gzip, io
-    >>> DecompressedStream(io.BytesIO(gzip.compress(b"one") + gzip.compress(b"two")), "gzip").read(99)
-    b'onetwo'
     """
 
     def __init__(self, file: BinaryIO, compression: Compression, hasher: Any = None) -> None:

@@ -1,14 +1,4 @@
-"""Drafting of a recipe from a survey of the data or a preset, with comments on guesses and alternatives.
-
-    survey of each kind of files ──> one [[sources]] each, with comments ──> recipe.toml
-
-A preset is a recipe for a well-known data set on the Hugging Face hub (`hf://`): nothing is fetched before
-`build` reads it, published splits are kept, and without any a share of documents is reserved by
-hash.
-
-The drafted recipe builds without changes; its comments list the alternatives. `packline.recipe.load_recipe`
-reads it.
-"""
+"""Drafts of recipes from a survey of the data or a preset; comments list guesses and alternatives."""
 
 from __future__ import annotations
 
@@ -97,14 +87,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def find_preset(name: str) -> Preset:
-    """Look up a preset by name.
-
-    Raises:
-        RecipeError: no such preset; the message lists all presets.
-
-    >>> find_preset("tinystories").text
-    'text'
-    """
+    """Look up a preset by name."""
     if name not in PRESETS:
         raise RecipeError(f"no preset {name!r}", hint=f"there are {', '.join(sorted(PRESETS))}")
     return PRESETS[name]
@@ -118,15 +101,7 @@ def draft_recipe(
     folder: Path,
     notes: Sequence[str] = (),
 ) -> str:
-    """Draft a recipe for surveyed inputs.
-
-    Args:
-        surveys: those of all inputs, in order.
-        tokenizer: tokenizer as given by the user.
-        eod: token that ends documents; None for the tokenizer's choice.
-        folder: where the recipe will be: relative paths are relative to it.
-        notes: comments on tokenizer and eod.
-    """
+    """Draft a recipe for surveyed inputs."""
     lines = [*_head(tokenizer, eod, folder, notes), *_splits(0.0)]
     names = _names([one.name for one in surveys])
     for number, (one, name) in enumerate(zip(surveys, names, strict=True)):
@@ -162,11 +137,7 @@ def _in_comment(text: str) -> str:
 
 
 def placed(path: str, folder: Path) -> str:
-    """Make a path relative to a folder; absolute paths and URIs are unchanged.
-
-    >>> placed("data/*.jsonl", Path("recipes")), placed("s3://b/x", Path("recipes"))
-    ('../data/*.jsonl', 's3://b/x')
-    """
+    """Make a path relative to a folder; absolute paths and URIs are unchanged."""
     if is_remote(path) or Path(path).is_absolute():
         return path
     return os.path.relpath(path, folder) + ("/" if path.endswith("/") else "")

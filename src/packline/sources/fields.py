@@ -1,10 +1,7 @@
 """Fields that a recipe names: whether records have them, and the types of carried columns, before any work.
 
-Some files of a source are sampled by their beginnings, as docs/recipe.md says. A type must not depend on
-other sources, on units or on workers, and files added at the end of a source must not change it; so files are
-looked at in order, and the first one with a value decides.
-
-Cost: reading the beginnings of up to 16 files per source, only if the recipe names fields.
+Some files of a source are sampled by their beginnings. A type must not depend on other sources, and files
+added at the end must not change it; so files are looked at in order, and the first one with a value decides.
 """
 
 from __future__ import annotations
@@ -41,18 +38,7 @@ FirstRecords = Callable[[InputFile], Iterable[dict[str, Any]]]
 def resolve_columns(
     columns: Sequence[str], where: str, files: Sequence[InputFile], first_records: FirstRecords
 ) -> tuple[Column, ...]:
-    """Columns of a source with their types.
-
-    Args:
-        columns: as in the recipe.
-        where: the source, for messages.
-        files: its files, in order.
-        first_records: returns the first records of a file that is not Parquet.
-
-    Raises:
-        InputError: a column of Parquet that cannot be carried.
-        RecipeError: a field that is an object or a list, or without values to take a type from.
-    """
+    """Columns of a source with their types."""
     wanted = parse_columns(columns, where)
     found: dict[str, ColumnType | None] = dict(wanted)
     for file in files[:MOST_FILES]:
@@ -161,14 +147,7 @@ class Looked(NamedTuple):
 
 
 def look_at(files: Sequence[InputFile], first_records: FirstRecords | None = None) -> Looked:
-    """Sample the first records of some of a source's files.
-
-    Args:
-        first_records: returns those of a file; by default `first_of`.
-
-    Raises:
-        InputError: a file that cannot be read.
-    """
+    """Sample the first records of some of a source's files."""
     step = max(len(files) // LOOKED_FILES, 1)
     chosen = files[::step][:LOOKED_FILES]
     return Looked(len(chosen), [record for file in chosen for record in (first_records or first_of)(file)])
@@ -184,16 +163,7 @@ def named_fields(source: Source) -> list[tuple[str, str]]:
 
 
 def refuse_strange(rare: Sequence[str], where: str, looked: Looked, named: Iterable[tuple[str, str]]) -> None:
-    """Refuse fields that no record has.
-
-    Args:
-        rare: fields that need not occur in the sample.
-        where: the source, for the message.
-        named: purpose and name of each field.
-
-    Raises:
-        RecipeError: a field is missing; the message suggests similar and existing fields.
-    """
+    """Refuse fields that no record has."""
     if not looked.records:
         return
     for purpose, field in named:
@@ -253,11 +223,7 @@ def _names(record: dict[str, Any], before: str = "", depth: int = 1) -> Iterator
 
 
 def check_transforms(recipe: Recipe) -> None:
-    """Refuse templates that cannot run, before any input is read.
-
-    Raises:
-        RecipeError: a template is invalid; the message names the source.
-    """
+    """Refuse templates that cannot run, before any input is read."""
     for number, source in enumerate(recipe.sources):
         try:
             if source.uses_records:
@@ -268,11 +234,7 @@ def check_transforms(recipe: Recipe) -> None:
 
 
 def pin_recipe(recipe: Recipe) -> Recipe:
-    """The recipe with the commit of each dataset of the hub, so that it names content that does not change.
-
-    Raises:
-        InputError: no such dataset or revision, or the hub cannot be reached.
-    """
+    """The recipe with the commit of each dataset of the hub."""
     sources = tuple(
         msgspec.structs.replace(source, inputs=pin_inputs(source.inputs)) for source in recipe.sources
     )
@@ -280,12 +242,7 @@ def pin_recipe(recipe: Recipe) -> Recipe:
 
 
 def find_files(recipe: Recipe) -> list[InputFile]:
-    """Find all files of a recipe, in the order of their documents.
-
-    Raises:
-        RecipeError: a template is refused.
-        InputError: nothing found, unreadable files, or files without a required column.
-    """
+    """Find all files of a recipe, in the order of their documents."""
     check_transforms(recipe)
     files = list_files(recipe)
     _check_settings(recipe, files)

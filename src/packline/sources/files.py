@@ -1,10 +1,6 @@
-"""Resolution of the inputs of a recipe to a list of files with their formats.
+"""Inputs of a recipe as a list of files with their formats, before any work; what is unclear is refused.
 
-    files, folders, globs, URIs  ->  paths  ->  InputFile: path, size, format, compression, text field
-
-This happens before any work, and refuses rather than guesses: an input that matches nothing, a file that
-cannot be opened, a Parquet file without the text column. Files are in the order of the inputs, and by name
-within an input, so that the order of documents depends on nothing else.
+Files are in the order of the inputs, and by name within an input.
 """
 
 from __future__ import annotations
@@ -81,15 +77,7 @@ class InputFile(msgspec.Struct, frozen=True, gc=False):
         return InputState(self.size, self.modified)
 
     def open(self, start: int | None = None, stop: int | None = None) -> BinaryIO:
-        """Open for reading bytes, in the planned state.
-
-        Args:
-            start: first byte of the records that will be read, if known; a remote file is read ahead.
-            stop: end of the range in which these records begin.
-
-        Raises:
-            InputError: the file is missing, or not readable by this user.
-        """
+        """Open for reading bytes, in the planned state."""
         return open_input(self.path, self.state, start, stop)
 
 
@@ -98,9 +86,6 @@ def list_files(recipe: Recipe, problems: dict[str, PacklineError] | None = None)
 
     Args:
         problems: takes the errors by path, which are raised otherwise.
-
-    Raises:
-        InputError: nothing found, or files that cannot be read; all of them in one message.
     """
     files: list[InputFile] = []
     refused: dict[str, PacklineError] = {}
@@ -120,11 +105,7 @@ def list_files(recipe: Recipe, problems: dict[str, PacklineError] | None = None)
 
 
 def refuse_all(problems: Sequence[PacklineError]) -> NoReturn:
-    """Raise one error for several.
-
-    Raises:
-        InputError: all of them in one message; a single one is raised as it is.
-    """
+    """Raise one error for several."""
     if len(problems) == 1:
         raise problems[0]
     shown = "; ".join(str(problem) for problem in problems[:5])
@@ -133,11 +114,7 @@ def refuse_all(problems: Sequence[PacklineError]) -> NoReturn:
 
 
 def not_text_notes(files: Iterable[InputFile], names: Sequence[str]) -> list[str]:
-    """Notes on plain text that is not UTF-8, or has line ends of DOS: one line per source that has some.
-
-    Args:
-        names: names of the sources, in order.
-    """
+    """Notes on plain text that is not UTF-8, or has line ends of DOS: one line per source that has some."""
     by_source: dict[int, list[InputFile]] = {}
     for file in files:
         by_source.setdefault(file.source, []).append(file)
@@ -191,12 +168,7 @@ def _describe(number: int, source: Source, listed: ListedFile) -> InputFile | Pa
 
 
 def describe_head(file: InputFile, raw: bytes, reopen: Callable[[], BinaryIO], source: Source) -> InputFile:
-    """The file with what its beginning decides: format, compression, text and id.
-
-    Args:
-        raw: first bytes of the file.
-        reopen: opens the file again, or its beginning, if it is compressed.
-    """
+    """The file with what its beginning decides: format, compression, text and id."""
     path, head, compression = file.path, raw, detect_compression(raw)
     if compression:
         with reopen() as packed:
@@ -272,11 +244,7 @@ def _table_error(path: str, ending: str) -> InputError:
 
 
 def plain_name(name: str) -> str:
-    """File name in lower case, without the extension of its compression.
-
-    >>> plain_name("A/b.JSON.gz")
-    'a/b.json'
-    """
+    """File name in lower case, without the extension of its compression."""
     plain = name.lower()
     if not plain.endswith(COMPRESSED_NAMES):
         return plain
@@ -321,11 +289,7 @@ def _parquet_id(path: str, schema: pa.Schema, source: Source) -> str | None:
 
 
 def refuse_twice(path: str, schema: pa.Schema, columns: Iterable[str]) -> None:
-    """Refuse duplicate columns.
-
-    Raises:
-        InputError: a column occurs more than once, so its meaning is ambiguous.
-    """
+    """Refuse duplicate columns."""
     for name in (column.partition(".")[0] for column in columns):
         if schema.names.count(name) > 1:
             raise InputError(
@@ -412,14 +376,7 @@ def file_kind(file: InputFile | PacklineError) -> tuple[object, ...] | None:
 
 
 def check_assumed(file: InputFile, source: Source, raw: BinaryIO) -> None:
-    """Compare a file with its plan, if that was made without looking at it; the position stays.
-
-    Args:
-        raw: the file, open at its beginning.
-
-    Raises:
-        InputError: it is of another kind.
-    """
+    """Compare a file with its plan, if that was made without looking at it; the position stays."""
     if not file.is_assumed:
         return
     head = read_fully(raw, HEAD_BYTES)

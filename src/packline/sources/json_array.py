@@ -1,14 +1,8 @@
-"""Split one JSON array of records, a common format of dumps, into its elements in bounded memory.
-
-    [ {"conversations": [..]} ,  {"conversations": [..]} ]
-      ^ position 2               ^ position 29
+"""Elements of a file that is one JSON array of records, in bounded memory.
 
 Only brackets, commas and strings are scanned; the caller decodes the elements. So an element that is not JSON
-is one bad record and not the end of the file, unless its brackets or quotes are wrong. An element longer than
-the limit is returned in marked pieces and never held as a whole.
-
-Cost: about 40 MB/s of chat. A file is read from its start, by one process. Limits: does not find nested
-arrays, such as in `{"data": [...]}`.
+is one bad record, unless its brackets or quotes are wrong. Arrays inside an object are not found. Speed: 40
+MB/s.
 """
 
 from __future__ import annotations
@@ -55,10 +49,6 @@ def read_array(
         read: returns up to the given number of bytes, none at the end.
         max_bytes: maximum size of an element; a longer one is returned in marked pieces.
         problem: called at the end of the bytes; returns the reason if they were cut short.
-
-    >>> import io
-    >>> [(one.position, one.data) for one in read_array(io.BytesIO(b'[{"a": ","}, 7]').read, 99)]
-    [(1, b'{"a": ","}'), (13, b'7')]
     """
     cutter = _Cutter(max_bytes)
     while data := read(BLOCK_BYTES):
@@ -67,11 +57,7 @@ def read_array(
 
 
 def starts_array(head: bytes) -> bool:
-    """True if a file that begins with these bytes is one JSON array, unless it is not JSON.
-
-    >>> starts_array(b'\\n [{"text": '), starts_array(b'{"text": ')
-    (True, False)
-    """
+    """True if a file that begins with these bytes is one JSON array, unless it is not JSON."""
     return head.removeprefix(BOM).lstrip(BLANK).startswith(b"[")
 
 
@@ -90,7 +76,6 @@ def read_blocks(
     """Read the elements of an array as blocks of JSON lines, with their offsets in the file.
 
     Arguments as in `read_array`.
-
     >>> import io
     >>> [block] = read_blocks(io.BytesIO(b'[{"a": 1},\\n {"a": 2}]').read, 99)
     >>> bytes(block.data), block.positions.tolist()

@@ -1,21 +1,15 @@
-"""Splitting of a byte stream into blocks of whole records, in bounded memory.
+"""Splitting of a byte stream into blocks of whole records, in bounded memory, and decoding of plain text.
 
 A record ends with a delimiter: a newline, or the separator of a text file. A reader of the bytes `[start,
 stop)` takes the records that begin in that range, so that readers of adjacent ranges take each record exactly
-once, whatever the ranges:
+once:
 
     bytes     aaaa\\nbbbbbbbb\\ncc\\n
     ranges    [0......)[7.....)[14..)
     records   aaaa, bbbbbbbb   -   cc
 
-A record longer than `max_bytes` is passed on in marked pieces, and is never in memory as a whole.
-Cost: the bytes are read into one reused buffer, and blocks are views of it: a block is valid until the next
-one is requested. Records are not parsed.
-
-Plain text as a source has it: its encoding, and its line ends.
-
-A byte order mark of UTF-8 is never part of a text. A line ends at `\\n`; a `\\r` before it is not part of a
-document that is a line. In longer documents line ends are kept, or made `\\n` by `newlines = "unix"`.
+A record longer than `max_bytes` is passed on in marked pieces. Blocks are views of one reused buffer: each is
+valid until the next one is requested.
 """
 
 from __future__ import annotations
@@ -57,7 +51,6 @@ def read_lines(
         stop: records that begin at or after it are not taken.
         max_bytes: maximum size of a record; a longer one comes in marked pieces.
         problem: called at the end of the bytes; returns the reason if they were truncated within a record.
-
     >>> import io
     >>> lines = io.BytesIO(b"a\\nb\\nc")
     >>> [bytes(block.data) for block in read_lines(lines.readinto, 0, stop=3, max_bytes=9)]
@@ -233,9 +226,5 @@ def not_utf8(error: UnicodeDecodeError, start: int | None = None) -> str:
 
 
 def likely_charset(head: bytes) -> str:
-    """Likely encoding of text that does not begin with UTF-8.
-
-    >>> likely_charset("é".encode("utf-16")), likely_charset("é".encode("latin-1"))
-    ('utf-16', 'latin-1')
-    """
+    """Likely encoding of text that does not begin with UTF-8."""
     return "utf-16" if head.startswith(MARKS_OF_UTF16) else "latin-1"

@@ -1,18 +1,11 @@
 """Paths of the inputs of a source: files, folders, globs, URIs.
 
-Folders are walked in the order of whole paths; hidden files are skipped and links followed. Files that are
-not regular (a pipe would block, `/dev/zero` never ends), circular links, and names that are not UTF-8 are
-refused before anything is opened.
+What is not a regular file (a pipe would block, `/dev/zero` never ends), circular links, and names that are
+not UTF-8 are refused before anything is opened.
 
-Many remote files of a kind: a few are looked at, and the others are planned as these.
-
-    listing     1,000 files a request, with size and state
-    looked at   1,000 files spread over those with the same ending, a request each
-    planned     all others of the ending, if those that were looked at agree; else each is looked at
-    read        each is compared with its plan before its first record: bytes never depend on a guess
-
-A million small files are so planned in the time of their listing. Parquet is always looked at, since its
-footer decides how it is cut.
+Of many remote files with one ending, 1,000 are looked at. If they agree, the others are planned as these, and
+each is compared with its plan before its first record is read. So a million small files are planned in the
+time of their listing. Parquet is always looked at, since its footer decides how it is cut.
 """
 
 from __future__ import annotations
@@ -45,14 +38,7 @@ FileId = tuple[int, int]
 
 
 def list_inputs(inputs: Sequence[str], folder: str = "") -> list[ListedFile]:
-    """Files of a source in order, each with its name.
-
-    Args:
-        folder: folder that relative inputs are relative to; names are the same in whatever folder it is.
-
-    Raises:
-        InputError: nothing found, or not a valid input.
-    """
+    """Files of a source in order, each with its name."""
     listed: dict[str, ListedFile] = {}
     written: dict[str, str] = {}
     for given in inputs:
@@ -79,11 +65,7 @@ def list_inputs(inputs: Sequence[str], folder: str = "") -> list[ListedFile]:
 
 
 def map_files(look: Callable[[Any], T], files: Sequence[Any]) -> Iterator[T]:
-    """Results of looking at each file, in order: remote files many at a time, local ones a few.
-
-    Args:
-        look: is called in threads.
-    """
+    """Results of looking at each file, in order: remote files many at a time, local ones a few."""
     if any(is_remote(file.path) for file in files):
         return map_in_threads(look, files, REMOTE_THREADS, "planning")
     # Local files are read so fast that handing over one at a time would take longer: several at a time.
@@ -95,25 +77,14 @@ def map_files(look: Callable[[Any], T], files: Sequence[Any]) -> Iterator[T]:
 
 
 def pin_inputs(inputs: Sequence[str]) -> tuple[str, ...]:
-    """Inputs with the commit of each dataset of the hub; others as they are.
-
-    Raises:
-        InputError: an input has credentials, no such dataset or revision, or the hub cannot be reached.
-    """
+    """Inputs with the commit of each dataset of the hub; others as they are."""
     for given in inputs:
         refuse_secrets(given)
     return tuple(pin_input(given) if given.startswith(HUB) else given for given in inputs)
 
 
 def expand(given: str, folder: str = "") -> Iterator[ListedFile]:
-    """Files of one input: itself, a folder's files, a glob's matches.
-
-    Args:
-        folder: folder that a relative path is relative to.
-
-    Raises:
-        InputError: nothing found, or not a valid input.
-    """
+    """Files of one input: itself, a folder's files, a glob's matches."""
     if not is_remote(given):
         yield from map(ListedFile, _expand_local(given, folder))
         return
@@ -150,11 +121,6 @@ def names_folder(inputs: Sequence[str], paths: Sequence[str]) -> str:
     """Folder that the names of a source's files are relative to: what its inputs have in common, as given.
 
     It does not depend on the files that are found, else a new folder of files would rename all others.
-
-    Args:
-        inputs: inputs of the source.
-        paths: files that they were expanded to.
-
     >>> names_folder(["web"], ["web/day1/a", "web/day1/b"]), names_folder(["web/*/a*"], ["web/day1/a"])
     ('web/', 'web/')
     >>> names_folder(["web/a", "web/b"], ["web/a", "web/b"]), names_folder(["a"], ["a"])
@@ -175,7 +141,6 @@ def names_folder(inputs: Sequence[str], paths: Sequence[str]) -> str:
 
 def common_folder(paths: Sequence[str]) -> str:
     """Common folder of all paths, with a slash at its end; empty if there is none.
-
     >>> common_folder(["a/b/x.txt", "a/b/c/y.txt"]), common_folder(["a/bb/x", "a/bc/y"]), common_folder(["x"])
     ('a/b/', 'a/', '')
     """
@@ -276,11 +241,7 @@ KindOf = Callable[[Any], object | None]
 
 
 def describe_alike(listed: Sequence[ListedFile], describe: Describe, kind_of: KindOf) -> Iterator[Any]:
-    """Description of each file, in order; of many remote files of a kind few are looked at.
-
-    Args:
-        describe: is called in threads.
-    """
+    """Description of each file, in order; of many remote files of a kind few are looked at."""
     kinds = _kinds(listed, describe, kind_of)
     looked = map_files(describe, [file for file in listed if _ending(file) not in kinds])
     for file in listed:
@@ -294,7 +255,6 @@ def describe_alike(listed: Sequence[ListedFile], describe: Describe, kind_of: Ki
 
 def spread(files: Sequence[Chosen], most: int) -> list[Chosen]:
     """At most `most` files, from everywhere; not at equal distances, as every tenth may be of another kind.
-
     >>> spread("abcdefghij", 4), spread("abc", 4)
     (['a', 'd', 'e', 'h'], ['a', 'b', 'c'])
     """

@@ -1,13 +1,7 @@
-"""Reading of documents from Parquet columns.
-
-Only the needed columns are read, by row group, in batches of about 1 MB of text; positions are row numbers in
-the file. A column may be any string type, a dictionary of strings, or a field of a struct (`a.b`).
+"""Documents of Parquet columns, by row group; positions are row numbers in the file.
 
 Parquet does not check UTF-8, and checks pages only if they have checksums: a bad string loses its row; a row
-group that cannot be decoded yields the rows before the damage, and the rest is counted as lost. An id that
-cannot be converted to a string is left out, and the text is kept.
-
-Cost: about 0.8 GB/s of text per core with zstd pages.
+group that cannot be decoded yields the rows before the damage, and the rest is counted as lost.
 """
 
 from __future__ import annotations
@@ -32,11 +26,7 @@ if TYPE_CHECKING:
 
 
 def open_parquet(file: BinaryIO | str, name: str) -> pq.ParquetFile:
-    """Open a Parquet file.
-
-    Raises:
-        InputError: the footer is damaged or truncated, so the file cannot be read.
-    """
+    """Open a Parquet file."""
     try:
         return pq.ParquetFile(file, memory_map=False, pre_buffer=False, page_checksum_verification=True)
     except InputError:
@@ -49,11 +39,7 @@ def open_parquet(file: BinaryIO | str, name: str) -> pq.ParquetFile:
 
 
 def read_schema(file: InputFile) -> pa.Schema:
-    """Columns of a file.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Columns of a file."""
     with file.open() as raw:
         return open_parquet(raw, file.path).schema_arrow
 
@@ -150,11 +136,7 @@ def read_row_groups(
     max_bytes: int,
     transform: RecordText | None = None,
 ) -> Iterator[Batch]:
-    """Read batches of whole row groups; what is read is added to `hasher`.
-
-    Args:
-        transform: makes the texts from whole rows; None if a column has them.
-    """
+    """Read batches of whole row groups; what is read is added to `hasher`."""
     from packline.sources.record_text import row_batch
 
     columns, facts = wanted_columns(file, parquet.schema_arrow), parquet.metadata
@@ -300,11 +282,7 @@ def row_values(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], set[str]]:
 
 
 def id_texts(ids: pa.Array) -> list[str | None]:
-    """Ids of any type as strings; None for one that cannot be a string.
-
-    >>> id_texts(pa.array([1.5, None])), id_texts(pa.array([1], pa.timestamp("ns")))
-    (['1.5', None], ['1970-01-01 00:00:00.000000001'])
-    """
+    """Ids of any type as strings; None for one that cannot be a string."""
     values = column_values(ids)
     return [
         value if value is None or type(value) is str else value.text if isinstance(value, Odd) else str(value)

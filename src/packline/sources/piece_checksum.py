@@ -1,10 +1,6 @@
-"""Checksum of a piece of a file as it is now, without decoding its documents.
+"""Checksum of a piece of a file as it is now, as reading it computes it, but without decoding JSON or text.
 
-Reading a span (`reader.read_span`) computes the same checksum on the way; here only the bytes are read, at
-several GB/s per core. Parquet is the exception: the checksum is that of the decoded columns.
-
-A file whose reading stopped at damage, such as a truncated gzip stream, may have another checksum here than
-reading it gave. It then counts as changed, and what was made from it is made again.
+A file whose reading stopped at damage may have another checksum here. It then counts as changed.
 """
 
 from __future__ import annotations
@@ -20,11 +16,7 @@ from packline.storage.inputs import READ_BYTES, read_fully
 
 
 def piece_checksum(file: InputFile, source: Source, span: Span, max_document_bytes: int) -> str:
-    """Checksum of the records that begin in a span, or of a whole file that cannot be cut.
-
-    Raises:
-        InputError, OSError: the file cannot be read.
-    """
+    """Checksum of the records that begin in a span, or of a whole file that cannot be cut."""
     hasher = Hasher()
     if file.format == "parquet":
         for _ in read_span(file, source, span, max_document_bytes, hasher):

@@ -1,15 +1,4 @@
-"""Common entry point of all sources: a range of a file in, batches of documents out.
-
-    Span  a range of a plain file, some row groups of a Parquet file, or a whole file
-
-A file that is one span and too large for a unit is read slice by slice (`slices`), with the same batches.
-Every reader computes a checksum of the bytes it reads. The texts of a source with a template or filters are
-made from whole records (`record_text`).
-
-Plain text is UTF-8, unchanged except that a byte order mark at the start of a file is removed and, if each
-line is a document, the line end (`\\n` or `\\r\\n`). A document that is not UTF-8 is a bad record.
-Cost: decoding, above 1 GB/s per core.
-"""
+"""Reading of a span of a file as batches of documents, with a checksum of what was read."""
 
 from __future__ import annotations
 
@@ -115,11 +104,7 @@ def can_be_cut(file: InputFile, source: Source) -> bool:
 
 
 def open_span(file: InputFile, source: Source, span: Span) -> BinaryIO:
-    """Open a file for the reading of a span; a remote one is read ahead.
-
-    Raises:
-        InputError: the file is missing, or not readable by this user.
-    """
+    """Open a file for the reading of a span; a remote one is read ahead."""
     if file.format == "parquet":
         return file.open()
     return file.open(*((span.start, span.stop) if can_be_cut(file, source) else (0, file.size)))
@@ -222,11 +207,7 @@ def _hashed(blocks: Iterator[Block], hasher: Any) -> Iterator[Block]:
 
 
 def decode_records(file: int, block: Block, delimiter: bytes, decode: Decode = bytes.decode) -> Batch:
-    """Decode the documents of a block of lines, or of records that end with a separator.
-
-    >>> list(decode_records(0, Block(memoryview(b"one\\r\\ntwo\\n"), np.array([0, 5]), 0), b"\\n").texts)
-    ['one', 'two']
-    """
+    """Decode the documents of a block of lines, or of records that end with a separator."""
     if block.problem:
         return reject_block(file, block)
     data = bytes(block.data)

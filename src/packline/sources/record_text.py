@@ -1,19 +1,7 @@
 """Documents from whole records, for sources with templates or filters.
 
-    JSON line, Parquet row ──> {"title": ..., "body": ...} ──transform──> text | left out | bad record
-
-`RecordText`, the transform of a source, decides the result for each record. Records are decoded only with the
-wanted top-level fields if these are known, and the documents are combined into batches with their positions.
-
-A condition selects records by the values of their fields (`packline.where`):
-
-    where = "score >= 3 and language in ['en', 'de']"
-
-An order comparison of incomparable values, such as a number and a string, makes a bad record instead of a
-silent loss. `min_chars` and `max_chars` are applied later, to the text.
-
-Cost: one Python object for every wanted field and the time of the transform, about 5 to 20 microseconds per
-record. Not used for sources without template and filter.
+Records are decoded with the wanted top-level fields alone, where these are known. A comparison of values that
+have no order, such as a number and a string, makes a bad record instead of a silent loss.
 """
 
 from __future__ import annotations
@@ -56,15 +44,6 @@ if TYPE_CHECKING:
 
 class RecordText:
     """Makes the text of a source's records: filters, then the template or the text field.
-
-    Args:
-        source: source with a template, or filters, or both.
-        field: text field, if there is no template.
-        max_bytes: maximum size of a text; a longer one is a bad record.
-
-    Raises:
-        RecipeError: the template is refused.
-
     >>> made = RecordText(Source(inputs=("x",), template="{{ a }}!", where="n > 1"), "", 1000)
     >>> made.fields, made.text({"a": "hey", "n": 2}), made.text({"a": "hey", "n": 1})
     (('a', 'n'), 'hey!', None)
@@ -84,11 +63,7 @@ class RecordText:
         """Top-level fields that it needs; None for all."""
 
     def text(self, record: dict[str, Any]) -> str | None:
-        """Make the text of a record; None if a filter removes it.
-
-        Raises:
-            RecordProblem: a filter or the template fails on it, or it has no text.
-        """
+        """Make the text of a record; None if a filter removes it."""
         if not self._passes(record):
             return None
         text = text_field(record, self._field) if self._template is None else self._template.render(record)
@@ -143,9 +118,6 @@ def text_batch(
         records: each with its position; or what is wrong with it.
         raw: returns the bytes of the record of a number, for the bad ones.
         values: for each column that the file carries its values, of each record one.
-
-    Raises:
-        RecipeError: the template does not come to an end.
     """
     path = None if file.id is None else file.id.split(".")
     texts: list[str] = []
@@ -188,13 +160,7 @@ def _taken(values: Values | None, kept: list[int]) -> Values | None:
 
 
 class JsonlRecords:
-    """Decoder of blocks of lines to batches, with a transform.
-
-    Args:
-        transform: makes the texts.
-        id: field of the document's id, `a.b` for a nested one, or None.
-        columns: columns to carry along.
-    """
+    """Decoder of blocks of lines to batches, with a transform."""
 
     def __init__(self, transform: RecordText, id: str | None, columns: Sequence[Column] = ()) -> None:
         self._transform, self._columns = transform, columns
@@ -236,11 +202,7 @@ class JsonlRecords:
             return self._odd_record(line, error)
 
     def _odd_record(self, line: bytes, error: Exception) -> dict[str, Any]:
-        """Decode a record that the fast decoder refused.
-
-        Raises:
-            RecordProblem: the fault is in a wanted field.
-        """
+        """Decode a record that the fast decoder refused."""
         try:
             record = decode_odd(line)
         except (ValueError, RecursionError):
@@ -274,13 +236,7 @@ class JsonlRecords:
 
 
 def row_batch(file: InputFile, rows: pa.RecordBatch, row: int, transform: RecordText, hasher: Any) -> Batch:
-    """Make documents from rows of a Parquet file.
-
-    Args:
-        rows: the wanted columns.
-        row: number of the first row in the file.
-        hasher: updated with the values of the rows, independent of the layout of their buffers.
-    """
+    """Make documents from rows of a Parquet file."""
     from packline.sources.parquet import carried_arrays
 
     records, problems = _plain_rows(rows)

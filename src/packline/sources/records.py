@@ -1,17 +1,7 @@
-"""Whole records of JSONL, JSON, CSV and Parquet files: each with its position, and its bytes if it is bad.
+"""Whole records of JSONL, JSON, CSV and Parquet files, for conversations and evaluation sets.
 
-    line of JSON ──> (position, value)          position: byte offset in the (decompressed) file
-    element of an array ─> (position, value)    the same, of a file that is one JSON array
-    row of Parquet ─> (position, value)         position: number of the row
-    unreadable record ──> Reject
-
-Readers of text take one field of a record and skip the rest; a conversation is the whole record, so each line
-is decoded to Python values. Arrow has nulls where a JSON record would lack the field; they are removed from
-objects, since calls of different tools share one column. Cost: about 100 MB/s, 30 MB/s for an array. Memory:
-one block of lines or rows.
-
-`read_records` reads files of conversations. `records_of` reads files of evaluation sets, which are small and
-taken as a whole, and whose records are all expected to be good.
+Arrow has nulls where a JSON record would lack the field; they are removed from objects, since calls of
+different tools share one column. Positions are byte offsets in the (decompressed) file, or numbers of rows.
 """
 
 from __future__ import annotations
@@ -194,11 +184,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def files_of(path: str) -> list[str]:
-    """Files below a path, in order of name; only those of the test split if their names show it.
-
-    Raises:
-        InputError: there are none.
-    """
+    """Files below a path, in order of name; only those of the test split if their names show it."""
     paths = [found.path for found in expand(path) if plain_name(found.path).endswith(ENDINGS)]
     if not paths:
         raise InputError(f"{path}: expected {', '.join(ENDINGS)}, found no such file")
@@ -208,14 +194,7 @@ def files_of(path: str) -> list[str]:
 
 
 def read_bytes(path: str, state: InputState | None = None) -> bytes:
-    """Read a whole file, decompressed.
-
-    Args:
-        state: planned state of the file, if it was planned.
-
-    Raises:
-        InputError: it cannot be read, or is damaged.
-    """
+    """Read a whole file, decompressed."""
     with open_input(path, state) as raw:
         try:
             data = raw.read()
@@ -239,11 +218,7 @@ def lines_of(path: str) -> Iterator[tuple[int, bytes]]:
 
 
 def records_of(path: str) -> Iterator[tuple[str, Any]]:
-    """Read each record, a dict, or for CSV a row of strings, with its location for messages.
-
-    Raises:
-        InputError: a file is not of the type that its name indicates.
-    """
+    """Read each record, a dict, or for CSV a row of strings, with its location for messages."""
     if (name := plain_name(path)).endswith(".parquet"):
         yield from _rows_of(path)
     elif name.endswith(".csv"):

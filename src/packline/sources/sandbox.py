@@ -4,16 +4,15 @@
     characters    all text that is produced, printed or not                  by the caller   a bad record
     seconds       processor time of the thread                               60              stops the job
 
-Steps and characters are counted before they are spent, and equally on every machine, so a refused record is
-always refused. A value put into a list counts with everything in it: a list that contains one list twice,
-which contains another twice, and so on, takes no memory until it is printed or compared.
+Steps and characters are counted before they are spent, and equally on every machine. A value put into a list
+counts with everything in it: a list that contains one list twice, which contains another twice, and so on,
+takes no memory until it is printed or compared. Values that are no JSON values are not printed, as their text
+has addresses.
 
-Jinja's sandbox hides the attributes of objects, and passes calls and operators to `call` and `call_binop`.
-Loops, literals, slices and `~` have no such hook, so the parsed template is changed to send their values
-through filters (`_Hooks`). Values that are no JSON values are not printed, as their text has addresses.
-
-No value is larger than the counts allow and every operation takes a time linear in its values, so the clock,
-which is read when something is counted, ends a template without signals or other processes.
+The sandbox passes calls and operators to `call` and `call_binop`. Loops, literals, slices and `~` have no
+such hook, so the parsed template is changed to send their values through filters (`_Hooks`). Every operation
+takes a time linear in its values, so the clock, which is read when something is counted, ends a template
+without signals or processes.
 """
 
 from __future__ import annotations
@@ -70,12 +69,6 @@ def measure(value: Any, most: int) -> tuple[int, int]:
     """Count the values in a value, at any depth, and the characters of text.
 
     Stops once there are more values than `most`.
-
-    Raises:
-        RecordProblem: it contains an object that is no JSON value.
-
-    >>> measure("abc", 9), measure([1, ["ab", {"c": 2}]], 9)
-    ((0, 3), (5, 3))
     """
     values = characters = 0
     rest = [value]
@@ -92,11 +85,7 @@ def measure(value: Any, most: int) -> tuple[int, int]:
 
 
 class Budget:
-    """Counts of one record; the clock runs from the start.
-
-    Args:
-        most: maximum characters of produced text.
-    """
+    """Counts of one record; the clock runs from the start."""
 
     __slots__ = ("_alarm", "_began", "_most", "characters", "steps")
 
@@ -229,13 +218,7 @@ class _Loop(list[Any]):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's environment with a budget.
-
-    Args:
-        most_characters: maximum characters of produced text per record.
-        finalize: filter of printed values, with the context as its first argument.
-        settings: other settings of the environment.
-    """
+    """Jinja's environment with a budget."""
 
     intercepted_binops = frozenset(("+", "*", "%", "**"))
 
@@ -346,11 +329,7 @@ def join_values(context: Context, values: Any, separator: str = "", attribute: A
 
 
 def json_text(value: Any, ensure_ascii: bool = False, indent: Any = None, **more: Any) -> str:
-    """Format a value as JSON, without escapes for HTML, as transformers does.
-
-    >>> json_text({"a": "<b>"})
-    '{"a": "<b>"}'
-    """
+    """Format a value as JSON, without escapes for HTML, as transformers does."""
     if indent is not None and not (isinstance(indent, int) and 0 <= indent <= MOST_INDENT):
         raise RecordProblem("template", f"tojson: indent is {indent!r}, expected 0 to {MOST_INDENT}")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)

@@ -1,14 +1,11 @@
 """Slices of a file that cannot be cut before it is read: a compressed file, separator text, a huge row group.
 
-Such a file can only be read from its start, so the process that encodes it reads all of it, and takes the
-slices that are wanted; several processes may read the same file, each for other slices. A slice has whole
-records, and at least `slice_bytes` of (decompressed) text. The ends of slices depend on the file alone, never
-on the reader.
-
     x.jsonl.zst ──decompress──> [slice 0][slice 1][slice 2]...   each committed like a unit
 
-Cost of a slice that is not wanted: it is decompressed, and its record ends are found, but nothing is decoded.
-Rows of Parquet are decoded in any case, since the checksum is theirs.
+Several processes may read the same file, each for other slices. A slice has whole records, and at least
+`slice_bytes` of (decompressed) text; its end depends on the file alone. A slice that is not wanted is
+decompressed, and its record ends are found, but nothing is decoded (except rows of Parquet, whose checksum is
+theirs).
 """
 
 from __future__ import annotations
@@ -54,11 +51,7 @@ def read_slices(
     max_document_bytes: int,
     wanted: Callable[[int], bool],
 ) -> Generator[FileSlice | FileEnd, None, None]:
-    """Read a file to its end: the wanted slices in order, then one `FileEnd`.
-
-    Args:
-        wanted: called with the number of each slice when it begins.
-    """
+    """Read a file to its end: the wanted slices in order, then one `FileEnd`."""
     if file.format == "parquet":
         from packline.sources.parquet import group_count
 

@@ -1,10 +1,6 @@
-"""Survey of data for which a recipe is drafted: kinds of files, and fields of their records.
+"""Survey of data for which a recipe is drafted: kinds of files, and fields of their first records.
 
-    input ──> files ──> first records of some of them ──> kinds: a format, and the fields of the text
-
-A survey reads the first megabyte of up to 64 files of a folder with the same ending (4 remote ones), and of
-all of them if these differ; its results are guesses from these records. Each kind becomes a source whose
-globs match no file of another kind. Files without text are left out, with the reason.
+Each kind (a format, and the fields of the text) becomes a source whose globs match no file of another kind.
 """
 
 from __future__ import annotations
@@ -74,11 +70,7 @@ class Field:
             self.values[str(value)] += 1
 
     def describe(self, records: int) -> str:
-        """Kind, presence and values, for comments and messages.
-
-        Args:
-            records: number of all records.
-        """
+        """Kind, presence and values, for comments and messages."""
         parts = [" or ".join(sorted(kind for kind in self.kinds if kind != "null")) or "null"]
         if self.there < records:
             parts.append(f"in {self.there} of {records}")
@@ -191,20 +183,12 @@ class Survey(NamedTuple):
 
 
 def quoted(text: str) -> str:
-    """Format a string as TOML.
-
-    >>> print(quoted('a "b"\\n'))
-    "a \\"b\\"\\n"
-    """
+    """Format a string as TOML."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def survey(given: str) -> list[Survey]:
-    """Survey one input: a file, a folder, a glob or a URI. One result for each kind of its files.
-
-    Raises:
-        InputError: nothing found, or nothing readable.
-    """
+    """Survey one input: a file, a folder, a glob or a URI. One result for each kind of its files."""
     # With a template no field has to be the text, and nothing is refused for having none.
     source = Source(inputs=(given,), template="-")
     problems: dict[str, PacklineError] = {}
@@ -331,11 +315,7 @@ def _globs(given: str, groups: list[list[str]]) -> list[list[str]]:
 
 
 def _endings(path: str) -> list[str]:
-    """Endings of a file's name, as written: with and without that of the format before a compression's.
-
-    >>> _endings("a/b.v1.JSON.gz"), _endings("README")
-    (['.JSON.gz', '.gz'], [])
-    """
+    """Endings of a file's name, as written: with and without that of the format before a compression's."""
     endings = PurePosixPath(path).suffixes[-2:]
     packed = bool(endings) and endings[-1].lower() in COMPRESSED_NAMES
     return ["".join(endings), *endings[1:]] if packed else endings[-1:]
