@@ -104,7 +104,6 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes of text per token, boundary tokens excluded; 0 if there are no tokens."""
         return self.text_bytes / self.text_tokens if self.text_tokens else 0.0
 
 
@@ -188,12 +187,6 @@ def analyze(
 def put_together(
     tally: TokenTally, vocabulary: Vocabulary, boundary: Mapping[int, int], top: int, **known: Any
 ) -> Analysis:
-    """Build an analysis from a tally.
-
-    Args:
-        boundary: occurrences of each id as a boundary token.
-        known: the other fields.
-    """
     used = tally.used()
     special = np.zeros(tally.vocab_size, bool)
     special[[one for one in vocabulary.special if one < tally.vocab_size]] = True
@@ -251,7 +244,6 @@ def _prices(store: StoreReader, lengths: Sequence[int], packing: Packing | None)
 
 
 def _places(store: StoreReader, analysis: Analysis) -> dict[int, str]:
-    """Origins of the documents that an analysis names."""
     named = {one.document for kind in analysis.suspicious for one in kind.documents}
     numbers = sorted(named.union(*(group.documents for group in analysis.duplicates.largest)))
     found = provenance_of(store, np.array(numbers, np.int64)) if numbers else []
@@ -280,18 +272,8 @@ def analyze_foreign(
     """Count everything in a data set of another project.
 
     Args:
-        path: a file or folder.
-        tokenizer: the tokenizer that made the ids.
         format: a name of `packline.formats.format`; None: detected, if unambiguous.
         eod: end-of-document token, as a string or an id; None: taken from the data or the tokenizer.
-        bos: begin-of-document token, in the same forms.
-        options: options of the format, by name.
-        top: number of tokens, documents and groups of each kind to name.
-
-    Raises:
-        InputError: the data does not exist or has another format.
-        CorruptStore: the data is damaged, has ids outside the vocabulary, or documents without their ends.
-        TokenizerError: the tokenizer cannot have made the ids.
 
     >>> analyze_foreign("nowhere", tokenizer="gpt2", format="nanogpt")
     Traceback (most recent call last):

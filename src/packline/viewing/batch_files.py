@@ -61,7 +61,6 @@ class BatchFile:
 
     @property
     def padding_source(self) -> str:
-        """Description of how padding was determined."""
         if "attention_mask" in self.tensors and not self._has_loss_mask:
             return "the attention mask"
         if self._has_lengths:
@@ -143,14 +142,8 @@ def read_batch(path: str | Path, tokenizer: Tokenizer | None = None, pad_id: int
     """Read a batch from a file.
 
     Args:
-        tokenizer: the tokenizer that made the ids; they are checked against its vocabulary.
         pad_id: id of the padding token; None: the tokenizer's padding token, else its end-of-sequence token,
             else 0.
-
-    Raises:
-        InputError: the file does not exist or is not a batch.
-        CorruptStore: the file is damaged.
-        TokenizerError: ids are outside the vocabulary.
     """
     file = Path(path)
     if not file.is_file():
@@ -228,7 +221,6 @@ def _check_ids(batch: BatchFile, tokenizer: Tokenizer) -> None:
 
 
 def _pad_of(tokenizer: Tokenizer | None) -> int:
-    """Padding token of a tokenizer, else its end-of-sequence token, else 0."""
     if tokenizer is None:
         return 0
     for name in PAD_NAMES:
@@ -278,7 +270,6 @@ def summarize(batch: BatchFile, tensor: str) -> TensorSummary:
 
 
 def summary_table(name: str, summaries: Sequence[TensorSummary]) -> Table:
-    """Counts of tensors, one in a line."""
     head = ("tensor", "rows", "tokens per row", "tokens", "mean", "padding", "mean", "memory of tokens")
     rows = tuple(
         (

@@ -70,7 +70,6 @@ def value_text(value: Any, most: int | None = None) -> str:
 
 
 def column_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
-    """Hash and carried columns of a document, as name and value."""
     facts = [] if provenance.hash is None else [("hash", f"{provenance.hash:016x}")]
     facts += [(name, value_text(value)) for name, value in provenance.columns.items()]
     return tuple(facts)
@@ -98,7 +97,6 @@ class ColumnCounts:
     """True if some documents of its sources were left out."""
 
     def add(self, column: pa.ChunkedArray) -> None:
-        """Count the values of some documents."""
         import pyarrow.compute as pc
 
         known = len(column) - column.null_count
@@ -134,7 +132,6 @@ class ColumnCounts:
 
     @property
     def described(self) -> str:
-        """The values in words."""
         if self.nulls == self.documents:
             return "null only"
         if self.lowest is not None:
@@ -153,7 +150,6 @@ class ColumnCounts:
         return f"{len(ordered):,} different: {', '.join(shown)}{more}"
 
     def as_json(self) -> dict[str, Any]:
-        """The counts as values for JSON output."""
         values = None if self.values is None or self.lowest is not None else len(self.values)
         edges = [
             value.isoformat() if isinstance(value, datetime) else value
@@ -174,11 +170,7 @@ class ColumnCounts:
 
 
 def count_columns(store: StoreReader) -> list[ColumnCounts]:
-    """Count the values of all carried columns, in the order of sources and recipe.
-
-    Raises:
-        CorruptStore: provenance cannot be read.
-    """
+    """Count the values of all carried columns, in the order of sources and recipe."""
     if not any(source.columns for source in store.manifest.recipe.sources):
         return []
     found: dict[tuple[str, str], ColumnCounts] = {}
@@ -232,7 +224,6 @@ def _some(sources: Sequence[str]) -> str:
 
 
 def column_table(store: StoreReader, counts: Sequence[ColumnCounts]) -> list[Table]:
-    """Table of carried columns; empty without any."""
     if not counts:
         return []
     several = len(store.manifest.sources) > 1
@@ -288,9 +279,6 @@ def measure_columns(store: StoreReader, documents: np.ndarray | None = None) -> 
 
     Args:
         documents: numbers of the documents to measure, in order; None: all.
-
-    Raises:
-        CorruptStore: provenance cannot be read.
     """
     found: dict[str, list[pa.Array]] = {}
     chosen = list(chosen_shards(store, MOST_COUNTED))

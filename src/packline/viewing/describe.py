@@ -64,8 +64,6 @@ def store_page(
 
     Args:
         lengths: None: without the ledger and lengths, for a notebook.
-        documents: numbers of documents whose first tokens are shown.
-        columns: counts of the carried columns (`count_columns`).
     """
     facts, groups = store_facts(store), group_table(group_shards(store))
     blocks: list[Block] = [KeyValues(facts), groups]
@@ -100,7 +98,6 @@ def store_facts(store: StoreReader) -> tuple[tuple[str, str], ...]:
 
 
 def _disk(store: StoreReader) -> str:
-    """Shards and bytes of a store, by kind of file."""
     manifest = store.manifest
     kinds = manifest.shards.bytes_by_file()
     parts = [f"{ending} {size(kinds[kind])}" for kind, ending in SHARD_FILES.items() if kinds[kind]]
@@ -134,11 +131,6 @@ def store_warnings(store: StoreReader) -> tuple[str, ...]:
 
 
 def group_table(groups: Sequence[Group], link: Callable[[Group], str] | None = None) -> Table:
-    """Table of totals by split, source and label.
-
-    Args:
-        link: function from a group to the address of the page of its documents.
-    """
     labels = any(group.label is not None for group in groups)
     texts = any(group.text_bytes for group in groups)
     tokens = sum(group.tokens for group in groups) or 1
@@ -204,7 +196,6 @@ def _summed(noun: str, named: Sequence[tuple[str, Group]]) -> Table:
 
 
 def length_facts(lengths: DocumentLengths) -> tuple[tuple[str, str], ...]:
-    """Lengths of documents in one line."""
     if not lengths.histogram:
         return (("tokens per document", "no documents"),)
     shown = f"{lengths.shortest:,} to {lengths.longest:,}, mean {lengths.mean:,.0f}, "
@@ -232,7 +223,6 @@ def length_table(lengths: DocumentLengths) -> Table:
 
 
 def packing_tables(prices: Sequence[PackingStats]) -> list[Block]:
-    """Tables of the costs of every packing, one for each row length."""
     found: list[Block] = []
     for length in dict.fromkeys(price.seq_len for price in prices):
         shown = [price for price in prices if price.seq_len == length]
@@ -280,7 +270,6 @@ def cheapest_facts(prices: Sequence[PackingStats]) -> tuple[tuple[str, str], ...
 
 
 def _cheapest(shares: dict[str, float]) -> str:
-    """Names of all packings with the lowest share, and the share."""
     least = min(shares.values())
     names = [name.replace(",", "") for name, share in shares.items() if share == least]
     several = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
@@ -291,7 +280,6 @@ def _cheapest(shares: dict[str, float]) -> str:
 
 
 def analysis_page(analysis: Analysis) -> Page:
-    """Page of a whole analysis."""
     title = f"Analysis of {analysis.path}"
     facts = KeyValues(
         (
@@ -312,7 +300,6 @@ def analysis_page(analysis: Analysis) -> Page:
 
 
 def vocabulary_facts(analysis: Analysis) -> tuple[tuple[str, str], ...]:
-    """Number of tokens that never occur."""
     never = analysis.never_used
     share = percent(never / analysis.vocab_size)
     return (("never used", f"{plural(never, 'token')}, {share} of the vocabulary"),)
@@ -339,7 +326,6 @@ def analysis_warnings(analysis: Analysis) -> tuple[str, ...]:
 
 
 def finding_blocks(analysis: Analysis) -> list[Block]:
-    """Most used and unused tokens, suspicious documents, and duplicates."""
     return [
         Heading("Tokens"),
         *token_tables(analysis),
@@ -387,7 +373,6 @@ def marked_spaces(token: TokenCount) -> str:
 
 
 def suspicious_blocks(analysis: Analysis) -> list[Block]:
-    """Number of suspicious documents of each kind, and the worst of them."""
     rows = tuple((one.reason, f"{one.count:,}", one.rule) for one in analysis.suspicious)
     blocks: list[Block] = [Table("", ("reason", "documents", "rule"), rows, "lrl")]
     for kind in analysis.suspicious:
@@ -401,14 +386,12 @@ def suspicious_blocks(analysis: Analysis) -> list[Block]:
 
 
 def severity(kind: Suspicious, value: float) -> str:
-    """Severity of a suspicious document, in the unit of its kind."""
     if kind.reason.endswith(RATE):
         return f"{value:.2f} {RATE}"
     return plural(int(value), "token") if kind.reason == "long run" else percent(value)
 
 
 def duplicate_blocks(analysis: Analysis) -> list[Block]:
-    """Number of duplicates, and the groups with the most duplicate tokens."""
     found = analysis.duplicates
     if not found.groups:
         return [Note("No two documents have the same tokens.", "good")]

@@ -55,13 +55,7 @@ class Duplicates(msgspec.Struct, frozen=True):
 
 
 class HashFiles:
-    """Writes the hashes of documents.
-
-    Args:
-        folder: folder for the hash files.
-        files: number of files, a power of two.
-        writer: unique number of the writing process.
-    """
+    """Writes the hashes of documents."""
 
     def __init__(self, folder: Path, files: int, writer: int) -> None:
         self._folder, self._files, self._writer = folder, files, writer
@@ -72,7 +66,6 @@ class HashFiles:
         """Hash documents.
 
         Args:
-            first: number of the first document.
             tokens: contiguous `[T]`.
             starts, ends: int64 `[D]`, offsets in `tokens` of the documents without their boundary tokens.
         """
@@ -89,11 +82,6 @@ class HashFiles:
             self.flush()
 
     def flush(self) -> None:
-        """Write the buffered records.
-
-        Raises:
-            OutOfSpace: the disk of the temporary folder is full.
-        """
         records = np.concatenate([np.empty(0, RECORD), *self._waiting])
         self._waiting, self._count = [], 0
         bits = self._files.bit_length() - 1
@@ -137,10 +125,8 @@ def find_duplicates(
     """Find groups in the files of all writers.
 
     Args:
-        files: see `HashFiles`.
         tokens_of: function from document numbers to their lengths, int64 of the same shape.
         split_of: function from document numbers to the numbers of their splits, int64 of the same shape.
-        most: maximum number of groups to name.
     """
     groups = documents = tokens = across = 0
     largest: list[DuplicateGroup] = []
@@ -172,7 +158,6 @@ def _read(folder: Path, number: int) -> np.ndarray:
 
 
 def _groups(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the documents that have duplicates, group by group, and the sizes of the groups."""
     high, low = records["high"], records["low"]
     changes = np.flatnonzero((high[1:] != high[:-1]) | (low[1:] != low[:-1])) + 1
     sizes = np.diff(np.concatenate([[0], changes, [len(records)]]))

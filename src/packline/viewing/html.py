@@ -77,13 +77,11 @@ class _Section:
 
 
 def read_static(name: str) -> str:
-    """Content of a file of the package."""
     return resources.files("packline.viewing").joinpath("static", name).read_text("utf-8")
 
 
 @cache
 def style() -> str:
-    """Style sheet of the package."""
     return read_static("style.css") + read_static("charts.css")
 
 
@@ -102,7 +100,6 @@ def render_fragment(page: Page, *, interactive: bool = False) -> Markup:
 
 
 def render_notebook(page: Page) -> Markup:
-    """Render a page for a notebook: in a separate box, with its style."""
     box = Markup('<style>{}</style><div class="packline notebook" lang="en">{}</div>')
     return box.format(Markup(style()), render_fragment(page))
 
@@ -118,7 +115,6 @@ def render_file(
 
     Args:
         assets: addresses of style and script; None: include the style, without a script.
-        header: content above the page, such as the viewer's navigation.
         title: title of the window; default: the page's.
 
     >>> from packline.viewing.page import Note
@@ -142,11 +138,7 @@ def render_file(
 
 
 def check_place(out: str | Path) -> Path:
-    """Check a path for a file before the work begins.
-
-    Raises:
-        StoreError: the path is a folder, or its folder does not exist.
-    """
+    """Check a path for a file before the work begins."""
     refuse_remote(out, "a page")
     path = Path(out)
     if path.is_dir() or not path.parent.is_dir():
@@ -159,10 +151,6 @@ def write_page(page: Page, path: Path) -> None:
     """Write a page as one file that opens offline; an existing file stays until the new one is complete.
 
     A pipe or a device is written to and never replaced by a file. Does not create folders.
-
-    Raises:
-        OutOfSpace: the disk is full.
-        StoreError: the file cannot be written.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "page.html"
@@ -203,7 +191,6 @@ def _sections(blocks: Sequence[Block]) -> list[_Section]:
 
 
 def macro(name: str) -> Any:
-    """Macro of the template, a function to `Markup`."""
     return getattr(_template(), name)
 
 
@@ -273,11 +260,7 @@ def safe_href(href: str) -> str | None:
 
 
 def legend(cells: Sequence[Cell], segments: str) -> list[list[str]]:
-    """Classes, a sample and the meaning of each mark that is there.
-
-    Args:
-        segments: the cells as HTML.
-    """
+    """Classes, a sample and the meaning of each mark that is there."""
     text = [cell for cell in cells if not cell.padding]
     marks = (
         (any(cell.special for cell in cells), "t x", "special", "a control token"),

@@ -107,7 +107,6 @@ class Table:
 
     @property
     def head_texts(self) -> list[str]:
-        """Column headings as text."""
         return [one if isinstance(one, str) else one.text for one in self.head]
 
 
@@ -273,7 +272,6 @@ class Page:
     """Line below the title."""
 
     def flat_blocks(self) -> Iterator[Block]:
-        """Blocks in order, those of panels included."""
         return flat(self.blocks)
 
 

@@ -129,7 +129,6 @@ def report_page(
     workers: int | None = None,
     on_event: OnProgress = lambda tokens: None,
 ) -> Page:
-    """Report as a page for any surface; see `report`."""
     if rows < 0:
         raise RecipeError(f"rows is {rows}: expected 0 or more")
     opened = store if isinstance(store, StoreReader) else StoreReader(store)
@@ -162,7 +161,6 @@ def fitting_length(store: StoreReader) -> int:
 
 
 def _store_blocks(store: StoreReader, analysis: Analysis, others: Sequence[Tokenizer]) -> list[Block]:
-    """Blocks on the store, its ledger, sources, lengths, costs of packings and compression."""
     facts = (*store_facts(store), *vocabulary_facts(analysis), *length_facts(analysis.lengths))
     blocks: list[Block] = [
         Heading("The store"),
@@ -190,7 +188,6 @@ def _store_blocks(store: StoreReader, analysis: Analysis, others: Sequence[Token
 
 
 def _row_blocks(store: StoreReader, length: int, packing: Packing, rows: int, tokens: int) -> list[Block]:
-    """Blocks of a few rows from all parts of the store."""
     if not rows or not length or not store.manifest.documents:
         return []
     split = "train" if "train" in store.manifest.shards.by_split("documents") else "all"
@@ -228,7 +225,6 @@ class Compression(msgspec.Struct, frozen=True):
 
 
 def compression_blocks(store: StoreReader, others: Sequence[Tokenizer]) -> list[Block]:
-    """Table of bytes per token by source, compared with other tokenizers."""
     found = measure_compression(store, others, SAMPLED_SOURCES)
     names = (short_name(store.manifest.tokenizer.name), *(short_name(one.name) for one in others))
     sizes = (store.manifest.tokenizer.vocab_size, *(one.vocab_size for one in others))
@@ -259,16 +255,6 @@ def compression_blocks(store: StoreReader, others: Sequence[Tokenizer]) -> list[
 
 
 def measure_compression(store: StoreReader, others: Sequence[Tokenizer], sources: int) -> list[Compression]:
-    """Encode samples of the largest sources.
-
-    Args:
-        others: tokenizers to compare with the store's.
-        sources: maximum number of sources, those with the most tokens first.
-
-    Raises:
-        TokenizerError: `tokenizers` cannot read one of the tokenizers.
-        CorruptStore: a receipt is missing or damaged.
-    """
     references = [
         msgspec.structs.replace(one, json=without_special_tokens(one)).reference() for one in others
     ]
@@ -321,7 +307,6 @@ def _sample(store: StoreReader, ranges: list[range]) -> Iterator[list[tuple[str,
 
 
 def _between(body: np.ndarray, control: np.ndarray) -> list[np.ndarray]:
-    """Ranges of a document between its control tokens."""
     edges = np.flatnonzero(np.isin(body, control))
     parts = np.split(body, edges)
     return [part for part in (parts[0], *(one[1:] for one in parts[1:])) if len(part)]

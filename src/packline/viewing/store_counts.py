@@ -64,14 +64,7 @@ class DocumentLengths(msgspec.Struct, frozen=True):
 
 
 def group_shards(store: StoreReader, text_bytes: Mapping[int, int] | None = None) -> list[Group]:
-    """Totals by split, source and label, with sources in the order of the recipe.
-
-    Args:
-        text_bytes: bytes of text by shard number, if they were counted.
-
-    Raises:
-        CorruptStore: a receipt is missing or damaged.
-    """
+    """Totals by split, source and label, with sources in the order of the recipe."""
     groups: dict[tuple[str, int, str, str | None], list[int]] = {}
     for number, (shard, origin) in enumerate(zip(store.manifest.shards, shard_labels(store), strict=True)):
         sums = groups.setdefault((shard.split, *origin), [0, 0, 0, 0])
@@ -85,11 +78,6 @@ def group_shards(store: StoreReader, text_bytes: Mapping[int, int] | None = None
 
 
 def measure_lengths(store: StoreReader) -> DocumentLengths:
-    """Measure the lengths of all documents of a store.
-
-    Raises:
-        CorruptStore: an index is damaged.
-    """
     return summarize_lengths(length_blocks(store))
 
 
@@ -166,7 +154,6 @@ class CountSettings(Opening, msgspec.Struct, frozen=True):
     """Cache of a remote store."""
 
     def open(self) -> RangeCounter:
-        """Open the store."""
         return RangeCounter(self)
 
 
@@ -177,7 +164,6 @@ class RangeCounter(Runner[Unit, TokenTally]):
         self._settings, self._store = settings, StoreReader(settings.store, settings.cache)
 
     def run(self, unit: Unit, report: ReportProgress) -> Iterator[TokenTally]:
-        """Count a range of documents."""
         yield count_range(self._settings, unit, self._store, report)
 
 
@@ -191,19 +177,6 @@ def count_store(
     on_progress: OnProgress = lambda tokens: None,
     on: On = "local",
 ) -> list[TokenTally]:
-    """Count all documents.
-
-    Args:
-        special: ids of special tokens.
-        folder: folder for the hash files.
-        files: number of hash files.
-        workers: maximum number of processes; 0: count in this process.
-        on: where to count.
-
-    Raises:
-        CorruptStore: an id is outside the vocabulary, or files disagree.
-        WorkerDied: a process ended unexpectedly.
-    """
     most = workers if on == "local" else MOST_RANGES
     wanted = min(most, store.manifest.tokens // ALONE_TOKENS)
     cuts = cut_documents(store, max(wanted, 1))
@@ -232,7 +205,6 @@ def cut_documents(store: StoreReader, ranges: int) -> list[int]:
 def count_range(
     settings: CountSettings, unit: Unit, store: StoreReader, on_progress: OnProgress
 ) -> TokenTally:
-    """Count a range of documents in this process."""
     entry, (documents,) = store.manifest.tokenizer, unit.spans
     before = 0 if entry.bos_id is None else 1
     hashes = HashFiles(Path(settings.folder), settings.files, unit.number)
@@ -264,10 +236,6 @@ def _blocks(places: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def read_text_bytes(store: StoreReader, number: int) -> np.ndarray:
-    """Read the bytes of text of each document of a shard, int64 `[D]`.
-
-    Raises:
-        CorruptStore: provenance is missing or damaged.
-    """
+    """Read the bytes of text of each document of a shard, int64 `[D]`."""
     groups = store.shards[number].open_provenance().groups(["text_bytes"])
     return np.concatenate([np.empty(0, np.int64), *(table["text_bytes"].to_numpy() for _, table in groups)])

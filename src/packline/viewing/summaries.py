@@ -35,7 +35,6 @@ KINDS = {
 
 
 def difference_blocks(found: StoreDifference) -> list[Block]:
-    """Blocks that show what differs."""
     names = (("first", found.one), ("second", found.other))
     counts = tuple(
         f"{store}: {plural(documents, 'document')}, {plural(tokens, 'token')}"
@@ -59,7 +58,6 @@ def difference_blocks(found: StoreDifference) -> list[Block]:
 
 
 def settings_table(changes: list[Change]) -> Table:
-    """Table of settings with another value."""
     rows = tuple((one.name, _value(one.one), _value(one.other)) for one in changes[:MOST])
     return Table(_of(len(changes), "setting"), ("setting", "first", "second"), rows, "lll")
 
@@ -120,9 +118,6 @@ RATE = "bytes per token"
 def ledger_table(ledger: Ledger, prices: Sequence[PackingStats] = ()) -> Table:
     """The ledger: records read, each loss by name, documents; their tokens, and what becomes of them.
 
-    Args:
-        prices: costs of packings; the first decides which tokens are in rows.
-
     >>> ledger = Ledger(documents_in=3, documents=2, empty=1, tokens=9, text_tokens=7, eod_tokens=2)
     >>> table = ledger_table(ledger)
     >>> [f"{row[0]}: {row[1].shown}" for row in table.rows][:3]
@@ -165,7 +160,6 @@ def ledger_table(ledger: Ledger, prices: Sequence[PackingStats] = ()) -> Table:
 
 
 def run_summary_page(path: str, run: RunUse) -> Page:
-    """Stages of a run, and what each reads of its sources."""
     stages = tuple(
         (
             f"{number}",
@@ -201,7 +195,6 @@ def run_summary_page(path: str, run: RunUse) -> Page:
 
 
 def run_difference_blocks(found: RunDifference) -> list[Block]:
-    """Blocks that show which settings of two run files differ."""
     result = "equal" if found.equal else "different"
     facts = KeyValues((("first", found.one), ("second", found.other), ("run files are", result)))
     return [facts, *([settings_table(found.settings)] if found.settings else [])]

@@ -101,11 +101,6 @@ def judge_document(
 ) -> dict[str, float]:
     """Count one document exactly: its share of tokens for each reason that applies, or the tokens of a run.
 
-    Args:
-        body: its ids, contiguous unsigned `[n]`, without boundary tokens.
-        special: see `screen`.
-        reasons: reasons to check.
-
     >>> judge_document(np.array([3, 4] * 50, np.uint16), np.zeros(8, bool))
     {'repetition': 0.5051546391752577, 'one token': 0.5}
     """
@@ -158,7 +153,6 @@ def _wide(tokens: np.ndarray) -> np.ndarray:
 
 
 def _mixed(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Mix two numbers into one."""
     found = first * np.uint64(0x9E3779B97F4A7C15)
     found ^= found >> np.uint64(29)
     found += second * np.uint64(0xBF58476D1CE4E5B9)
@@ -212,12 +206,7 @@ def _repeats(
     same_grams: int,
     same_tokens: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Documents of at least `SHORTEST` tokens with repeated fours, or repeated tokens; bool `[D]` each.
-
-    Args:
-        jitter: place of each position within its part of a document, in [0, 1).
-        same_grams, same_tokens: numbers of positions that must be equal.
-    """
+    """Documents of at least `SHORTEST` tokens with repeated fours, or repeated tokens; bool `[D]` each."""
     counts, places = lengths - GRAM + 1, len(jitter)
     steps = np.arange(places)
     inner = ((steps + jitter) * (counts / places)[:, None]).astype(np.int64)

@@ -77,7 +77,6 @@ class TokenTally(msgspec.Struct):
         return np.frombuffer(self.counts, "<i8") if self.counts else np.zeros(self.vocab_size, "<i8")
 
     def keep(self, reason: str, suspects: Iterable[Suspect]) -> None:
-        """Keep the worst of a kind."""
         sign = 1 if reason == "few" else -1
         both = [*self.suspects[reason], *suspects]
         self.suspects[reason] = sorted(both, key=lambda one: (sign * one.value, one.document))[:KEPT]
@@ -109,12 +108,6 @@ def add_up(tallies: Iterable[TokenTally], vocab_size: int) -> TokenTally:
 class Counter:
     """Counts blocks of documents.
 
-    Args:
-        vocab_size: size of the vocabulary, V.
-        special: ids of special tokens.
-        before: number of boundary tokens at the beginning of every document; there is one at the end.
-        hashes: receives the hashes of documents.
-
     >>> import pathlib, tempfile
     >>> counter = Counter(9, [8], 0, HashFiles(pathlib.Path(tempfile.mkdtemp()), 1, 0))
     >>> counter.add(0, np.array([5, 5, 8], np.uint16), np.array([0, 3]), np.array([7]), 0, "here")
@@ -143,15 +136,9 @@ class Counter:
         """Count documents.
 
         Args:
-            first: number of the first document.
             tokens: ids, uint16 or 32 bits `[T]`.
             offsets: int64 `[D+1]`, the first 0, the last T.
             text_bytes: bytes of text of each document, int64 `[D]`.
-            shard: key for them in `TokenTally.text_bytes`.
-            where: file that contains the documents, for errors.
-
-        Raises:
-            CorruptStore: an id is outside the vocabulary.
         """
         ids = np.ascontiguousarray(tokens).view(f"<u{tokens.itemsize}")
         for start in range(0, len(ids), COUNTED_TOKENS):
@@ -177,7 +164,6 @@ class Counter:
         self.tally.text_bytes[shard] = known + int(text_bytes.sum())
 
     def finish(self) -> TokenTally:
-        """Complete the counts and return them."""
         self._hashes.flush()
         self.tally.counts = self._used.astype("<i8").tobytes()
         self.tally.rates = self._rates.tolist()

@@ -63,7 +63,6 @@ def render_lines(page: Page, width: int, color: bool, *, wrap: bool = True) -> l
     """Lines of a page.
 
     Args:
-        width: columns of the terminal.
         color: True if styles are visible; otherwise marks replace them.
         wrap: False for a pipe, whose lines a program may read: texts and last columns stay on one line.
 
@@ -227,7 +226,6 @@ class _Wrapped:
         """Positions of the current token and of the first token of the line."""
 
     def lines(self, held: Sequence[Cell]) -> list[Line]:
-        """Lines of the tokens of a document."""
         after: bool | None = None  # True if the token before was marked as not learned
         for number, cell in enumerate(held):
             self._position = cell.position

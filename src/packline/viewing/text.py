@@ -43,7 +43,6 @@ def visible(text: str) -> str:
 
 
 def _unstacked(match: re.Match[str]) -> str:
-    """Escape excess combining marks in a run of non-ASCII characters."""
     marks, found = 0, []
     for character in match[0]:
         if character not in JOINERS:
@@ -224,7 +223,6 @@ def whole_characters(data: bytes, *, first: bool = True, last: bool = True) -> s
     """Decode a part of a text without incomplete characters at its ends; other invalid bytes become `\\xNN`.
 
     Args:
-        data: UTF-8, cut anywhere.
         first: True if it may begin within a character.
         last: True if it may end within a character.
 
@@ -257,10 +255,6 @@ def table(
     rows: Sequence[Line], aligned: str, *, indent: int = 2, gap: int = 2, width: int | None = None
 ) -> list[Line]:
     """Rows of cells as lines with aligned columns.
-
-    Args:
-        aligned: `l` or `r` for each column.
-        width: columns of the terminal; a last cell that exceeds it is wrapped below itself.
 
     >>> [plain(line) for line in table([["a", "1"], ["long", "1,000"]], "lr")]
     ['  a         1', '  long  1,000']

@@ -67,11 +67,6 @@ NOTEBOOK_ROWS = 2
 def document_page(
     store: StoreReader, document: int, *, first: int = 0, most: int = MOST, href: Href | None = None
 ) -> Page:
-    """Page of a document: its origin and its tokens.
-
-    Raises:
-        StoreError: the document does not exist.
-    """
     document = document_number(store, document)
     provenance = provenance_of(store, np.array([document]))[0]
     strip = document_strip(store, document, first=first, most=most, provenance=provenance, href=href)
@@ -86,7 +81,6 @@ def document_page(
 
 
 def loss_share(store: StoreReader, document: int) -> float | None:
-    """Share of a document's tokens that are in the loss; None without a loss mask."""
     shard, inner = store.locate(document)
     if shard.loss is None:
         return None
@@ -95,7 +89,6 @@ def loss_share(store: StoreReader, document: int) -> float | None:
 
 
 def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
-    """Facts about the origin of a document."""
     rate = provenance.text_bytes / provenance.tokens if provenance.tokens else 0.0
     facts = [
         ("source", provenance.source),
@@ -111,11 +104,6 @@ def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
 
 
 def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None = None) -> Page:
-    """Page of a row: its documents and their edges, learned tokens, padding.
-
-    Raises:
-        IndexError: the row does not exist.
-    """
     index = range(len(rows))[index]
     strip = row_strip(rows, index, caption="", most=most, href=href)
     return Page(
@@ -126,7 +114,6 @@ def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None =
 
 
 def row_facts(rows: AnyRows, index: int) -> tuple[tuple[str, str], ...]:
-    """Counts of documents, targets and padding in a row."""
     arrays = rows.read(np.array([index]), ("targets", "segment_ids"))
     spans = len(rows.spans(np.array([index])).documents)
     targets, padding = int((arrays["targets"] != IGNORED).sum()), int((arrays["segment_ids"] < 0).sum())
@@ -146,15 +133,6 @@ def step_page(
     most: int = MOST,
     href: Href | None = None,
 ) -> Page:
-    """Page of the batch of a step, one strip per row.
-
-    Args:
-        rank: show only the rows of this rank.
-        row: show only this row of the global batch.
-
-    Raises:
-        RecipeError: the step, rank or row does not exist.
-    """
     from packline.loading.trace import trace_step
 
     found = trace_step(loader, step, rank=rank, row=row)
@@ -190,7 +168,6 @@ def _row_strips(loader: Loader, found: StepTrace, most: int, href: Href | None =
 
 
 def rows_page(rows: Rows) -> Page:
-    """Summary of rows, with the beginning of the first."""
     facts = (
         ("rows", f"{len(rows):,} of {plural(rows.seq_len, 'token')}"),
         ("packing", rows.packing),
@@ -202,7 +179,6 @@ def rows_page(rows: Rows) -> Page:
 
 
 def loader_page(loader: Loader) -> Page:
-    """Position of a loader, with the beginnings of the first rows of the next batch on its rank."""
     from packline.loading.trace import trace_step
 
     steps = len(loader)
@@ -223,7 +199,6 @@ def loader_page(loader: Loader) -> Page:
 
 
 def mixture_page(mixture: Mixture) -> Page:
-    """Sources of a mixture with their shares, and how long the mixture lasts."""
     shares = [float(share) for share in mixture.shares]
     most = max(shares)
     rows: list[tuple[Value, ...]] = []
@@ -259,13 +234,7 @@ def batch_page(
 
     Args:
         vocabulary: None: ids are shown as numbers.
-        tensors: `input`, `target`, or both.
-        first: the first row to show.
         rows: number of rows to show; None: all.
-        most: maximum number of tokens per row.
-
-    Raises:
-        RecipeError: the row does not exist.
 
     >>> batch = BatchFile("b.npz", {"input": np.array([[1, 0]])}, None, 0)
     >>> page = batch_page(batch, None, ("input",))
@@ -342,17 +311,11 @@ def _numbers(batch: BatchFile) -> Vocabulary:
 
 
 def to_html(value: object) -> str:
-    """HTML of a value whose type has a page.
-
-    Raises:
-        TypeError: it has none.
-    """
     return str(render_notebook(page_of(value)))
 
 
 @singledispatch
 def page_of(value: object) -> Page:
-    """Page of a value for a notebook, by its type."""
     raise TypeError(f"no page for {type(value).__name__}")
 
 
@@ -380,11 +343,7 @@ NUMBERS = frozenset({"tokens", "text_bytes", "position", *CHAT_COLUMNS})
 
 
 def documents_page(selection: Selection, *, first: int = 0, most: int = LISTED) -> Page:
-    """Page of the documents of a selection, in its order, from the document at place `first`.
-
-    Raises:
-        RecipeError: the selection has no such place.
-    """
+    """Page of the documents of a selection, in its order, from the document at place `first`."""
     store, count = selection.store, len(selection)
     if not 0 <= first < count:
         raise RecipeError(f"first is {first:,}: expected 0 to {count - 1:,}, the documents chosen")
@@ -402,7 +361,6 @@ def documents_page(selection: Selection, *, first: int = 0, most: int = LISTED) 
 
 
 def has_loss(store: StoreReader) -> bool:
-    """True for a store of conversations, with a loss mask."""
     return any(shard.has_loss for shard in store.shards[:1])
 
 
@@ -435,7 +393,6 @@ def document_table(
 
 
 def _shown_value(one: Provenance, name: str) -> str:
-    """Value of a fixed or carried column in a list; empty without one."""
     value = one.columns[name] if name in one.columns else getattr(one, name, None)
     if name == "hash" and isinstance(value, int):
         return f"{value:016x}"
@@ -452,7 +409,6 @@ def document_turns(vocabulary: Vocabulary, tokens: np.ndarray) -> list[tuple[int
 
 
 def beginning(vocabulary: Vocabulary, tokens: np.ndarray) -> str:
-    """Beginning of a document, in one line."""
     ids = [one for one in tokens[:BEGINNING].tolist() if one not in vocabulary.special]
     cut = len(tokens) > BEGINNING
     text = " ".join(whole_characters(plain_bytes(vocabulary, ids), last=cut).split())

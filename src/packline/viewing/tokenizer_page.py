@@ -22,7 +22,6 @@ ROUND_TRIPS: dict[RoundTrip, str] = {
 
 
 def evaluation_page(found: Evaluation) -> Page:
-    """Page of a whole evaluation."""
     blocks: list[Block] = [
         KeyValues(
             (
@@ -60,7 +59,6 @@ def evaluation_page(found: Evaluation) -> Page:
 
 
 def head(one: TokenizerComparison) -> tuple[str, ...]:
-    """Column headings of the table of a comparison."""
     base = one.base.rstrip("/").rpartition("/")[2]
     return (
         "Text Type",
@@ -125,7 +123,6 @@ def _cells(rows: Sequence[ComparisonRow]) -> tuple[tuple[str, ...], ...]:
 
 
 def evaluation_markdown(found: Evaluation) -> str:
-    """Render the same tables as Markdown."""
     lines = [f"# Tokenizer {_safe(found.tokenizer)}"]
     for block in evaluation_page(found).blocks:
         lines.append("")

@@ -93,18 +93,11 @@ class Vocabulary:
 
     @classmethod
     def of_store(cls, store: StoreReader) -> Vocabulary:
-        """Return the vocabulary of a store; cached for a few stores.
-
-        Raises:
-            CorruptStore: the tokenizer kept with the store is damaged.
-            TokenizerError: the tokenizer cannot be read.
-        """
         entry = store.manifest.tokenizer
         files = store.tokenizer_file, store.manifest.tokenizer_files
         return _of_store(store.files, *files, msgspec.json.encode(entry))
 
     def filled(self) -> np.ndarray:
-        """True for each token with bytes, bool `[V]`."""
         return np.array(list(map(bool, self.data)))
 
     def text(self, number: int) -> str:
@@ -118,14 +111,6 @@ class Vocabulary:
         return self.data[number].decode("utf-8", "backslashreplace") or f"id {number}"
 
     def check(self, ids: np.ndarray, what: str) -> None:
-        """Reject ids outside the vocabulary.
-
-        Args:
-            what: origin of the ids, for the error.
-
-        Raises:
-            TokenizerError: an id is outside the vocabulary, so another tokenizer probably made the ids.
-        """
         if not ids.size or (int(ids.min()) >= 0 and int(ids.max()) < len(self)):
             return
         wrong = int(ids[(ids < 0) | (ids >= len(self))].flat[0])
@@ -169,10 +154,6 @@ def cells_of(
         learned: int8 `[T]`: 1 for a token that is a target, 0 for one that is not, -1 if unknown.
         position_ids: integers `[T]`; default: count from `first`.
         segment_ids: integers `[T]`, -1 at padding; default: one segment.
-        first: position of the first token.
-
-    Raises:
-        TokenizerError: an id is outside the vocabulary.
 
     >>> vocabulary = Vocabulary("tiny", [b"caf", b"\\xc3", b"\\xa9", b""], {3: "</s>"})
     >>> [(cell.text, cell.ids) for cell in cells_of(vocabulary, np.array([0, 1, 2, 1, 3]))]
@@ -282,10 +263,6 @@ def visible_pieces(cell: Cell, marks: int = -1) -> list[tuple[str, Kind]]:
     `escape`, so that they differ from a text that looks the same. A combining mark without a letter to be on
     gets a dotted circle.
 
-    Args:
-        marks: combining marks on the letter before the cell, if the surface joins a mark to the letter of
-            another cell; -1 if there is no such letter.
-
     >>> visible_pieces(Cell("if\\\\n\\\\x00", (1,), b"if\\n\\x00", 0))
     [('if', 'text'), ('↵', 'break'), ('\\\\x00', 'escape')]
     """
@@ -389,18 +366,6 @@ def document_strip(
     provenance: Provenance | None = None,
     href: Href | None = None,
 ) -> TokenStrip:
-    """Strip of the tokens of a document.
-
-    Args:
-        document: its number in `store.documents`.
-        first: the first token to show.
-        most: maximum number of tokens to show.
-        provenance: origin of the document, if already known.
-
-    Raises:
-        StoreError: the document does not exist.
-        TokenizerError: a token is outside the vocabulary.
-    """
     document = document_number(store, document)
     shard, inner = store.locate(document)
     tokens = shard.document(inner)
@@ -427,12 +392,8 @@ def row_strip(
     """Strip of the tokens of a row, with the edges of its documents and the turns of its conversations.
 
     Args:
-        index: number of the row.
         caption: default: `row` and its number.
         provenances: origins of the documents of its first spans; default: of those that are shown.
-
-    Raises:
-        IndexError: the row does not exist.
     """
     spans = rows.spans(np.array([index]))
     arrays = {name: array[0] for name, array in rows.read(np.array([index])).items()}

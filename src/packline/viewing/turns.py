@@ -60,11 +60,7 @@ def turns_in(cells: Sequence[Cell]) -> list[tuple[int, str]]:
 
 
 def with_turns(strip: TokenStrip, document: int | None = None) -> TokenStrip:
-    """Strip with a block for each turn of its conversations; a strip without turns as it is.
-
-    Args:
-        document: number of the document of a strip that names none.
-    """
+    """Strip with a block for each turn of its conversations; a strip without turns as it is."""
     named = {origin.segment: origin for origin in strip.origins}
     cells: list[Cell] = []
     origins: list[DocumentOrigin] = []
@@ -114,7 +110,6 @@ def _of_document(role: str, whole: DocumentOrigin, start: int) -> str:
 
 
 def in_loss(cells: Sequence[Cell]) -> str:
-    """Share of tokens that are in the loss, in words; empty if it is unknown."""
     if any(cell.loss is None for cell in cells):
         return ""
     count = sum(len(cell.ids) for cell in cells)

@@ -78,22 +78,12 @@ def static(name: str) -> tuple[str, str]:
 
 
 def assets() -> Assets:
-    """Addresses of style and script."""
     return Assets(*(f"/static/{name}?v={static(name)[1]}" for name in ("viewer.css", "viewer.js")))
 
 
 def make_site_app(
     site: Site, *, port: int = 0, names: frozenset[str] = frozenset({"localhost"}), token: str | None = None
 ) -> ASGIApp:
-    """Make the ASGI application of a site.
-
-    Args:
-        site: stores and tokenizers to show.
-        port: port that it is served on.
-        names: names of this machine accepted in a Host header, in addition to its addresses.
-        token: token required of every reader; None if only this machine can connect.
-    """
-
     def route(path: str, render: Callable[[View, Request], Page]) -> Route:
         def endpoint(request: Request) -> Response:
             return _respond(site, request, lambda view: render(view, request))
@@ -137,7 +127,6 @@ def warm_up(site: Site) -> None:
 
 
 def _respond(site: Site, request: Request, render: Callable[[View], Page]) -> Response:
-    """Respond with a page, or with an error page."""
     view = View(site, 0, request.query_params)
     status = 200
     try:
@@ -221,7 +210,6 @@ def _status(error: Exception) -> int:
 
 
 def _ways(view: View, path: str) -> Links:
-    """Links onward from an error: to what there is."""
     site, last = view.site, len(view.store.documents) - 1
     links = [Link("overview", view.href("/"))]
     if path.startswith("/document") and last >= 0:
@@ -254,7 +242,6 @@ def _html(view: View, path: str, page: Page, status: int = 200) -> Response:
 
 
 def header(view: View, path: str) -> Markup:
-    """Header of every page: navigation, and a form to jump."""
     links = [
         (text, view.href(target), target == _section(path))
         for text, target in NAVIGATION
@@ -288,7 +275,6 @@ def header(view: View, path: str) -> Markup:
 
 
 def _section(path: str) -> str:
-    """Navigation entry that a page belongs to."""
     for kind in ("document", "row"):
         if path.startswith(f"/{kind}/"):
             return f"/{kind}s"
@@ -300,7 +286,6 @@ def _path_number(request: Request, what: str) -> int:
 
 
 def _jump(site: Site, request: Request) -> Response:
-    """Redirect to the target of the jump form."""
     try:
         view = _view(site, request)
         to = choice(request.query_params, "to", JUMPS, "document")
@@ -342,7 +327,6 @@ def _icon(request: Request) -> Response:
 
 
 def _missing(site: Site, request: Request, error: HTTPException) -> Response:
-    """Error page for an unknown address."""
     text = "There is no such page" if error.status_code == 404 else str(error.detail)
     page = _error_page(error.status_code, text, "", _ways(View(site, 0, {}), request.url.path))
     return _html(View(site, 0, {}), request.url.path, page, error.status_code)

@@ -35,16 +35,10 @@ FILTERED_PACKED_MOST = 1 << 16
 
 
 def is_filtered(choice: DocumentFilter) -> bool:
-    """True if a choice takes a pass over columns."""
     return bool(choice.where or choice.unique or choice.exclude)
 
 
 def refuse_large(store: StoreReader, choice: DocumentFilter) -> None:
-    """Refuse a filter of more documents than a page can wait for.
-
-    Raises:
-        RecipeError: with the commands that do it.
-    """
     count = len(store.documents)
     if is_filtered(choice) and count > FILTERED_MOST:
         raise RecipeError(
@@ -55,31 +49,19 @@ def refuse_large(store: StoreReader, choice: DocumentFilter) -> None:
 
 @lru_cache(HELD)
 def chosen(store: StoreReader, choice: DocumentFilter) -> Selection:
-    """Documents that an address requests.
-
-    Raises:
-        RecipeError: the choice is invalid, or the store is too large for it.
-        StoreError: no document is left.
-    """
     refuse_large(store, choice)
     return Selection(store, choice, plans={})
 
 
 @lru_cache(HELD)
 def bars_of(selection: Selection) -> dict[str, ColumnBars]:
-    """Distributions of the columns of a selection."""
     documents = selection.documents(np.arange(len(selection), dtype=np.int64))
     return measure_columns(selection.store, documents)
 
 
 @lru_cache(HELD)
 def sorted_places(selection: Selection, column: str, descending: bool) -> np.ndarray:
-    """Places of a selection, sorted by a column, int64 `[D]`; equal values in order, null last.
-
-    Raises:
-        RecipeError: the column does not exist or has several types, or there are too many documents.
-        CorruptStore: provenance cannot be read.
-    """
+    """Places of a selection, sorted by a column, int64 `[D]`; equal values in order, null last."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -118,12 +100,6 @@ def sorted_places(selection: Selection, column: str, descending: bool) -> np.nda
 
 @lru_cache(HELD)
 def open_rows(store: StoreReader, seq_len: int, options: RowOptions) -> Rows:
-    """Rows of a page; nothing is written.
-
-    Raises:
-        RecipeError: the settings are invalid, or there is no plan and too much to pack for a page.
-        StoreError: there are no rows.
-    """
     refuse_large(store, options)
     if options.packing != "best_fit":
         return Rows(store, seq_len, options, plans={})

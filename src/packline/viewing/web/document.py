@@ -36,11 +36,6 @@ LONGEST_SHOWN = 24
 
 
 def document(view: View, wanted: int) -> Page:
-    """Page of one document: its origin, and one range of its tokens.
-
-    Raises:
-        StoreError: the document does not exist.
-    """
     store = view.store
     wanted = document_number(store, wanted)
     count = len(store.documents[wanted])
@@ -139,7 +134,6 @@ def _row_with(rows: Rows, document: int, token: int) -> int | None:
 
 
 def _beside(view: View, wanted: int) -> Links:
-    """Links to the documents before and after it, in the list that it was opened from or in the store."""
     place = number(view.params, "place", -1, least=-1)
     if place >= 0:
         try:

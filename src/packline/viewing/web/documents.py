@@ -46,11 +46,7 @@ LONGEST_CONDITION = 2000
 
 
 def chosen_documents(view: View) -> tuple[DocumentFilter, Params]:
-    """Filters that an address requests, without split and source; and their parameters for other addresses.
-
-    Raises:
-        RecipeError: an invalid condition, or an unknown list.
-    """
+    """Filters that an address requests, without split and source; their parameters for other addresses."""
     params, lists = view.params, view.site.exclusions
     where = params.get("where", "").strip()
     if len(where) > LONGEST_CONDITION:
@@ -107,7 +103,6 @@ class DocumentList:
         return len(self.selection)
 
     def numbers(self, start: int, stop: int) -> list[int]:
-        """Numbers of the documents at a range of places."""
         places = np.arange(start, min(stop, len(self)), dtype=np.int64)
         return self.selection.documents(places if self.order is None else self.order[places]).tolist()
 
@@ -117,12 +112,6 @@ class DocumentList:
 
 
 def document_list(view: View) -> DocumentList:
-    """Documents that an address lists: by source, split and filters, sorted.
-
-    Raises:
-        RecipeError: an invalid choice or order, or too many documents for it.
-        StoreError: no document is left.
-    """
     params = view.params
     split = choice(params, "split", (ALL, *view.opened.splits), ALL)
     source = choice(params, "source", (ALL, *view.opened.sources), ALL)
@@ -142,7 +131,6 @@ def document_list(view: View) -> DocumentList:
 
 
 def documents_table(view: View) -> Page:
-    """Page of a table of documents."""
     params = view.params
     fields = (
         FormField(
@@ -188,7 +176,6 @@ def documents_table(view: View) -> Page:
 
 
 def data_table(view: View, listed: DocumentList, first: int, caption: str) -> Table:
-    """Table of the documents of a list from a place on, with all their columns."""
     documents = listed.numbers(first, first + PAGE_ITEMS)
     fixed, labels = documents_schema().names, any(group.label for group in view.opened.groups)
     names = [

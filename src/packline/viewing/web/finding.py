@@ -42,11 +42,6 @@ class Query:
 
 
 def search_page(view: View) -> Page:
-    """Page of the search form, with the hits in this part of the store.
-
-    Raises:
-        Moved: the table of documents shows the result.
-    """
     params = view.params
     by = choice(params, "by", [name for name, _ in SEARCHES], "text")
     query = params.get("q", "")
@@ -75,8 +70,6 @@ def search_page(view: View) -> Page:
 
 
 def _help(view: View) -> Table:
-    """Table of the searches, each with a link that tries it."""
-
     def link(by: str, text: str) -> Value:
         return Link(text, view.href("/search", q=text, by=by)) if text else ""
 
@@ -98,11 +91,6 @@ def _help(view: View) -> Table:
 
 
 def token_query(view: View, by: str, query: str) -> Query:
-    """Search of a text, or of token ids.
-
-    Raises:
-        RecipeError: the query cannot be understood.
-    """
     if len(query) > LONGEST_QUERY:
         raise RecipeError(f"{len(query):,} characters to search for: expected at most {LONGEST_QUERY:,}")
     if by == "ids":
@@ -147,11 +135,6 @@ def _in_tokens(view: View, asked: Query) -> list[Block]:
 
 
 def _places(view: View, hits: tuple[Hit, ...], size: int | None) -> Table:
-    """Table of hits with the text around them.
-
-    Args:
-        size: bytes of the text found; None if whole tokens were found.
-    """
     query = {name: view.params[name] for name in ("q", "by") if name in view.params}
     rows: list[tuple[Value, ...]] = []
     for hit in hits:

@@ -26,7 +26,6 @@ ALL = "all"
 
 
 def overview(view: View) -> Page:
-    """Overview page of the store."""
     store, manifest, lengths = view.store, view.store.manifest, view.opened.lengths
     facts: list[tuple[str, Value]] = [("folder", str(store.place)), *store_facts(store)]
     facts[1] = ("documents", Link(f"{manifest.documents:,}", view.href("/documents")))
@@ -47,7 +46,6 @@ def overview(view: View) -> Page:
 
 
 def _files(view: View) -> list[Block]:
-    """Files that the store was read from, one page of them."""
     inputs = view.store.manifest.inputs
     page = number(view.params, "page", 0, most=(len(inputs) - 1) // PAGE_ITEMS)
     first = page * PAGE_ITEMS
@@ -78,7 +76,6 @@ def split_param(split: str) -> str | None:
 
 
 def store_field(view: View) -> tuple[FormField, ...]:
-    """Hidden field that keeps the store in a form."""
     return (FormField("store", "store", str(view.number), "hidden"),) if view.number else ()
 
 
@@ -107,9 +104,6 @@ def neighbors(
     """Links from one of several pages to those before and after it.
 
     Args:
-        at: number of the page, of 0 to `last`.
-        href: function from the number of a page to its address.
-        texts: words for the page before, this page, and the next.
         ends: True to link to the first and the last page too.
     """
 

@@ -54,12 +54,6 @@ ROWS_OF_BATCH = 6
 
 
 def settings_of(view: View) -> tuple[Rows, Params]:
-    """Rows that an address requests, and the parameters for addresses of the same rows.
-
-    Raises:
-        RecipeError: the settings are invalid.
-        StoreError: there are no rows.
-    """
     tokens = view.store.manifest.tokens
     if tokens < 2:
         raise RecipeError(f"{view.opened.name} has no rows: it has {plural(tokens, 'token')}")
@@ -81,7 +75,6 @@ def settings_of(view: View) -> tuple[Rows, Params]:
 
 
 def form_fields(view: View) -> tuple[FormField, ...]:
-    """Fields of a form for rows, filled in from the address."""
     splits = (*view.opened.splits, *(("all",) if len(view.opened.splits) > 1 else ()))
     split = view.params.get("split") or (splits[0] if splits else "train")
     default = str(default_seq_len(view, split) or "")
@@ -101,7 +94,6 @@ def form_fields(view: View) -> tuple[FormField, ...]:
 
 
 def rows(view: View) -> Page:
-    """Page of a list of rows of one packing."""
     form = Form("Which rows", "/rows", form_fields(view))
     if not len(view.store.documents):
         return Page("Rows", (Note("This store is empty: there are no rows.", "warning"),))
@@ -147,11 +139,6 @@ def rows(view: View) -> Page:
 
 
 def row(view: View, wanted: int) -> Page:
-    """Page of one row.
-
-    Raises:
-        IndexError: the row does not exist.
-    """
     found, params = settings_of(view)
     if not 0 <= wanted < len(found):
         raise IndexError(
@@ -179,7 +166,6 @@ def row(view: View, wanted: int) -> Page:
 
 
 def batch(view: View) -> Page:
-    """Page of the rows of one step, for all ranks or one."""
     params = view.params
     settings = (
         FormField("batch_size", "Rows per batch", params.get("batch_size") or "32", "number"),
@@ -245,13 +231,6 @@ def batch_blocks(
     row_href: Callable[[int, int], str],
     page_href: Callable[[int], str],
 ) -> list[Block]:
-    """Rows of a batch, one page of them.
-
-    Args:
-        rank: the rank whose rows are shown; below 0: all.
-        row_href: function from the place of a row in the batch, and its number, to its address.
-        page_href: function from a page of the batch to its address.
-    """
     stage, taken = loader.schedule.stage_of(step), loader.rows_of_step(step)
     share = stage.batch_size // ranks
     indices = range(stage.batch_size) if rank < 0 else range(rank * share, (rank + 1) * share)
@@ -275,5 +254,4 @@ def batch_blocks(
 
 
 def view_of(view: View, rows: RowSource) -> View:
-    """View of the store that rows are read from."""
     return View(view.site, view.site.place_of(rows.store.place), {})

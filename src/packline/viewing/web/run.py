@@ -36,7 +36,6 @@ from packline.viewing.web.site import InvalidForm, View, address, choice, number
 
 
 def run_page(view: View) -> Page:
-    """Page of a run at a step: stages, sources, and the rows of the batch."""
     runs, params = view.site.runs, view.params
     if not runs:
         raise RecipeError("no run is served", hint="packline serve run.toml")
@@ -124,7 +123,6 @@ def _timeline(loader: Loader, step: int) -> Timeline:
 def _row(
     view: View, loader: Loader, stage: ScheduledStage, step: int, index: int, ranks: int, chosen: Params
 ) -> Page:
-    """Page of one row of a batch."""
     taken = loader.rows_of_step(step)
     rows = stage.mixture.rows[int(taken.sources[index])]
     row = int(taken.rows[index])

@@ -96,11 +96,7 @@ class Part:
 
 
 def find_tokens(store: StoreReader, ids: Sequence[int], part: Part = Part()) -> Found:
-    """Find a token sequence within documents, in the order of the store.
-
-    Args:
-        ids: the sequence; of none, or of more than `MOST_IDS`, nothing is found.
-    """
+    """Find a token sequence within documents, in the order of the store."""
     wanted, most_id = np.array(ids, np.int64), int(np.iinfo(store.dtype).max)
     if not 0 < len(ids) <= MOST_IDS or int(wanted.min()) < 0 or int(wanted.max()) > most_id:
         return Found((), None, 1.0)
@@ -118,14 +114,7 @@ def _find(
     block: int,
     part: Part,
 ) -> Found:
-    """Search blocks of tokens until there are hits enough or the time is up.
-
-    Args:
-        places: function from a shard and a range of its tokens to the places that begin there, in order:
-            token, bytes into it, number of tokens touched.
-        is_hit: function from the place of the first token in its document, the bytes into it, the number of
-            tokens touched, and the tokens of the document.
-    """
+    """Search blocks of tokens until there are hits enough or the time is up."""
     total = store.manifest.tokens if part.until is None else part.until
     hits: list[Hit] = []
     latest = -1
@@ -186,13 +175,7 @@ def document_at(shard: Shard, place: int) -> int:
 
 
 class TextSearch:
-    """Search for texts, with data computed once from a store's tokenizer.
-
-    Args:
-        tokenizer: tokenizer of the store.
-        vocabulary: vocabulary of the store.
-        encoder: encodes a text as a build does.
-    """
+    """Search for texts, with data computed once from a store's tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, encoder: tokenizers.Tokenizer) -> None:
         control = set(tokenizer.special_tokens.values())
@@ -209,11 +192,7 @@ class TextSearch:
         self._spaced = puts_spaces(tokenizer)
 
     def spell(self, text: str) -> bytes:
-        """Bytes to search for: the text itself, or its form in the tokens of this tokenizer.
-
-        Args:
-            text: text as typed, not empty.
-        """
+        """Bytes to search for: the text itself, or its form in the tokens of this tokenizer."""
         raw = text.encode("utf-8", "surrogatepass")
         encoder = self._encoder
         ids = np.array(encoder.encode(text, add_special_tokens=False).ids, np.int64)
@@ -234,13 +213,6 @@ class TextSearch:
         """Find a text within documents, in the order of the store.
 
         Hits that begin in the same token are never separated.
-
-        Args:
-            store: the store whose tokenizer this is.
-            wanted: bytes of a text, not empty.
-
-        Raises:
-            CorruptStore: an id is outside the vocabulary.
         """
         begin = 0 if store.manifest.tokenizer.bos_id is None else 1
 

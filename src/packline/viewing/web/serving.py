@@ -63,7 +63,6 @@ class Listening:
 
     @property
     def url(self) -> str:
-        """Address to open in a browser."""
         name = "127.0.0.1" if self.host == "localhost" else self.host
         if name in ("0.0.0.0", "::"):
             name = socket.gethostname()
@@ -86,11 +85,6 @@ def is_loopback(host: str) -> bool:
 
 
 def check_installed() -> None:
-    """Check that the viewer's libraries are installed.
-
-    Raises:
-        PacklineError: a library is missing; the error names what to install.
-    """
     try:
         for name in ("starlette", "uvicorn"):
             importlib.import_module(name)
@@ -101,15 +95,6 @@ def check_installed() -> None:
 
 def listen(host: str = "127.0.0.1", port: int = PORT, *, names: tuple[str, ...] = ()) -> Listening:
     """Open the port.
-
-    Args:
-        host: host to listen on; if others can reach it, a token is made that every reader must present.
-        port: port number; 0: any free port.
-        names: additional names of this machine.
-
-    Raises:
-        RecipeError: the port number is invalid.
-        PacklineError: the port is in use, or cannot be opened.
 
     >>> listening = listen(port=0)
     >>> listening.token is None and listening.url.startswith("http://127.0.0.1:")
@@ -155,11 +140,6 @@ def _cannot_listen(host: str, port: int, error: OSError) -> PacklineError:
 
 
 def run_server(site: Site, listening: Listening) -> None:
-    """Serve pages until Ctrl-C or a termination signal, then return.
-
-    Raises:
-        PacklineError: the viewer's libraries are missing.
-    """
     check_installed()
     import uvicorn
 
@@ -215,15 +195,7 @@ def host_name(header: str) -> str | None:
 
 
 class Guard:
-    """ASGI middleware that rejects requests that are not allowed.
-
-    Args:
-        app: application of the site.
-        port: port that it is served on, part of the cookie's name.
-        names: names of this machine accepted in a Host header, in addition to its addresses.
-        token: token required of every reader; None if only this machine can connect.
-        refuse: makes the page of a refusal.
-    """
+    """ASGI middleware that rejects requests that are not allowed."""
 
     def __init__(
         self, app: ASGIApp, *, port: int, names: frozenset[str], token: str | None, refuse: Refuse
@@ -286,5 +258,4 @@ def _with_headers(send: Send) -> Send:
 
 
 def _equal(given: str, token: str) -> bool:
-    """Compare tokens in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), token.encode())

@@ -98,10 +98,6 @@ def number(
     Args:
         default: value if the parameter is missing or empty.
         most: largest valid number; None: unlimited.
-        what: noun for the numbered item, for the error.
-
-    Raises:
-        RecipeError: the value is not a number, or out of bounds.
 
     >>> number({"row": "12,345"}, "row", 0), number({}, "row", 7)
     (12345, 7)
@@ -122,9 +118,6 @@ def number(
 def choice(params: Mapping[str, str], name: str, known: Sequence[str], default: str) -> str:
     """Parse one of several words.
 
-    Raises:
-        RecipeError: the word is not one of them.
-
     >>> choice({"packing": "pad"}, "packing", ("concat", "pad"), "concat")
     'pad'
     """
@@ -144,17 +137,11 @@ class SiteTokenizer:
 
     @classmethod
     def of_store(cls, store: StoreReader) -> SiteTokenizer:
-        """Load the tokenizer kept with a store."""
         tokenizer = load_kept_tokenizer(store.files, store.manifest.tokenizer_files)
         return cls(store.manifest.tokenizer.name, Vocabulary.of_store(store), tokenizer)
 
     @classmethod
     def load(cls, name: str) -> SiteTokenizer:
-        """Load a tokenizer named on the command line.
-
-        Raises:
-            TokenizerError: the tokenizer does not exist or cannot be read.
-        """
         tokenizer = load_tokenizer(name)
         return cls(name, Vocabulary.of_tokenizer(tokenizer), tokenizer)
 
@@ -172,7 +159,6 @@ class SiteTokenizer:
         """Encode a text as ids, without boundary tokens.
 
         Args:
-            text: text as typed.
             control: True to encode names of control tokens as those tokens; False: as text, as in a build.
         """
         encoder = self._with_control if control else self.as_text
@@ -241,12 +227,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 class ServedStore:
-    """A store, with data that pages use repeatedly.
-
-    Args:
-        store: a complete store.
-        choice: its tokenizer.
-    """
+    """A store, with data that pages use repeatedly."""
 
     def __init__(self, store: StoreReader, choice: SiteTokenizer) -> None:
         self.store = store
@@ -269,22 +250,18 @@ class ServedStore:
 
     @cached_property
     def groups(self) -> list[Group]:
-        """Totals by split, source and label."""
         return group_shards(self.store)
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
-        """Sources of the store."""
         return tuple(dict.fromkeys(group.source for group in self.groups))
 
     @cached_property
     def texts(self) -> TextSearch:
-        """Text search for this store."""
         return TextSearch(self.choice.tokenizer, Vocabulary.of_store(self.store), self.choice.as_text)
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
-        """Splits of the store."""
         return tuple(self.store.manifest.shards.by_split("documents"))
 
     def bars_of(self, selection: Selection) -> dict[str, ColumnBars]:
@@ -293,18 +270,7 @@ class ServedStore:
 
 
 class Site:
-    """Stores and tokenizers named on the command line.
-
-    Args:
-        stores: folders of stores; the first is shown by default.
-        tokenizers: further tokenizers to compare with.
-        exclusions: lists of documents that pages can leave out, as `packline verify --write` makes them.
-        runs: run files; their stores are served too.
-
-    Raises:
-        StoreError: a folder is not a store, or the store is damaged.
-        TokenizerError: a tokenizer cannot be read.
-    """
+    """Stores and tokenizers named on the command line."""
 
     def __init__(
         self,
@@ -340,12 +306,10 @@ class Site:
             one.encode("")  # so that the first page need not wait
 
     def place_of(self, folder: str | Path) -> int:
-        """Number of the store in a folder."""
         wanted = store_files(folder).address
         return next(place for place, one in enumerate(self.stores) if one.store.files.address == wanted)
 
     def wait(self, seconds: float) -> None:
-        """Wait until lengths are counted, for at most this many seconds."""
         for opened in self.stores:
             opened.measuring.join(seconds)
 
@@ -360,17 +324,14 @@ class View:
 
     @property
     def opened(self) -> ServedStore:
-        """The store with its cached data."""
         return self.site.stores[self.number]
 
     @property
     def store(self) -> StoreReader:
-        """The store."""
         return self.opened.store
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Vocabulary of the store."""
         return Vocabulary.of_store(self.store)
 
     def href(self, path: str, **params: str | int | None) -> str:
@@ -378,5 +339,4 @@ class View:
         return address(path, **{**params, "store": params.get("store") or self.number or None})
 
     def document(self, number: int, first: int = 0) -> str:
-        """Address of a document, from a token on."""
         return self.href(f"/document/{number}", first=first or None)

@@ -67,7 +67,6 @@ TALK = (("user", "What is two plus two?"), ("assistant", "Four."), ("user", "And
 
 
 def tokenizers(view: View) -> Page:
-    """Page of a text as some tokenizers split it."""
     known = view.site.tokenizers
     chosen = [place for place in range(len(known)) if number(view.params, f"t{place}", 0, most=1)]
     chosen = chosen or list(range(min(len(known), CHOSEN)))
@@ -107,7 +106,6 @@ def tokenizers(view: View) -> Page:
 
 
 def _split(text: str, chosen: list[SiteTokenizer], control: bool) -> list[Block]:
-    """The text as each tokenizer splits it: numbers, tokens, ids."""
     cut = [_cut(one, text, control=control) for one in chosen]
     parts: list[tuple[Block, ...]] = []
     for one, cells in zip(chosen, cut, strict=True):
@@ -134,12 +132,6 @@ def _samples(view: View, chosen: list[SiteTokenizer]) -> Links:
 
 
 def _text(view: View) -> tuple[str, str]:
-    """Text to compare, and its origin.
-
-    Raises:
-        RecipeError: the text is too long.
-        StoreError: the document does not exist.
-    """
     text = view.params.get("text", "").replace("\r\n", "\n")
     if len(text) > LONGEST_TEXT:
         raise RecipeError(f"a text of {len(text):,} characters: expected at most {LONGEST_TEXT:,}")
