@@ -195,7 +195,7 @@ class Tally:
         parts = [percent(done / whole)]
         if noun == "bytes":
             documents = sum(source.documents for source in self.sources.values())
-            parts += [f"{documents:,} documents", f"{size(self.text_bytes / self.seconds)}/s"]
+            parts += [plural(documents, "document"), f"{size(self.text_bytes / self.seconds)}/s"]
         parts += [f"{scaled(self.tokens / self.seconds)} tokens/s", self.units()]
         if self.seconds > TELLING_SECONDS and done > kept:
             parts.append(time_left(self.seconds / (done - kept) * (whole - done)))
@@ -212,7 +212,7 @@ class Tally:
             return "loading the engines, and trying them on some of the documents ..."
         sources = sorted(self.sources.items(), key=lambda item: -item[1].expected_bytes)
         rows = [
-            Row(name, source.text_bytes, source.whole_bytes, noun, f"{source.documents:,} documents")
+            Row(name, source.text_bytes, source.whole_bytes, noun, plural(source.documents, "document"))
             for name, source in sources[:MOST_BARS]
             if len(sources) > 1
         ]

@@ -100,8 +100,9 @@ class Row(Notebook):
 
     def __repr__(self) -> str:
         padding, learned = int((self.segment_ids < 0).sum()), int(self.loss_mask.sum())
+        spans = len(self._found.documents)
         return (
-            f"<Row {self.index:,}: {len(self):,} tokens in {len(self._found.documents):,} spans, "
+            f"<Row {self.index:,}: {len(self):,} tokens in {spans:,} span{'s' * (spans != 1)}, "
             f"{learned:,} with a target, {padding:,} of padding>"
         )
 

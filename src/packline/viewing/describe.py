@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 LARGEST_SOURCES = 24
 """Sources shown by name in charts, the largest first."""
 ROUND_TRIPS = {
-    "exact": "exactly to the text",
-    "normalized": "exactly, up to normalization",
-    "lossy": "not to the exact text",
+    "exact": "exactly",
+    "normalized": "up to normalization",
+    "lossy": "not exactly",
 }
 FIRST_TOKENS = 48
 """Tokens shown of a document in the summary of a store."""
@@ -89,7 +89,7 @@ def store_facts(store: StoreReader) -> tuple[tuple[str, str], ...]:
         (RATE, f"{ledger.text_bytes / ledger.text_tokens:.2f}" if ledger.text_tokens else ""),
         ("tokenizer", f"{short_name(entry.name)}, {entry.vocab_size:,} tokens as {manifest.dtype}"),
         ("boundaries", f"documents end with {entry.eod} ({entry.eod_id:,}){begin}"),
-        ("decodes", ROUND_TRIPS.get(entry.round_trip, ROUND_TRIPS["lossy"])),
+        ("round-trips", ROUND_TRIPS.get(entry.round_trip, ROUND_TRIPS["lossy"])),
         ("on disk", _disk(store)),
         ("made by", f"packline {manifest.packline}"),
         ("fingerprint", manifest.checksum[:16]),

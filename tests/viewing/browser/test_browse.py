@@ -49,7 +49,7 @@ def test_from_the_overview_to_a_document(chrome: Chrome, site: str, store: Store
     following = number_in(page.locator("h1").inner_text())
     assert following > wanted and store.provenance(following).source == "prose"
     follow(page, page.get_by_role("link", name="2 of "))
-    assert page.get_by_label("Source").input_value() == "prose"
+    assert page.get_by_label("Source", exact=True).input_value() == "prose"
 
 
 def test_the_tokens_are_the_documents(chrome: Chrome, site: str, store: Store) -> None:
@@ -96,6 +96,42 @@ def test_pointing_at_a_token_says_what_it_is(chrome: Chrome, site: str, store: S
     page.locator(".card").wait_for(state="hidden")
 
 
+def test_tokens_that_share_a_box_share_a_card(chrome: Chrome, site: str) -> None:
+    page = chrome.open(f"{site}/compare/tokenizers?text=e%CC%81e%CC%81&t0=1&t1=0")
+    mark, letter = page.locator(".tokens .t.z1").first, page.locator(".tokens .t").first
+    both = f"e {letter.get_attribute('data-ids')}, \u25cc\u0301 {mark.get_attribute('data-ids')}"
+    letter.hover()
+    assert card_of(page)["in this box"] == both
+    box = mark.bounding_box()
+    assert box is not None and box["width"] < 1, "the mark itself has no width, its tick can be pointed at"
+    page.mouse.move(box["x"] - 2, box["y"] + box["height"] + 2)
+    until(page, lambda: card_of(page)["text"] == "\u0301")
+    assert card_of(page)["in this box"] == both
+
+
+def test_columns_can_be_hidden_and_the_first_stays(chrome: Chrome, site: str) -> None:
+    page = chrome.open(f"{site}/documents", width=700)
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_role("checkbox", name="text_bytes").uncheck()
+    page.reload()
+    heads = page.locator(".data thead th").locator("visible=true").all_inner_texts()
+    names = [text.split("\n")[0] for text in heads]
+    assert names[:5] == ["document", "begins", "tokens", "source", "id"] and "text_bytes" not in names
+    page.locator(".data").evaluate("one => { one.scrollLeft = 500 }")
+    first = page.locator(".data tbody th").first.bounding_box()
+    assert first is not None and 0 <= first["x"] < 100
+
+
+def test_a_long_paste_is_cut_and_the_page_says_so(chrome: Chrome, site: str) -> None:
+    page = chrome.open(f"{site}/compare/tokenizers")
+    area = page.get_by_role("textbox", name="Text, at most 8,000 characters")
+    area.fill("x" * 30_000)
+    assert page.get_by_text("first 8,000 of 30,000 characters").is_visible()
+    assert len(area.input_value()) == 8000
+    area.fill("short")
+    assert not page.locator(".note.cut").is_visible()
+
+
 def test_a_phone_has_one_line_of_header_and_whole_hits(chrome: Chrome, site: str) -> None:
     page = chrome.open(f"{site}/search?q=import+sys", width=400, height=860)
     header, menu = page.locator("header.top"), page.get_by_role("button", name="Menu")
@@ -126,6 +162,10 @@ def test_the_switch_leads_to_another_store(chrome: Chrome, site: str, other: Sto
         form.get_by_label("Store").select_option(index=1)
     assert page.url.endswith("/documents?store=1")
     assert f"{len(other.documents):,} documents" in page.locator(".summary").inner_text()
+    with page.expect_event("load"):
+        form.get_by_label("Store").select_option(label="run.toml")
+    assert page.url.endswith("/run?run=0") and not form.get_by_role("button").is_visible()
+    assert form.get_by_label("Store").evaluate("one => one.selectedOptions[0].text") == "run.toml"
 
 
 def test_errors_lead_onward(chrome: Chrome, site: str, store: Store) -> None:

@@ -12,11 +12,26 @@
   document.body.append(card);
   let current = null;
 
+  // Tokens that are drawn in one box: a letter, and marks on it that are tokens of their own.
+  const isMark = (one) => one !== null && /(^| )z\d/.test(one.className);
+  const cluster = (token) => {
+    let first = token;
+    while (isMark(first)) first = first.previousElementSibling;
+    const found = [first];
+    while (isMark(found.at(-1).nextElementSibling)) found.push(found.at(-1).nextElementSibling);
+    return found;
+  };
+
   const rows = (token) => {
     const data = token.dataset;
     const segment = token.closest(".segment");
     const text = token.textContent;
     const found = [["text", text, true], ["id", data.ids.split(" ").map(Number).join(", "), true]];
+    const together = cluster(token);
+    if (together.length > 1) {
+      const named = (one) => `${isMark(one) ? "\u25cc" : ""}${one.textContent} ${one.dataset.ids}`;
+      found.push(["in this box", together.map(named).join(", "), true]);
+    }
     const ids = data.ids.split(" ");
     if (ids.length > 1) found.push(["tokens", `${ids.length}, which only together are a character`]);
     if (data.bytes) found.push(["bytes", data.bytes, true]);
@@ -226,7 +241,61 @@
   goOn();
 
   // The switch to another store needs no button.
-  document.getElementById("switch-store")?.addEventListener("change", (event) => event.target.form.requestSubmit());
+  const choice = document.getElementById("switch-store");
+  if (choice) {
+    choice.addEventListener("change", () => choice.form.requestSubmit());
+    choice.form.querySelector("button").hidden = true;
+  }
+
+  // A text that is too long is cut, and the page says so.
+  for (const area of document.querySelectorAll("textarea[maxlength]")) {
+    const most = area.maxLength, notice = document.createElement("p");
+    notice.className = "note cut";
+    notice.setAttribute("role", "status");
+    notice.hidden = true;
+    area.removeAttribute("maxlength");
+    area.after(notice);
+    area.addEventListener("input", () => {
+      const count = area.value.length;
+      notice.hidden = count < most || (count === most && notice.hidden);
+      if (count <= most) return;
+      area.value = area.value.slice(0, most);
+      const named = (one) => one.toLocaleString("en");
+      notice.textContent = `first ${named(most)} of ${named(count)} characters`;
+      notice.hidden = false;
+    });
+  }
+
+  // Columns of a data table can be hidden; a later page of the same kind keeps them so.
+  for (const table of document.querySelectorAll(".data table")) {
+    const key = `columns ${location.pathname}`, hidden = new Set(JSON.parse(sessionStorage.getItem(key) || "[]"));
+    const heads = [...table.querySelectorAll("thead th")], list = document.createElement("div");
+    const name = (head) => (head.querySelector("a") || head.firstChild).textContent;
+    const show = () => {
+      for (const row of table.rows) {
+        heads.forEach((head, place) => { row.cells[place].hidden = hidden.has(name(head)); });
+      }
+    };
+    for (const head of heads.slice(1)) {
+      const label = document.createElement("label"), box = document.createElement("input");
+      box.type = "checkbox";
+      box.checked = !hidden.has(name(head));
+      box.addEventListener("change", () => {
+        if (box.checked) hidden.delete(name(head));
+        else hidden.add(name(head));
+        sessionStorage.setItem(key, JSON.stringify([...hidden]));
+        show();
+      });
+      label.append(box, ` ${name(head)}`);
+      list.append(label);
+    }
+    const details = document.createElement("details"), summary = document.createElement("summary");
+    details.className = "columns";
+    summary.textContent = "Columns";
+    details.append(summary, list);
+    table.parentElement.before(details);
+    show();
+  }
 
   // On a narrow window, the navigation is behind a button.
   const header = document.querySelector("header.top");

@@ -20,7 +20,7 @@ from packline.packing.selection import Selection
 from packline.store.lookup import column_names
 from packline.store.provenance import documents_schema
 from packline.store.reader import provenance_of
-from packline.viewing.columns import EACH_ONCE, OF_A_SAMPLE, ColumnBars
+from packline.viewing.columns import EACH_ONCE, OF_A_SAMPLE, ColumnBars, value_text
 from packline.viewing.describe import left_out_facts
 from packline.viewing.page import (
     Block,
@@ -231,7 +231,7 @@ def _values(view: View, name: str, bars: ColumnBars, params: Params) -> tuple[Li
             where = canonical_where(f"({before}) and {where}") if before and where not in before else where
         except RecipeError:  # a name or a value that the grammar cannot write
             continue
-        text = f"{cut(str(value), 14)} {share}"
+        text = f"{cut(value_text(value), 14)} {share}"
         links.append(Link(text, view.href("/documents", **(params | {"where": where}))))
     if links and bars.described.endswith(OF_A_SAMPLE):
         links.append(Link(OF_A_SAMPLE.lstrip(", "), ""))
