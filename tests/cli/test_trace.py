@@ -145,5 +145,5 @@ def test_a_wrong_question_says_what_is_wrong(
 def test_a_place_in_no_store_names_the_neighbours_in_the_store_that_has_the_file(folder: Path) -> None:
     done = run("trace", "run.toml", "--file", "two.jsonl", "--position", "1", cwd=folder)
     assert done.returncode == 1
-    assert "no document of two.jsonl begins at 1" in done.stderr
-    assert "nearest begin at 0 (document 0)" in done.stderr
+    assert "no document of 'two.jsonl' begins at 1" in done.stderr
+    assert "a position is a byte offset" in done.stderr

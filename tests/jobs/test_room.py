@@ -152,4 +152,4 @@ def test_deep_verification_passes_over_a_large_document_and_says_so(
         monkeypatch.setattr(reencode_audit, "LARGEST_RECORD", record)
         report = verify(tmp_path / "out", deep=True)
         assert report.ok and report.deep is not None and report.deep.documents == 2
-        assert [note for note in report.deep.notes if note.startswith("1 document was not compared")]
+        assert [note for note in report.deep.notes if note.startswith("1 documents not compared")]

@@ -25,12 +25,6 @@ next(batches)
 time.sleep(0.01)
 print(next(batches), end="")  # made by the thread
 """
-MEMORY = """
-from packline.storage.cache import CacheMemory
-cache = CacheMemory(100)
-cache.add("key", 1, [b"1"])
-print(cache.path("key").read_text(), end="")
-"""
 
 
 def threads() -> list[threading.Thread]:
@@ -154,10 +148,9 @@ def test_a_forked_child_makes_the_rest_itself(taken: int) -> None:
     assert before + list(made) == [number * number for number in range(20)]  # and the parent goes on
 
 
-@pytest.mark.parametrize("kept", [LOADING, MEMORY], ids=["iterator", "cache"])
-def test_a_program_ends_without_a_word(kept: str) -> None:
+def test_a_program_ends_without_a_word() -> None:
     """If something keeps `__main__`, its objects go after the names of the modules that they use."""
     keep = "ctypes.pythonapi.Py_IncRef(ctypes.py_object(sys.modules[__name__]))"
-    program = f"import ctypes, sys, time\n{kept}\n{keep}"
+    program = f"import ctypes, sys, time\n{LOADING}\n{keep}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1", "")

@@ -164,9 +164,7 @@ def test_memory_keeps_what_was_used_last_within_its_bytes(uses: list[tuple[str, 
             model[key] = bytes(size)
             while sum(map(len, model.values())) > 40:
                 del model[next(iter(model))]
-        assert {one for one in "abcdefgh" if cache.path(one) is not None} == set(model)
-        for one in list(model):  # `path` is a use as well, in this order
-            model[one] = model.pop(one)
+        assert {one for one in "abcdefgh" if cache.find(one) is not None} == set(model)
         for one in model:
             cache.find(one)
 

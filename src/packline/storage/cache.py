@@ -21,7 +21,6 @@ import tempfile
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,7 +37,6 @@ UNFINISHED = re.compile(r"\.[0-9a-f]{16}(?:-(\d+))?\.tmp")
 """Name of a piece that is being written, with the bytes that are reserved for it."""
 ROOM = 0.9
 """Share of the limit that eviction leaves in use, so that it is not needed for every piece."""
-FILES = 8
 ABANDONED = 3600
 """Seconds after which a file under another name is that of a process that ended."""
 
@@ -208,8 +206,6 @@ class CacheMemory:
         """Pieces, the longest unused one first."""
         self._used = 0
         self._lock, self._process = threading.Lock(), os.getpid()
-        self._files: deque[int] = deque()
-        """Descriptors of unnamed files that were made for `path`."""
 
     def _locked(self) -> threading.Lock:
         if self._process != os.getpid():  # a thread that the child does not have may hold the parent's
@@ -243,22 +239,6 @@ class CacheMemory:
         with self._locked():
             if (found := self._pieces.pop(key, None)) is not None:
                 self._used -= len(found)
-
-    def path(self, key: str) -> Path | None:
-        """See `CacheFolder.path`: an unnamed file in memory, until a few others were requested."""
-        if (found := self.find(key)) is None:
-            return None
-        file = os.memfd_create("packline")
-        with open(file, "wb", closefd=False) as opened:
-            opened.write(found.data)
-        self._files.append(file)
-        if len(self._files) > FILES:
-            os.close(self._files.popleft())
-        return Path(f"/proc/{os.getpid()}/fd/{file}")
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        for file in self._files:
-            close(file)  # at exit the module's names are gone
 
 
 Cache = CacheFolder | CacheMemory

@@ -140,15 +140,22 @@ def _explain(error: Exception, what: str) -> tuple[str, str, bool]:
     if found(known.OfflineModeIsEnabled) or (absent and constants.HF_HUB_OFFLINE):
         hint = "unset it; or hf download ORG/NAME --repo-type dataset --local-dir DATA, and give DATA"
         return f"HF_HUB_OFFLINE is set, and {what} would be read from the hub", hint, False
-    if found(known.RevisionNotFoundError):
-        return f"cannot find {what}: no such revision", "its page lists branches and commits", False
-    if found(known.GatedRepoError):
-        return f"{what} is gated", "accept its terms on its page, and set HF_TOKEN", False
-    if found(known.RepositoryNotFoundError):
-        hint = "check the name; a private one needs HF_TOKEN"
-        return f"cannot find {what}: no such repository, or a private one", hint, False
-    if found(known.EntryNotFoundError) and not absent:
-        return f"cannot find {what}", "check the path in the repository", False
+    for kind, message, hint in (
+        (
+            known.RevisionNotFoundError,
+            "cannot find {}: no such revision",
+            "its page lists them",
+        ),
+        (known.GatedRepoError, "{} is gated", "accept its terms on its page, and set HF_TOKEN"),
+        (
+            known.RepositoryNotFoundError,
+            "cannot find {}: no such repository, or a private one",
+            "check the name; a private one needs HF_TOKEN",
+        ),
+        (known.EntryNotFoundError, "cannot find {}", "check the path in the repository"),
+    ):
+        if found(kind) and not absent:
+            return message.format(what), hint, False
     if status in (401, 403):
         meaning = "is not valid" if status == 401 else "does not permit this"
         hint = "`hf auth whoami` shows whose it is; to push it must be able to write for that name"

@@ -5,6 +5,7 @@ A column that the source of a shard lacks is null there. Only the columns that a
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -83,64 +84,43 @@ def read_group(file: ProvenanceFile, group: int, types: dict[str, pa.DataType]) 
     return columns
 
 
-NEAR = 3
-"""Largest number of near matches that an error names."""
-
-
 def find_by_id(store: StoreReader, id: str) -> list[int]:
     """Numbers of all documents with an id; ids come from the data and need not be unique."""
-    if not (found := _numbers(store, f"id == {id!r}")):
-        raise StoreError(f"{store.place}: no document has the id {id!r}", hint=_near_ids(store))
-    return found
+    if found := _numbers(store, f"id == {id!r}"):
+        return found
+    hint = "the documents of this store have no ids; name a file and a position"
+    for shard in store.shards:
+        for _, table in shard.open_provenance().groups(["id"]):
+            if some := table["id"].drop_null().slice(0, 3).to_pylist():
+                hint = f"ids of this store look like {', '.join(map(repr, some))}"
+                raise StoreError(f"{store.place}: no document has the id {id!r}", hint=hint)
+    raise StoreError(f"{store.place}: no document has the id {id!r}", hint=hint)
 
 
 def find_by_place(store: StoreReader, file: str, position: int) -> list[int]:
-    """Numbers of the documents that start at a position of a file."""
-    where = f"file == {file!r}"
+    """Numbers of the documents that start at a position of a file, one for each source that has one.
+
+    Args:
+        file: path as in provenance, below the source's common folder; or that after the name of the source,
+            as pages show it.
+        position: byte offset in the decompressed file, or row number in a Parquet file.
+    """
+    where, known = f"file == {file!r}", set(store.manifest.inputs.names("name"))
     for name in store.manifest.sources:
         if file.startswith(f"{name}/"):
             where += f" or source == {name!r} and file == {file.removeprefix(f'{name}/')!r}"
     if found := _numbers(store, f"position == {position} and ({where})"):
         return found
-    of_file = [(np.empty(0, np.int64), np.empty(0, np.int64))]
-    for (first, matches), positions in zip(matching(store, where), _groups(store, "position"), strict=True):
-        of_file.append((positions.to_numpy()[matches], first + np.flatnonzero(matches)))
-    places, numbers = map(np.concatenate, zip(*of_file, strict=True))
-    if not len(places):
-        raise StoreError(f"{store.place} has no document of a file {file!r}", hint=_near_files(store, file))
-    order = places.argsort()
-    at = int(places[order].searchsorted(position))
-    near = order[max(at - 1, 0) : at + 1]
-    shown = " and ".join(f"{places[one]:,} (document {numbers[one]:,})" for one in near)
-    raise StoreError(
-        f"{store.place}: no document of {file} begins at {position:,}",
-        hint=f"the nearest begin at {shown}; a position is a byte offset, or a row number in a Parquet file",
-    )
+    hint = "a position is a byte offset, or a row number in a Parquet file; packline view shows them"
+    if not known & {file, *(file.removeprefix(f"{name}/") for name in store.manifest.sources)}:
+        some = sorted(known)[: 1 << 14]
+        ends = [name for name in some if name.rpartition("/")[2] == file.rpartition("/")[2]]
+        near = difflib.get_close_matches(file, some, 3)
+        hint = f"files of this store: {', '.join(map(repr, (ends or near or some)[:3]))}, ..."
+    raise StoreError(f"{store.place}: no document of {file!r} begins at {position:,}", hint=hint)
 
 
 def _numbers(store: StoreReader, where: str) -> list[int]:
     return [
         first + place for first, found in matching(store, where) for place in np.flatnonzero(found).tolist()
     ]
-
-
-def _groups(store: StoreReader, column: str) -> Iterator[pa.ChunkedArray]:
-    for shard in store.shards:
-        for _, table in shard.open_provenance().groups([column]):
-            yield table[column]
-
-
-def _near_ids(store: StoreReader) -> str:
-    for column in _groups(store, "id"):
-        if some := column.drop_null().slice(0, NEAR).to_pylist():
-            return f"ids of this store look like {', '.join(map(repr, some))}"
-    return "the documents of this store have no ids; name a file and a position"
-
-
-def _near_files(store: StoreReader, file: str) -> str:
-    import difflib
-
-    names: list[Any] = sorted(set(store.manifest.inputs.names("name")))
-    ends = [name for name in names if name.rpartition("/")[2] == file.rpartition("/")[2]]
-    near = ends[:NEAR] or difflib.get_close_matches(file, names[: 1 << 14], NEAR) or names[:NEAR]
-    return f"files of this store: {', '.join(map(repr, near))}" + (", ..." if len(names) > len(near) else "")

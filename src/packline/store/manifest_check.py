@@ -222,13 +222,9 @@ def _not_found(folder: Path | str) -> StoreNotFound:
     if not folder.exists():
         return StoreNotFound(f"{folder} does not exist", hint="packline build makes a store")
     if folder.is_file():
-        if kind := kind_of(folder):
-            what = f"{folder} is a {kind}, not the folder of a store"
-            return StoreNotFound(what, hint=kind_hint(folder, kind))
-        return StoreNotFound(
-            f"{folder} is a file, not the folder of a store",
-            hint=f"packline build {folder} --tokenizer gpt2 --out store makes a store of text",
-        )
+        kind = kind_of(folder)
+        hint = kind_hint(folder, kind) if kind else f"packline build {folder} makes a store of text"
+        return StoreNotFound(f"{folder} is a {kind or 'file'}, not the folder of a store", hint=hint)
     return StoreNotFound(
         f"{folder} is not a store: it has no {MANIFEST}", hint="packline build makes a store"
     )

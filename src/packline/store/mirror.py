@@ -171,11 +171,11 @@ class Mirror(StoreFiles):
     def local(self, file: FileEntry) -> Path:
         remote = self.file(file)
         held = self.bring_files([remote])
-        found = self.cache.path(remote.key)
+        found = None if isinstance(self.cache, CacheMemory) else self.cache.path(remote.key)
         if found is None:
             raise StoreError(
-                f"{self.path(file.name)} was evicted while it was used: {len(held[0]):,} bytes",
-                hint="give a larger cache_bytes",
+                f"{self.path(file.name)}, {len(held[0]):,} bytes: expected it to stay in a cache folder",
+                hint="give cache=DIR, and a larger cache_bytes",
             )
         return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,6 @@ from packline.sources.files import InputFile
 from packline.sources.jsonl import BOM
 from packline.sources.piece_checksum import piece_checksum, stream_checksum
 from packline.sources.reader import Span, can_be_cut, read_span
-from packline.storage.places import place_in
 from packline.store.files import StoreFiles
 from packline.store.ledger import source_names
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest
@@ -50,7 +49,9 @@ LARGEST_RECORD = 4 * LARGEST
 MOST_A_SHARD = 64
 
 
-class _AuditedDocument(NamedTuple):
+class _Picked(NamedTuple):
+    """A document of the sample."""
+
     shard: str
     number: int
     ids: np.ndarray
@@ -71,7 +72,14 @@ def reencode_audit(
     pieces: dict[tuple[str, str], list[InputPiece]],
     findings: Findings,
 ) -> DeepReport:
-    """Compare a sample of documents with the reference tokenizer."""
+    """Compare a sample of documents with the reference tokenizer.
+
+    Args:
+        tokenizer: the tokenizer kept with the store.
+        readable: names of the shards that are whole.
+        pieces: pieces of each input file that units read, by its source and name; a stream as one up to
+            `WHOLE_STREAM`.
+    """
     parse, name = manifest.recipe.special_tokens == "parse", "tokenizer/tokenizer.json"
     try:
         reference = Reference(tokenizer.json if parse else without_special_tokens(tokenizer))
@@ -79,79 +87,63 @@ def reencode_audit(
         findings.add(name, str(error))
         return DeepReport(0, 0, 0, 0, ["no document was compared: the tokenizer is not one to compare with"])
     findings.compare(name, "round trip", manifest.tokenizer.round_trip, reference.round_trip)
-    audit = _Audit(manifest, reference, pieces, findings)
+    audit = _Audit(manifest, reference, findings)
     dtype = np.dtype(manifest.dtype).newbyteorder("<")
     budget = min(max(TEXT_BYTES // max(len(readable), 1), LEAST_A_SHARD), LONGEST_TEXT * 4)
     for entry in manifest.shards:
         if entry.name in readable:
-            shard = Shard(files, entry, dtype, manifest.tokenizer.vocab_size)
-            audit.pick(shard, budget, 0 if manifest.tokenizer.bos_id is None else 1)
+            audit.pick(Shard(files, entry, dtype, manifest.tokenizer.vocab_size), budget)
     if manifest.imported:
         audit.count_bytes(TextBytes(msgspec.structs.replace(tokenizer, kind=manifest.tokenizer.kind)))
     if manifest.imported_sources != set(manifest.sources):
-        audit.compare(files.place, min(budget, LONGEST_TEXT))
-    return audit.report()
+        audit.compare(files.place, pieces, min(budget, LONGEST_TEXT))
+    counts = audit.counts
+    for what, note in NOTES.items():
+        if counts[what]:
+            audit.notes.append(note.format(counts[what]))
+    return DeepReport(
+        counts["documents"], counts["text_bytes"], counts["decoded"], len(audit.shards), audit.notes
+    )
+
+
+NOTES = {
+    "undecoded": "{:,} documents do not decode exactly to their text, with ids equal to the reference's: "
+    "the tokenizer does not keep every character",
+    "unsure": "{:,} documents decode to other text than was encoded, or have other ids than the reference "
+    "gives what they decode to: without the text it is unknown whether the tokenizer does not keep every "
+    "character, or their ids are wrong",
+    "large": f"{{:,}} documents not compared: expected at most {LARGEST / 1e6:,.1f} MB of text",
+}
 
 
 class _Audit:
     """State of one deep verification."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        reference: Reference,
-        pieces: dict[tuple[str, str], list[InputPiece]],
-        findings: Findings,
-    ) -> None:
+    def __init__(self, manifest: Manifest, reference: Reference, findings: Findings) -> None:
         self._manifest, self._reference, self._findings = manifest, reference, findings
         self._names = source_names(manifest.recipe)
-        self._pieces = pieces
-        self._picked: dict[tuple[str, str], list[_AuditedDocument]] = {}
+        self._picked: dict[tuple[str, str], list[_Picked]] = {}
         self._keeps = reference.keeps()
-        self._counts: Counter[str] = Counter()
-        self._shards: set[str] = set()
-        self._notes: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.shards: set[str] = set()
+        self.notes: list[str] = []
 
-    def report(self) -> DeepReport:
-        """Make the report."""
-        counts = self._counts
-        if counts["undecoded"]:
-            self._notes.append(
-                f"{counts['undecoded']:,} documents do not decode exactly to their text, with ids equal to"
-                " the reference's: the tokenizer does not keep every character"
-            )
-        if counts["unsure"]:
-            self._notes.append(
-                f"{counts['unsure']:,} documents decode to other text than was encoded, or have other ids"
-                " than the reference gives what they decode to: without the text it is unknown whether the"
-                " tokenizer does not keep every character, or their ids are wrong"
-            )
-        if large := counts["large"]:
-            what = "1 document was" if large == 1 else f"{large:,} documents were"
-            self._notes.append(
-                f"{what} not compared: expected at most {LARGEST / 1e6:,.1f} MB of text, to bound memory"
-            )
-        return DeepReport(
-            counts["documents"], counts["text_bytes"], counts["decoded"], len(self._shards), self._notes
-        )
-
-    def pick(self, shard: Shard, budget: int, bos: int) -> None:
+    def pick(self, shard: Shard, budget: int) -> None:
         """Choose documents of a shard, spread evenly, up to about `budget` bytes of text."""
         count = min(len(shard), MOST_A_SHARD)
         spread = np.linspace(0, len(shard) - 1, count).astype(np.int64)
         # The two ends first, then halfway between, and so on: the sample is spread wherever the budget ends.
-        taken = 0
         for index in spread[spread_indices(count)].tolist():
-            if taken >= budget:
-                break
             provenance = shard.provenance(index)
             if provenance.text_bytes > LARGEST:
-                self._counts["large"] += 1
+                self.counts["large"] += 1
                 continue
-            ids = shard.document(index)[bos:-1]
+            ids = shard.document(index)[0 if self._manifest.tokenizer.bos_id is None else 1 : -1]
             picked = self._picked.setdefault((provenance.source, provenance.file), [])
-            picked.append(_AuditedDocument(shard.entry.name, index, ids, provenance))
-            taken += min(provenance.text_bytes, LONGEST_TEXT, budget)
+            picked.append(_Picked(shard.entry.name, index, ids, provenance))
+            budget -= min(provenance.text_bytes, LONGEST_TEXT, budget)
+            if budget <= 0:
+                break
 
     def count_bytes(self, text_bytes: TextBytes) -> None:
         """Compare the bytes of each picked text with its tokens, the only record that an import has."""
@@ -161,18 +153,18 @@ class _Audit:
                 count += 1
                 found = int(text_bytes.of(one.ids, np.array([0, len(one.ids)]))[0])
                 self._expect(one, "text_bytes", found, one.provenance.text_bytes)
-        what = f"sources that were imported ({', '.join(sorted(imported))})"
-        self._notes.append(
-            f"{'the store was imported' if imported == set(self._manifest.sources) else what}: there is no "
-            f"text to encode again; the bytes of {count:,} texts were counted from their tokens"
+        self.notes.append(
+            f"sources that were imported ({', '.join(sorted(imported))}): there is no text to encode again; "
+            f"the bytes of {count:,} texts were counted from their tokens"
         )
 
-    def compare(self, place: Path | str, longest: int) -> None:
-        """Find each picked document's text and compare."""
+    def compare(
+        self, place: Path | str, pieces: dict[tuple[str, str], list[InputPiece]], longest: int
+    ) -> None:
+        """Find each picked document's text and compare; of a long one the first `longest` bytes."""
         files = self._inputs(place)
-        for (source, name), picked in sorted(self._picked.items()):
-            file = files.get((source, name))
-            if file is None:
+        for key, picked in sorted(self._picked.items(), key=itemgetter(0)):
+            if (file := files.get(key)) is None:
                 for one in picked:
                     self._compare_with_itself(one)
                 continue
@@ -182,87 +174,81 @@ class _Audit:
                 for position, text, id, columns in _read(file, self._manifest, sorted(waiting)):
                     one = waiting.pop(position)
                     if text is None:
-                        self._counts["large"] += 1
+                        self.counts["large"] += 1
                     else:
                         self._compare_with_text(one, text, id, columns, longest)
                 for one in waiting.values():
                     self._findings.add(f"{one.shard}.docs.parquet", one.place, "a document there", "none")
             except (PacklineError, OSError, EOFError) as error:
-                self._notes.append(f"input {file.path} cannot be read again: {error}")
+                self.notes.append(f"input {file.path} cannot be read again: {error}")
             found, self._findings = self._findings, whole
-            if not found.problems or self._is_unchanged(file):
+            if not found.problems or self._is_unchanged(file, pieces.get(key, [])):
                 whole.include(found)
             else:
-                self._notes.append(
-                    f"input {file.path} has changed: its bytes are others, its size is the same"
-                )
+                self._note_change(file, "its bytes are others, its size is the same")
 
-    def _is_unchanged(self, file: InputFile) -> bool:
+    def _is_unchanged(self, file: InputFile, pieces: list[InputPiece]) -> bool:
         """True if all that units read of a file still has its checksum. Read only where documents differ."""
         source, limit = self._manifest.recipe.sources[file.source], self._manifest.recipe.max_document_bytes
-        return all(
-            piece.checksum
-            == (
-                stream_checksum(file, source, limit)
-                if piece.stop == WHOLE_STREAM
-                else piece_checksum(file, source, Span(file.index, piece.start, piece.stop), limit)
-            )
-            for piece in self._pieces.get((self._names[file.source], file.name), [])
-        )
+        for piece in pieces:
+            if piece.stop == WHOLE_STREAM:
+                found = stream_checksum(file, source, limit)
+            else:
+                found = piece_checksum(file, source, Span(file.index, piece.start, piece.stop), limit)
+            if found != piece.checksum:
+                return False
+        return True
+
+    def _note_change(self, file: InputFile, what: str) -> None:
+        self.notes.append(f"input {file.path} has changed: {what}: not compared")
 
     def _inputs(self, place: Path | str) -> dict[tuple[str, str], InputFile]:
         """Inputs that still exist, by source and name; notes on the others.
 
         Relative ones are looked for in the working directory, then beside the store.
         """
-        recipe = self._manifest.recipe
-        is_relative = any(place_in("/", one) != one for source in recipe.sources for one in source.inputs)
-        beside = [placed(recipe, place.parent)] if is_relative and isinstance(place, Path) else []
-        problem: PacklineError | None = None
-        for where in (recipe, *beside):
+        recipe, found, problem = self._manifest.recipe, None, ""
+        for where in (recipe, *([placed(recipe, place.parent)] if isinstance(place, Path) else ())):
             try:
                 found = find_files(where)
                 break
             except PacklineError as error:
-                problem = problem or error
-        else:
-            both = ", in the working directory and beside the store" if is_relative else ""
-            self._notes.append(f"inputs were not compared: {problem}{both}")
+                problem = problem or str(error)
+        if found is None:
+            self.notes.append(
+                f"inputs were not compared, in the working directory or beside the store: {problem}"
+            )
             return {}
         files = {(self._names[file.source], file.name): file for file in found}
         same: dict[tuple[str, str], InputFile] = {}
         for entry in self._manifest.inputs:
-            file = files.pop((entry.source, entry.name), None)
-            if file is None:
-                self._notes.append(f"input {entry.name} of source {entry.source} is gone: not compared")
+            if (file := files.pop((entry.source, entry.name), None)) is None:
+                self.notes.append(f"input {entry.name} of source {entry.source} is gone: not compared")
             elif file.size != entry.bytes:
-                self._notes.append(
-                    f"input {file.path} has changed: expected {entry.bytes:,} bytes, "
-                    f"found {file.size:,}: not compared"
-                )
+                self._note_change(file, f"expected {entry.bytes:,} bytes, found {file.size:,}")
             elif (file.format, file.compression, file.text) != (entry.format, entry.compression, entry.text):
-                self._notes.append(f"input {file.path} has changed its format or fields: not compared")
+                self._note_change(file, "its format or fields")
             else:
                 same[entry.source, entry.name] = file
         if new := list(files.values()):
-            self._notes.append(f"{len(new)} inputs are new since the build, the first {new[0].path}")
+            self.notes.append(f"{len(new)} inputs are new since the build, the first {new[0].path}")
         return same
 
     def _compare_with_text(
-        self, one: _AuditedDocument, text: str, id: str | None, columns: dict[str, Any], longest: int
+        self, one: _Picked, text: str, id: str | None, columns: dict[str, Any], longest: int
     ) -> None:
         """Compare everything that is stored of a document with its text."""
-        recipe, where = self._manifest.recipe, one.provenance
+        recipe, stored = self._manifest.recipe, one.provenance
         encoded = text.encode("utf-8")
-        self._expect(one, "text_bytes", len(encoded), where.text_bytes)
-        self._expect(one, "hash", hash_text(encoded), where.hash)
-        self._expect(one, "id", id, where.id)
+        self._expect(one, "text_bytes", len(encoded), stored.text_bytes)
+        self._expect(one, "hash", hash_text(encoded), stored.hash)
+        self._expect(one, "id", id, stored.id)
         for name, value in columns.items():
-            self._expect(one, f"column {name!r}", value, where.columns.get(name))
-        given = recipe.sources[self._names.index(where.source)].split
+            self._expect(one, f"column {name!r}", value, stored.columns.get(name))
+        given = recipe.sources[self._names.index(stored.source)].split
         val_share = self._manifest.val_share or recipe.val_fraction
         split = given or split_of(encoded, recipe.seed, val_share, recipe.test_fraction or 0.0)
-        self._expect(one, "split", split, where.split)
+        self._expect(one, "split", split, stored.split)
         part = text_beginning(text, longest)
         found, expected = one.ids.tolist(), self._reference.encode(part)
         if part != text:
@@ -272,48 +258,48 @@ class _Audit:
         self._count(one, len(part.encode("utf-8")))
         self._compare_ids(one, expected)
         if part == text:
-            self._counts["decoded"] += self._reference.round_trip != "lossy"
-            self._counts["undecoded"] += found == expected and not self._reference.gives_back(text, found)
+            self.counts["decoded"] += self._reference.round_trip != "lossy"
+            self.counts["undecoded"] += found == expected and not self._reference.gives_back(text, found)
 
-    def _compare_with_itself(self, one: _AuditedDocument) -> None:
+    def _compare_with_itself(self, one: _Picked) -> None:
         """Check without the text: ids decode to the right size, and to the same ids again.
 
         If the tokenizer does not keep every character, this may fail although the ids are right.
         """
-        if self._reference.round_trip != "exact" or one.provenance.text_bytes > LONGEST_TEXT:
+        stored = one.provenance
+        if self._reference.round_trip != "exact" or stored.text_bytes > LONGEST_TEXT:
             return
         text = self._reference.decode(one.ids.tolist())
-        encoded, expected = text.encode("utf-8"), one.provenance
+        encoded, expected = text.encode("utf-8"), self._reference.encode(text)
         self._count(one, len(encoded))
-        self._counts["decoded"] += 1
+        self.counts["decoded"] += 1
         if not self._keeps:
-            same = len(encoded) == expected.text_bytes and self._reference.encode(text) == one.ids.tolist()
-            self._counts["unsure"] += not same
+            self.counts["unsure"] += len(encoded) != stored.text_bytes or expected != one.ids.tolist()
             return
         name, what = f"{one.shard}.bin", f"{one.place} decodes to"
-        if self._findings.compare(name, f"{what} another number of bytes", expected.text_bytes, len(encoded)):
-            if expected.hash is not None:
+        size = len(encoded)
+        if self._findings.compare(name, f"{what} another number of bytes", stored.text_bytes, size):
+            if stored.hash is not None:
                 self._findings.compare(
-                    name, f"{what} a text of another hash", expected.hash, hash_text(encoded)
+                    name, f"{what} a text of another hash", stored.hash, hash_text(encoded)
                 )
-            self._compare_ids(one, self._reference.encode(text))
+            self._compare_ids(one, expected)
 
-    def _expect(self, one: _AuditedDocument, what: str, expected: object, found: object) -> None:
+    def _expect(self, one: _Picked, what: str, expected: object, found: object) -> None:
         self._findings.compare(f"{one.shard}.docs.parquet", f"{what} of {one.place}", expected, found)
 
-    def _compare_ids(self, one: _AuditedDocument, expected: list[int]) -> None:
+    def _compare_ids(self, one: _Picked, expected: list[int]) -> None:
         found = one.ids.tolist()
         if found != expected:
-            pairs = zip(found, expected, strict=False)
-            shorter = min(len(found), len(expected))
-            at = next((i for i, (mine, theirs) in enumerate(pairs) if mine != theirs), shorter)
+            pairs = enumerate(zip_longest(found, expected))
+            at = next(place for place, (mine, theirs) in pairs if mine != theirs)
             what = f"{one.place} differs from the reference tokenizer at its token {at:,}"
             self._findings.add(f"{one.shard}.bin", what, expected[at : at + 5], found[at : at + 5])
 
-    def _count(self, one: _AuditedDocument, size: int) -> None:
-        self._counts["documents"] += 1
-        self._counts["text_bytes"] += size
-        self._shards.add(one.shard)
+    def _count(self, one: _Picked, size: int) -> None:
+        self.counts["documents"] += 1
+        self.counts["text_bytes"] += size
+        self.shards.add(one.shard)
 
 
 def spread_indices(count: int) -> list[int]:
