@@ -29,7 +29,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import packline
-from packline.loading.loader import Loader
 from packline.torch import sdpa_mask, to_tensors
 
 SEQ_LEN, BATCH_SIZE, SEED = 128, 8, 1
@@ -100,7 +99,7 @@ class Training:
         store = packline.open(store_path)
         rows = store.rows(seq_len=SEQ_LEN, packing="best_fit")
         self.out = out
-        self.loader = Loader(rows, batch_size=BATCH_SIZE, seed=SEED)
+        self.loader = packline.Loader(rows, batch_size=BATCH_SIZE, seed=SEED)
         self.model = TinyGPT(store.manifest.tokenizer.vocab_size)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), LEARNING_RATE, betas=(0.9, 0.95))
 

@@ -18,7 +18,7 @@ from tests.formats.stores import make_store, random_documents
 
 import packline
 from packline.cli.exporting import export_lines
-from packline.cli.output import Row, plain
+from packline.cli.output import plain
 from packline.cli.progress import Tally
 from packline.facade import Store
 from packline.formats.baked import BakedRows
@@ -191,8 +191,7 @@ def test_how_far_it_is(store: Store) -> None:
     now[0] = 10.0
     tally.hear(Progress("", 0, 0, 2000))
     assert tally.measure() == (4000, 2000, 8000, "tokens")
-    assert tally.line() == "50.0%  200 tokens/s  1 of 4 units  about 20 s left"
-    assert tally.state() == [Row("", 4000, 8000, "tokens", "1 of 4 units")]
+    assert tally.state() == (0.5, "50.0%  200 tokens/s  1 of 4 units  about 20 s left")
     for _ in range(3):
         tally.hear(UnitDone("x"))
     assert tally.measure() == (8000, 2000, 8000, "tokens")

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from tests.cli.command import run, run_alone
 
 import packline
-from packline.cli import info
 from packline.cli.output import Output, plain, table
+from packline.viewing import info as info_module
 from packline.viewing.text import cells, cut, duration, pad, scaled, size, visible
 
 EVIL = "\x1b[2J\x1b]0;title\x07 \x9b31m \u202egnp.exe\u2066 \r\x08\x7f \u2028 end"
@@ -98,8 +98,11 @@ def test_the_beginning_of_a_text_is_that_of_the_whole_text(
     entry = SimpleNamespace(tokenizer=SimpleNamespace(bos_id=None))
     store: Any = SimpleNamespace(manifest=entry, documents=[np.array(ids)], tokenizer=tokenizer)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(info, "CHARACTERS", most)
-        assert info.first_characters(store, 0) == tokenizer.decode(ids[:-1], skip_special_tokens=False)[:most]
+        patch.setattr(info_module, "CHARACTERS", most)
+        assert (
+            info_module.first_characters(store, 0)
+            == tokenizer.decode(ids[:-1], skip_special_tokens=False)[:most]
+        )
 
 
 class Terminal(io.StringIO):

@@ -9,8 +9,7 @@ import pytest
 
 from packline.cli import output as output_module
 from packline.cli.main import main
-from packline.cli.output import Row
-from packline.cli.progress import TrainingTally
+from packline.cli.progress import training_state
 from packline.recipe import Recipe, Source
 from packline.vocabulary.trained_folder import train_folder
 from packline.vocabulary.training import TrainingProgress
@@ -38,16 +37,10 @@ def test_what_is_told_agrees_with_the_report(texts: Path, tmp_path: Path) -> Non
 
 
 def test_the_line_and_the_bar() -> None:
-    now = [0.0]
-    tally = TrainingTally(lambda: now[0])
-    assert tally.line() == "looking at the inputs ..."
-    now[0] = 2.0
-    tally.last = TrainingProgress(1_000, 5_000_000, 0, 100)
-    assert tally.line() == "counting words of 1,000 documents, 5.0 MB of text  2.5 MB/s"
-    assert tally.state() == tally.line()
-    tally.last = TrainingProgress(1_000, 5_000_000, 25, 100)
-    assert tally.line() == "1,000 documents, 5.0 MB of text  25 of 100 merges"
-    assert tally.state() == [Row("", 25, 100, "merges")]
+    counting = "counting words of 1,000 documents, 5.0 MB of text  2.5 MB/s"
+    assert training_state(TrainingProgress(1_000, 5_000_000, 0, 100), 2.0) == (0.0, counting)
+    merging = "1,000 documents, 5.0 MB of text  25 of 100 merges"
+    assert training_state(TrainingProgress(1_000, 5_000_000, 25, 100), 2.0) == (0.25, merging)
 
 
 def test_in_a_pipe_a_line_now_and_then(

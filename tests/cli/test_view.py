@@ -17,7 +17,6 @@ import pytest
 from tests.cli.command import environment, result, run
 from tests.cli.runs import ESCAPE, mixture, write_runs
 
-from packline.cli.output import _pager
 from packline.facade import Store
 from packline.loading.loader import Loader
 
@@ -151,7 +150,7 @@ def test_a_batch_file_shows_padding_and_what_is_learned(folder: Path, tokenizer_
         (["store", "--document", "999"], 1, "has no document 999: expected 0 to "),
         (["store", "--document", "1", "--row", "1", *ROWS], 2, "expected one of --document"),
         (["store", "--row", "1", *ROWS, "--seed", "4"], 2, "--seed belongs to --step"),
-        (["store", "--rank", "1"], 2, "belong to --step"),
+        (["store", "--rank", "1"], 2, "--rank belongs to --step"),
         (["store", "--rows", "1"], 2, "--rows is for a batch file"),
         (["store", "--tokens", "0"], 2, "--tokens of 1 or more"),
         (["run.toml"], 2, "--step is missing"),
@@ -206,9 +205,3 @@ def test_a_terminal_gets_a_pager_with_colors_that_data_cannot_forge(folder: Path
     assert "\\x1b[2J" in re.sub(r"\x1b\[[0-9;]*m", "", short)
     uncolored = in_terminal(folder, "view", "run.toml", "--step", "0", PAGER="/no/such/pager", NO_COLOR="1")
     assert "⟦<|endoftext|>⟧" in re.sub(r"\x1b\[\??[0-9;]*[a-zA-Z]", "", uncolored)
-
-
-@pytest.mark.parametrize("pager", ["cat", "", "/no/such/pager"])
-def test_a_pager_may_be_absent(pager: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PAGER", pager)
-    assert _pager() is None

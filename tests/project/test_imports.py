@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # The promise to users. Adding a name here is a decision; removing one breaks somebody.
 EXPORTS = [
+    "ConversationSource",
     "Loader",
     "Mixture",
     "PacklineError",
@@ -34,21 +35,27 @@ EXPORTS = [
     "Stage",
     "Store",
     "analyze",
+    "attention_mask",
     "build",
-    "sft",
     "copy",
+    "cu_seqlens",
     "diff",
     "estimate",
     "export",
     "follow",
     "import_",
+    "info",
     "merge",
     "open",
     "pull",
+    "pulled_from",
     "push",
     "report",
+    "sft",
     "trace",
+    "train_bpe",
     "verify",
+    "view",
     "write_rows",
 ]
 

@@ -1,12 +1,10 @@
-"""The public names as a type checker sees them: correct calls pass, mistakes are errors where they are."""
+"""The public names and their keywords; `typed_calls` has what type checkers say of them."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import re
-import subprocess
-import sys
 import traceback
 import typing
 from pathlib import Path
@@ -20,104 +18,6 @@ from packline import settings
 from packline.errors import RecipeError
 from packline.packing.options import PACKINGS, DocumentFilter, ExportChoice, LoaderOptions, RowOptions
 from packline.recipe import Recipe, RunOptions, Source
-
-CORRECT = """\
-from pathlib import Path
-
-import packline
-
-store = packline.build("in.jsonl", "tokenizer.json", out="store", eod="</s>", val_fraction=0.01, workers=2)
-recipe = packline.Recipe(sources=(packline.Source(inputs=("in.jsonl",)),), tokenizer="tokenizer.json")
-store = packline.build(recipe, out=Path("store"), memory="4GiB")
-opened: packline.Store = packline.open("store", verify=True)
-rows: packline.Rows = opened.rows(4096, packing="best_fit", labels=["web"], min_tokens=10)
-short = rows.split_to(1024)
-mixture = packline.Mixture([(rows, 0.7), (store.rows(4096), "1/3", None)])
-stages = [packline.Stage(mixture, tokens=1_000_000), packline.Stage(short)]
-loader = packline.Loader(stages, batch_size=8, seed=1)
-loader = packline.Loader.from_file("run.toml", rank=0, world_size=2, prefetch=0)
-for batch in loader:
-    print(batch["tokens"].shape)
-print(packline.estimate(["a.jsonl", "b.jsonl"], "tokenizer.json").documents)
-packline.export(store, out="out", to="npz", seq_len=512, packing="pad", overflow="split")
-packline.export("in.jsonl", out="out", to="llmc", tokenizer="tokenizer.json", eod=0)
-packline.write_rows(loader, out="rows", on_event=print)
-packline.import_("shards", out="back", tokenizer="tokenizer.json", options={"edges": "eod"})
-packline.sft("chat.jsonl", "tokenizer.json", out="chat", overflow="truncate", max_tokens=4096)
-for row in rows[10:20]:
-    print(row.text, rows.read(0)["tokens"].shape, rows[10:20].read()["targets"].shape)
-print(store.sources["web"].tokens, store.labels, len(store), store.decode([1, 2]))
-assert packline.verify("store").ok
-print(packline.trace(loader, 3).rows[0].spans, packline.trace("run.toml", document=7, store="store")[0].step)
-try:
-    packline.open("nowhere")
-except packline.PacklineError as error:
-    print(error.hint)
-packline.analyze(store, seq_len=512)
-packline.report(store, out="report.html")
-"""
-
-MISTAKES = """\
-import packline
-
-store = packline.build("in.jsonl", "tokenizer.json", out="store", val_fracton=0.01)  # call-arg
-store = packline.build("in.jsonl", "tokenizer.json", out="store", workers="two")  # arg-type
-store = packline.build("in.jsonl", "tokenizer.json")  # call-arg
-store.rows(4096, packing="best-fit")  # arg-type
-store.rows(4096, window=3)  # call-arg
-store.rows("4096")  # arg-type
-rows = store.rows(4096).rechunk(1024)  # attr-defined
-packline.Loader(store.rows(512), batch_size=8, sead=1)  # call-arg
-packline.Loader.from_file("run.toml", batchsize=8)  # call-arg
-packline.Mixture([(store.rows(512), None)])  # list-item
-packline.Stage(store.rows(512), from_step="many")  # arg-type
-packline.export(store, out="out", to="npz", seqlen=512)  # call-arg
-packline.export(store, out="out", to="npz", packing=3)  # arg-type
-packline.estimate("in.jsonl", "tokenizer.json", engine="fast")  # arg-type
-packline.sft("chat.jsonl", "tokenizer.json", out="chat", overflow="drop")  # arg-type
-packline.import_("shards", out="back", tokenizer="t", format="llmc")  # call-arg
-packline.load("run.toml")  # attr-defined
-"""
-
-
-MYPY = """[mypy]
-strict = true
-ignore_missing_imports = true
-[mypy-packline.*]
-ignore_errors = true
-"""
-"""Not the settings of this repository; what is inside of packline's functions is not looked at."""
-
-
-def check_types(tmp_path: Path, **scripts: str) -> dict[tuple[str, int], set[str]]:
-    """Errors of mypy in strict mode by script and line."""
-    for name, script in scripts.items():
-        (tmp_path / f"{name}.py").write_text(script, "utf-8")
-    (tmp_path / "mypy.ini").write_text(MYPY, "utf-8")
-    files = [f"{name}.py" for name in scripts]
-    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--no-error-summary", *files]
-    source = str(Path(packline.__file__).parents[1])
-    environment = {"MYPYPATH": source, "PATH": ""}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    found: dict[tuple[str, int], set[str]] = {}
-    for line in done.stdout.splitlines():
-        match = re.match(r"(\w+)\.py:(\d+): error: .*\[([a-z-]+)\]$", line)
-        if match:
-            found.setdefault((match[1], int(match[2])), set()).add(match[3])
-    assert not done.stderr, done.stderr
-    return found
-
-
-@pytest.mark.slow
-def test_a_type_checker_accepts_what_is_right_and_finds_what_is_wrong(tmp_path: Path) -> None:
-    expected = {
-        ("mistakes", number): set(line.rpartition("# ")[2].split())
-        for number, line in enumerate(MISTAKES.splitlines(), 1)
-        if "  # " in line
-    }
-    found = check_types(tmp_path, correct=CORRECT, mistakes=MISTAKES)
-    assert set(found) == set(expected)
-    assert {line: kinds for line, kinds in found.items() if not kinds & expected[line]} == {}
 
 
 def public_callables() -> dict[str, Any]:

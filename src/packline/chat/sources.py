@@ -48,7 +48,11 @@ ARRAY_HEAD_BYTES = 1 << 20
 
 
 class ConversationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Files of conversations of one kind."""
+    """Files of conversations of one kind.
+
+    >>> ConversationSource(inputs=("gsm8k/train.jsonl",), task="gsm8k", repeat=2).name
+    ''
+    """
 
     inputs: tuple[str, ...]
     """Files, folders, globs or URIs: JSONL or a JSON array (also compressed), or Parquet."""

@@ -7,13 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
 from cyclopts import Group, Parameter
 
 from packline.cli.arguments import Length, OnName, Reading, option, place_of
 from packline.cli.info import price_facts
-from packline.cli.main import DONE
-from packline.cli.output import Row, State, output
+from packline.cli.output import output
 from packline.cli.verify import show_list
 from packline.errors import RecipeError
 from packline.formats.choice import is_store
@@ -94,8 +92,7 @@ def analyze(
         if not stored and path.exists():
             raise RecipeError(f"--write is for a store; {target} is not a store")
     if path.is_file() and path.suffix in SUFFIXES and reading.from_ is None:
-        show_batch(target, reading.tokenizer, tensor_type, pad_id)
-        return DONE
+        return show_batch(target, reading.tokenizer, tensor_type, pad_id)
     if tensor_type is not None or pad_id is not None:
         raise RecipeError(f"--tensor-type and --pad-id are for batches, .npz or .pt; {target} is not a batch")
     with watching() as on_progress:
@@ -112,13 +109,16 @@ def analyze(
         else:
             found = read_foreign(target, reading, bool(seq_len), top, on_progress)
     output.page(analysis_page(found))
-    facts = _as_json(found)
+    facts: dict[str, Any] = {
+        "bytes_per_token": found.bytes_per_token,
+        "prices": [price_facts(price) for price in found.prices],
+        "warnings": list(analysis_warnings(found)),
+    }
     if write is not None:
         documents, tokens = write_duplicates(write, StoreReader(target))
         show_list(target, write, documents)
         facts["written"] = {"path": write, "documents": documents, "tokens": tokens}
-    output.result({"command": "analyze", "target": target, "exit_code": DONE, **facts})
-    return DONE
+    return output.result("analyze", found, facts, target=target)
 
 
 def foreign(path: Path, reading: Reading) -> bool:
@@ -134,7 +134,6 @@ def read_foreign(target: str, reading: Reading, priced: bool, top: int, on_progr
     Raises:
         RecipeError: no tokenizer is given, or settings that apply to a store only.
     """
-
     if priced:
         raise RecipeError(
             f"--seq-len is for a store; {target} is not a store", hint="packline import turns it into one"
@@ -156,7 +155,7 @@ def read_foreign(target: str, reading: Reading, priced: bool, top: int, on_progr
     )
 
 
-def show_batch(target: str, tokenizer: str | None, tensor_type: str | None, pad_id: int | None) -> None:
+def show_batch(target: str, tokenizer: str | None, tensor_type: str | None, pad_id: int | None) -> int:
     """Print a table for each tensor."""
     from packline.encoders.tokenizer import load_tokenizer
 
@@ -171,37 +170,25 @@ def show_batch(target: str, tokenizer: str | None, tensor_type: str | None, pad_
     output.note((f"padding is determined by {batch.padding_source}", "quiet"))
     if tokenizer is None:
         output.note(("ids were not checked: --tokenizer names their vocabulary", "quiet"))
-    output.result(
-        {
-            "command": "analyze",
-            "target": target,
-            "exit_code": 0,
-            "padding_told_by": batch.padding_source,
-            "pad_id": batch.pad_id,
-            "tensors": [msgspec.to_builtins(one) for one in found],
-            "missing": missing,
-        }
+    return output.result(
+        "analyze",
+        target=target,
+        padding_told_by=batch.padding_source,
+        pad_id=batch.pad_id,
+        tensors=found,
+        missing=missing,
     )
-
-
-def _as_json(analysis: Analysis) -> dict[str, Any]:
-    values: dict[str, Any] = msgspec.to_builtins(analysis, str_keys=True)
-    values["bytes_per_token"] = analysis.bytes_per_token
-    values["prices"] = [price_facts(price) for price in analysis.prices]
-    return {**values, "warnings": list(analysis_warnings(analysis))}
 
 
 @contextmanager
 def watching() -> Iterator[OnProgress]:
     """Show the progress of an analysis in a terminal."""
     done = 0
+    with output.progress() as show:
 
-    def hear(tokens: int) -> None:
-        nonlocal done
-        done += tokens
+        def hear(tokens: int) -> None:
+            nonlocal done
+            done += tokens
+            show(0.0, f"counting {plural(done, 'token')}")
 
-    def state() -> State:
-        return [Row("counting", done, None, "tokens", plural(done, "token"))]
-
-    with output.follow(state):
         yield hear

@@ -5,20 +5,9 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-import msgspec
-
 from packline.cli.arguments import MAIN, Inputs, PlaceArguments, Settings, option, recipe_of
-from packline.cli.main import DONE, TOO_MANY_BAD, interrupted
 from packline.cli.output import output
-from packline.cli.progress import (
-    Tally,
-    engine_shares,
-    kept,
-    show_finished,
-    too_many_bad,
-    warn_of_splits,
-    watch,
-)
+from packline.cli.progress import Tally, engine_shares, show_finished, warn_of_bad, warn_of_splits, watch
 from packline.cli.usage import sample_line
 from packline.errors import RecipeError
 from packline.jobs.events import Finished
@@ -77,34 +66,25 @@ def build(
         return show(recipe, options, out, reuse)
     if out is None:
         raise RecipeError("packline build needs --out FOLDER", hint=sample_line(["build"]))
-    tally = Tally()
     from packline.jobs.build_job import run_build
     from packline.jobs.resources import process_age
 
-    try:
-        with watch(tally) as hear:
-            started = time.monotonic() - process_age()
-            finished = run_build(recipe, out, options, hear, started, reuse, place.place())
-    except KeyboardInterrupt as error:
-        return interrupted(error, kept(tally))
-    limit = options.max_bad_fraction
-    code = TOO_MANY_BAD if finished.ledger.bad_fraction > limit else DONE
+    with watch() as (tally, hear):
+        started = time.monotonic() - process_age()
+        finished = run_build(recipe, out, options, hear, started, reuse, place.place())
     show_finished(finished, out)
-    if code:
-        message, hint = too_many_bad(finished.ledger, limit, out)
-        output.warning(message, hint)
+    limit = options.max_bad_fraction
+    code = warn_of_bad(finished.ledger, limit, out)
     warn_of_splits(finished.warnings)
-    output.result(facts(finished, tally, out, code, limit))
-    return code
+    return output.result("build", facts(finished, tally, out, limit), code=code)
 
 
-def facts(finished: Finished, tally: Tally, out: str, code: int, max_bad_fraction: float) -> dict[str, Any]:
+def facts(finished: Finished, tally: Tally, out: str, max_bad_fraction: float) -> dict[str, Any]:
+    """Result of a build as values for JSON output."""
     ledger = finished.ledger
     seconds = max(finished.seconds - finished.first_unit_seconds, 1e-9)
-    values: dict[str, Any] = {
-        "command": "build",
+    return {
         "store": out,
-        "exit_code": code,
         "nothing_to_do": finished.nothing_to_do,
         "documents": ledger.documents,
         "tokens": ledger.tokens,
@@ -123,7 +103,7 @@ def facts(finished: Finished, tally: Tally, out: str, code: int, max_bad_fractio
         "units": finished.units,
         "units_done_before": tally.planned.units_done if tally.planned else finished.units_done_before,
         "units_reused": finished.units_reused,
-        "reuse": msgspec.to_builtins(tally.reuse),
+        "reuse": tally.reuse,
         "workers": tally.planned.workers if tally.planned else 0,
         "engines": tally.engines.used if tally.engines else [],
         "engines_reason": tally.engines.reason if tally.engines else "",
@@ -132,7 +112,6 @@ def facts(finished: Finished, tally: Tally, out: str, code: int, max_bad_fractio
         "rates": tally.rates,
         "notes": tally.notes,
         "warnings": finished.warnings,
-        "ledger": msgspec.to_builtins(ledger),
-        "sources": msgspec.to_builtins(finished.sources),
+        "ledger": ledger,
+        "sources": finished.sources,
     }
-    return values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 
 from packline.cli.main import DONE, FAILED
@@ -35,24 +34,16 @@ def diff(
     """
     runs = [path for path in (one, other) if kind_of(path) == "run file"]
     if len(runs) == 2:
-        return diff_runs(one, other)
+        from packline.loading.run_summary import compare_runs
+
+        changes = compare_runs(one, other)
+        output.blocks(*run_difference_blocks(changes))
+        return output.result("diff", changes, code=DONE if changes.equal else FAILED)
     if runs:
         raise RecipeError(
             f"{runs[0]} is a run file: expected two stores or two run files",
             hint=f"packline info {runs[0]} shows the stores that it reads",
         )
     found = diff_stores(one, other)
-    code = DONE if found.equal else FAILED
     output.blocks(*difference_blocks(found))
-    output.result({"command": "diff", "exit_code": code, **msgspec.to_builtins(found)})
-    return code
-
-
-def diff_runs(one: str, other: str) -> int:
-    from packline.loading.run_summary import compare_runs
-
-    found = compare_runs(one, other)
-    code = DONE if found.equal else FAILED
-    output.blocks(*run_difference_blocks(found))
-    output.result({"command": "diff", "exit_code": code, **msgspec.to_builtins(found)})
-    return code
+    return output.result("diff", found, code=DONE if found.equal else FAILED)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
-import msgspec
-
-from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.cli.progress import reuse_lines
 from packline.jobs.dry_run import Estimate, estimate_build
@@ -23,16 +21,15 @@ def dry_run(recipe: Recipe, options: RunOptions, out: str | None, reuse: str | N
     work = prepare(recipe, options, here=True)
     found = estimate_build(recipe, options, work=work)
     output.blocks(*estimate_blocks(found))
-    facts = {"command": "build", "dry_run": True, "exit_code": DONE, **msgspec.to_builtins(found)}
+    facts: dict[str, Any] = {}
     if reuse is not None:
         from packline.jobs.reuse import Reuse
 
         earlier = Reuse(reuse, work, Path(out or os.devnull))
         _, planned = earlier.plan(work.units, strict=options.strict)
         output.lines(reuse_lines(planned))
-        facts["reuse"] = msgspec.to_builtins(planned)
-    output.result(facts)
-    return DONE
+        facts["reuse"] = planned
+    return output.result("build", found, facts, dry_run=True)
 
 
 def estimate_blocks(found: Estimate) -> list[Block]:

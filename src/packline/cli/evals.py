@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from cyclopts import Group, Parameter
 
 from packline.chat.named_templates import TEMPLATES
 from packline.cli.arguments import make_options, option
-from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.sft import read_template
 from packline.errors import RecipeError
@@ -116,9 +114,7 @@ def evals(
     for report in reports:
         if report.reason:
             output.warning(report.reason, "")
-    facts: list[dict[str, Any]] = msgspec.to_builtins(reports)
-    output.result({"command": "evals", "kind": kind, "out": out, "exit_code": DONE, "tasks": facts})
-    return DONE
+    return output.result("evals", kind=kind, out=out, tasks=reports)
 
 
 def _check(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-import msgspec
 from cyclopts import Group, Parameter
 
 from packline.cli.arguments import (
@@ -20,9 +19,8 @@ from packline.cli.arguments import (
     options_of,
 )
 from packline.cli.exporting import export_lines, show_exported
-from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
-from packline.cli.progress import Tally, watch
+from packline.cli.progress import watch
 from packline.errors import InputError, RecipeError
 from packline.formats.choice import make_choice, with_weights
 from packline.formats.export import Exported, make_export, run_export
@@ -93,17 +91,13 @@ def export(
     given |= {"link": link, "workers": workers, "on": on}
     if dry_run:
         return _dry_run(list(source), given)
-    try:
-        store = _store_of(list(source), tokenizer, out, workers, on, of_text)
-        if len(source) == 1 and is_recipe(source[0]):
-            given["options"] = with_weights(to, given["options"], source[0])
-        with watch(Tally(), export_lines) as hear:
-            exported = run_export(store, on_event=hear, **given)
-    except KeyboardInterrupt as error:
-        return interrupted(error, "finished parts are kept")
+    store = _store_of(list(source), tokenizer, out, workers, on, of_text)
+    if len(source) == 1 and is_recipe(source[0]):
+        given["options"] = with_weights(to, given["options"], source[0])
+    with watch(export_lines) as (_, hear):
+        exported = run_export(store, on_event=hear, **given)
     show_exported(exported)
-    output.result({"command": "export", "exit_code": DONE, **msgspec.to_builtins(exported)})
-    return DONE
+    return output.result("export", exported)
 
 
 def _dry_run(sources: list[str], given: dict[str, Any]) -> int:
@@ -113,16 +107,13 @@ def _dry_run(sources: list[str], given: dict[str, Any]) -> int:
             hint="packline build INPUTS --dry-run estimates the store",
         )
     job = make_export(sources[0], **given)
-    facts: dict[str, Any] = {"nothing_to_do": True}
     if isinstance(job, Exported):
         show_exported(job)
-    else:
-        planned: list[Any] = []
-        plan_job(job, planned.append)
-        output.lines(export_lines(planned[0]))
-        facts = msgspec.to_builtins(planned[0])
-    output.result({"command": "export", "dry_run": True, "exit_code": DONE, **facts})
-    return DONE
+        return output.result("export", dry_run=True, nothing_to_do=True)
+    planned: list[Any] = []
+    plan_job(job, planned.append)
+    output.lines(export_lines(planned[0]))
+    return output.result("export", planned[0], dry_run=True)
 
 
 def _store_of(
@@ -152,7 +143,7 @@ def _store_of(
     from packline.jobs.build_job import run_build
     from packline.jobs.resources import process_age
 
-    with watch(Tally()) as hear:
+    with watch() as (_, hear):
         finished = run_build(recipe, store, running, hear, time.monotonic() - process_age(), on=on)
     if not finished.nothing_to_do:
         output.note(f"built {store}; it is kept: it can be exported again, read and traced")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from packline.cli.output import Line, output, table
+from packline.cli.output import Line, output
 from packline.formats.export import Exported, ExportPlanned
 from packline.jobs.events import Planned
 from packline.storage.places import is_remote
@@ -24,24 +24,24 @@ def export_lines(planned: Planned) -> list[Line]:
     work = f"{what}, {plural(planned.units, 'part')}"
     if planned.units_done:
         work += f", {planned.units_done:,} of them done by an earlier run"
-    rows: list[Line] = [[("writes", "quiet"), f"{planned.format}: {work}"]]
-    rows.append([("order", "quiet"), planned.order])
     new = planned.bytes + (planned.shared_bytes if planned.sharing == "copied" else 0)
-    rows.append([("new on disk", "quiet"), f"about {size(new)}"])
-    if planned.shared_bytes:
-        rows.append([("the store's own", "quiet"), f"{size(planned.shared_bytes)} as {HOW[planned.sharing]}"])
-    rows += [
-        [("not preserved" if not number else "", "quiet"), str(lost)]
-        for number, lost in enumerate(planned.lost)
-    ]
-    rows += [[("warning", "warning"), text] for text in planned.warnings]
-    return table(rows, "ll", width=output.wrap)
+    shared = f"{size(planned.shared_bytes)} as {HOW[planned.sharing]}" if planned.shared_bytes else ""
+    return output.fact_lines(
+        {
+            "writes": f"{planned.format}: {work}",
+            "order": planned.order,
+            "new on disk": f"about {size(new)}",
+            "the store's own": shared,
+            "not preserved": list(map(str, planned.lost)),
+            "warning": list(planned.warnings),
+        }
+    )
 
 
 def show_exported(exported: Exported) -> None:
     if exported.nothing_to_do:
         output.line(f"  {exported.out} holds this export: nothing to do")
-        output.lines(table(_warnings(exported), "ll", width=output.wrap))
+        output.facts({"warning": list(exported.warnings)})
         _show_trainer_lines(exported)
         return
     shared = ", ".join(f"{size(count)} of it {HOW[how]}" for how, count in exported.shared.items() if count)
@@ -49,20 +49,15 @@ def show_exported(exported: Exported) -> None:
         plural(exported.rows, "row") if exported.rows is not None else plural(exported.documents, "document")
     )
     within = f" in {' and '.join(f'{name}/' for name in exported.folders)}" if exported.folders else ""
-    rows: list[Line] = [
-        [
-            ("exported", "quiet"),
-            f"{what}, {plural(exported.tokens, 'token')} in {duration(exported.seconds)}",
-        ],
-        [
-            (exported.format, "quiet"),
-            f"{near(exported.out)}: {plural(exported.files, 'file')}{within}, {size(exported.bytes)}"
-            + (f", {shared}" if shared else ""),
-        ],
-        *_warnings(exported),
-    ]
+    where = f"{near(exported.out)}: {plural(exported.files, 'file')}{within}, {size(exported.bytes)}"
     output.line()
-    output.lines(table(rows, "ll", width=output.wrap))
+    output.facts(
+        {
+            "exported": f"{what}, {plural(exported.tokens, 'token')} in {duration(exported.seconds)}",
+            exported.format: ", ".join([where, shared] if shared else [where]),
+            "warning": list(exported.warnings),
+        }
+    )
     output.line()
     if not is_remote(exported.out):  # another project's dataset is checked on a disk
         command = f"packline verify {near(exported.out)} --from {exported.format}"
@@ -77,10 +72,6 @@ def _show_trainer_lines(exported: Exported) -> None:
         output.line("  for the trainer")
         for line in exported.trainer_lines:
             output.line(f"    {line}")
-
-
-def _warnings(exported: Exported) -> list[Line]:
-    return [[("warning", "warning"), text] for text in exported.warnings]
 
 
 def near(path: str) -> str:

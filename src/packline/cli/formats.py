@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.errors import RecipeError
 from packline.formats.format import (
@@ -42,15 +41,13 @@ def formats(
             except RecipeError as error:
                 refused.append(str(error))
         output.lines([*list_lines(every), *([[""], *([f"  {one}"] for one in refused)] if refused else ())])
-        output.result({"command": "formats", "exit_code": DONE, "formats": every, "refused": refused})
-        return DONE
+        return output.result("formats", formats=every, refused=refused)
     format = load_format(name) if name.lower() in NAMES else load_other_format(name)
     values = facts(format)
     layout = inspect.getdoc(inspect.getmodule(type(format))) or ""
     output.lines([[("  " + line).rstrip()] for line in layout.splitlines()])
     output.lines([[""], *option_lines(values["options"])])
-    output.result({"command": "formats", "exit_code": DONE, "layout": layout, **values})
-    return DONE
+    return output.result("formats", values, layout=layout)
 
 
 def facts(format: Format) -> dict[str, Any]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 
 from packline.cli.arguments import MAIN, RUNNING, PlaceArguments, Reading, option
 from packline.cli.imported import dry_run as show_plan
-from packline.cli.imported import finished_lines, imported_facts
-from packline.cli.main import DONE, interrupted
+from packline.cli.imported import finished_facts, imported_values
 from packline.cli.output import output
-from packline.cli.progress import Tally, kept, watch
+from packline.cli.progress import watch
 from packline.errors import RecipeError
 from packline.formats.import_ import ImportRequest, plan_import, run_import
 
@@ -56,23 +54,17 @@ def import_(
         path, reading.from_, reading.tokenizer, out, reading.eod, reading.bos, reading.options(), workers
     )
     if dry_run:
-        return show_plan("import", out, partial(plan_import, request))
-    tally = Tally()
-    try:
-        with watch(tally) as hear:
-            imported = run_import(request, hear, place.place())
-    except KeyboardInterrupt as error:
-        return interrupted(error, kept(tally))
-    output.lines(finished_lines(imported, out))
+        return show_plan("import", partial(plan_import, request))
+    with watch() as (tally, hear):
+        imported = run_import(request, hear, place.place())
+    output.facts(finished_facts(imported, out))
     manifest = imported.manifest
-    output.result(
-        {
-            **imported_facts("import", imported, tally, out, DONE),
-            "path": path,
-            "imported": msgspec.to_builtins(manifest.imported),
-            "text_bytes": manifest.ledger.text_bytes,
-            "unfinished": imported.unfinished,
-            "shards": len(manifest.shards),
-        }
+    return output.result(
+        "import",
+        imported_values(imported, tally, out),
+        path=path,
+        imported=manifest.imported,
+        text_bytes=manifest.ledger.text_bytes,
+        unfinished=imported.unfinished,
+        shards=len(manifest.shards),
     )
-    return DONE

@@ -20,20 +20,16 @@ from packline.packing.selection import Selection
 from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader
 from packline.toml import kind_of
-from packline.viewing.columns import ColumnCounts, count_columns
+from packline.viewing.columns import count_columns
 from packline.viewing.describe import cheapest_facts, left_out_facts, packing_tables, store_page
+from packline.viewing.info import info as store_info
 from packline.viewing.page import Block, KeyValues, Note
-from packline.viewing.store_counts import DocumentLengths, group_shards, measure_lengths
+from packline.viewing.store_counts import measure_lengths
 from packline.viewing.text import plural, size
 
 _DOCUMENTS = DocumentArguments()
 REPORT = Group("Report", sort_key=5)
 _HTML = "packline info {} --html report.html --seq-len 4096"
-CHARACTERS = 1000
-"""Maximum characters of a document's text in JSON output."""
-MARGIN = 8
-"""Characters at the end of a truncated text that may change with the next token."""
-UNKNOWN = "\ufffd"
 
 
 def info(
@@ -119,13 +115,14 @@ def info(
             "the choice of documents and packing is for rows: expected --seq-len NUMBER",
             hint=f"packline info {store} --seq-len 4096",
         )
-    opened = StoreReader(store)
-    lengths = measure_lengths(opened)
-    shown = range(min(max(documents, 0), len(opened.documents)))
-    columns = count_columns(opened)
-    output.page(store_page(opened, lengths, documents=shown, columns=columns))
     if output.mode == "json":
-        output.result(_as_json(opened, lengths, columns, list(shown)))
+        values = msgspec.to_builtins(store_info(store, documents=documents))
+        for group in values["groups"]:
+            del group["text_bytes"]  # they are not counted
+        return output.result("info", values)
+    opened = StoreReader(store)
+    shown = range(min(max(documents, 0), len(opened.documents)))
+    output.page(store_page(opened, measure_lengths(opened), documents=shown, columns=count_columns(opened)))
     return DONE
 
 
@@ -163,17 +160,7 @@ def write_report(
         ("size", f"{size(written)}, opens in any browser"),
     )
     output.blocks(KeyValues(facts), *(Note(f"warning: {text}", "warning") for text in page.warnings))
-    output.result(
-        {
-            "command": "info",
-            "store": store,
-            "exit_code": DONE,
-            "out": str(path),
-            "bytes": written,
-            "warnings": list(page.warnings),
-        }
-    )
-    return DONE
+    return output.result("info", store=store, out=str(path), bytes=written, warnings=page.warnings)
 
 
 def show_run(path: str) -> int:
@@ -182,54 +169,7 @@ def show_run(path: str) -> int:
 
     run = summarize_run(path)
     output.page(run_summary_page(path, run))
-    output.result({"command": "info", "run": path, "exit_code": DONE, **msgspec.to_builtins(run)})
-    return DONE
-
-
-def _as_json(
-    store: StoreReader, lengths: DocumentLengths, columns: list[ColumnCounts], shown: list[int]
-) -> dict[str, Any]:
-    manifest = store.manifest
-    groups: list[dict[str, Any]] = msgspec.to_builtins(group_shards(store))
-    return {
-        "command": "info",
-        "store": str(store.place),
-        "exit_code": DONE,
-        "documents": manifest.documents,
-        "tokens": manifest.tokens,
-        "text_bytes": manifest.ledger.text_bytes,
-        "store_bytes": manifest.store_bytes,
-        "dtype": manifest.dtype,
-        "shards": len(manifest.shards),
-        "tokenizer": msgspec.to_builtins(manifest.tokenizer),
-        "recipe": msgspec.to_builtins(manifest.recipe),
-        "imported": msgspec.to_builtins(manifest.imported) if manifest.imported else None,
-        "groups": [{name: one[name] for name in one if name != "text_bytes"} for one in groups],
-        "lengths": msgspec.to_builtins(lengths),
-        "columns": [one.as_json() for one in columns],
-        "ledger": msgspec.to_builtins(manifest.ledger),
-        "sources": msgspec.to_builtins(manifest.sources),
-        "first_documents": [
-            {**msgspec.to_builtins(store.provenance(number)), "text": first_characters(store, number)}
-            for number in shown
-        ],
-    }
-
-
-def first_characters(store: StoreReader, number: int) -> str:
-    """First characters of a document's text, decoding little more than needed.
-
-    A cut may fall within a character, and some decoders then also lose what precedes it, so more tokens are
-    taken until the characters are complete or no tokens are left.
-    """
-    start = 0 if store.manifest.tokenizer.bos_id is None else 1
-    tokens, taken = store.documents[number][start:-1], CHARACTERS
-    while True:
-        text = str(store.tokenizer.decode(tokens[:taken].tolist(), skip_special_tokens=False))
-        found = text[:CHARACTERS]
-        if taken >= len(tokens) or (len(text) > CHARACTERS + MARGIN and UNKNOWN not in found):
-            return found
-        taken *= 4
+    return output.result("info", run, run=path)
 
 
 def show_packings(
@@ -265,21 +205,17 @@ def show_packings(
         plan_facts = (f"{one['folder']}: {size(one['bytes'])}, {one['state']}" for one in written)
         blocks.append(KeyValues(tuple(("plan", text) for text in plan_facts)))
     output.blocks(*blocks)
-    output.result(
-        {
-            "command": "info",
-            "store": store,
-            "exit_code": DONE,
-            "documents": len(selection),
-            "tokens": selection.tokens,
-            "selection": selection.settings,
-            "left_out": msgspec.to_builtins(selection.left_out),
-            "notes": list(selection.notes),
-            "prices": [price_facts(price) for priced in prices.values() for price in priced],
-            "plans": written,
-        }
+    return output.result(
+        "info",
+        store=store,
+        documents=len(selection),
+        tokens=selection.tokens,
+        selection=selection.settings,
+        left_out=selection.left_out,
+        notes=selection.notes,
+        prices=[price_facts(price) for priced in prices.values() for price in priced],
+        plans=written,
     )
-    return DONE
 
 
 def price_facts(price: PackingStats) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from typing import Annotated
 from cyclopts import Group
 
 from packline.cli.arguments import MAIN, Count, Inputs, Length, option
-from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import PacklineError, RecipeError, StoreError, TokenizerError, hide_credentials
 from packline.toml import refuse_toml
@@ -76,10 +75,8 @@ def init(
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}", hint="choose another --out") from error
     next_step = f"packline trace {path} --step 0" if run is not None else f"packline build {path} --out store"
-    output.line("  ", ("wrote ", "good"), str(path))
-    output.line("  ", ("next   ", "quiet"), next_step)
-    output.result({"command": "init", "path": str(path), "next": next_step})
-    return DONE
+    output.facts({"wrote": (str(path), "good"), "next": next_step})
+    return output.result("init", path=str(path), next=next_step)
 
 
 def _run_file(

@@ -27,7 +27,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
@@ -189,8 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _run(words)
     except UnitsLeft as left:
         output.note(f"{left.message}: {left.hint}")
-        output.result({"command": command, "exit_code": DONE, "published": False, "message": left.message})
-        return DONE
+        return output.result(command, published=False, message=left.message)
     except PacklineError as error:
         if debug:
             raise
@@ -198,8 +197,12 @@ def main(arguments: list[str] | None = None) -> int:
             output.error(type(error).__name__, error.message, error.hint)
         return USAGE if isinstance(error, RecipeError) else FAILED
     except KeyboardInterrupt as error:
+        kept, resume = "".join(getattr(error, "__notes__", ())), command_line()
         with contextlib.suppress(OutputError, BrokenPipeError):
-            output.interrupted("", "")
+            if kept:
+                output.interrupted(kept, f"resume with: {resume}", command=resume)
+            else:
+                output.interrupted("", "")
         return 128 + signal_of(error)
     except BrokenPipeError:
         # The reader of the output has closed it. Python would report that again when it flushes at exit.
@@ -264,21 +267,9 @@ def _run(arguments: list[str]) -> int:
     return code if isinstance(code, int) else DONE
 
 
-def interrupted(error: KeyboardInterrupt, kept: str) -> int:
-    """Report what is kept and how to resume; return the exit code.
-
-    Args:
-        error: the interruption.
-        kept: description of the work that is kept.
-    """
-    command = command_line()
-    output.interrupted(kept, f"resume with: {command}", command=command)
-    return 128 + signal_of(error)
-
-
 @contextlib.contextmanager
-def recorded() -> Iterator[None]:
-    """Let the job that runs meanwhile record how to resume it, for `packline status`."""
+def resumable(kept: Callable[[], str]) -> Iterator[None]:
+    """Let the job that runs meanwhile record how to resume it, and an interruption say what is kept."""
     from packline.jobs.run_records import Command, Resuming
     from packline.storage.places import without_secrets
 
@@ -290,6 +281,9 @@ def recorded() -> Iterator[None]:
     Resuming.command = Command(shlex.join(words), os.getcwd())
     try:
         yield
+    except KeyboardInterrupt as error:
+        error.add_note(kept())
+        raise
     finally:
         Resuming.command = None
 

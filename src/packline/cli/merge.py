@@ -7,8 +7,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from packline.cli.arguments import MAIN, option
-from packline.cli.main import DONE, interrupted, recorded
-from packline.cli.output import Line, output, table
+from packline.cli.main import resumable
+from packline.cli.output import Facts, output
 from packline.jobs.events import Event, Note
 from packline.jobs.merging import Merged, run_merge
 from packline.viewing.text import duration, plural, size
@@ -48,36 +48,29 @@ def merge(
             notes.append(event.text)
             output.note(event.text)
 
-    try:
-        with recorded():
-            merged = run_merge(stores, out, verify=verify, on_event=hear)
-    except KeyboardInterrupt as error:
-        return interrupted(error, "the units that are linked are kept")
-    output.lines(_lines(merged, stores, out))
+    with resumable(lambda: "the units that are linked are kept"):
+        merged = run_merge(stores, out, verify=verify, on_event=hear)
+    output.facts(_facts(merged, stores, out))
     manifest = merged.manifest
-    output.result(
-        {
-            "command": "merge",
-            "stores": stores,
-            "store": out,
-            "exit_code": DONE,
-            "nothing_to_do": merged.nothing_to_do,
-            "documents": manifest.documents,
-            "tokens": manifest.tokens,
-            "sources": list(manifest.sources),
-            "shards": len(manifest.shards),
-            "store_bytes": manifest.store_bytes,
-            "linked_bytes": merged.linked_bytes,
-            "copied_bytes": merged.copied_bytes,
-            "verified": merged.verified,
-            "seconds": merged.seconds,
-            "notes": notes,
-        }
+    return output.result(
+        "merge",
+        stores=stores,
+        store=out,
+        nothing_to_do=merged.nothing_to_do,
+        documents=manifest.documents,
+        tokens=manifest.tokens,
+        sources=list(manifest.sources),
+        shards=len(manifest.shards),
+        store_bytes=manifest.store_bytes,
+        linked_bytes=merged.linked_bytes,
+        copied_bytes=merged.copied_bytes,
+        verified=merged.verified,
+        seconds=merged.seconds,
+        notes=notes,
     )
-    return DONE
 
 
-def _lines(merged: Merged, stores: list[str], out: str) -> list[Line]:
+def _facts(merged: Merged, stores: list[str], out: str) -> Facts:
     manifest = merged.manifest
     counts = f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"
     shared = f"{size(merged.linked_bytes)} linked"
@@ -87,13 +80,11 @@ def _lines(merged: Merged, stores: list[str], out: str) -> list[Line]:
     done = f"{shared}, {duration(merged.seconds)}"
     if merged.nothing_to_do:
         done, checked = "nothing to do: the store is complete", "settings, manifests and tables"
-    rows: list[Line] = [
-        [("store", "quiet"), (out, "title")],
-        [("holds", "quiet"), f"{counts} of {plural(len(manifest.sources), 'source')}"],
-        [("merged", "quiet"), ", ".join(stores)],
-        [("done", "quiet"), (done, "good")],
-        [("checked", "quiet"), checked],
-    ]
-    if not merged.verified:
-        rows.append([("check it", "quiet"), f"packline verify {out}"])
-    return table(rows, "ll", width=output.wrap)
+    return {
+        "store": (out, "title"),
+        "holds": f"{counts} of {plural(len(manifest.sources), 'source')}",
+        "merged": ", ".join(stores),
+        "done": (done, "good"),
+        "checked": checked,
+        "check it": "" if merged.verified else f"packline verify {out}",
+    }

@@ -17,14 +17,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from packline.errors import OutputError, hide_credentials
 from packline.viewing.text import Line as Line
@@ -64,27 +62,12 @@ STYLES = {
     "token-4": "#1c1c1c on #ffffaf",
 }
 PLAIN_WIDTH = 100
-MOST_BARS = 8
-"""Number of bars, besides that of all together."""
 PLAIN_EVERY_SECONDS = 5.0
 """Interval between lines of progress where nothing can be redrawn."""
-
-
-class Row(NamedTuple):
-    """State of one bar."""
-
-    name: str
-    done: float
-    whole: float | None
-    """Value of `done` at the end; None if it is not known."""
-    noun: str
-    """Unit of `done`, for the rate: `bytes`, `tokens`, `units` ..."""
-    says: str = ""
-    """Text after the share."""
-
-
-State = str | list[Row]
-"""Bars, at most `MOST_BARS` and one, or a text while there is nothing to measure."""
+WARNINGS = ("warning", "note", "missing", "bad records")
+"""Names of facts that are warnings."""
+Facts = Mapping[str, Piece | list[str] | None]
+"""Names and values; a list has a line for each value, and what is empty is not shown."""
 
 
 class Output:
@@ -156,21 +139,29 @@ class Output:
         self.lines(render_blocks(blocks, self.width, self.color, wrap=self.wrap is not None))
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Print lines; in a terminal, more than a screen of them by a pager."""
-        command = _pager() if self.mode == "terminal" and sys.stdin.isatty() else None
-        if command is None or len(lines) < shutil.get_terminal_size().lines:
+        """Print lines; in a terminal, more than a screen of them by a pager, unless PAGER is none."""
+        program = os.environ.get("PAGER", "less").partition(" ")[0]
+        pages = len(lines) >= shutil.get_terminal_size().lines and program != "cat" and shutil.which(program)
+        if self.mode != "terminal" or not (pages and sys.stdin.isatty()):
             self.lines(lines)
             return
-        environment = {"LESS": "FRX", "LESSCHARSET": "utf-8"} | dict(os.environ)
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pager handles Ctrl-C while it runs
-        try:
-            import subprocess
-
-            subprocess.run(command, input=self._ansi(lines).encode(), env=environment, check=False)
-        except OSError:
+        for name, value in {"LESS": "FRX", "LESSCHARSET": "utf-8"}.items():
+            os.environ.setdefault(name, value)
+        with self._console(error=False).pager(styles=self.color, links=False):
             self.lines(lines)
-        finally:
-            signal.signal(signal.SIGINT, before)
+
+    def facts(self, facts: Facts, gap: int = 2) -> None:
+        """Print names and values of the result, except in json mode."""
+        self.lines(self.fact_lines(facts, gap))
+
+    def fact_lines(self, facts: Facts, gap: int = 2) -> list[Line]:
+        """Names and values as lines."""
+        rows: list[Line] = []
+        for name, value in facts.items():
+            for number, one in enumerate(value if isinstance(value, list) else [value] if value else []):
+                style = "warning" if name in WARNINGS else "quiet"
+                rows.append([("" if number else name, style), one])
+        return table(rows, "ll", gap=gap, width=self.wrap)
 
     def note(self, *pieces: Piece) -> None:
         """Print a line about progress on standard error."""
@@ -181,24 +172,41 @@ class Output:
         elif self.mode != "json":
             _write_note(plain(pieces))
 
-    def result(self, values: dict[str, Any]) -> None:
-        """Print the result as JSON, as the last line of standard output; only in json mode."""
-        if self.mode == "json":
-            _write_result(json.dumps(values))
+    def result(self, command: str, *values: Any, code: int = 0, **more: Any) -> int:
+        """Print the result as JSON, as the last line of standard output; only in json mode.
 
-    def error(self, kind: str, message: str, hint: str = "", **more: Any) -> None:
+        Args:
+            values: Structs or dicts, whose fields are those of the object.
+
+        Returns:
+            The exit code.
+        """
+        if self.mode == "json":
+            import msgspec
+
+            facts = {"command": command, "exit_code": code}
+            for one in (*values, more):
+                facts |= msgspec.to_builtins(one, str_keys=True)
+            _write_result(json.dumps(facts))
+        return code
+
+    def _failed(self, **error: Any) -> None:
+        if self.mode == "json":
+            _write_result(json.dumps({"error": error}))
+
+    def error(self, kind: str, message: str, hint: str = "") -> None:
         """Report an error and its remedy on standard error; in json mode on standard output too."""
         message, hint = hide_credentials(message), hide_credentials(hint)
         self._say("error", message)
         self._say("hint", hint)
-        self.result({"error": {"kind": kind, "message": message, "hint": hint, **more}})
+        self._failed(kind=kind, message=message, hint=hint)
 
-    def interrupted(self, message: str, hint: str, **more: Any) -> None:
+    def interrupted(self, message: str, hint: str, **more: str) -> None:
         """Report an interruption, what is kept and how to resume; in json mode on standard output too."""
         self._say("interrupted", message, always=True)
         self._say("hint", hint)
         whole = ": ".join(filter(None, ["interrupted", message]))
-        self.result({"error": {"kind": "Interrupted", "message": whole, "hint": hint, **more}})
+        self._failed(kind="Interrupted", message=whole, hint=hint, **more)
 
     def warning(self, message: str, hint: str) -> None:
         """Report a problem with completed work, on standard error in every mode."""
@@ -216,41 +224,31 @@ class Output:
             _write_note(f"{word}: {visible(text)}" if text else word)
 
     @contextmanager
-    def follow(
-        self, state: Callable[[], State], line: Callable[[], str] | None = None
-    ) -> Iterator[Callable[[], None]]:
-        """Show the progress of the block: bars on a terminal, else a line every few seconds.
-
-        Args:
-            state: returns what to draw; called from another thread.
-            line: the same on one line; None to show nothing without a terminal.
+    def progress(self) -> Iterator[Callable[[float, str], None]]:
+        """Show the progress of the block: a bar on a terminal, else a line every few seconds.
 
         Yields:
-            A function to call after each piece of work.
+            A function to call after each piece of work, with the share that is done and what to say of it.
         """
         if self.interactive and not self.quiet:
-            from packline.cli.transfer import Bars
+            from rich.progress import BarColumn, Progress, TextColumn
+            from rich.table import Column
 
-            with Bars(state, self._console(error=True)):
-                yield lambda: None
+            words = Column(no_wrap=True, overflow="ellipsis")
+            columns = (" ", BarColumn(24), TextColumn("{task.description}", markup=False, table_column=words))
+            with Progress(*columns, console=self._console(error=True), transient=True) as bars:
+                bar = bars.add_task("", total=1.0)
+                yield lambda share, line: bars.update(bar, completed=share, description=visible(line))
             return
         last = time.monotonic()
 
-        def tick() -> None:
+        def tell(share: float, line: str) -> None:
             nonlocal last
-            if line is not None and time.monotonic() - last >= PLAIN_EVERY_SECONDS:
+            if time.monotonic() - last >= PLAIN_EVERY_SECONDS:
                 last = time.monotonic()
-                self.note(line())
+                self.note(line)
 
-        yield tick
-
-    def _ansi(self, lines: Sequence[Line]) -> str:
-        """Lines in rich's rendering for this terminal."""
-        console = self._console(error=False)
-        with console.capture() as captured:
-            for line in lines:
-                console.print(styled(line), soft_wrap=True)
-        return captured.get()
+        yield tell
 
     def _console(self, *, error: bool) -> Console:
         if error not in self._consoles:
@@ -275,13 +273,6 @@ def styled(pieces: Line) -> Text:
         content, style = (piece, "") if isinstance(piece, str) else piece
         text.append(visible(content), STYLES.get(style, ""))
     return text
-
-
-def _pager() -> list[str] | None:
-    """Command of the pager; None if there is none, or it is disabled (`PAGER=cat`, `PAGER=`)."""
-    chosen = os.environ.get("PAGER")
-    command = ["less", "-R"] if chosen is None else shlex.split(chosen)
-    return command if command and command != ["cat"] and shutil.which(command[0]) else None
 
 
 def _write_result(text: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from cyclopts import Parameter
+from msgspec import structs
 
 from packline.cli.arguments import MAIN, option
-from packline.cli.main import DONE, interrupted
-from packline.cli.output import Line, output, table
+from packline.cli.main import resumable
+from packline.cli.output import output
 from packline.cli.transfer import hide_bars_of_hub, transfer
 from packline.errors import RecipeError
-from packline.hub.pull import Pulled
 from packline.hub.pull import pull as pull_folder
 from packline.storage.places import HUB, is_remote, without_secrets
 from packline.viewing.text import duration, plural, size
@@ -54,39 +54,15 @@ def pull(
             f"--verify is for object stores: files of {without_secrets(source)} are always compared"
         )
     hide_bars_of_hub()
-    try:
+    with resumable(lambda: "the files that are complete are kept"):
         pulled = pull_folder(source, out)
-    except KeyboardInterrupt as error:
-        return interrupted(error, "the files that are complete are kept")
-    output.lines(_lines(pulled, out))
-    output.result(
-        {
-            "command": "pull",
-            "source": source,
-            "folder": out,
-            "exit_code": DONE,
-            "pinned": pulled.place,
-            "revision": pulled.revision,
-            "kind": pulled.kind,
-            "files": pulled.files,
-            "bytes": pulled.bytes,
-            "fetched_files": pulled.fetched_files,
-            "nothing_to_do": pulled.nothing_to_do,
-            "seconds": pulled.seconds,
-        }
-    )
-    return DONE
-
-
-def _lines(pulled: Pulled, out: str) -> list[Line]:
     done = f"{plural(pulled.files, 'file')}, {size(pulled.bytes)}, checked, {duration(pulled.seconds)}"
     if pulled.nothing_to_do:
         done = "nothing to do: the folder is at this commit"
-    rows: list[Line] = [
-        [(pulled.kind, "quiet"), (out, "title")],
-        [("done", "quiet"), (done, "good")],
-        [("pinned", "quiet"), pulled.place],
-    ]
-    if pulled.kind == "store":
-        rows.append([("look at it", "quiet"), f"packline info {out}"])
-    return table(rows, "ll", width=output.wrap)
+    look = f"packline info {out}" if pulled.kind == "store" else ""
+    output.facts(
+        {pulled.kind: (out, "title"), "done": (done, "good"), "pinned": pulled.place, "look at it": look}
+    )
+    values = structs.asdict(pulled) | {"folder": out, "source": source, "pinned": pulled.place}
+    del values["place"]
+    return output.result("pull", values)

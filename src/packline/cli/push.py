@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 
 from packline.cli.arguments import MAIN, option
-from packline.cli.main import DONE, interrupted
-from packline.cli.output import Line, output, table
+from packline.cli.main import resumable
+from packline.cli.output import Facts, output
 from packline.cli.transfer import hide_bars_of_hub, transfer
 from packline.errors import RecipeError
 from packline.hub.push import Pushed
@@ -83,30 +82,26 @@ def push(
             "--verify is for folders and object stores: the hub compares the checksums of what is sent"
         )
     hide_bars_of_hub()
-    try:
+    with resumable(lambda: "what is committed is kept"):
         pushed = push_folder(folder, to, private=not public, licence=licence)
-    except KeyboardInterrupt as error:
-        return interrupted(error, "what is committed is kept")
     for note in pushed.notes:
         output.note(("note: ", "warning"), note)
-    output.lines(_lines(pushed, folder))
-    output.result({"command": "push", "folder": folder, "exit_code": DONE, **msgspec.to_builtins(pushed)})
-    return DONE
+    output.facts(_facts(pushed, folder))
+    return output.result("push", pushed, folder=folder)
 
 
-def _lines(pushed: Pushed, folder: str) -> list[Line]:
+def _facts(pushed: Pushed, folder: str) -> Facts:
     sent = f"{plural(pushed.sent_files, 'file')}, {size(pushed.sent_bytes)} in {duration(pushed.seconds)}"
     if pushed.removed_files:
         sent += f", {plural(pushed.removed_files, 'earlier file')} removed"
     if pushed.nothing_to_do:
         sent = "nothing to do: the repository has everything"
     made = {True: "new, private", False: "new, public", None: "existing"}[pushed.private]
-    rows: list[Line] = [
-        [(pushed.kind, "quiet"), (folder, "title")],
-        [("repository", "quiet"), f"{pushed.url} ({made})"],
-        [("holds", "quiet"), f"{plural(pushed.files, 'file')}, {size(pushed.bytes)}"],
-        [("sent", "quiet"), (sent, "good")],
-        [("revision", "quiet"), pushed.revision],
-        [("fetch it", "quiet"), f"packline pull {pushed.place.partition('@')[0]}@{pushed.revision} FOLDER"],
-    ]
-    return table(rows, "ll", width=output.wrap)
+    return {
+        pushed.kind: (folder, "title"),
+        "repository": f"{pushed.url} ({made})",
+        "holds": f"{plural(pushed.files, 'file')}, {size(pushed.bytes)}",
+        "sent": (sent, "good"),
+        "revision": pushed.revision,
+        "fetch it": f"packline pull {pushed.place.partition('@')[0]}@{pushed.revision} FOLDER",
+    }

@@ -7,7 +7,6 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from packline.cli.arguments import option
-from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.toml import is_toml
 from packline.viewing.text import plural
@@ -79,8 +78,6 @@ def serve(
                 "  ", ("others can reach this port; the pages require the token of this address", "quiet")
             )
         output.line("  ", ("Ctrl-C stops it", "quiet"))
-        output.result(
-            {"command": "serve", "url": listening.url, "port": listening.port, "token": listening.token}
-        )
+        code = output.result("serve", url=listening.url, port=listening.port, token=listening.token)
         run_server(site, listening)
-    return DONE
+    return code

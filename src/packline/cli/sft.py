@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
 from cyclopts import Parameter
 
 from packline.chat.named_templates import TEMPLATES
@@ -24,11 +23,10 @@ from packline.cli.arguments import (
     option,
 )
 from packline.cli.imported import dry_run as show_plan
-from packline.cli.imported import finished_lines, imported_facts
+from packline.cli.imported import finished_facts, imported_values
 from packline.cli.init import SEQ_LEN
-from packline.cli.main import DONE, TOO_MANY_BAD, interrupted
 from packline.cli.output import output
-from packline.cli.progress import Tally, kept, too_many_bad, warn_of_splits, watch
+from packline.cli.progress import warn_of_bad, warn_of_splits, watch
 from packline.errors import RecipeError, unknown_name
 from packline.jobs.machines import On
 from packline.storage.places import is_remote
@@ -144,38 +142,30 @@ def sft(
     )
     request = SftRequest(sources=sources, out=out, **given)
     if dry_run:
-        return show_plan("sft", out, partial(plan_sft, request))
+        return show_plan("sft", partial(plan_sft, request))
     return run(request, max_bad_fraction, place.place())
 
 
 def run(request: SftRequest, max_bad_fraction: float, on: On) -> int:
-    tally = Tally()
-    try:
-        with watch(tally) as hear:
-            done = run_sft(request, hear, on)
-    except KeyboardInterrupt as error:
-        return interrupted(error, kept(tally))
-    output.lines(finished_lines(done, request.out))
+    with watch() as (tally, hear):
+        done = run_sft(request, hear, on)
+    output.facts(finished_facts(done, request.out))
     ledger = done.manifest.ledger
-    code = TOO_MANY_BAD if ledger.bad_fraction > max_bad_fraction else DONE
-    if code:
-        message, hint = too_many_bad(ledger, max_bad_fraction, request.out)
-        output.warning(message, hint)
+    code = warn_of_bad(ledger, max_bad_fraction, request.out)
     missing = split_warnings(done.manifest)
     warn_of_splits(missing)
     if request.max_tokens is None and not is_remote(request.out) and (long := too_long(request.out)):
         output.warning(long, "--max-tokens N leaves longer ones out, and with --overflow truncate cuts them")
         missing = [*missing, long]
-    output.result(
-        {
-            **imported_facts("sft", done, tally, request.out, code),
-            "bad_records": ledger.bad,
-            "ledger": msgspec.to_builtins(ledger),
-            "sources": msgspec.to_builtins(done.manifest.sources),
-            "warnings": missing,
-        }
+    return output.result(
+        "sft",
+        imported_values(done, tally, request.out),
+        code=code,
+        bad_records=ledger.bad,
+        ledger=ledger,
+        sources=done.manifest.sources,
+        warnings=missing,
     )
-    return code
 
 
 def too_long(store: str) -> str:

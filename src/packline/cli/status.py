@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 
-from packline.cli.main import DONE
 from packline.cli.output import Line, Piece, output, table
 from packline.jobs.status import Status
 from packline.jobs.status import status as look
@@ -37,43 +35,39 @@ def status(
       packline status s3://bucket/store
       packline status store --json
     """
-
     found = look(store)
     output.lines(status_lines(found))
-    output.result({"command": "status", "store": store, "exit_code": DONE, **msgspec.to_builtins(found)})
-    return DONE
+    return output.result("status", found, store=store)
 
 
 def status_lines(found: Status) -> list[Line]:
     done, rest = bar(found.done_fraction or 0.0, 24)
-    resume: list[Line] = []
+    store, ledger, resume = found.kind == "store", found.ledger, ("", "")
     if found.state == "interrupted" and found.command:
-        resume = [[("resume with", "quiet"), (found.command, "hint")]]
-        if Path(found.command_folder) != Path.cwd():
-            resume.append([("in", "quiet"), found.command_folder])
-    ledger = found.ledger
-    name = "build" if found.kind == "store" else "export"
-    head: list[Line] = [[(name, "quiet"), found.path], [("state", "quiet"), STATES[found.state]]]
-    if len(found.processes) > 1:
-        head.append([("shared by", "quiet"), ", ".join(found.processes)])
-    if found.driver:
-        head.append([("last run", "quiet"), found.driver])
-    lines = table(head, "ll", gap=7)
-    if found.kind == "export":
-        if found.state != "finished":
-            parts = _units(found).replace("unit", "part")
-            lines.append(["  ", ("committed   ", "quiet"), (done, "good"), (rest, "quiet"), f"  {parts}"])
-        return lines + table([[("on disk", "quiet"), size(found.bytes_on_disk)], *resume], "ll", gap=3)
-    lines.append(["  ", ("committed   ", "quiet"), (done, "good"), (rest, "quiet"), f"  {_units(found)}"])
-    rows: list[Line] = [
-        [
-            ("documents", "quiet"),
-            f"{ledger.documents:,} of {plural(ledger.documents_in, 'record')}, {ledger.bad:,} bad",
-        ],
-        [("tokens", "quiet"), f"{ledger.tokens:,} of {size(ledger.text_bytes)} of text"],
-        [("on disk", "quiet"), size(found.bytes_on_disk)],
-    ]
-    lines += table([*rows, *resume], "ll", gap=3)
+        resume = found.command, "" if Path(found.command_folder) == Path.cwd() else found.command_folder
+    lines = output.fact_lines(
+        {
+            "build" if store else "export": found.path,
+            "state": STATES[found.state],
+            "shared by": ", ".join(found.processes) if len(found.processes) > 1 else "",
+            "last run": found.driver,
+        },
+        gap=7 if store else 6,
+    )
+    if store or found.state != "finished":
+        units = _units(found) if store else _units(found).replace("unit", "part")
+        lines.append(["  ", ("committed   ", "quiet"), (done, "good"), (rest, "quiet"), f"  {units}"])
+    records = f"{ledger.documents:,} of {plural(ledger.documents_in, 'record')}, {ledger.bad:,} bad"
+    lines += output.fact_lines(
+        {
+            "documents": records if store else "",
+            "tokens": f"{ledger.tokens:,} of {size(ledger.text_bytes)} of text" if store else "",
+            "on disk": size(found.bytes_on_disk),
+            "resume with": (resume[0], "hint") if resume[0] else "",
+            "in": resume[1],
+        },
+        gap=3,
+    )
     if len(found.sources) > 1:
         titles: Line = [(word, "quiet") for word in ("source", "documents", "tokens", "text", "bad")]
         sources: list[Line] = [

@@ -20,15 +20,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from cyclopts import App, Group, Parameter
 
 from packline.cli.arguments import Count, Length, option
 from packline.cli.main import DONE, FAILED, page_of
 from packline.cli.output import Line, output, table
-from packline.cli.progress import training_lines, watch_training
+from packline.cli.progress import training_facts, watch_training
 from packline.encoders.tiktoken import PatternName
 from packline.errors import RecipeError
 from packline.toml import is_toml
@@ -123,10 +122,8 @@ def train(
             force=force,
             on_progress=hear,
         )
-    output.lines(table(training_lines(report, out, max_chars, doc_chars), "ll", width=output.wrap))
-    values: dict[str, Any] = msgspec.to_builtins(report)
-    output.result({"command": "tokenizer train", "out": out, "exit_code": DONE, **values})
-    return DONE
+    output.facts(training_facts(report, out, max_chars, doc_chars))
+    return output.result("tokenizer train", report, out=out)
 
 
 @tokenizer.command(name="eval")
@@ -170,9 +167,7 @@ def evaluate(
     if html is not None:
         write_page(evaluation_page(found), Path(html))
         output.note(("written: ", "quiet"), html)
-    values: dict[str, Any] = msgspec.to_builtins(found)
-    output.result({"command": "tokenizer eval", "exit_code": DONE, **values})
-    return DONE
+    return output.result("tokenizer eval", found)
 
 
 @tokenizer.command
@@ -192,11 +187,8 @@ def check(
         [(found.level, MOODS[found.level]), (found.about, "quiet"), found.text] for found in report.findings
     ]
     output.lines(table(rows, "lll", width=output.wrap))
-    code = DONE if report.ok else FAILED
     output.line("  ", ("all is well", "good") if report.ok else ("there are problems", "error"))
-    values: dict[str, Any] = msgspec.to_builtins(report)
-    output.result({"command": "tokenizer check", "exit_code": code, **values})
-    return code
+    return output.result("tokenizer check", report, code=DONE if report.ok else FAILED)
 
 
 @tokenizer.command
@@ -213,16 +205,14 @@ def export(
 
     report = export_to_nanochat(name, out, force=force)
     checked = f"tiktoken gives equal ids for {report.checked_texts} hard texts"
-    rows: list[Line] = [
-        [("written", "quiet"), f"{out}: {', '.join(report.files)}"],
-        [("tokens", "quiet"), f"{report.vocab_size:,}"],
-        [("checked", "quiet"), checked if report.checked_texts else "merges only: tiktoken is not installed"],
-        [("use", "quiet"), "as the folder tokenizer in $NANOCHAT_BASE_DIR"],
-    ]
-    if report.missing_tokens:
-        missing = f"{', '.join(report.missing_tokens)}: nanochat pretrains, but does not fine-tune"
-        rows.append([("missing", "warning"), missing])
-    output.lines(table(rows, "ll", width=output.wrap))
-    values: dict[str, Any] = msgspec.to_builtins(report)
-    output.result({"command": "tokenizer export", "to": to, "out": out, "exit_code": DONE, **values})
-    return DONE
+    missing = f"{', '.join(report.missing_tokens)}: nanochat pretrains, but does not fine-tune"
+    output.facts(
+        {
+            "written": f"{out}: {', '.join(report.files)}",
+            "tokens": f"{report.vocab_size:,}",
+            "checked": checked if report.checked_texts else "merges only: tiktoken is not installed",
+            "use": "as the folder tokenizer in $NANOCHAT_BASE_DIR",
+            "missing": missing if report.missing_tokens else "",
+        }
+    )
+    return output.result("tokenizer export", report, to=to, out=out)

@@ -7,23 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import numpy as np
 from cyclopts import Group, Parameter
 
 from packline.cli.arguments import Count, RowArguments, option
-from packline.cli.main import DONE
-from packline.cli.output import Line, Piece, output, table
+from packline.cli.output import Facts, Line, output, table
 from packline.errors import CorruptStore, RecipeError, StoreError
-from packline.formats.choice import option_name
-from packline.packing.options import RowOptions
-from packline.packing.rows import Rows
 from packline.store.lookup import find_by_id, find_by_place
 from packline.store.reader import StoreReader, document_number
 from packline.toml import is_toml
-from packline.viewing.page import TokenStrip
-from packline.viewing.terminal import GUTTER, strip_lines
-from packline.viewing.text import plural
-from packline.viewing.tokens import Vocabulary, cells_of, describe_origin
+from packline.viewing.text import cut, plural, visible
+from packline.viewing.tokens import describe_origin
+from packline.viewing.view import open_run
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
@@ -35,66 +29,54 @@ TEXT_TOKENS = 64
 INDENT = 12
 
 
-def step_lines(found: StepTrace, target: str) -> list[Line]:
+def step_facts(found: StepTrace, target: str) -> Facts:
     step = f"{found.step:,} of {found.steps:,}, counted from 0; stage {found.stage} of {found.stages:,}"
     batch = f"{plural(found.batch_size, 'row')} of {found.seq_len:,} tokens, shared by "
-    rows: list[Line] = [
-        [("run", "quiet"), (target, "title")],
-        [("step", "quiet"), step],
-        [("batch", "quiet"), batch + plural(found.world_size, "rank")],
-        [("fingerprint", "quiet"), found.fingerprint],
-    ]
-    return table(rows, "ll", width=output.wrap)
+    return {
+        "run": (target, "title"),
+        "step": step,
+        "batch": batch + plural(found.world_size, "rank"),
+        "fingerprint": found.fingerprint,
+    }
 
 
-def show_row(store: StoreReader, row: RowTrace, most: int | None) -> None:
-    """Print one row, with at most `most` of its spans; None for all."""
-    if output.mode == "json":
-        return
+def row_lines(store: StoreReader, row: RowTrace, most: int | None) -> list[Line]:
+    """Lines of one row, with at most `most` of its spans; None for all."""
     filled = sum(span.tokens for span in row.spans)
     padding = f", {row.padding:,} of padding" if row.padding else ""
-    output.line(
-        "  ",
-        (f"row {row.index}", "title"),
-        f"  rank {row.rank}, slot {row.place}: row {row.row:,} of {store.place}, epoch {row.epoch}; ",
-        (f"{plural(filled, 'token')} in {plural(len(row.spans), 'span')}{padding}", "quiet"),
-    )
-    shown = row.spans if most is None else row.spans[:most]
-    for span in shown:
-        _show_span(store, span)
-    if rest := len(row.spans) - len(shown):
-        output.line(" " * INDENT, (f"and {plural(rest, 'more span')}: --row {row.index} shows all", "quiet"))
+    lines: list[Line] = [
+        [
+            "  ",
+            (f"row {row.index}", "title"),
+            f"  rank {row.rank}, slot {row.place}: row {row.row:,} of {store.place}, epoch {row.epoch}; ",
+            (f"{plural(filled, 'token')} in {plural(len(row.spans), 'span')}{padding}", "quiet"),
+        ]
+    ]
+    for span in row.spans[:most]:
+        whole = span.tokens == span.provenance.tokens
+        part = "whole" if whole else f"from {span.start:,} of {span.provenance.tokens:,}"
+        lines += [
+            [
+                "    ",
+                (f"{span.column:>6,}", "number"),
+                f"  {plural(span.tokens, 'token')}: ",
+                (f"document {span.document:,}", "title"),
+                f" {part}",
+            ],
+            [" " * INDENT, (describe_origin(span.provenance), "quiet")],
+            [" " * INDENT, cut(visible(span_text(store, span)), output.width - INDENT)],
+        ]
+    if rest := len(row.spans[most:] if most else ()):
+        more = f"and {plural(rest, 'more span')}: --row {row.index} shows all"
+        lines.append([" " * INDENT, (more, "quiet")])
+    return lines
 
 
 def span_text(store: StoreReader, span: SpanTrace) -> str:
-    return str(store.tokenizer.decode(_first_tokens(store, span), skip_special_tokens=False))
-
-
-def _show_span(store: StoreReader, span: SpanTrace) -> None:
-    whole = span.tokens == span.provenance.tokens
-    part = "whole" if whole else f"from {span.start:,} of {span.provenance.tokens:,}"
-    output.line(
-        "    ",
-        (f"{span.column:>6,}", "number"),
-        f"  {plural(span.tokens, 'token')}: ",
-        (f"document {span.document:,}", "title"),
-        f" {part}",
-    )
-    output.line(" " * INDENT, (describe_origin(span.provenance), "quiet"))
-    output.line(" " * INDENT, *_token_line(store, span, output.width - INDENT, output.color))
-
-
-def _first_tokens(store: StoreReader, span: SpanTrace) -> list[int]:
+    """Beginning of the text of a span."""
     stop = span.start + min(span.tokens, TEXT_TOKENS)
-    return store.documents[span.document][span.start : stop].tolist()
-
-
-def _token_line(store: StoreReader, span: SpanTrace, width: int, color: bool) -> list[Piece]:
-    """The first tokens in one line of at most `width` columns, up to the first line end."""
-    ids = np.array(_first_tokens(store, span), np.int64)
-    strip = TokenStrip("", cells_of(Vocabulary.of_store(store), ids, first=span.start))
-    (_, *pieces), *more = strip_lines(strip, width + GUTTER, color)
-    return [*pieces, (" …", "quiet")] if more or len(ids) < span.tokens else pieces
+    ids = store.documents[span.document][span.start : stop].tolist()
+    return str(store.tokenizer.decode(ids, skip_special_tokens=False))
 
 
 STEP = Group("From a step to documents", sort_key=10)
@@ -158,57 +140,16 @@ def trace(
     wanted = wanted or TraceTarget()
     _check(wanted)
     if wanted.steps is not None:
-        write_steps(target, wanted, rows)
-        return DONE
-    loader = open_loader(target, wanted.world_size, rows.given())
+        return write_steps(target, wanted, rows)
+    loader = open_run(target, wanted.world_size, rows.given())
     if wanted.step is not None:
-        show_step(loader, target, wanted)
-    else:
-        show_documents(loader, target, wanted)
-    return DONE
-
-
-def open_loader(target: str, world_size: int, given: dict[str, Any]) -> Loader:
-    """Loader of a training run.
-
-    Args:
-        target: a run file, or a store with the settings of a run.
-        given: options of rows and documents, by name.
-
-    Raises:
-        RecipeError: settings are missing, or also made by the run file.
-    """
-    from packline.loading.loader import Loader
-
-    if is_toml(target):
-        if given:
-            raise RecipeError(f"{option_name(min(given))} is for a store: {target} has its own settings")
-        return Loader.from_file(target, world_size=world_size, prefetch=0)
-    for name in ("seq_len", "batch_size"):
-        if name not in given:
-            raise RecipeError(
-                f"--{name.replace('_', '-')} is required: a store alone does not determine the batches",
-                hint="give the settings of the training run, or its run file (run.toml)",
-            )
-    of_rows = {name: value for name, value in given.items() if name in RowOptions.__struct_fields__}
-    of_loader = {name: given[name] for name in ("batch_size", "seed", "epochs") if name in given}
-    rows = Rows(StoreReader(target), given["seq_len"], RowOptions(**of_rows))
-    shuffle = not given.get("in_order", False)
-    return Loader(rows, world_size=world_size, shuffle=shuffle, prefetch=0, **{"seed": 0, **of_loader})
+        return show_step(loader, target, wanted)
+    return show_documents(loader, target, wanted)
 
 
 def _check(wanted: TraceTarget) -> None:
-    ways = [
-        name
-        for name, value in (
-            ("--step", wanted.step),
-            ("--steps", wanted.steps),
-            ("--document", wanted.document),
-            ("--id", wanted.id),
-            ("--file", wanted.file),
-        )
-        if value is not None
-    ]
+    names = ("step", "steps", "document", "id", "file")
+    ways = [f"--{name}" for name in names if getattr(wanted, name) is not None]
     if len(ways) != 1:
         found = " and ".join(ways) or "none of them"
         raise RecipeError(
@@ -223,7 +164,7 @@ def _check(wanted: TraceTarget) -> None:
         raise RecipeError("--row and --rank belong to --step")
 
 
-def write_steps(target: str, wanted: TraceTarget, rows: RowArguments) -> None:
+def write_steps(target: str, wanted: TraceTarget, rows: RowArguments) -> int:
     """Write the list of all documents of some steps.
 
     Raises:
@@ -236,42 +177,32 @@ def write_steps(target: str, wanted: TraceTarget, rows: RowArguments) -> None:
     if not (first.isdecimal() and stop.isdecimal()):
         raise RecipeError(f"--steps {wanted.steps}: expected A:B", hint="--steps 0:40 are steps 0 to 39")
     steps = range(int(first), int(stop))
-    run = target if is_toml(target) else open_loader(target, 1, rows.given())
+    run = target if is_toml(target) else open_run(target, 1, rows.given())
     documents = trace_run(run, steps=steps, write=wanted.write)
     output.line("  ", ("wrote", "quiet"), f"  {wanted.write}: {plural(documents, 'document')}")
     output.line("  leave them out  ", (f"exclude = {json.dumps(wanted.write)}", "hint"), "  in a later stage")
     written = {"path": wanted.write, "documents": documents}
-    output.result(
-        {
-            "command": "trace",
-            "target": target,
-            "exit_code": DONE,
-            "steps": [steps.start, steps.stop],
-            "written": written,
-        }
-    )
+    return output.result("trace", target=target, steps=[steps.start, steps.stop], written=written)
 
 
-def show_step(loader: Loader, target: str, wanted: TraceTarget) -> None:
+def show_step(loader: Loader, target: str, wanted: TraceTarget) -> int:
     from packline.loading.trace import store_of, trace_step
 
     assert wanted.step is not None
     found = trace_step(loader, wanted.step, rank=wanted.rank, row=wanted.row)
-    output.lines(step_lines(found, target))
-    most = SPANS_A_ROW if wanted.row is None else None
-    for row in found.rows:
-        output.line()
-        show_row(store_of(loader, found.stage, row.source), row, most)
-    if output.mode == "json":
-        facts = msgspec.to_builtins(found)
-        for row, values in zip(found.rows, facts["rows"], strict=True):
-            store = store_of(loader, found.stage, row.source)
-            for span, one in zip(row.spans, values["spans"], strict=True):
-                one["text"] = span_text(store, span)
-        output.result({"command": "trace", "target": target, "exit_code": DONE, **facts})
+    output.facts(step_facts(found, target))
+    rows: list[dict[str, Any]] = msgspec.to_builtins(found.rows)
+    for row, values in zip(found.rows, rows, strict=True):
+        store = store_of(loader, found.stage, row.source)
+        if output.mode != "json":
+            output.lines([[], *row_lines(store, row, SPANS_A_ROW if wanted.row is None else None)])
+            continue
+        for span, one in zip(row.spans, values["spans"], strict=True):
+            one["text"] = span_text(store, span)
+    return output.result("trace", found, target=target, rows=rows)
 
 
-def show_documents(loader: Loader, target: str, wanted: TraceTarget) -> None:
+def show_documents(loader: Loader, target: str, wanted: TraceTarget) -> int:
     from packline.loading.trace import trace_document
 
     results = []
@@ -284,11 +215,11 @@ def show_documents(loader: Loader, target: str, wanted: TraceTarget) -> None:
             {
                 "store": str(store.place),
                 "document": document,
-                "provenance": msgspec.to_builtins(store.provenance(document)),
-                "uses": msgspec.to_builtins(uses),
+                "provenance": store.provenance(document),
+                "uses": uses,
             }
         )
-    output.result({"command": "trace", "target": target, "exit_code": DONE, "documents": results})
+    return output.result("trace", target=target, documents=results)
 
 
 def find_documents(loader: Loader, wanted: TraceTarget) -> list[tuple[StoreReader, int]]:
@@ -338,34 +269,19 @@ def find_documents(loader: Loader, wanted: TraceTarget) -> list[tuple[StoreReade
 
 def show_uses(store: StoreReader, document: int, uses: list[Occurrence], steps: int) -> None:
     provenance = store.provenance(document)
-    output.line(
-        "  ",
-        (f"document {document:,}", "title"),
-        f" of {store.place}: ",
-        (
-            f"{describe_origin(provenance)}; {plural(provenance.tokens, 'token')}, split {provenance.split}",
-            "quiet",
-        ),
-    )
+    origin = f"{describe_origin(provenance)}; {plural(provenance.tokens, 'token')}, split {provenance.split}"
+    output.line("  ", (f"document {document:,}", "title"), f" of {store.place}: ", (origin, "quiet"))
     if not uses:
         output.line("    ", (f"not used in the {plural(steps, 'step')} of this run", "warning"))
         return
-    head: Line = [
-        (word, "quiet")
-        for word in ("stage", "epoch", "step", "rank", "row", "column", "tokens", "of the document")
-    ]
+    names = ("stage", "epoch", "step", "rank", "index", "column", "tokens")
     rows: list[Line] = [
         [
-            f"{use.stage}",
-            f"{use.epoch}",
-            f"{use.step:,}",
-            f"{use.rank}",
-            f"{use.index}",
-            f"{use.column:,}",
-            f"{use.tokens:,}",
+            *(f"{getattr(use, name):,}" for name in names),
             f"{use.start:,} to {use.start + use.tokens:,}",
         ]
         for use in uses
     ]
+    head: Line = [("row" if name == "index" else name, "quiet") for name in (*names, "of the document")]
     output.lines(table([head, *rows], "rrrrrrrl", indent=4))
     output.line("    ", ("stages, epochs, steps, ranks and rows are counted from 0", "quiet"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from cyclopts import Group, Parameter
@@ -100,10 +100,7 @@ def verify(
     part = parse_slice(slice or "0/1")
     report = run_verify(store, deep, (part.number, part.count))
     output.blocks(*report_blocks(report))
-    code = DONE if report.ok else FAILED
-    values: dict[str, Any] = msgspec.to_builtins(report)
-    output.result({"command": "verify", "store": store, "exit_code": code, **values})
-    return code
+    return output.result("verify", report, code=DONE if report.ok else FAILED, store=store)
 
 
 def verify_against(
@@ -123,9 +120,7 @@ def verify_against(
     if write is not None:
         show_list(store, write, sum(bad for bad, _ in report.sources.values()))
     code = FAILED if report.found else UNCHECKED if report.unchecked else DONE
-    values: dict[str, Any] = msgspec.to_builtins(report)
-    output.result({"command": "verify", "store": store, "exit_code": code, **values, "written": write})
-    return code
+    return output.result("verify", report, code=code, store=store, written=write)
 
 
 def show_list(store: str, path: str, documents: int) -> None:
@@ -149,10 +144,7 @@ def verify_foreign(path: str, format: str, reading: Reading) -> int:
             on_progress=hear,
         )
     output.blocks(*report_blocks(report), *(Note(f"note: {note}", "warning") for note in report.notes))
-    code = DONE if report.ok else FAILED
-    values: dict[str, Any] = msgspec.to_builtins(report)
-    output.result({"command": "verify", "path": path, "exit_code": code, **values})
-    return code
+    return output.result("verify", report, code=DONE if report.ok else FAILED, path=path)
 
 
 def run_verify(store: str, deep: bool, slice: tuple[int, int] = (0, 1)) -> Report:

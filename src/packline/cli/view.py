@@ -9,30 +9,23 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import Count, DocumentArguments, RowArguments, option
-from packline.cli.main import DONE
+from packline.cli.arguments import Count, DocumentArguments, Given, RowArguments, option
 from packline.cli.output import output
-from packline.cli.trace import open_loader
 from packline.errors import RecipeError
 from packline.formats.choice import option_name
-from packline.packing.options import DocumentFilter, RowOptions
-from packline.packing.rows import Rows
-from packline.packing.selection import Selection
-from packline.store.reader import StoreReader
-from packline.toml import kind_of
 from packline.viewing.batch_files import SUFFIXES, read_batch
 from packline.viewing.html import write_page
 from packline.viewing.page import Page
-from packline.viewing.token_pages import batch_page, document_page, documents_page, row_page, step_page
+from packline.viewing.token_pages import batch_page
 from packline.viewing.tokens import MOST, Vocabulary
 from packline.viewing.values import page_values
+from packline.viewing.view import BATCH_TOKENS
+from packline.viewing.view import view as view_page
 
 WHAT = Group("What to view", sort_key=5)
 SHOWN = Group("Amount and file", sort_key=10)
 BATCH = Group("For a batch file", sort_key=15)
 
-OF_LOADER = ("batch_size", "seed", "epochs", "in_order")
-BATCH_TOKENS = 512
 _ROWS, _DOCUMENTS = RowArguments(), DocumentArguments()
 
 
@@ -72,7 +65,7 @@ class Shown:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class BatchFileOptions:
+class BatchFileOptions(Given):
     """Viewing options for a batch file; None for those not given."""
 
     tokenizer: Annotated[
@@ -83,10 +76,6 @@ class BatchFileOptions:
         Literal["input", "target", "both"] | None, option("Tensor to show. Default: input.", BATCH)
     ] = None
     pad_id: Annotated[int | None, option("Padding id, if the file has no lengths or mask.", BATCH)] = None
-
-    def given(self) -> list[str]:
-        names = [field.name for field in dataclasses.fields(self)]
-        return [name.replace("_", "-") for name in names if getattr(self, name) is not None]
 
 
 def view(
@@ -120,77 +109,20 @@ def view(
     """
     wanted, shown, batch = wanted or ViewTarget(), shown or Shown(), batch or BatchFileOptions()
     given = documents.settings(target, rows=wanted.row is not None) | rows.given()
-    if shown.first < 0 or (shown.tokens is not None and shown.tokens < 1):
-        raise RecipeError("expected --first of 0 or more and --tokens of 1 or more")
     if Path(target).suffix in SUFFIXES and not Path(target).is_dir():
         check_batch(wanted, shown, batch, given)
         page = page_of_batch(target, wanted, shown, batch)
     elif unused := batch.given():
-        raise RecipeError(f"--{unused[0]} is for a batch file, .npz or .pt; {target} is not one")
+        raise RecipeError(f"{option_name(min(unused))} is for a batch file, .npz or .pt; {target} is not one")
     else:
-        page = _page_of(target, wanted, shown, given)
+        how = dataclasses.asdict(wanted) | {"first": shown.first, "tokens": shown.tokens}
+        page = view_page(target, **how, **given)
     if shown.out is not None:
         write_page(page, Path(shown.out))
         output.line("  ", ("wrote", "quiet"), f"  {shown.out}")
     else:
         output.page(page, pager=True)
-    output.result({"command": "view", "target": target, "exit_code": DONE, **page_values(page)})
-    return DONE
-
-
-def _page_of(target: str, wanted: ViewTarget, shown: Shown, given: dict[str, Any]) -> Page:
-    """Page for a command line.
-
-    Raises:
-        RecipeError: options contradict each other.
-    """
-    _check(wanted, given, run_file=kind_of(target) == "run file")
-    if wanted.step is not None:
-        loader = open_loader(target, wanted.world_size, given)
-        most = shown.tokens or (BATCH_TOKENS if wanted.row is None else MOST)
-        return step_page(loader, wanted.step, rank=wanted.rank, row=wanted.row, most=most)
-    store, most = StoreReader(target), shown.tokens or MOST
-    if wanted.row is not None:
-        of_rows = {name: value for name, value in given.items() if name != "seq_len"}
-        rows = Rows(store, given["seq_len"], RowOptions(**of_rows))
-        if not -len(rows) <= wanted.row < len(rows):
-            raise RecipeError(f"row {wanted.row:,}: expected 0 to {len(rows) - 1:,}, the rows of {target}")
-        return row_page(rows, wanted.row, most=most)
-    if given:
-        return documents_page(Selection(store, document_filter(given)), first=shown.first)
-    return document_page(store, wanted.document or 0, first=shown.first, most=most)
-
-
-def document_filter(given: dict[str, Any]) -> DocumentFilter:
-    """The documents that options choose, of all splits unless one is named."""
-    return DocumentFilter(**({"split": "all"} | given))
-
-
-def _check(wanted: ViewTarget, given: dict[str, Any], *, run_file: bool) -> None:
-    """Refuse options that contradict each other, rather than ignore some of them.
-
-    Raises:
-        RecipeError: options contradict each other.
-    """
-    if wanted.step is None:
-        if run_file:
-            raise RecipeError("--step is missing: a run file is viewed one batch at a time", hint="--step 0")
-        if wanted.rank is not None or wanted.world_size != 1:
-            raise RecipeError("--rank and --world-size belong to --step")
-        if extra := [name for name in OF_LOADER if name in given]:
-            raise RecipeError(f"--{extra[0].replace('_', '-')} belongs to --step, the batch of a step")
-    if wanted.document is not None and (wanted.step is not None or wanted.row is not None):
-        raise RecipeError("expected one of --document, --row and --step, found several")
-    of_rows = sorted(set(given) - set(DocumentFilter.__struct_fields__))
-    if wanted.step is None and wanted.row is None and of_rows:
-        raise RecipeError(f"{option_name(of_rows[0])} belongs to --row, which is missing", hint="--row 0")
-    if wanted.document is not None and given:
-        raise RecipeError(f"{option_name(min(given))} lists documents, and excludes --document")
-    if wanted.step is None and wanted.row is not None and "seq_len" not in given:
-        raise RecipeError(
-            "--seq-len is missing: it is the length of the rows",
-            hint=f"packline view STORE --row {wanted.row} --seq-len 4096 --packing best_fit",
-        )
+    return output.result("view", page_values(page), target=target)
 
 
 def check_batch(wanted: ViewTarget, shown: Shown, batch: BatchFileOptions, given: dict[str, Any]) -> None:
@@ -200,10 +132,11 @@ def check_batch(wanted: ViewTarget, shown: Shown, batch: BatchFileOptions, given
         RecipeError: such an option is given.
     """
     of_store = [name for name in ("document", "step", "rank") if getattr(wanted, name) is not None]
-    of_store += list(given)
-    if of_store or wanted.world_size != 1 or shown.first:
-        name = [*of_store, "first" if shown.first else "world_size"][0].replace("_", "-")
-        raise RecipeError(f"--{name} is for a store or a run file, not for a batch file")
+    of_store += [*given, *["first"] * bool(shown.first), *["world_size"] * (wanted.world_size != 1)]
+    if of_store:
+        raise RecipeError(f"{option_name(of_store[0])} is for a store or a run file, not for a batch file")
+    if shown.first < 0 or (shown.tokens is not None and shown.tokens < 1):
+        raise RecipeError("expected --first of 0 or more and --tokens of 1 or more")
     if batch.rows is not None and batch.rows < 1:
         raise RecipeError(f"--rows is {batch.rows}: expected 1 or more")
     if wanted.row is not None and batch.rows is not None:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from packline.notebook import Notebook
+
 Mood = Literal["plain", "good", "warning", "bad"]
 
 
@@ -262,7 +264,7 @@ Block: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class Page(Notebook):
     """Page with a title and blocks; warnings come first on every surface."""
 
     title: str
@@ -270,6 +272,13 @@ class Page:
     warnings: tuple[str, ...] = ()
     summary: str = ""
     """Line below the title."""
+
+    def __str__(self) -> str:
+        """The page as plain text."""
+        from packline.viewing.terminal import render_lines
+        from packline.viewing.text import plain
+
+        return "\n".join(map(plain, render_lines(self, 100, color=False)))
 
     def flat_blocks(self) -> Iterator[Block]:
         return flat(self.blocks)

@@ -319,6 +319,7 @@ def page_of(value: object) -> Page:
     raise TypeError(f"no page for {type(value).__name__}")
 
 
+page_of.register(Page, lambda page: page)
 page_of.register(StoreReader, store_page)
 page_of.register(Rows, rows_page)
 page_of.register(Loader, loader_page)

@@ -46,7 +46,7 @@ from packline.encoders.tiktoken import (
     json_of_merges,
     pattern_of,
 )
-from packline.errors import RecipeError, TokenizerError
+from packline.errors import RecipeError, TokenizerError, refuse_unknown_names
 from packline.sources.batch import Texts
 from packline.vocabulary.word_counts import batches_of, count_words
 
@@ -96,6 +96,7 @@ class TrainingProgress(NamedTuple):
 OnProgress = Callable[[TrainingProgress], None]
 
 
+@refuse_unknown_names
 def train_bpe(
     texts: Iterable[str],
     vocab_size: int,
