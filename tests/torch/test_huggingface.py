@@ -1,8 +1,7 @@
-"""Models of transformers on packed rows, called as `docs/reading.md` says."""
+"""Models of transformers on packed rows, called as `docs/trainers/transformers.md` says."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -96,12 +95,7 @@ for name in %r:
             losses.append(loss.item())
         found["losses"] = losses
         answer[f"{name} {attention}"] = found
-names = {"packline": packline, "transformers": transformers, "loader": loader, "batch": loader.batch(0)}
-names["config"] = make("llama", "sdpa").config
-exec(arguments[1], names)
-answer["page"] = names["loss"].item()
 """
-PAGE = (Path(__file__).parents[2] / "docs" / "reading.md").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +108,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def answer(store: Path) -> dict[str, Any]:
     code = MODELS + APART % (NAMES, ATTENTIONS)
-    (page,) = re.findall(r"^```python\n(# needs transformers\n.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    found: dict[str, Any] = run_peer(code, store, page, modules=("torch", "transformers"), with_packline=True)
+    found: dict[str, Any] = run_peer(code, store, modules=("torch", "transformers"), with_packline=True)
     return found
 
 
@@ -148,10 +141,6 @@ def test_batches_of_these_keys_train(answer: dict[str, Any], name: str) -> None:
     found = answer[f"{name} sdpa"]
     assert found["types"]["labels"] == "torch.int64"
     assert len(found["losses"]) > 1 and found["losses"][-1] < found["losses"][0]
-
-
-def test_the_lines_of_the_page_run(answer: dict[str, Any]) -> None:
-    assert 0 < answer["page"] < 20
 
 
 TRAINER = """
