@@ -236,7 +236,7 @@ def test_a_type_is_that_of_the_first_file_with_a_value(tmp_path: Path) -> None:
     assert types([{"a": "2024-01-01"}], []) == {"a": "string"}
     assert types([{"a": "2024-01-01"}], [], columns=("a: timestamp",)) == {"a": "timestamp"}
     assert types([{"a": {"b": "x"}}], [], columns=("a.b",)) == {"a.b": "string"}
-    with pytest.raises(RecipeError, match=r"'a' in .* is an object"):
+    with pytest.raises(RecipeError, match=r"'a' in .* is an object: expected"):
         types([{"a": {"b": "x"}}], [])
     with pytest.raises(RecipeError, match="its type is unknown"):
         types([{"a": None}], [])

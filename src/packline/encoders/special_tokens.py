@@ -108,10 +108,12 @@ class BytesCounter:
 
 
 def json_to_encode(tokenizer: Tokenizer, *, parse: bool) -> str:
-    """The tokenizer.json of engines and reference."""
-    if not parse:
-        return without_special_tokens(tokenizer)
-    return _with_special_tokens(tokenizer.json)
+    """The tokenizer.json of engines and reference.
+
+    Args:
+        parse: encode strings of special tokens in texts as these tokens; otherwise as text.
+    """
+    return _with_special_tokens(tokenizer.json) if parse else without_special_tokens(tokenizer)
 
 
 @lru_cache(maxsize=1)
@@ -282,28 +284,14 @@ def _choose(tokenizer: Tokenizer, tokens: dict[str, int]) -> str:
         return eos
     if not turns and eos is None and len(texts) == 1:
         return next(iter(texts))
-    if eos is not None and eos not in tokens:
-        reason = f"its eos {eos} is no token of it"
-    elif eos in turns:
-        reason = f"its eos {eos} ends a turn and not a text"
-    elif turns:
-        reason = "it has tokens that end a turn as well as a text"
-    elif eos is not None:
-        reason = f"its eos {eos} is not known to end a text"
-    elif texts:
-        reason = "more than one token may end a text"
-    else:
-        reason = "none of its special tokens is known to end a text"
     # Vocabularies without an end of text often separate documents by a beginning token, as nanochat's does.
     begin = {bos: tokens[bos]} if (bos := tokenizer.bos_token) in tokens and not texts else {}
     candidates = texts | begin | turns | ({eos: tokens[eos]} if eos in tokens else {})
     likely = min(texts or begin or turns, key=tokens.__getitem__, default=None)
     raise TokenizerError(
-        f"{tokenizer.name} leaves open what ends a document: {reason};"
-        f" candidates are {_listed(candidates or tokenizer.special_tokens)}",
-        hint=f"choose one, for example --eod '{likely}'"
-        if likely
-        else "choose one with --eod, as a string or an id",
+        f"{tokenizer.name} leaves open what ends a document: expected one token that ends texts, and none that"
+        f" ends turns; its eos is {eos}; candidates are {_listed(candidates or tokenizer.special_tokens)}",
+        hint=f"choose one, for example --eod '{likely or 'TOKEN'}'",
     )
 
 

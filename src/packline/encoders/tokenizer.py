@@ -161,29 +161,23 @@ def load_tokenizer(name: str, encoding: str | None = None) -> Tokenizer:
     except OSError as error:
         raise TokenizerError(f"cannot read the tokenizer {file}: {error.strerror}") from error
     neighbors = _read_neighbors(file) if file.name == JSON or file.suffix == ".model" else {}
-    converted = _convert(data, encoding, str(file))
-    declared = converted.declared | neighbors
+    kind, contents, declared = _contents(data, encoding, str(file))
+    vocab_size, special_tokens = _ids(contents, str(file))
+    contents |= {"truncation": None, "padding": None}
+    if contents["model"].get("dropout") is not None:
+        contents["model"]["dropout"] = None
+    declared |= neighbors
     return Tokenizer(
         name=name,
-        kind=converted.kind,
-        json=converted.json,
-        vocab_size=converted.vocab_size,
-        special_tokens=converted.special_tokens,
+        kind=kind,
+        json=make_json(contents),
+        vocab_size=vocab_size,
+        special_tokens=special_tokens,
         eos_token=declared.get("eos_token"),
         bos_token=declared.get("bos_token"),
         chat=bool(declared.get("chat")),
         revision=revision,
     )
-
-
-class _Converted(msgspec.Struct, frozen=True):
-    """Everything about a tokenizer that follows from the content of its file."""
-
-    kind: Kind
-    json: str
-    vocab_size: int
-    special_tokens: dict[str, int]
-    declared: dict[str, Any]
 
 
 def _tokenizer_file(folder: Path) -> Path:
@@ -197,11 +191,9 @@ def _tokenizer_file(folder: Path) -> Path:
             raise TokenizerError(f"{folder} has several tokenizers: {names}", hint="name one of these files")
         if found:
             return found[0]
-    there = sorted(entry.name for entry in folder.iterdir())
-    found_there = ", ".join(there[:5]) or "nothing"
-    found_there += f" and {len(there) - 5} more" if len(there) > 5 else ""
+    there = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
     raise TokenizerError(
-        f"no tokenizer in {folder}: expected {JSON}, a .model or a .tiktoken file, found {found_there}",
+        f"no tokenizer in {folder}: expected {JSON}, a .model or a .tiktoken file, found {there}",
         hint=f"give {ACCEPTED}",
     )
 
@@ -245,8 +237,8 @@ def _parse(data: bytes, where: str) -> dict[str, Any]:
     return contents
 
 
-def _convert(data: bytes, encoding: str | None, where: str) -> _Converted:
-    kind, contents, declared = _contents(data, encoding, where)
+def _ids(contents: dict[str, Any], where: str) -> tuple[int, dict[str, int]]:
+    """Size of the vocabulary, and ids of special tokens."""
     model = contents.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(vocab, dict | list) or not vocab:
@@ -256,23 +248,15 @@ def _convert(data: bytes, encoding: str | None, where: str) -> _Converted:
             hint="a vocab.json or a config alone is not enough; the file wanted is called tokenizer.json",
         )
     try:
-        added = {token["content"]: int(token["id"]) for token in contents.get("added_tokens") or []}
-        special = {
-            token["content"]: int(token["id"])
-            for token in contents.get("added_tokens") or []
-            if token.get("special")
-        }
+        added = contents.get("added_tokens") or []
+        ids = {token["content"]: int(token["id"]) for token in added}
+        special = {token["content"]: int(token["id"]) for token in added if token.get("special")}
         largest = max(vocab.values()) if isinstance(vocab, dict) else len(vocab) - 1
-        vocab_size = 1 + max(int(largest), *added.values(), 0)
+        return 1 + max(int(largest), *ids.values(), 0), special
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TokenizerError(
             f"{where} is no tokenizer: a token without an id or a string ({error!r})"
         ) from error
-    contents["truncation"] = None
-    contents["padding"] = None
-    if isinstance(model, dict) and model.get("dropout") is not None:
-        model["dropout"] = None
-    return _Converted(kind, make_json(contents), vocab_size, special, declared)
 
 
 def _read_neighbors(file: Path) -> dict[str, Any]:
@@ -362,10 +346,7 @@ def read_chat_template(tokenizer: str) -> str | None:
         config = msgspec.json.decode((folder / CONFIG).read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TokenizerError(f"cannot read the chat template of {tokenizer}: {error}") from error
-    return _of_config(config.get("chat_template") if isinstance(config, dict) else None, tokenizer)
-
-
-def _of_config(value: Any, tokenizer: str) -> str | None:
+    value = config.get("chat_template") if isinstance(config, dict) else None
     if value is None or isinstance(value, str):
         return value or None
     named = {one.get("name"): one.get("template") for one in value if isinstance(one, dict)}

@@ -69,19 +69,11 @@ def _look_at_schema(file: InputFile, found: dict[str, ColumnType | None]) -> Non
         if type is None:
             found[name] = type = parquet_type(kind)
         if type is None or not converts(kind, type):
-            raise _cannot_carry(file, name, kind, type)
-
-
-def _cannot_carry(file: InputFile, name: str, kind: pa.DataType, type: ColumnType | None) -> InputError:
-    import pyarrow as pa
-
-    hint = "leave it out of the columns"
-    if pa.types.is_struct(kind):
-        hint = f"name a field in it: {name}.{kind.field(0).name}" if kind.num_fields else hint
-    elif pa.types.is_decimal(kind):
-        hint = f'declare it: columns = ["{name}: float"]'
-    expected = "strings, numbers, booleans or times" if type is None else f"a column that fits {type}"
-    return InputError(f"{file.path}: column {name!r} is {kind}: expected {expected}", hint=hint)
+            expected = "strings, numbers, booleans or times" if type is None else f"a column that fits {type}"
+            raise InputError(
+                f"{file.path}: column {name!r} is {kind}: expected {expected}",
+                hint=f"name a field in it ({name}.field), declare a number ({name}: float), or leave it out",
+            )
 
 
 def _look_at_records(
@@ -101,12 +93,11 @@ def _look_at_records(
 def _type_of(values: list[Any], what: str, name: str) -> ColumnType:
     """Type of the values of a field in one sample: that of the first; of numbers one that holds all."""
     first = values[0]
-    if isinstance(first, dict):
-        inner = next(iter(first), "field")
-        raise RecipeError(f"{what} is an object", hint=f"name a field in it: {name}.{inner}")
-    if isinstance(first, list):
+    if isinstance(first, dict | list):
         raise RecipeError(
-            f"{what} is a list: expected strings, numbers or booleans", hint="leave it out of the columns"
+            f"{what} is {'a list' if isinstance(first, list) else 'an object'}: "
+            "expected strings, numbers or booleans",
+            hint=f"name a field in an object ({name}.field), or leave it out of the columns",
         )
     if isinstance(first, str):
         return "string"

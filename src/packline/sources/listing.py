@@ -11,15 +11,15 @@ time of their listing. Parquet is always looked at, since its footer decides how
 from __future__ import annotations
 
 import glob as globbing
-import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from typing import Any, TypeVar
 
 import msgspec
 
 from packline.errors import InputError, refuse_name
-from packline.storage.inputs import MAGIC, ListedFile, expand_remote, pin_input, refuse_irregular
+from packline.storage.inputs import MAGIC, ListedFile, expand_remote, pin_input
 from packline.storage.places import HUB, is_remote, place_in, refuse_secrets
 from packline.storage.requests import map_in_threads
 
@@ -33,8 +33,6 @@ CHUNK = 64
 """Number of local files that a thread describes at a time."""
 LOCAL_THREADS = 16
 REMOTE_THREADS = 128
-FileId = tuple[int, int]
-"""Device and inode: identifies a folder whatever its path."""
 
 
 def list_inputs(inputs: Sequence[str], folder: str = "") -> list[ListedFile]:
@@ -71,7 +69,7 @@ def map_files(look: Callable[[Any], T], files: Sequence[Any]) -> Iterator[T]:
     # Local files are read so fast that handing over one at a time would take longer: several at a time.
     chunks = (files[start : start + CHUNK] for start in range(0, len(files), CHUNK))
     threads = LOCAL_THREADS if len(files) > CHUNK else 1
-    return itertools.chain.from_iterable(
+    return chain.from_iterable(
         map_in_threads(lambda chunk: list(map(look, chunk)), chunks, threads, "planning")
     )
 
@@ -92,29 +90,31 @@ def expand(given: str, folder: str = "") -> Iterator[ListedFile]:
     yield from expand_remote(given)
 
 
-def _expand_local(name: str, folder: str) -> Iterator[str]:
+def _expand_local(name: str, folder: str) -> list[str]:
     refuse_name(given := place_in(folder, name))
     if os.path.isdir(given):
-        yield from _walk(given)
+        found = _walk(given)
     elif os.path.lexists(given):
         if given.startswith(OWN_DESCRIPTORS):
             raise InputError(
                 f"{given} is what this process has open, not a file that workers could read",
                 hint="write it to a file first",
             )
-        _refuse_no_file(given)
-        yield given
+        found = [given]
     elif globbing.has_magic(name):
         matches = globbing.glob(place_in(globbing.escape(folder), name), recursive=True)
         found = [path for path in sorted(matches) if not os.path.isdir(path)]
-        _refuse_names(found)
-        if "**" in name:
-            _refuse_circles(found)
-        for path in found:
-            _refuse_no_file(path)
-            yield path
+        folders = {os.path.dirname(path) for path in found}
+        above = {one for folder in folders for one in accumulate(folder.split("/"), "{}/{}".format)}
+        _refuse_circles(sorted(above, key=len))
     else:
         raise InputError(f"cannot find {given}", hint="check the path; quote a glob so that it arrives whole")
+    try:
+        "\n".join(found).encode("utf-8")
+    except UnicodeEncodeError:
+        for path in found:
+            refuse_name(path)
+    return found
 
 
 def names_folder(inputs: Sequence[str], paths: Sequence[str]) -> str:
@@ -149,81 +149,28 @@ def common_folder(paths: Sequence[str]) -> str:
     return first[: first.rfind("/", 0, shared) + 1]
 
 
-def _walk(folder: str) -> Iterator[str]:
+def _walk(folder: str) -> list[str]:
+    def failed(error: OSError) -> None:
+        why = f"cannot list {error.filename}: {error.strerror}"
+        raise InputError(why, hint="check its permissions") from error
+
     found: list[str] = []
-    waiting: list[tuple[str, dict[FileId, str]]] = [(folder, {_file_id(folder): folder})]
-    while waiting:
-        parent, above = waiting.pop()
-        try:
-            with os.scandir(parent) as entries:
-                for entry in entries:
-                    if entry.name.startswith("."):
-                        continue
-                    if entry.is_file():
-                        found.append(entry.path)
-                    elif entry.is_dir():
-                        inner = _file_id(entry.path)
-                        if inner in above:
-                            raise _circle(entry.path, above[inner])
-                        waiting.append((entry.path, {**above, inner: entry.path}))
-                    else:
-                        _refuse_no_file(entry.path)
-                        found.append(entry.path)
-        except OSError as error:
-            if isinstance(error, InputError):
-                raise
-            why = error.strerror or error
+    for parent, folders, names in os.walk(folder, onerror=failed, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        _refuse_circles(os.path.join(parent, name) for name in folders)
+        found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def _refuse_circles(folders: Iterable[str]) -> None:
+    """Refuse links to a folder that they are in: a walk would not end."""
+    for link in filter(os.path.islink, folders):
+        target, inside = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
+        if f"{inside}/".startswith(f"{target}/"):
             raise InputError(
-                f"cannot list {error.filename or parent}: {why}", hint="check its permissions"
-            ) from error
-    found.sort()
-    _refuse_names(found)
-    yield from found
-
-
-def _file_id(path: str) -> FileId:
-    status = os.stat(path)
-    return status.st_dev, status.st_ino
-
-
-def _circle(path: str, above: str) -> InputError:
-    return InputError(
-        f"{path} is a link that leads back to {above}: a folder cannot hold itself",
-        hint="remove the link, or name the folders that are wanted",
-    )
-
-
-def _refuse_circles(paths: list[str]) -> None:
-    """Refuse circular links among the matches of a glob, which follows a circle about forty times."""
-    known: dict[str, FileId] = {}
-    for folder in sorted({os.path.dirname(path) for path in paths}, key=len):
-        above: dict[FileId, str] = {}
-        inner = ""
-        for part in folder.split("/"):
-            inner += f"{part}/" if part or not inner else ""
-            here = known.get(inner) or known.setdefault(inner, _file_id(inner))
-            if part == "..":
-                above = {}
-            elif here in above and os.path.islink(inner[:-1]):
-                raise _circle(inner[:-1], above[here])
-            above[here] = inner[:-1]
-
-
-def _refuse_no_file(path: str) -> None:
-    """Refuse a pipe or a device; missing and inaccessible files are reported when they are opened."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return
-    refuse_irregular(path, status.st_mode)
-
-
-def _refuse_names(paths: Iterable[str]) -> None:
-    try:
-        "\n".join(paths).encode("utf-8")
-    except UnicodeEncodeError:
-        for path in paths:
-            refuse_name(path)
+                f"{link} is a link that leads back to {target}: a folder cannot hold itself",
+                hint="remove the link, or name the folders that are wanted",
+            )
 
 
 LOOKED = 1000

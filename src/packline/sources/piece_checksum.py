@@ -5,8 +5,6 @@ A file whose reading stopped at damage may have another checksum here. It then c
 
 from __future__ import annotations
 
-from typing import Any
-
 from packline.fingerprint import Hasher
 from packline.recipe import Source
 from packline.sources.files import InputFile
@@ -21,38 +19,32 @@ def piece_checksum(file: InputFile, source: Source, span: Span, max_document_byt
     if file.format == "parquet":
         for _ in read_span(file, source, span, max_document_bytes, hasher):
             pass
-        return str(hasher.hexdigest())
-    if file.compression:
-        hasher.update(file_checksum(file).encode())
-        return str(hasher.hexdigest())
-    start, stop = span.start, span.stop
-    if can_be_cut(file, source):
+    elif file.compression:
+        hasher.update(_checksum(file).encode())
+    elif can_be_cut(file, source):
         with file.open() as raw:
             start = seek_record(raw, span.start)
             stop = seek_record(raw, span.stop) if span.start < span.stop else start
-    _hash_bytes(hasher, file, start, stop)
+        return _checksum(file, start, stop)
+    else:
+        return _checksum(file, span.start, span.stop)
     return str(hasher.hexdigest())
 
 
 def stream_checksum(file: InputFile, source: Source, max_document_bytes: int) -> str:
     """Checksum of a file that is read slice by slice (`slices.FileEnd`)."""
     if file.format != "parquet":
-        return file_checksum(file)
+        return _checksum(file)
     from packline.sources.parquet import group_count
 
     return piece_checksum(file, source, Span(file.index, 0, group_count(file)), max_document_bytes)
 
 
-def file_checksum(file: InputFile) -> str:
-    """Checksum of all bytes of a file."""
+def _checksum(file: InputFile, start: int = 0, stop: int | None = None) -> str:
     hasher = Hasher()
-    _hash_bytes(hasher, file, 0, None)
-    return str(hasher.hexdigest())
-
-
-def _hash_bytes(hasher: Any, file: InputFile, start: int, stop: int | None) -> None:
     with file.open() as raw:
         raw.seek(start)
         while data := read_fully(raw, READ_BYTES if stop is None else min(READ_BYTES, stop - start)):
             hasher.update(data)
             start += len(data)
+    return str(hasher.hexdigest())
