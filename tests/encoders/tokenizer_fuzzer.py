@@ -16,6 +16,7 @@ import argparse
 import json
 import multiprocessing
 import sys
+import tempfile
 import time
 from collections import Counter
 from random import Random
@@ -29,7 +30,7 @@ from packline.encoders import EngineName
 from packline.encoders.engines import ENGINES, load_engine
 from packline.encoders.features import SUPPORTED, Encodable, tokenizer_features, unsupported
 from packline.encoders.parity import check_ids
-from packline.encoders.tokenizer import _convert, refusals
+from packline.encoders.tokenizer import load_tokenizer, refusals
 from packline.errors import TokenizerError
 from packline.sources.batch import Texts
 
@@ -69,7 +70,10 @@ def try_variant(seed: int, size: int = 30_000) -> Outcome | None:
             expected = [found.ids for found in reference.encode_batch_fast(texts, add_special_tokens=False)]
     except TokenizerError:
         return None
-    whole = _convert(json.dumps(contents).encode(), None, "variant").json
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(json.dumps(contents))
+        file.flush()
+        whole = load_tokenizer(file.name).json
     outcome = Outcome(seed, tokenizer_features(whole), {}, {})
     for name in FAST:
         verdict, detail = _verdict(name, whole, texts, expected)

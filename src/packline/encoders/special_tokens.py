@@ -289,7 +289,7 @@ def _choose(tokenizer: Tokenizer, tokens: dict[str, int]) -> str:
     candidates = texts | begin | turns | ({eos: tokens[eos]} if eos in tokens else {})
     likely = min(texts or begin or turns, key=tokens.__getitem__, default=None)
     raise TokenizerError(
-        f"{tokenizer.name} leaves open what ends a document: expected one token that ends texts, and none that"
+        f"{tokenizer.name} leaves open what ends a document: expected one token that ends texts, none that"
         f" ends turns; its eos is {eos}; candidates are {_listed(candidates or tokenizer.special_tokens)}",
         hint=f"choose one, for example --eod '{likely or 'TOKEN'}'",
     )
