@@ -1,15 +1,19 @@
-"""What examples in docstrings may use without making it: `store`, a small store that is open.
+"""What examples in docstrings may use without making it; wheels do not contain this file.
 
-It has one document, the words `a b a` eight times over: 24 tokens and the end of document. Made once a test
-process, in less than half a second. Wheels do not contain this file.
+store                       an open store of one document, the words `a b a` eight times over: 25 tokens
+words.txt, tokenizer.json   a text, `a b a`, and a tokenizer, in the working directory
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+
+MODEL = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
+TOKENIZER = msgspec.json.encode({"model": MODEL, "pre_tokenizer": {"type": "Whitespace"}})
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,9 +23,15 @@ def names_of_doctests(doctest_namespace: dict[str, Any], tmp_path_factory: pytes
 
     folder = tmp_path_factory.mktemp("doctests")
     (folder / "words.txt").write_text("a b a " * 8, encoding="utf-8")
-    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
-    tokenizer = {"model": model, "pre_tokenizer": {"type": "Whitespace"}}
-    (folder / "tokenizer.json").write_bytes(msgspec.json.encode(tokenizer))
+    (folder / "tokenizer.json").write_bytes(TOKENIZER)
     doctest_namespace["store"] = packline.build(
         folder / "words.txt", folder / "tokenizer.json", out=folder / "store", eod="</s>", workers=0
     )
+
+
+@pytest.fixture(autouse=True)
+def files_of_doctests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the example in a folder of its own, with a text and a tokenizer."""
+    (tmp_path / "words.txt").write_text("a b a", encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_bytes(TOKENIZER)
+    monkeypatch.chdir(tmp_path)

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.recipes import recipes
 
 from packline.errors import RecipeError
 from packline.recipe import (
@@ -24,7 +25,6 @@ from packline.recipe import (
     recipe_difference,
 )
 from packline.settings import as_written, folder_of, tokenizer_of
-from packline.testing import recipes
 
 
 def toml_lines(fields: dict[str, Any]) -> Iterator[str]:

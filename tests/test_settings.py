@@ -8,11 +8,11 @@ from typing import Any, get_type_hints
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.recipes import recipes
 
 from packline.errors import RecipeError
 from packline.recipe import Recipe, RunOptions, Source
 from packline.settings import BuildKeywords, is_recipe, make_recipe
-from packline.testing import recipes
 
 VALUES: dict[str, Any] = {
     "format": "text",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.packing.counting import check_conservation
@@ -13,8 +12,6 @@ from packline import testing
 from packline.errors import StoreError
 from packline.packing.options import RowOptions
 from packline.packing.rows import Rows
-from packline.ragged import Ragged
-from packline.recipe import Recipe, check_recipe
 
 
 @settings(max_examples=20)
@@ -47,17 +44,6 @@ def test_rows_of_any_options_hold_each_token_once(
             return
         lengths = dict(enumerate(len(document) for document in store.documents))
         check_conservation(rows, lengths)
-
-
-@given(testing.recipes())
-def test_every_recipe_is_accepted(recipe: Recipe) -> None:
-    assert check_recipe(recipe) == recipe
-
-
-@given(testing.ragged(vocab_size=50))
-def test_ragged_tokens_are_within_the_vocabulary(made: Ragged) -> None:
-    assert made.offsets[0] == 0 and made.offsets[-1] == len(made.tokens)
-    assert (np.diff(made.offsets) >= 0).all() and (made.tokens < 50).all()
 
 
 def test_a_store_has_the_splits_and_labels_that_it_was_given(tmp_path: Path) -> None:

@@ -1,14 +1,4 @@
-"""Python functions behind the command line.
-
-build       inputs and a tokenizer, or a recipe -> a store
-estimate    the same arguments -> an estimate of the build
-open        a store for reading
-sft         conversations -> a store with a loss mask
-import_     another project's dataset -> a store
-merge       stores of one tokenizer -> one store, by links
-export      a store, a run or text -> the layout of another project
-write_rows  rows in training order -> native shards
-"""
+"""Functions of `packline` that make stores and exports: typed, with the words of the command line."""
 
 from __future__ import annotations
 
@@ -103,13 +93,7 @@ def estimate(
     Raises:
         PacklineError: any error that would stop the build before its first document.
 
-    >>> import msgspec, pathlib, tempfile
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> _ = (folder / "words.txt").write_text("a b a")
-    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
-    >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
-    >>> _ = (folder / "tokenizer.json").write_bytes(text)
-    >>> estimate(folder / "words.txt", folder / "tokenizer.json", eod="</s>").documents
+    >>> estimate("words.txt", "tokenizer.json", eod="</s>").documents
     1
     """
     from packline.jobs.dry_run import estimate_build
@@ -203,23 +187,13 @@ def sft(
         InputError, TokenizerError: unusable inputs or tokenizer; no record is a conversation.
         OutOfSpace: the disk is full; finished units are kept.
 
-    >>> import msgspec, tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "chat.jsonl").write_text('{"prompt": "a", "response": "b"}\\n')
+    >>> _ = Path("chat.jsonl").write_text('{"prompt": "a", "response": "b"}\\n')
     >>> template = (
     ...     "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }} "
     ...     "{% else %}{% generation %}{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}"
     ... )
-    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
-    >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
-    >>> _ = (folder / "tokenizer.json").write_bytes(text)
     >>> store = sft(
-    ...     folder / "chat.jsonl",
-    ...     folder / "tokenizer.json",
-    ...     out=folder / "store",
-    ...     chat_template=template,
-    ...     eod="</s>",
-    ...     workers=0,
+    ...     "chat.jsonl", "tokenizer.json", out="store", chat_template=template, eod="</s>", workers=0
     ... )
     >>> store.documents[0].tolist(), store.shards[0].loss.tolist()
     ([0, 1, 2], [0, 1, 0])
@@ -290,18 +264,8 @@ def import_(
         CorruptStore: damage, with its position; no store is published.
         OutOfSpace: the store would not fit on the disk.
 
-    >>> import msgspec, tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "train.bin").write_bytes(bytes([0, 0, 1, 0, 2, 0, 1, 0, 2, 0]))
-    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
-    >>> _ = (folder / "tokenizer.json").write_bytes(msgspec.json.encode({"model": model}))
-    >>> store = import_(
-    ...     folder / "train.bin",
-    ...     from_="nanogpt",
-    ...     tokenizer=folder / "tokenizer.json",
-    ...     out=folder / "store",
-    ...     eod="</s>",
-    ... )
+    >>> _ = Path("train.bin").write_bytes(bytes([0, 0, 1, 0, 2, 0, 1, 0, 2, 0]))
+    >>> store = import_("train.bin", from_="nanogpt", tokenizer="tokenizer.json", out="store", eod="</s>")
     >>> [document.tolist() for document in store.documents]
     [[0, 1, 2], [1, 2]]
     """
@@ -343,12 +307,10 @@ def merge(
         ResumeMismatch: `out` contains something else.
         OutOfSpace: the disk is full; the same call resumes.
 
-    >>> import tempfile
     >>> from packline.testing import make_store
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> one = make_store(folder / "one", [[5, 2]], sources=["books"])
-    >>> two = make_store(folder / "two", [[4]], sources=["web"])
-    >>> merged = merge([one.path, two.path], out=folder / "both")
+    >>> _ = make_store(Path("one"), [[5, 2]], sources=["books"])
+    >>> _ = make_store(Path("two"), [[4]], sources=["web"])
+    >>> merged = merge(["one", "two"], out="both")
     >>> [len(document) for document in merged.documents], list(merged.manifest.sources)
     ([5, 2, 4], ['books', 'web'])
     """
@@ -395,10 +357,8 @@ def export(
         StoreError: a damaged store, or an output folder with other contents.
         OutOfSpace: not enough disk space. Finished parts are kept.
 
-    >>> import tempfile, pathlib
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> exported = export(store.path, out=folder / "data", to="nanogpt", workers=0)
-    >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
+    >>> exported = export(store.path, out="data", to="nanogpt", workers=0)
+    >>> Path("data/train.bin").read_bytes() == store.documents[0].tobytes()
     True
     """
     from packline.formats.choice import make_choice, with_weights, without_where
@@ -467,9 +427,7 @@ def write_rows(
     Raises:
         PacklineError: see `export`.
 
-    >>> import tempfile, pathlib
-    >>> out = pathlib.Path(tempfile.mkdtemp()) / "rows"
-    >>> rows = write_rows(store, out=out, seq_len=5, in_order=True, workers=0)
+    >>> rows = write_rows(store, out="rows", seq_len=5, in_order=True, workers=0)
     >>> len(rows), rows.read([1], ["tokens"])["tokens"].tolist()
     (5, [[0, 0, 1, 0, 0]])
     """

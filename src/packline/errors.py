@@ -1,28 +1,5 @@
 """All errors that packline raises on purpose, in one hierarchy.
 
-    PacklineError
-    ├── RecipeError        (ValueError)         an invalid setting
-    ├── InputError         (OSError)            an input that cannot be found or opened
-    │   ├── NoDocuments                         inputs without any document left
-    │   └── InputChanged                        an input that changed since the build began
-    ├── TokenizerError     (ValueError)         not a tokenizer, or one without a required feature
-    ├── EncoderMismatch    (RuntimeError)       an engine's ids differ from the reference's
-    ├── BadRecord          (ValueError)         a bad record under `strict`
-    ├── StoreError         (OSError)            a folder that is not the expected store
-    │   ├── StoreNotFound  (FileNotFoundError)  nothing there, or a build that has not finished
-    │   ├── StoreBusy                           another build has locked the folder
-    │   ├── BuildStopped                        a build that is followed has ended without a store
-    │   ├── WaitedTooLong  (TimeoutError)       a step of a store that is being built came too late
-    │   ├── ResumeMismatch                      the folder contains a different build
-    │   └── CorruptStore                        files that disagree with the manifest
-    ├── HubError           (OSError)            the hub cannot be reached, or refuses
-    ├── MixedDocuments     (RuntimeError)       a model lets documents of a packed row attend to each other
-    ├── OutOfMemory        (MemoryError)        a document that does not fit into the memory of a worker
-    ├── OutputError        (OSError)            standard output is closed or full
-    ├── OutOfSpace         (OSError)            the disk is full
-    ├── UnitsLeft                               a slice is done, and other slices are not
-    └── WorkerDied         (RuntimeError)       a worker process ended unexpectedly
-
 A message names, in this order: the failure; its location (file, unit, row or byte); the expected value
 and the value found. `hint` suggests a remedy; Python shows it below the message. Both are one line each, and
 neither repeats the credentials of an address.

@@ -83,15 +83,6 @@ def splits_of(hashes: np.ndarray, val_fraction: float, test_fraction: float = 0.
     return np.select([shares < val_fraction, shares < val_fraction + test_fraction], ["val", "test"], "train")
 
 
-def share_of(text: bytes, seed: int) -> float:
-    """Position of a text in [0, 1), a pure function of the text and the seed.
-
-    >>> round(share_of(b"d", 0), 3)
-    0.273
-    """
-    return hash_text(text, seed) / 2**64
-
-
 def split_of(text: bytes, seed: int, val_fraction: float, test_fraction: float = 0.0) -> str:
     """Split of a text: a pure function of the text and the seed, so equal texts share a split.
 

@@ -1,25 +1,15 @@
 """Hypothesis strategies and small stores, for tests of code that reads stores. Needs `packline[testing]`.
 
-    from hypothesis import given
-    from packline import testing
-
-    @given(testing.store_shapes(), testing.row_options())
-    def test_every_row_is_full(shape, options):
-        with shape.opened() as store:
-            ...
-
-    documents()      texts: many scripts, empty ones, control characters, very long words
-    ragged()         tokens of many documents, as `packline.ragged.Ragged`
-    store_shapes()   lengths, splits and labels of small stores; `opened()` writes one
-    row_options()    documents of a store, and how they fill rows
-    recipes()        recipes that a build accepts
-
-`make_store` writes one store of given lengths; `finish_store` the manifest of one with shards of your own.
+@given(testing.store_shapes(), testing.row_options())
+def test_every_row_is_full(shape, options):
+    with shape.opened() as store:
+        ...
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,7 +39,7 @@ from packline.store.manifest import (
     to_json,
 )
 from packline.store.naming import UnitName, source_slugs
-from packline.store.tables import InputEntry, ShardEntry
+from packline.store.tables import InputEntry
 from packline.store.writer import ShardWriter
 
 EOD, EOD_ID = "<|endoftext|>", 0
@@ -95,58 +85,55 @@ def make_store(
             one label.
         vocab_size: below 65,500 for uint16, else at least that.
 
-    >>> import tempfile
-    >>> store = make_store(Path(tempfile.mkdtemp()) / "store", [[5, 1, 9], [4]], splits=["train", "val"])
+    >>> store = make_store(Path("store"), [[5, 1, 9], [4]], splits=["train", "val"])
     >>> [len(document) for document in store.documents], store.documents[0].tolist() == document_tokens(0, 5)
     ([5, 1, 9, 4], True)
     """
-    count = len(lengths)
-    splits = splits or ["train"] * count
-    labels = labels or [None] * count
+    splits = splits or ["train"] * len(lengths)
+    labels = labels or [None] * len(lengths)
     names = sources or ["made" if label is None else f"made-{label}" for label in labels]
     vocab_size = vocab_size or VOCAB_SIZE[dtype]
-    kinds = list(dict.fromkeys(zip(names, labels, strict=True)))
-    assert len(kinds) == len(set(names)), "a source has one label"
+    label_of = dict(zip(names, labels, strict=True))
+    assert len({*zip(names, labels, strict=True)}) == len(label_of), "a source has one label"
+    slug_of = dict(zip(label_of, source_slugs(list(label_of)), strict=True))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer").mkdir()
-
+    _write(folder, "tokenizer/tokenizer.json", _tokenizer_json(vocab_size))
     receipts: list[Receipt] = []
     inputs: list[InputEntry] = []
-    document = 0
-    slugs, counts = source_slugs([name for name, _ in kinds]), [0] * len(kinds)
-    for number, tokens in enumerate(lengths):
-        kind = kinds.index((names[number], labels[number]))
-        unit, file = str(UnitName(slugs[kind], counts[kind])), f"{number:06d}.jsonl"
-        counts[kind] += 1
-        shard = _write_shard(
-            folder,
-            f"{splits[number]}-{unit}",
-            splits[number],
-            kinds[kind],
-            file,
-            tokens,
-            document,
-            dtype,
-            vocab_size,
-        )
-        document += len(tokens)
-        checksum = hash_bytes(unit.encode())
-        size = _text_bytes(tokens)
-        inputs.append(InputEntry(names[number], file, size, "jsonl", "", "text", checksum))
+    units, document = Counter[str](), 0
+    for number, (own, split, name) in enumerate(zip(lengths, splits, names, strict=True)):
+        unit, file = str(UnitName(slug_of[name], units[name])), f"{number:06d}.jsonl"
+        units[name] += 1
+        counts = np.asarray(own, np.int64)
+        offsets = offsets_of(counts)
+        numbers = np.arange(document, document + len(counts))
+        places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+        tokens = token_of(np.repeat(numbers, counts), places, vocab_size)
+        tokens[offsets[1:] - 1] = EOD_ID
+        texts = Texts.of(["x" * max(length - 1, 1) for length in own])
+        batch = Batch(0, texts, np.arange(len(counts)) * 100, [f"d{one}" for one in numbers.tolist()])
+        little = np.dtype(dtype).newbyteorder("<")
+        writer = ShardWriter(folder, f"{split}-{unit}", split, name, label_of[name], little)
+        writer.write(Ragged(tokens.astype(little), offsets), batch, file, texts.hashes())
+        shard = writer.close()
+        document += len(counts)
+        checksum, size = hash_bytes(unit.encode()), int(np.maximum(counts - 1, 1).sum())
+        inputs.append(InputEntry(name, file, size, "jsonl", "", "text", checksum))
         ledger = Ledger(
-            documents_in=len(tokens),
-            documents=len(tokens),
+            documents_in=len(counts),
+            documents=len(counts),
             text_bytes=size,
             tokens=shard.tokens,
-            text_tokens=shard.tokens - len(tokens),
-            eod_tokens=len(tokens),
+            text_tokens=shard.tokens - len(counts),
+            eod_tokens=len(counts),
         )
         piece = InputPiece(file, 0, size, checksum)
-        receipts.append(Receipt(unit, names[number], (piece,), (shard,), (), ledger, 0))
-    _write(folder, "tokenizer/tokenizer.json", _tokenizer_json(vocab_size))
+        receipts.append(Receipt(unit, name, (piece,), (shard,), (), ledger, 0))
     recipe = Recipe(
         sources=tuple(
-            Source(inputs=("*.jsonl",), name=name, format="jsonl", label=label) for name, label in kinds
+            Source(inputs=("*.jsonl",), name=name, format="jsonl", label=label)
+            for name, label in label_of.items()
         ),
         tokenizer="made",
         eod=EOD,
@@ -166,17 +153,7 @@ def finish_store(
     eod_id: int,
     bos_id: int | None = None,
 ) -> Store:
-    """Write the receipts and the manifest of a store whose shards and tokenizer exist, and open it.
-
-    Args:
-        folder: folder of the store, with the shards of the receipts and `tokenizer/tokenizer.json`.
-        recipe: its sources, the name of its tokenizer, and its boundary tokens, as text.
-        inputs: inputs that the receipts name.
-        receipts: one per unit, in order.
-        dtype: dtype of the tokens.
-        eod_id: id of the recipe's end of document.
-        bos_id: id of the recipe's begin of document, if it has one.
-    """
+    """Write the receipts and the manifest of a store whose shards and tokenizer exist, and open it."""
     (folder / "receipts").mkdir()
     receipt_files = tuple(
         _write(folder, f"receipts/{receipt.unit}.json", to_json(receipt)) for receipt in receipts
@@ -237,18 +214,6 @@ class StoreShape:
             yield self.make(Path(folder) / "store")
 
 
-def documents(min_size: int = 0, max_size: int = 20) -> st.SearchStrategy[list[str]]:
-    """Texts of documents, without lone surrogates, which no file can contain."""
-    letters = st.characters(codec="utf-8")
-    words = st.sampled_from(["the", "lock", "12", "größe", "文字", "مرحبا", "->"])
-    texts = st.one_of(
-        st.text(letters, max_size=60),
-        st.sampled_from(["", " ", "\n\n", "<|endoftext|>", "e\u0301", "\u200d", "\x00", "a" * 300]),
-        st.lists(words, max_size=30).map(" ".join),
-    )
-    return st.lists(texts, min_size=min_size, max_size=max_size)
-
-
 def lengths(max_length: int = 40, max_documents: int = 25) -> st.SearchStrategy[list[int]]:
     """Lengths of the documents of a shard: mostly short ones, many of a single token."""
     length = st.one_of(st.integers(1, min(9, max_length)), st.just(1), st.integers(1, max_length))
@@ -260,15 +225,6 @@ def shards(
 ) -> st.SearchStrategy[list[list[int]]]:
     """Lengths of documents per shard, as `make_store` takes them."""
     return st.lists(lengths(max_length, max_documents), min_size=1, max_size=max_shards)
-
-
-@st.composite
-def ragged(draw: st.DrawFn, vocab_size: int = 1000, dtype: str = "uint16") -> Ragged:
-    """Tokens of many documents; documents may be empty."""
-    counts = draw(st.lists(st.integers(0, 12), max_size=20))
-    size = sum(counts)
-    tokens = draw(st.lists(st.integers(0, vocab_size - 1), min_size=size, max_size=size))
-    return Ragged(np.array(tokens, dtype), offsets_of(counts))
 
 
 @st.composite
@@ -296,63 +252,6 @@ def row_options(draw: st.DrawFn) -> RowOptions:
         overflow=draw(st.sampled_from(OVERFLOWS)) if packing == "pad" else "truncate",
         boundary_loss=draw(st.booleans()),
     )
-
-
-@st.composite
-def recipes(draw: st.DrawFn) -> Recipe:
-    """Recipes that `packline.build` accepts; their inputs do not exist."""
-    names = draw(st.lists(st.from_regex(r"[a-z]{1,8}", fullmatch=True), min_size=1, max_size=3, unique=True))
-    sources = tuple(
-        Source(
-            inputs=(f"{name}/*.jsonl",),
-            name=name,
-            label=draw(st.none() | st.sampled_from(["web", "code"])),
-            text=draw(st.none() | st.sampled_from(["text", "body.text"])),
-            min_chars=draw(st.integers(0, 100)),
-        )
-        for name in names
-    )
-    return Recipe(
-        sources=sources,
-        tokenizer="tokenizer.json",
-        eod=draw(st.none() | st.just("<|endoftext|>") | st.integers(0, 1000)),
-        val_fraction=draw(st.floats(0, 0.5)),
-        seed=draw(st.integers(0, 2**63 - 1)),
-        limit_documents=draw(st.none() | st.integers(1, 10**9)),
-    )
-
-
-def _write_shard(
-    folder: Path,
-    name: str,
-    split: str,
-    kind: tuple[str, str | None],
-    file: str,
-    lengths: Sequence[int],
-    first: int,
-    dtype: str,
-    vocab_size: int,
-) -> ShardEntry:
-    counts = np.asarray(lengths, np.int64)
-    offsets = offsets_of(counts)
-    documents = np.repeat(np.arange(first, first + len(counts)), counts)
-    places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
-    tokens = token_of(documents, places, vocab_size)
-    tokens[offsets[1:] - 1] = EOD_ID
-    little = np.dtype(dtype).newbyteorder("<")
-    writer = ShardWriter(folder, name, split, kind[0], kind[1], little)
-    batch = Batch(
-        file=0,
-        texts=Texts.of(["x" * max(length - 1, 1) for length in lengths]),
-        positions=np.arange(len(counts)) * 100,
-        ids=[f"d{first + number}" for number in range(len(counts))],
-    )
-    writer.write(Ragged(tokens.astype(little), offsets), batch, file, batch.texts.hashes())
-    return writer.close()
-
-
-def _text_bytes(lengths: Sequence[int]) -> int:
-    return sum(max(length - 1, 1) for length in lengths)
 
 
 def _write(folder: Path, name: str, data: bytes) -> FileEntry:
