@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import packline
 from packline.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,6 +92,13 @@ def test_every_packline_command_in_the_documents_exists_with_its_options() -> No
 def test_a_command_that_does_not_exist_is_noticed() -> None:
     with pytest.raises(AssertionError, match="no-such-command"):
         help_of("no-such-command")
+
+
+def test_every_public_name_has_a_page_in_the_reference() -> None:
+    listed = re.findall(
+        r"^   packline\.(\w+)$", (ROOT / "docs/reference/api.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert {*packline.__all__} - {"PacklineError"} <= set(listed)
 
 
 def test_every_make_target_in_the_documents_exists() -> None:
