@@ -130,12 +130,6 @@ def test_failures_that_last_are_told(
     assert uri in record.getMessage() and "503" in record.getMessage()
 
 
-def test_no_server_is_an_error(web: Web) -> None:
-    with pytest.raises(InputError, match=r"cannot read http://127\.0\.0\.1:1/x") as caught:
-        read_start("http://127.0.0.1:1/x", 10)
-    assert "network" in caught.value.hint
-
-
 @pytest.mark.parametrize(
     "uri", ["https://user:word@host/a", "https://host/a?X-Goog-Signature=123", "http://h/a?sig=1"]
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
@@ -113,8 +113,3 @@ def refuse(name: str) -> Callable[[str, int, bytes], bytes]:
 def same_arrays(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
     """True if two batches are equal, array by array."""
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
-
-
-def blocks_of(numbers: Sequence[int], size: int) -> list[Sequence[int]]:
-    """Numbers in blocks."""
-    return [numbers[start : start + size] for start in range(0, len(numbers), size)]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +10,6 @@ import pytest
 import packline
 from packline.errors import CorruptStore, StoreNotFound
 from packline.facade import Store
-from packline.fingerprint import Hasher
-
-READS, WORKERS = 3_000, 2
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +38,14 @@ def test_slices(built: Store, right: list[np.ndarray]) -> None:
     assert np.array_equal(built.documents[5:][2:][-1], right[-1])
 
 
-@pytest.mark.parametrize("index", [10**6, -(10**6)])
-def test_out_of_range(built: Store, index: int) -> None:
-    with pytest.raises(IndexError):
-        built.documents[index]
-    with pytest.raises(IndexError):
-        built.provenance(index)
+def test_other_numbers_and_types_are_refused(built: Store) -> None:
+    for number in (10**6, -(10**6)):
+        with pytest.raises(IndexError):
+            built.documents[number]
+        with pytest.raises(IndexError):
+            built.provenance(number)
     with pytest.raises(IndexError):
         built.documents[2:5][3]
-
-
-def test_other_types_are_refused(built: Store) -> None:
     for index in (1.0, "1", None):
         with pytest.raises(TypeError):
             built.documents[index]  # type: ignore[call-overload]
@@ -66,46 +56,6 @@ def test_a_document_cannot_be_written_to(built: Store) -> None:
     assert type(document) is np.ndarray
     with pytest.raises(ValueError, match="read-only"):
         document[0] = 1
-
-
-def read_digest(documents: Any, seed: int, reads: int) -> str:
-    """The hash of documents at random places."""
-    hasher = Hasher()
-    for index in np.random.default_rng(seed).integers(0, len(documents), reads):
-        hasher.update(documents[index].tobytes())
-    return str(hasher.hexdigest())
-
-
-def test_threads(built: Store, right: list[np.ndarray]) -> None:
-    with ThreadPoolExecutor(8) as threads:
-        digests = list(threads.map(lambda seed: read_digest(built.documents, seed, 500), range(8)))
-    assert digests == [read_digest(right, seed, 500) for seed in range(8)]
-
-
-def worker(store: Store, seed: int, pipe: Connection) -> None:
-    """Reads in a process of its own, with the store it was given."""
-    pipe.send_bytes(read_digest(store.documents, seed, READS // WORKERS).encode())
-
-
-# A fork in a process that has threads is what a training script does, and only a warning to Python.
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_worker_processes(built: Store, right: list[np.ndarray], method: str) -> None:
-    built.provenance(0)  # what has been loaded must not disturb
-    context: Any = multiprocessing.get_context(method)
-    waiting = []
-    for seed in range(WORKERS):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=worker, args=(built, seed, theirs))
-        process.start()
-        theirs.close()
-        waiting.append((process, ours))
-    digests = []
-    for process, pipe in waiting:
-        digests.append(pipe.recv_bytes().decode())
-        process.join()
-        assert process.exitcode == 0
-    assert digests == [read_digest(right, seed, READS // WORKERS) for seed in range(WORKERS)]
 
 
 def test_opening_refuses_what_disagrees(damaged: Path) -> None:

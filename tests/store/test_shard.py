@@ -83,8 +83,3 @@ def test_another_header_is_refused(tmp_path: Path, offset: int, byte: int, said:
     path.write_bytes(data)
     with pytest.raises(CorruptStore, match=said):
         Index(path)
-
-
-@pytest.mark.parametrize(("vocab_size", "name"), [(65_499, "uint16"), (65_500, "int32")])
-def test_dtype_of_a_vocabulary(vocab_size: int, name: str) -> None:
-    assert dtype_for(vocab_size).name == name

@@ -19,8 +19,6 @@ from tests.store.stores import build_store, reseal, with_rows
 
 import packline
 from packline.cli.main import main
-from packline.errors import RecipeError
-from packline.facade import Store
 from packline.jobs import cut_inputs
 from packline.store.manifest_check import read_manifest
 from packline.store.report import Report
@@ -179,12 +177,6 @@ def test_the_deep_check_of_slices_covers_that_of_the_whole(whole: Path) -> None:
     reports = slices_of(whole, deep=True)
     assert all(report.ok and report.deep is not None and not report.deep.notes for report in reports)
     assert sum(report.deep.shards for report in reports if report.deep) == len(read_manifest(whole).shards)
-
-
-@pytest.mark.parametrize("slice", [(3, 3), (-1, 3), (0, 0)])
-def test_a_slice_that_does_not_exist_is_refused(built: Store, slice: tuple[int, int]) -> None:
-    with pytest.raises(RecipeError, match="the slice is"):
-        verify(built.path, slice=slice)
 
 
 def test_the_command_says_that_it_checked_one_slice(

@@ -91,22 +91,6 @@ def test_bytes_and_row_groups_depend_on_the_documents_alone(
             assert len(urls) == 1 or sum(len(url or "") for url in urls) <= group_bytes
 
 
-def test_what_a_shard_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "ROW_GROUP", 16)
-    entry = write_shard(tmp_path, [3, 9])
-    assert (entry.documents, entry.tokens, entry.split) == (COUNT, len(TOKENS), "train")
-    assert (tmp_path / "train-000000.bin").read_bytes() == TOKENS.tobytes()
-    parquet = pq.ParquetFile(tmp_path / "train-000000.docs.parquet")
-    assert [parquet.metadata.row_group(group).num_rows for group in range(3)] == [16, 16, 5]
-    rows = parquet.read().to_pylist()
-    assert [row["file"] for row in rows] == FILES
-    assert [row["id"] for row in rows] == IDS
-    assert [row["tokens"] for row in rows] == LENGTHS.tolist()
-    assert [row["text_bytes"] for row in rows] == TEXT_BYTES.tolist()
-    assert [row["position"] for row in rows] == [place * 100 for place in range(COUNT)]
-    assert {(row["source"], row["label"]) for row in rows} == {("books", "fiction")}
-
-
 def test_values_beyond_a_dictionary_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "DICTIONARY_BYTES", 64)
     writer = ShardWriter(tmp_path, "train-0", "train", "books", "fiction", dtype_for(60_000), carried=CARRIED)
