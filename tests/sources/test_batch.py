@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from packline.sources.batch import Texts
 from packline.sources.files import InputFile
-from packline.sources.parquet import TextColumns, arrow_batch
+from packline.sources.parquet import arrow_batch
 
 FILE = InputFile(0, 0, "a.parquet", "a.parquet", 0, "", "parquet", "", "text")
 some_texts = st.lists(st.text(max_size=12), max_size=8)
@@ -47,7 +47,7 @@ def test_one_text_out_of_its_bytes(text: str) -> None:
 def test_what_is_no_utf_8_is_told_apart_as_python_does(values: list[bytes | None]) -> None:
     binary = pa.array(values, pa.large_binary())
     column = pa.Array.from_buffers(pa.large_string(), len(values), binary.buffers())
-    batch = arrow_batch(FILE, TextColumns(column, None, []), 10, 1 << 20)
+    batch = arrow_batch(FILE, column, None, [], 10, 1 << 20)
     good: list[tuple[int, str]] = []
     bad: dict[int, tuple[str, bytes]] = {}
     for row, value in enumerate(values, 10):

@@ -71,7 +71,7 @@ def test_commented_choices_are_choices_that_work(tmp_path: Path, tokenizer_json:
     drafted = draft_recipe(survey(str(path)), tokenizer=str(tokenizer_json), eod=None, folder=tmp_path)
     lines = drafted.splitlines()
     choices = [n for n, line in enumerate(lines) if re.match(r"# [a-z_]+ = ", line)]
-    assert len(choices) >= 12
+    assert len(choices) >= 10
     for number in choices:
         chosen = lines[number][2:]
         name = chosen.split(" = ")[0]
@@ -83,8 +83,6 @@ def test_commented_choices_are_choices_that_work(tmp_path: Path, tokenizer_json:
         said = load_shares(tmp_path / "recipe.toml")[0]
         values = [getattr(one, name, None) for one in (recipe, recipe.sources[0], options, said)]
         assert any(values) or name == "memory", lines[number]
-    where = [line for line in lines if line.startswith("# where")]
-    assert len(where) == 2 and '"score >= ' in where[0] and '"lang in [' in where[1]
 
 
 def test_what_it_saw_is_said(tmp_path: Path) -> None:
@@ -149,6 +147,7 @@ def test_init_and_build_as_commands(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert result(done) == {
         "command": "init",
+        "exit_code": 0,
         "path": "recipes/r.toml",
         "next": "packline build recipes/r.toml --out store",
     }

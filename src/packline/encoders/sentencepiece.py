@@ -83,11 +83,11 @@ def read_model(data: bytes, where: str) -> Model:
         model = Model(pieces=[])
         for number, value in _fields(data):
             if number == 1:
-                model.pieces.append(_read_piece(value))
-            elif number == 2:
-                _read_trainer(model, value)
-            elif number == 3:
-                _read_normalizer(model, value)
+                piece = dict(_fields(value))
+                (score,) = struct.unpack("<f", piece.get(2, b"\0\0\0\0"))
+                model.pieces.append(ModelPiece(piece.get(1, b"").decode(), score, piece.get(3, NORMAL)))
+            elif number in (2, 3):
+                _read_settings(model, value, TRAINER if number == 2 else NORMALIZER)
     except (ValueError, TypeError, AttributeError, IndexError, struct.error) as error:
         # AttributeError: a field has a number where text is expected.
         found = f"{data[:16]!r}, {len(data)} bytes"
@@ -102,28 +102,19 @@ def read_model(data: bytes, where: str) -> Model:
     return model
 
 
-def _read_piece(data: bytes) -> ModelPiece:
-    fields = dict(_fields(data))
-    (score,) = struct.unpack("<f", fields.get(2, b"\0\0\0\0"))
-    return ModelPiece(fields.get(1, b"").decode(), score, fields.get(3, NORMAL))
+TRAINER = {3: "model_type", 24: "space_behind", 35: "byte_fallback", 46: "bos", 47: "eos"}
+NORMALIZER = {
+    **{1: "normalization", 2: "charsmap", 3: "dummy_prefix"},
+    **{4: "collapse_spaces", 5: "escape_spaces"},
+}
+"""Fields of `Model` by their numbers in the protobuf."""
 
 
-def _read_trainer(model: Model, data: bytes) -> None:
-    fields = dict(_fields(data))
-    model.model_type = fields.get(3, model.model_type)
-    model.space_behind = bool(fields.get(24, False))
-    model.byte_fallback = bool(fields.get(35, False))
-    model.bos = fields.get(46, model.bos.encode()).decode()
-    model.eos = fields.get(47, model.eos.encode()).decode()
-
-
-def _read_normalizer(model: Model, data: bytes) -> None:
-    fields = dict(_fields(data))
-    model.normalization = fields.get(1, b"").decode()
-    model.charsmap = fields.get(2, b"")
-    model.dummy_prefix = bool(fields.get(3, True))
-    model.collapse_spaces = bool(fields.get(4, True))
-    model.escape_spaces = bool(fields.get(5, True))
+def _read_settings(model: Model, data: bytes, names: dict[int, str]) -> None:
+    for number, value in _fields(data):
+        if name := names.get(number):
+            kind = type(getattr(model, name))
+            setattr(model, name, value.decode() if kind is str else kind(value))
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from packline.errors import PacklineError, RecipeError
+from packline.errors import RecipeError
 from packline.recipe import OWN_COLUMNS, Split
 from packline.sources.files import DEFAULT_ID, TEXT_FIELDS
 from packline.sources.jsonl import fits_a_type
-from packline.sources.survey import MOST_VALUES, Fields, Survey, quoted
+from packline.sources.survey import Fields, Survey, quoted
 from packline.storage.places import is_remote
-from packline.where.conditions import Field as WhereField
 
 MOST_REASONS = 20
 PLAIN_KINDS = ({"string"}, {"number"}, {"boolean"})
@@ -93,6 +91,22 @@ def find_preset(name: str) -> Preset:
     return PRESETS[name]
 
 
+PLAIN = (
+    'documents = "file"               # "line": a line is a document',
+    '# documents = "separator"        # what stands between separators is one:',
+    '# separator = "\\n\\n\\n"',
+)
+CHOICES = (
+    "# min_chars = 200                # shorter documents are left out",
+    '# label = "knowledge"            # kept with every document, to choose by when reading',
+)
+READING = (
+    "# weight = 1                     # for `packline init --run`, in all sources or in none: its share",
+    "# tokens = 1_000_000             # of the rows; or how many tokens of it. No byte depends on it.",
+)
+RUN = ("", "[run]", "# workers = 8                    # by default all cores", '# memory = "8GiB"', "")
+
+
 def draft_recipe(
     surveys: Sequence[Survey],
     *,
@@ -101,34 +115,68 @@ def draft_recipe(
     folder: Path,
     notes: Sequence[str] = (),
 ) -> str:
-    """Draft a recipe for surveyed inputs."""
-    lines = [*_head(tokenizer, eod, folder, notes), *_splits(0.0)]
-    names = _names([one.name for one in surveys])
-    for number, (one, name) in enumerate(zip(surveys, names, strict=True)):
-        lines += ["", *_left_out(one.left_out), "[[sources]]"]
+    """Draft a recipe for surveyed inputs.
+
+    Args:
+        eod: token that ends documents; None for the tokenizer's choice.
+        folder: where the recipe will be: relative paths are relative to it.
+        notes: comments on tokenizer and eod.
+    """
+    sources = []
+    for one, name in zip(surveys, _names([one.name for one in surveys]), strict=True):
+        lines = [f"# left out: {_in_comment(str(reason))}" for reason in one.left_out[:MOST_REASONS]]
+        if (more := len(one.left_out) - MOST_REASONS) > 0:
+            lines.append(f"# left out: and {more:,} more")
         inputs = [quoted(placed(given, folder)) for given in one.inputs]
         shown = ["inputs = [", *(f"    {given}," for given in inputs), "]"]
-        lines += [f"name = {quoted(name)}", *(shown if len(inputs) > 1 else [f"inputs = [{inputs[0]}]"])]
-        lines += _plain_source() if one.plain else _record_source(one.seen)
-        lines += _reading() if number == 0 else []
-    return "\n".join([*lines, *_run(), ""])
+        lines += ["[[sources]]", f"name = {quoted(name)}"]
+        lines += shown if len(inputs) > 1 else [f"inputs = [{inputs[0]}]"]
+        sources.append([*lines, *(PLAIN if one.plain else _of_records(one.seen)), *CHOICES])
+    return _draft([], sources, tokenizer, eod, folder, notes)
 
 
 def draft_preset(
     name: str, preset: Preset, *, tokenizer: str, eod: str | None, folder: Path, notes: Sequence[str] = ()
 ) -> str:
     """Draft a recipe for a well-known data set; arguments as in `draft_recipe`."""
-    lines = [f"# {name}: {preset.about}.", *(f"# {line}" for line in preset.also), "#"]
-    lines += [*_head(tokenizer, eod, folder, notes), *_splits(preset.val_fraction)]
-    for number, files in enumerate(preset.files):
-        lines += ["", "[[sources]]", f"name = {quoted(files.name)}", f"inputs = [{quoted(files.inputs)}]"]
+    sources = []
+    for files in preset.files:
+        lines = ["[[sources]]", f"name = {quoted(files.name)}", f"inputs = [{quoted(files.inputs)}]"]
         lines += ['format = "parquet"', f"text = {quoted(preset.text)}"]
         lines += [f"id = {quoted(preset.id)}"] if preset.id else []
-        lines += (
-            [f"split = {quoted(files.split)}                # as it was published"] if files.split else []
-        )
-        lines += _reading() if number == 0 else []
-    return "\n".join([*lines, *_run(), ""])
+        lines += [f"split = {quoted(files.split)}  # as it was published"] if files.split else []
+        sources.append(lines)
+    head = [f"# {name}: {preset.about}.", *(f"# {line}" for line in preset.also), "#"]
+    return _draft(head, sources, tokenizer, eod, folder, notes, preset.val_fraction)
+
+
+def _draft(
+    head: Sequence[str],
+    sources: Sequence[list[str]],
+    tokenizer: str,
+    eod: str | None,
+    folder: Path,
+    notes: Sequence[str],
+    val_fraction: float = 0.0,
+) -> str:
+    named = placed(tokenizer, folder) if Path(tokenizer).exists() else tokenizer
+    chosen = '# eod = "<|endoftext|>"          # what ends a document; by default the tokenizer\'s own'
+    lines = [
+        *head,
+        "# A packline recipe: packline build THIS --dry-run, then packline build THIS --out store.",
+        "# Lines behind # are choices that were not made; the documentation of recipes has all of them.",
+        "",
+        *(f"# {_in_comment(note)}" for note in notes),
+        f"tokenizer = {quoted(named)}",
+        chosen if eod is None else f"eod = {quoted(eod)}",
+        '# bos = "<s>"                    # before every document; by default nothing',
+        f"{'' if val_fraction else '# '}val_fraction = {val_fraction or 0.01}  # share for validation",
+        "# test_fraction = 0.01           # share of documents for testing, by the hash of their text",
+        "# limit_tokens = 1_000_000_000   # no more than the first so many",
+    ]
+    for number, source in enumerate(sources):
+        lines += ["", *source, *(() if number else READING)]
+    return "\n".join([*lines, *RUN])
 
 
 def _in_comment(text: str) -> str:
@@ -143,43 +191,7 @@ def placed(path: str, folder: Path) -> str:
     return os.path.relpath(path, folder) + ("/" if path.endswith("/") else "")
 
 
-def _head(tokenizer: str, eod: str | None, folder: Path, notes: Sequence[str]) -> Iterator[str]:
-    yield "# A packline recipe: packline build THIS --dry-run, then packline build THIS --out store."
-    yield "# Lines behind # are choices that were not made; the documentation of recipes has all of them."
-    yield ""
-    for note in notes:
-        yield f"# {_in_comment(note)}"
-    yield f"tokenizer = {quoted(placed(tokenizer, folder) if Path(tokenizer).exists() else tokenizer)}"
-    if eod is None:
-        yield '# eod = "<|endoftext|>"          # what ends a document; by default the tokenizer\'s own'
-    else:
-        yield f"eod = {quoted(eod)}"
-    yield '# bos = "<s>"                    # before every document; by default nothing'
-
-
-def _splits(val_fraction: float) -> Iterator[str]:
-    if val_fraction:
-        yield f"val_fraction = {val_fraction}           # for validation, by hash of their text"
-    else:
-        yield "# val_fraction = 0.01            # documents for validation, by the hash of their text"
-    yield "# test_fraction = 0.01           # share of documents for testing"
-    yield "# limit_tokens = 1_000_000_000   # no more than the first so many"
-
-
-def _left_out(reasons: Sequence[PacklineError]) -> Iterator[str]:
-    yield from (f"# left out: {_in_comment(str(reason))}" for reason in reasons[:MOST_REASONS])
-    if len(reasons) > MOST_REASONS:
-        yield f"# left out: and {len(reasons) - MOST_REASONS:,} more"
-
-
-def _plain_source() -> Iterator[str]:
-    yield 'documents = "file"               # "line": a line is a document'
-    yield '# documents = "separator"        # what stands between separators is one:'
-    yield '# separator = "\\n\\n\\n"'
-    yield from _choices([])
-
-
-def _record_source(seen: Fields) -> Iterator[str]:
+def _of_records(seen: Fields) -> Iterator[str]:
     bad = f", {seen.bad} more were bad" if seen.bad else ""
     yield f"# {seen.records} records were looked at{bad}. Fields:"
     width = max(len(_in_comment(name)) for name in seen.fields)
@@ -199,49 +211,11 @@ def _record_source(seen: Fields) -> Iterator[str]:
         yield f"text = {quoted(text)}                    # {guess}"
         if (without := seen.records - seen.fields[text].kinds["string"]) > 0:
             yield f"# {without} of the {seen.records} records have no string there: such are kept in rejects/"
-        others = [one.name for one in seen.strings() if one.name != text and "." not in one.name]
-        if title := next((name for name in ("title", "headline", "name") if name in others), None):
-            sample = f"{{{{ {title} }}}}\n\n{{{{ {text} }}}}"
-            yield f"# template = {quoted(sample)}   # instead of text: made of several fields"
     if DEFAULT_ID in seen.fields:
         yield f"id = {quoted(DEFAULT_ID)}"
-    lengths = sorted(seen.fields[text].characters) if text is not None and template is None else []
-    yield from _choices(lengths)
-    if filters := list(_filters(seen, text)):
-        yield from (f"# where = {quoted(one)}" for one in filters)
     plain = [one.name for one in seen.fields.values() if set(one.kinds) - {"null"} in PLAIN_KINDS]
     if names := [quoted(name) for name in plain if name not in (text, *OWN_COLUMNS) and fits_a_type(name)]:
         yield f"# columns = [{', '.join(names[:4])}]   # kept with every document, to choose by when reading"
-
-
-def _choices(lengths: list[int]) -> Iterator[str]:
-    if len(lengths) > 1:
-        low, middle, high = (lengths[(len(lengths) - 1) * part // 20] for part in (1, 10, 19))
-        yield f"# Characters: half of the texts up to {middle:,}, a 20th up to {low:,} or from {high:,}"
-    yield "# min_chars = 200                # shorter documents are left out"
-    yield '# label = "knowledge"            # kept with every document, to choose by when reading'
-
-
-def _filters(seen: Fields, text: str | None) -> Iterator[str]:
-    for one in seen.fields.values():
-        name = WhereField(one.name)
-        if one.name == text or one.kinds["string"] + one.kinds["number"] < seen.records / 2:
-            continue
-        if one.numbers and len(one.numbers) > len(one.characters):
-            middle = statistics.median_low(one.numbers)
-            yield f"{name} >= {middle}"
-        elif 1 < len(one.values) <= MOST_VALUES and sum(one.values.values()) == one.there:
-            kept = ", ".join(repr(value) for value, _ in one.values.most_common(2))
-            yield f"{name} in [{kept}]"
-
-
-def _reading() -> Iterator[str]:
-    yield "# weight = 1                     # for `packline init --run`, in all sources or in none: its share"
-    yield "# tokens = 1_000_000             # of the rows; or how many tokens of it. No byte depends on it."
-
-
-def _run() -> Iterator[str]:
-    yield from ("", "[run]", "# workers = 8                    # by default all cores", '# memory = "8GiB"')
 
 
 def _names(inputs: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ group that cannot be decoded yields the rows before the damage, and the rest is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -81,17 +81,6 @@ def rows_a_batch(metadata: pq.FileMetaData, group: int) -> int:
     return int(np.clip(facts.num_rows * CUT_BYTES // max(facts.total_byte_size, 1), 1, MAX_ROWS))
 
 
-class TextColumns(NamedTuple):
-    """Columns of some rows."""
-
-    texts: pa.Array
-    """`large_string`, which may have nulls and bytes that are not UTF-8."""
-    ids: pa.Array | None
-    """Ids of any type."""
-    carried: list[pa.Array | None]
-    """Arrays of any type, one for each carried column; None for one that the file lacks."""
-
-
 def wanted_columns(file: InputFile, schema: pa.Schema) -> list[str]:
     """Columns of a file that are read: those of its records, or text and id; and those carried along."""
     carried = [column.name for column in file.carried or () if column_type(schema, column.name) is not None]
@@ -149,9 +138,13 @@ def read_row_groups(
                 if transform is not None:
                     yield row_batch(file, rows, row, transform, hasher)
                 else:
-                    found = text_columns(file, rows)
-                    held.append(_hashed(found, hasher))
-                    yield arrow_batch(file, found, row, max_bytes)
+                    texts = _as_large_string(_column(rows, file.text))
+                    ids = None if file.id is None else _column(rows, file.id)
+                    carried = carried_arrays(file, rows)
+                    hasher.update(Texts(texts).data)
+                    more = [_decoded(one) for one in (ids, *carried) if one is not None]
+                    held.append([pa.array(Texts(texts).sizes), texts.is_valid().cast(pa.uint8()), *more])
+                    yield arrow_batch(file, texts, ids, carried, row, max_bytes)
                 row += len(rows)
         except InputError:  # the file cannot be read, which says nothing of its rows
             raise
@@ -162,12 +155,6 @@ def read_row_groups(
         row = end
 
 
-def text_columns(file: InputFile, rows: pa.RecordBatch) -> TextColumns:
-    """Text, ids and carried columns of rows."""
-    ids = None if file.id is None else _column(rows, file.id)
-    return TextColumns(_as_large_string(_column(rows, file.text)), ids, carried_arrays(file, rows))
-
-
 def lost_rows(file: int, group: int, row: int, end: int, error: Exception) -> Batch:
     """A batch without documents, for the rows of a damaged row group."""
     detail = f"row group {group}, rows {row:,} to {end - 1:,}: {str(error).splitlines()[0]}"
@@ -175,19 +162,25 @@ def lost_rows(file: int, group: int, row: int, end: int, error: Exception) -> Ba
     return without_documents(file, reject)
 
 
-def arrow_batch(input: InputFile, columns: TextColumns, row: int, max_bytes: int) -> Batch:
-    """Some rows as documents."""
-    file, column = input.index, columns.texts
-    texts, consumed = Texts(column), len(Texts(column).data)
-    names = None if columns.ids is None else id_texts(columns.ids)
+def arrow_batch(
+    input: InputFile,
+    column: pa.Array,
+    ids: pa.Array | None,
+    carried: list[pa.Array | None],
+    row: int,
+    max_bytes: int,
+) -> Batch:
+    """Some rows as documents, from their texts, ids (of any type) and carried columns."""
+    file, texts, names = input.index, Texts(column), None if ids is None else id_texts(ids)
+    consumed = len(texts.data)
     positions = np.arange(row, row + len(column), dtype=np.int64)
     whole = Batch(file, texts, positions, names, consumed_bytes=consumed)
-    if names is not None and columns.ids is not None and names.count(None) > columns.ids.null_count:
-        there = columns.ids.is_valid().to_pylist()
+    if names is not None and ids is not None and names.count(None) > ids.null_count:
+        there = ids.is_valid().to_pylist()
         whole.lost_ids = [row + at for at, one in enumerate(names) if one is None and there[at]]
     too_large = consumed > max_bytes and int(texts.sizes.max()) > max_bytes
     if not column.null_count and not too_large and _is_utf8(column):
-        return _carried(whole, input, columns.carried)
+        return _carried(whole, input, carried)
     kept, rejects = [], []
     for index, value in enumerate(column):
         raw = value.as_buffer()
@@ -206,7 +199,7 @@ def arrow_batch(input: InputFile, columns: TextColumns, row: int, max_bytes: int
     good = whole.keep(np.array(kept, np.int64))
     good.rejects, good.consumed_bytes = rejects, consumed
     there = pa.array(kept, pa.int64())
-    return _carried(good, input, [None if one is None else one.take(there) for one in columns.carried])
+    return _carried(good, input, [None if one is None else one.take(there) for one in carried])
 
 
 def _carried(batch: Batch, file: InputFile, arrays: Sequence[pa.Array | None]) -> Batch:
@@ -214,19 +207,14 @@ def _carried(batch: Batch, file: InputFile, arrays: Sequence[pa.Array | None]) -
     return carry(batch, file.carried or (), arrays, lambda row: texts[row].encode("utf-8"))
 
 
-def _hashed(columns: TextColumns, hasher: Any) -> list[pa.Array]:
-    """Feed the texts of some rows to a hasher; return what is fed to it at the end of their row group."""
-    texts = Texts(columns.texts)
-    hasher.update(texts.data)
-    more = [one for one in (columns.ids, *columns.carried) if one is not None]
-    plain = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in more]
-    return [pa.array(texts.sizes), columns.texts.is_valid().cast(pa.uint8()), *plain]
+def _decoded(array: pa.Array) -> pa.Array:
+    """The values of a dictionary, or of any other array."""
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def hash_array(hasher: Any, array: pa.Array) -> None:
     """Feed the values of an array to a hasher, independent of the layout of its buffers."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    array = _decoded(array)
     kind = array.type
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
     if valid is not None:
@@ -261,8 +249,7 @@ def _column(batch: pa.RecordBatch, path: str) -> pa.Array:
 
 
 def _as_large_string(column: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    column = _decoded(column)
     return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())
 
 
