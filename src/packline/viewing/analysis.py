@@ -1,14 +1,8 @@
 """Analysis of a store, or of another project's documents, counted from every token in one pass.
 
-    store ── ranges of documents, one process each ─> tally ── add_up ─┐
-    data set of another format ── blocks, in this process ──> tally ───┼──> Analysis ──> page, report, JSON
-    indexes ── lengths, costs of packings ─────────────────────────────┘
-
-All counts are exact, except that screening may miss a document just at a limit (see `suspicious`). The
-result does not depend on the number of processes.
-
-Cost: 4 to 7 nanoseconds per token and half a microsecond per document, in each process. Memory is bounded
-(see `tally`, `duplicates`), except for the lengths of other formats: eight bytes per document.
+All counts are exact, except that screening may miss a document just at a limit (see `suspicious`), and do not
+depend on the number of processes. Cost: 4 to 7 nanoseconds per token and half a microsecond per document, in
+each process. Memory is bounded, except for the lengths of other formats: eight bytes per document.
 """
 
 from __future__ import annotations

@@ -1,19 +1,15 @@
-"""Read batches written by other tools, one file each: their tensors and which positions are padding.
+"""Batches written by other tools, one file each: their tensors and which positions are padding.
 
     .npz   input_tensor [B, L], target_tensor, attention_mask_tensor, lengths [B]  (chuk-mlx, packline export)
            the names input_ids, labels, attention_mask are accepted too
     .pt    one row of integers, read without torch and without unpickling
 
-Padding is determined by the first of these that a file has:
+Padding is determined by the first of these that a file has; the value of an id alone never makes a position
+padding, since token 0 may be an ordinary token, and an end-of-document token may also pad.
 
     attention mask    unless it is the loss mask, as in exported `npz` files
     lengths           unless every length is L without a loss mask, as in files of chuk-mlx
     ids and targets   the run of padding tokens at the end of a row, after the last target that is trained on
-
-The value of an id alone never makes a position padding: token 0 may be an ordinary token, and an
-end-of-document token may also pad.
-
-A file is read at once, since a batch fits into memory. Arrays of objects are rejected.
 """
 
 from __future__ import annotations
@@ -43,12 +39,7 @@ PAD_NAMES = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|PAD|>")
 
 @dataclass(frozen=True, slots=True)
 class BatchFile:
-    """A batch read from a file.
-
-    >>> batch = BatchFile("b.npz", {"input": np.array([[5, 0, 0]])}, None, 0)
-    >>> batch.real["input"].tolist(), batch.padding_source
-    ([[True, False, False]], 'the padding tokens (id 0) at the end of each row')
-    """
+    """A batch read from a file."""
 
     name: str
     """File name, as given by the caller."""
@@ -256,13 +247,7 @@ class TensorSummary(msgspec.Struct, frozen=True):
 
 
 def summarize(batch: BatchFile, tensor: str) -> TensorSummary:
-    """Count a tensor that the batch has: `input`, `target` or `attention_mask`.
-
-    >>> batch = BatchFile("b.npz", {"input": np.array([[5, 0, 0]], np.int32)}, np.array([2]), None)
-    >>> summary = summarize(batch, "input")
-    >>> summary.real_tokens, summary.padding_tokens
-    (2, 1)
-    """
+    """Count a tensor that the batch has: `input`, `target` or `attention_mask`."""
     values = batch.tensors[tensor]
     rows, seq_len = values.shape
     real = int(np.count_nonzero(batch.real[tensor]))

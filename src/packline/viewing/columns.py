@@ -1,22 +1,11 @@
-"""Carried columns for every surface: their values as text, and a summary of each column of a store.
+"""Columns of documents: their values as text, summaries, distributions for the heads of tables.
 
-    column              type       null   values
     url                 string        0   over 1,000 different: 'https://a.org/1', ...
     score               float        12   0.02 to 4.99, mean 2.51
     metadata.language   string        0   3 different: 'en' 60%, 'de' 20%, 'fr' 20%
 
-Cost: the carried columns of at most `MOST_DOCUMENTS` documents are decoded, in bulk, from shards spread
-evenly over each source; of a larger store they are a sample, as caption and JSON report.
-
-Distributions of the columns of documents, small enough for the head of a table.
-
-    tokens      ▁▃█▇▂▁       2 to 81,230, log scale
-    score       ▂▅█▆▃        0.02 to 4.99
-    language    █▅▂          3 values: en 60%, de 20%, fr 20%
-    url         ▁▂█▃         lengths of texts, 18 to 301 characters
-
-Cost: one pass over at most `MOST_COUNTED` documents, from shards spread evenly over each source; of a
-larger store that is a sample, as its descriptions say.
+Summaries read at most `MOST_DOCUMENTS` documents and distributions `MOST_COUNTED`, from shards spread evenly
+over each source; of a larger store they are a sample, and say so.
 """
 
 from __future__ import annotations
@@ -54,9 +43,6 @@ def value_text(value: Any, most: int | None = None) -> str:
 
     Args:
         most: maximum number of characters; None: no limit.
-
-    >>> value_text(True), value_text(2.5), value_text(None), value_text("a" * 9, 5)
-    ('true', '2.5', 'null', 'aaaa…')
     """
     if value is None:
         return "null"
@@ -298,14 +284,7 @@ def measure_columns(store: StoreReader, documents: np.ndarray | None = None) -> 
 
 
 def bars_of(chunks: Sequence[pa.Array]) -> ColumnBars | None:
-    """Distribution of values; None without a value, or if its parts have several types.
-
-    >>> import pyarrow as pa
-    >>> bars_of([pa.array([1, 2, 2, None])])
-    ColumnBars(counts=(1, 2), described='1 to 2', top=())
-    >>> bars_of([pa.array(["de", "en", "en"])]).described
-    '2 values: en 66.7%, de 33.3%'
-    """
+    """Distribution of values; None without a value, or if its parts have several types."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,13 +1,4 @@
-"""Descriptions of a store, an analysis and packings as blocks of a page.
-
-    manifest, ledger, indexes ──> facts, groups, ledger, lengths ──┬── info, serve, notebooks
-    every token (`analysis`) ───> tokens, suspicious, duplicates ──┼── analyze
-    lengths and a packing ──────> costs of packings ───────────────┼── pack
-                                  all of them ─────────────────────┴── report
-
-Every surface shows these same blocks. Nothing is rendered here; documents, rows and batches are described in
-`token_pages`.
-"""
+"""Descriptions of a store, an analysis and packings as blocks of a page, the same on every surface."""
 
 from __future__ import annotations
 
@@ -363,12 +354,7 @@ def token_tables(analysis: Analysis) -> list[Block]:
 
 
 def marked_spaces(token: TokenCount) -> str:
-    """Text of a token with visible spaces.
-
-    >>> from packline.viewing.analysis import TokenCount
-    >>> marked_spaces(TokenCount(262, " the", 3))
-    '␣the'
-    """
+    """Text of a token with visible spaces."""
     return token.text.replace(" ", "␣")
 
 

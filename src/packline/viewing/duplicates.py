@@ -3,11 +3,8 @@
     document ── xxh3-128 of its tokens ──> (hash, number) 24 bytes ──> files by the first bits of the hash
     a file ── sort by hash ──> equal neighbours ──> groups
 
-Equal documents have equal hashes, so all copies of a document are in the same file. A file of two million
-records is sorted in 100 MB, whatever the size of the store. Files are in a temporary folder, which is removed
-afterwards: 24 bytes per document, at most a hundredth of a typical store.
-
-Boundary tokens are ignored. Limits: near duplicates, and documents within documents, are not found.
+Boundary tokens are ignored. A file of two million records is sorted in 100 MB, whatever the size of the store.
+Near duplicates, and documents within documents, are not found.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """A page as HTML: a fragment for notebooks, a file that opens offline, or a page of the web viewer.
 
-    Page ──┬── render_notebook(page)            a fragment with its style, for `_repr_html_`
-           ├── render_file(page)                one document: style included, no script, no requests
-           └── render_file(page, assets=...)    style and script from the viewer
-
 `static/page.html` is the template of every block. jinja2 and markupsafe escape all that it inserts, after
 `text.visible` has made control and bidirectional characters visible, so no text from data can act as markup.
 A content security policy in the file forbids loading or running anything; its style is allowed by hash. Every
-rule of the style is scoped to `.packline`, so it changes nothing else in a notebook.
-
-Horizontal lengths of charts are shares of the width, so a chart fills any window while its letters keep their
-size, without a script and without inline styles, which the policy would refuse.
+rule of the style is scoped to `.packline`, so it changes nothing else in a notebook. Horizontal lengths of
+charts are shares of the width, without a script and without inline styles, which the policy would refuse.
 """
 
 from __future__ import annotations
@@ -91,10 +85,6 @@ def render_fragment(page: Page, *, interactive: bool = False) -> Markup:
     Args:
         interactive: True to attach the facts of tokens that a script shows on hover (`data-ids`,
             `data-bytes`, `data-position`, `data-segment`, `data-loss`); otherwise they are in a title.
-
-    >>> from packline.viewing.page import Note
-    >>> print(render_fragment(Page("Store", (Note("two & two"),))))
-    <h1>Store</h1><p class="note">two &amp; two</p>
     """
     return macro("fragment")(page, _sections(page.blocks), interactive)
 
@@ -116,11 +106,6 @@ def render_file(
     Args:
         assets: addresses of style and script; None: include the style, without a script.
         title: title of the window; default: the page's.
-
-    >>> from packline.viewing.page import Note
-    >>> text = render_file(Page("Store", (Note("hello"),)))
-    >>> text.startswith("<!doctype html>"), "<script" in text
-    (True, False)
     """
     digest = base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; "
@@ -151,12 +136,6 @@ def write_page(page: Page, path: Path) -> None:
     """Write a page as one file that opens offline; an existing file stays until the new one is complete.
 
     A pipe or a device is written to and never replaced by a file. Does not create folders.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "page.html"
-    >>> write_page(Page("Store", ()), file)
-    >>> file.read_text("utf-8").startswith("<!doctype html>")
-    True
     """
     data = render_file(page).encode("utf-8")
     try:
@@ -247,11 +226,7 @@ def make_visible(value: object) -> object:
 
 
 def safe_href(href: str) -> str | None:
-    """Return an address within the site or the page, or on the web; None for any other.
-
-    >>> safe_href("/document/7"), safe_href("#tokens"), safe_href("javascript:alert(1)")
-    ('/document/7', '#tokens', None)
-    """
+    """Return an address within the site or the page, or on the web; None for any other."""
     inside = href.startswith(("/", "#", "?")) and not href.startswith(("//", "/\\"))
     return href if inside or href.lower().startswith(("https://", "http://")) else None
 
@@ -313,10 +288,6 @@ def _marks_after(cell: Cell, pieces: list[tuple[str, Kind]], before: int) -> int
 
 
 def bar_widths(bar: Bar) -> tuple[float, float]:
-    """Percent of the width that a bar takes, and its marked part does; at least `LEAST_BAR` above zero.
-
-    >>> bar_widths(Bar("", 0.25)), bar_widths(Bar("", 1e-6)), bar_widths(Bar("", 0.5, part=0.5))
-    ((25.0, 0.0), (0.4, 0.0), (50.0, 25.0))
-    """
+    """Percent of the width that a bar takes, and its marked part does; at least `LEAST_BAR` above zero."""
     whole = max(min(100 * bar.share, 100.0), LEAST_BAR) if bar.share > 0 else 0.0
     return whole, whole * min(bar.part, 1.0)

@@ -115,11 +115,7 @@ class Table:
 def table_of(
     caption: str, columns: Sequence[tuple[str, str, Sequence[Value]]], part: str = "", least: int = 0
 ) -> Table:
-    """Table of columns, each a heading, its alignment and its values; columns without any text are left out.
-
-    >>> table_of("t", [("a", "l", ["x", "y"]), ("b", "r", ["", ""])]).head
-    ('a',)
-    """
+    """Table of columns, each a heading, its alignment and its values; columns without any text are left out."""
     kept = [one for place, one in enumerate(columns) if place < least or any(map(value_shown, one[2]))]
     rows = tuple(zip(*(values for _, _, values in kept), strict=True))
     return Table(caption, tuple(name for name, _, _ in kept), rows, "".join(one[1] for one in kept), part)
@@ -295,10 +291,6 @@ def flat(blocks: Sequence[Block]) -> Iterator[Block]:
 
 
 def bar_cells(values: tuple[tuple[float, str], ...]) -> tuple[Bar, ...]:
-    """Bars on one scale, of values and their labels.
-
-    >>> [bar.share for bar in bar_cells(((1, "1"), (4, "4")))]
-    [0.25, 1.0]
-    """
+    """Bars on one scale, of values and their labels."""
     top = max((value for value, _ in values), default=0.0) or 1.0
     return tuple(Bar(shown, value / top) for value, shown in values)

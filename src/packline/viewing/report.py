@@ -1,21 +1,9 @@
-"""A report on a store: one HTML file that opens anywhere, without a network or a script.
+"""A report on a store: one HTML file below a megabyte that opens anywhere, without a network or a script.
 
-    analysis (every token, one pass) ─┐
-    manifest, ledger ─────────────────┼──> Page ──> html.render_file ──> report.html, below 1 MB
-    a sample against other tokenizers ┤
-    a few rows, token by token ───────┘
-
-Warnings come first, then the identity of the store, its ledger, sources of tokens, lengths of documents,
-costs of packings, suspicious documents, and some rows.
-
-Other tokenizers are compared by bytes per token on a sample, since encoding a whole store again would take as
-long as building it: the beginnings of documents spread evenly over each source, a few hundred kilobytes, the
-same for every tokenizer and every time. Names of control tokens in a text are text, as in a build; control
-tokens themselves are left out.
-
-Cost: that of an analysis, which is close to the time to read the store; about a second per megabyte of the
-sample and tokenizer. The file stays below a megabyte: tokens of rows are left out if necessary, and the page
-reports it.
+Other tokenizers are compared by bytes per token on a sample, the beginnings of documents spread evenly over
+each source, since encoding a whole store again would take as long as building it. Names of control tokens in
+a text are text, as in a build; control tokens themselves are left out. Cost: that of an analysis, and about a
+second per megabyte of the sample and tokenizer.
 """
 
 from __future__ import annotations
@@ -216,11 +204,7 @@ class Compression(msgspec.Struct, frozen=True):
     """Tokens with the store's tokenizer, then with each of the others; without boundary tokens."""
 
     def rates(self) -> list[float]:
-        """Bytes per token with each tokenizer; 0 if there are no tokens.
-
-        >>> Compression("web", 1, 12, (3, 4)).rates()
-        [4.0, 3.0]
-        """
+        """Bytes per token with each tokenizer; 0 if there are no tokens."""
         return [self.text_bytes / count if count else 0.0 for count in self.tokens]
 
 

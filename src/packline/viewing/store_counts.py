@@ -1,15 +1,7 @@
-"""Counts of a store from its manifest and indexes alone: totals of its groups, lengths of its documents.
+"""Counts of a store: totals of its groups, lengths of its documents, and a tally of its tokens by processes.
 
-No tokens are read. Lengths up to a million tokens are counted by value, so quantiles are exact there and
-memory is 8 MB for a store of any size; one pass over the `.idx` files.
-
-Count the documents of a store, in worker processes or in this one.
-
-    documents 0 .. D, cut into one range per process, of about equal numbers of tokens
-    process:   range ── blocks of a million tokens ──> Counter ──> TokenTally
-    together:  add_up
-
-A range is a work unit (`jobs.engine.run_units`), and its tally is the result.
+Lengths up to a million tokens are counted by value, so quantiles are exact there and memory is 8 MB for a
+store of any size. Tokens are counted in ranges of documents, work units of about equal numbers of tokens.
 """
 
 from __future__ import annotations
@@ -86,10 +78,6 @@ def summarize_lengths(blocks: Iterator[np.ndarray]) -> DocumentLengths:
 
     Args:
         blocks: lengths, integers `[D]` each, not empty.
-
-    >>> found = summarize_lengths(iter([np.array([1, 2, 3]), np.array([6])]))
-    >>> found.median, found.longest, found.histogram
-    (3, 6, [1, 2, 1])
     """
     counts = np.zeros(LONGEST_COUNTED + 1, np.int64)
     histogram = np.zeros(32, np.int64)

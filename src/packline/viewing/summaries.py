@@ -116,13 +116,7 @@ RATE = "bytes per token"
 
 
 def ledger_table(ledger: Ledger, prices: Sequence[PackingStats] = ()) -> Table:
-    """The ledger: records read, each loss by name, documents; their tokens, and what becomes of them.
-
-    >>> ledger = Ledger(documents_in=3, documents=2, empty=1, tokens=9, text_tokens=7, eod_tokens=2)
-    >>> table = ledger_table(ledger)
-    >>> [f"{row[0]}: {row[1].shown}" for row in table.rows][:3]
-    ['records in: 3', '- without text: 1', '= documents: 2']
-    """
+    """The ledger: records read, each loss by name, documents; their tokens, and what becomes of them."""
     rows: list[tuple[Value, ...]] = []
 
     def add(label: str, count: int, whole: int, mood: Mood = "plain", note: str = "") -> None:

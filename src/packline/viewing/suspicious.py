@@ -5,17 +5,11 @@
     long run       one token occurs at least a hundred times in a row
     no text        no tokens, or special tokens only
 
-The tokens of a document are those between its boundary tokens. The first two reasons apply only to documents
-of at least 32 tokens, since a short text may well repeat itself. Of a document longer than four million
-tokens, the first four million are examined.
-
-Cost: every document is screened, and only those that do not pass are counted exactly. Screening examines 64
-positions, one in each 64th of a document, then 256 in longer documents; the positions do not depend on the
-tokens. A document of fewer than 68 tokens is examined completely. A document just at a limit may therefore be
-missed (a repetition of 30% once in 10,000 times); whatever is reported is exact. Long runs and control tokens
-are never missed.
-
-Limits: content is not judged. A table of zeros is reported and may be correct.
+The tokens are those between the boundary tokens; the first two reasons apply only to documents of at least 32
+tokens. Every document is screened, and only those that do not pass are counted exactly, in their first four
+million tokens. Screening examines 64 positions, one in each 64th of a document, then 256 in longer documents.
+A document just at a limit may be missed (a repetition of 30% once in 10,000 times); whatever is reported is
+exact. Content is not judged: a table of zeros is reported and may be correct.
 """
 
 from __future__ import annotations
@@ -66,10 +60,6 @@ def screen(
         tokens: ids within the vocabulary, contiguous unsigned `[T]`.
         starts, ends: int64 `[D]`, offsets in `tokens` of the documents without their boundary tokens.
         special: bool `[V]`, True for special tokens.
-
-    >>> tokens = np.array([5, 1, 2] + [7] * 200, np.uint16)
-    >>> screen(tokens, np.array([0, 3]), np.array([3, 203]), np.zeros(8, bool))
-    {1: ['long run', 'repetition', 'one token']}
     """
     lengths = ends - starts
     filled = np.flatnonzero(lengths > 0)
@@ -99,11 +89,7 @@ def screen(
 def judge_document(
     body: np.ndarray, special: np.ndarray, reasons: Sequence[str] = tuple(REASONS)
 ) -> dict[str, float]:
-    """Count one document exactly: its share of tokens for each reason that applies, or the tokens of a run.
-
-    >>> judge_document(np.array([3, 4] * 50, np.uint16), np.zeros(8, bool))
-    {'repetition': 0.5051546391752577, 'one token': 0.5}
-    """
+    """Count one document exactly: its share of tokens for each reason that applies, or the tokens of a run."""
     body = body[:LONGEST]
     found: dict[str, float] = {}
     if "repetition" in reasons and len(body) >= SHORTEST:
@@ -118,11 +104,7 @@ def judge_document(
 
 
 def longest_run(values: np.ndarray) -> int:
-    """Length of the longest run of one value.
-
-    >>> longest_run(np.array([1, 2, 2, 2, 1]))
-    3
-    """
+    """Length of the longest run of one value."""
     if not len(values):
         return 0
     return int(_runs(values)[1].max())

@@ -1,24 +1,13 @@
 """One pass over documents: everything that is counted from tokens, as sums that can be added.
 
-    a block of documents ──┬── tokens by id        one bincount
-                           ├── hashes              for duplicates
-                           ├── suspicious ones     screened, then counted
-                           └── bytes per token     by class
-
-A tally holds the counts of one process. The tallies of ranges of documents add up to the tally of all of
-them, whatever the ranges. A tally keeps a few documents of each kind by number and counts the others.
-
-Bytes per token of documents have a usual range, and documents outside it. Text that a tokenizer was not made
-for (another script, base64, noise) has few bytes per token, and text of spaces or of one long known word has
-many. The limits come from the store itself: one and a half times the interquartile distance of the logarithm
-beyond the quartiles, and at least a factor of two from the median. Rates are counted in classes of a 32nd of
-an octave (2% wide), and limits lie between classes, so counts add up over processes and the number of
-documents outside is exact. Only documents of at least 32 tokens are counted. Languages are not distinguished,
-so in a store of many languages only extreme documents are outside the range.
+Bytes per token of documents have a usual range. Text that a tokenizer was not made for (another script,
+base64, noise) has few, text of spaces or of one long known word has many. The limits come from the store
+itself: one and a half times the interquartile distance of the logarithm beyond the quartiles, and at least a
+factor of two from the median. Rates are counted in classes of a 32nd of an octave, and limits lie between
+classes, so counts add up over processes and are exact. Only documents of at least 32 tokens are counted.
 
 Cost: 4 nanoseconds per token of prose, 2 of them for counting ids; 7 for code with much white space, most of
-which is examined twice. Memory: a block of a million tokens, or the longest document if memory-mapped (and
-140 MB while it is counted exactly), plus eight bytes per id.
+which is examined twice. Memory: a block of a million tokens, plus eight bytes per id.
 """
 
 from __future__ import annotations
@@ -83,11 +72,7 @@ class TokenTally(msgspec.Struct):
 
 
 def add_up(tallies: Iterable[TokenTally], vocab_size: int) -> TokenTally:
-    """Add tallies up to one.
-
-    >>> add_up([TokenTally(2, 1, 5), TokenTally(2, 2, 7)], 2).tokens
-    12
-    """
+    """Add tallies up to one."""
     whole = TokenTally(vocab_size)
     used, rates = whole.used().copy(), np.zeros(CLASSES, np.int64)
     for one in tallies:
@@ -106,15 +91,7 @@ def add_up(tallies: Iterable[TokenTally], vocab_size: int) -> TokenTally:
 
 
 class Counter:
-    """Counts blocks of documents.
-
-    >>> import pathlib, tempfile
-    >>> counter = Counter(9, [8], 0, HashFiles(pathlib.Path(tempfile.mkdtemp()), 1, 0))
-    >>> counter.add(0, np.array([5, 5, 8], np.uint16), np.array([0, 3]), np.array([7]), 0, "here")
-    >>> tally = counter.finish()
-    >>> tally.used().tolist(), tally.text_bytes
-    ([0, 0, 0, 0, 0, 2, 0, 0, 1], {0: 7})
-    """
+    """Counts blocks of documents."""
 
     def __init__(self, vocab_size: int, special: Iterable[int], before: int, hashes: HashFiles) -> None:
         self.tally = TokenTally(vocab_size)
@@ -216,33 +193,18 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 def rate_class(rates: np.ndarray) -> np.ndarray:
-    """Class of each rate, int64.
-
-    >>> rate_class(np.array([1.0, 2.0, 0.0])).tolist()
-    [192, 224, 0]
-    """
+    """Class of each rate, int64."""
     octaves = np.log2(np.maximum(rates, 2.0**LOWEST)) - LOWEST
     return np.minimum((octaves * CLASSES_AN_OCTAVE).astype(np.int64), CLASSES - 1)
 
 
 def edge_of(number: int) -> float:
-    """Rate at which a class begins.
-
-    >>> edge_of(192), edge_of(224)
-    (1.0, 2.0)
-    """
+    """Rate at which a class begins."""
     return float(2.0 ** (number / CLASSES_AN_OCTAVE + LOWEST))
 
 
 def measure_rates(counts: np.ndarray) -> Rates:
-    """Compute the usual range from counts of documents by class.
-
-    >>> counts = np.zeros(CLASSES, np.int64)
-    >>> counts[[192, 250, 320]] = 1, 100, 1
-    >>> rates = measure_rates(counts)
-    >>> rates.documents, rates.few, rates.many
-    (102, 1, 1)
-    """
+    """Compute the usual range from counts of documents by class."""
     documents = int(counts.sum())
     if not documents:
         return Rates(0, 0.0, 0.0, 0.0, 0, 0)

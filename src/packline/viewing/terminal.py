@@ -1,18 +1,12 @@
 """A page as lines: for a terminal with colors, and for a pipe without a control character.
 
-    render_lines(page, width, color)  ──>  lines of (text, style), which `cli.output` prints
-
-Warnings come first. Tables have aligned columns. Tokens have a rule
-before each document, positions at the left, and line ends where the text has them:
-
     ── document 14,895  web/a.jsonl at 7,749,032, id a1b2; from token 115
        115  the│ begin│ning│ of│ its│ text│↵
        121  ⟨and│ what│ is│ not│ learned⟩│⟦<|endoftext|>⟧
        ·×12 padding
 
-With color, each token has its own background and marks are styles. Without color, bars separate tokens,
-`⟦ ⟧` enclose special ones and `⟨ ⟩` those that are not learned. The appearance of styles is decided where
-lines are printed. Every text passes through `visible`, so nothing in a document or a file name can control a
+With color, each token has its own background and marks are styles, whose appearance is decided where lines
+are printed. Every text passes through `visible`, so nothing in a document or a file name can control a
 terminal.
 """
 
@@ -65,15 +59,6 @@ def render_lines(page: Page, width: int, color: bool, *, wrap: bool = True) -> l
     Args:
         color: True if styles are visible; otherwise marks replace them.
         wrap: False for a pipe, whose lines a program may read: texts and last columns stay on one line.
-
-    >>> page = Page("Store", (KeyValues((("documents", "12"),)), Note("All is well.", "good")))
-    >>> for line in render_lines(page, 80, color=False):
-    ...     print(plain(line))
-      Store
-    <BLANKLINE>
-      documents  12
-    <BLANKLINE>
-      All is well.
     """
     room = width if wrap else UNBOUNDED
     lines: list[Line] = [["  ", (page.title, "title")]]
@@ -185,13 +170,7 @@ def _bar(value: Bar, longest: int) -> Piece:
 
 
 def strip_lines(strip: TokenStrip, width: int, color: bool) -> list[Line]:
-    """Lines of a strip, of at most `width` columns where possible.
-
-    >>> padding = Cell("", (0,), b"", 2, -1, padding=True)
-    >>> strip = TokenStrip("row 0", (Cell("one", (1,), b"one", 0), Cell(" two", (2,), b" two", 1), padding))
-    >>> [plain(line) for line in strip_lines(strip, 40, color=False)]
-    ['  row 0', '        0  one│ two', '     ·×1  padding']
-    """
+    """Lines of a strip, of at most `width` columns where possible."""
     lines: list[Line] = [["  ", (strip.caption, "title")]] if strip.caption else []
     for origin, held in strip.segments():
         if held[0].padding:

@@ -1,9 +1,8 @@
 """Human-readable numbers and sizes, and text made safe to print.
 
-A document or a file name may contain anything, including escape sequences that repaint a terminal. `visible`
-replaces every character that would control a terminal by a visible one; all printed text passes through it.
-The other functions only format; widths are counted in terminal columns. A line consists of pieces, each a
-text or a text with the name of a style; the appearance of styles, if any, is decided in `cli.output`.
+All printed text passes through `visible`, since a document or a file name may contain escape sequences.
+Widths are counted in terminal columns. A line consists of pieces, each a text or a text with the name of a
+style.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Pages that show tokens: a document, a row, a step of training, a batch file; and summaries for notebooks.
-
-Each page has facts and strips of tokens. A batch file of another tool does not contain the boundaries of
-documents; special tokens show where one ends. Its targets may be aligned with their tokens (Hugging Face's
-labels) or shifted by one position, which is found by comparing them with the tokens.
-
-Lists of documents: number, beginning, size, source and carried columns, one line for each.
-"""
+"""Pages that show tokens: a document, a row, a step, a batch file, lists of documents; values in notebooks."""
 
 from __future__ import annotations
 
@@ -235,11 +228,6 @@ def batch_page(
     Args:
         vocabulary: None: ids are shown as numbers.
         rows: number of rows to show; None: all.
-
-    >>> batch = BatchFile("b.npz", {"input": np.array([[1, 0]])}, None, 0)
-    >>> page = batch_page(batch, None, ("input",))
-    >>> [(cell.text, cell.padding) for cell in page.blocks[1].cells]
-    [('1', False), ('', True)]
     """
     count, seq_len = next(iter(batch.tensors.values())).shape
     if not 0 <= first < max(count, 1):

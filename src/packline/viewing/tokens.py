@@ -4,18 +4,10 @@
     bytes    d   ' of' e6    bc   a2  --          --     --
     cells    d | ' of' | 漢 (three tokens) | <|endoftext|> | padding | padding
 
-A cell is one token, or several tokens that only together form a character. Bytes are joined in order: a cell
-continues while its last character is incomplete. Bytes that are not UTF-8, such as half a character at the
-edge of a row, are shown as `\\xNN` and do not affect neighbouring cells.
-
-    document_strip(store, 7)     one document, with its loss mask if there is one
-    row_strip(rows, 12)          one row: documents, their edges, padding, learned tokens
-    batch_strip(...)             a row of arrays from any source
-
-A strip has at most `most` tokens, so its cost does not grow with the document: about 2.5 microseconds per
-token. The vocabulary of a store is read once per process, because a tokenizer of 150,000 tokens takes half a
-second and 20 MB; the bytes of a token are derived when they are first used. Rendering is done by `terminal`
-and `html`.
+A cell is one token, or several tokens that only together form a character: it continues while its last
+character is incomplete. Bytes that are not UTF-8, such as half a character at the edge of a row, are shown as
+`\\xNN` and do not affect neighbouring cells. A cell costs about 2.5 microseconds. The vocabulary of a store is
+read once per process, because a tokenizer of 150,000 tokens takes half a second and 20 MB.
 """
 
 from __future__ import annotations
@@ -75,19 +67,7 @@ class Vocabulary:
 
     @classmethod
     def of_tokenizer(cls, tokenizer: Tokenizer, *, eod_id: int | None = None) -> Vocabulary:
-        """Build the vocabulary of a loaded tokenizer.
-
-        >>> model = {"type": "WordLevel", "vocab": {"a": 0, "</s>": 1}, "unk_token": "a"}
-        >>> added = [{"id": 1, "content": "</s>", "special": True}]
-        >>> text = msgspec.json.encode({"model": model, "added_tokens": added}).decode()
-        >>> vocabulary = Vocabulary.of_tokenizer(
-        ...     Tokenizer(
-        ...         name="tiny", kind="huggingface", json=text, vocab_size=2, special_tokens={"</s>": 1}
-        ...     )
-        ... )
-        >>> vocabulary.name, vocabulary.data[:], vocabulary.special, vocabulary.eod_id
-        ('tiny', [b' a', b''], {1: '</s>'}, None)
-        """
+        """Build the vocabulary of a loaded tokenizer."""
         special = {number: name for name, number in tokenizer.special_tokens.items()}
         return cls(tokenizer.name, token_bytes(tokenizer), special, eod_id)
 
@@ -101,11 +81,7 @@ class Vocabulary:
         return np.array(list(map(bool, self.data)))
 
     def text(self, number: int) -> str:
-        """Text of a token, or its name if it is special.
-
-        >>> Vocabulary("tiny", [b"a", b"\\xc3", b""], {2: "</s>"}).text(1)
-        '\\\\xc3'
-        """
+        """Text of a token, or its name if it is special."""
         if number in self.special:
             return self.special[number]
         return self.data[number].decode("utf-8", "backslashreplace") or f"id {number}"
@@ -154,10 +130,6 @@ def cells_of(
         learned: int8 `[T]`: 1 for a token that is a target, 0 for one that is not, -1 if unknown.
         position_ids: integers `[T]`; default: count from `first`.
         segment_ids: integers `[T]`, -1 at padding; default: one segment.
-
-    >>> vocabulary = Vocabulary("tiny", [b"caf", b"\\xc3", b"\\xa9", b""], {3: "</s>"})
-    >>> [(cell.text, cell.ids) for cell in cells_of(vocabulary, np.array([0, 1, 2, 1, 3]))]
-    [('caf', (0,)), ('é', (1, 2)), ('\\\\xc3', (1,)), ('</s>', (3,))]
     """
     vocabulary.check(ids, "these tokens")
     count = len(ids)
@@ -204,9 +176,6 @@ def learned_of(targets: np.ndarray, position_ids: np.ndarray | None = None) -> n
     Args:
         targets: integers `[L]`, -100 where there is none.
         position_ids: integers `[L]`, positions within documents.
-
-    >>> learned_of(np.array([5, -100, 7])).tolist()
-    [-1, 1, 0]
     """
     found = np.empty(len(targets), np.int8)
     if len(found):
@@ -262,9 +231,6 @@ def visible_pieces(cell: Cell, marks: int = -1) -> list[tuple[str, Kind]]:
     are of kind `space`. Bytes that are not UTF-8, and characters with an effect on a page, are of kind
     `escape`, so that they differ from a text that looks the same. A combining mark without a letter to be on
     gets a dotted circle.
-
-    >>> visible_pieces(Cell("if\\\\n\\\\x00", (1,), b"if\\n\\x00", 0))
-    [('if', 'text'), ('↵', 'break'), ('\\\\x00', 'escape')]
     """
     if cell.special or cell.padding:
         return [(visible(cell.text), "text")]

@@ -1,8 +1,5 @@
 """Turns of a conversation: found in its tokens, by the control tokens that chat formats begin them with.
 
-    <|im_start|> assistant ↵ Hello <|im_end|> ↵ <|im_start|> user ...
-    └──────── turn, role assistant ─────────┘   └── turn, role user
-
 A store keeps tokens and a loss mask, no messages. Only control tokens begin a turn, never text that looks
 like one.
 """
@@ -34,12 +31,7 @@ MOST_LINKS = 8
 
 
 def turns_in(cells: Sequence[Cell]) -> list[tuple[int, str]]:
-    """First cell and role of each turn, in order; empty for what is no conversation.
-
-    >>> texts = ["<|im_start|>", "user", "\\n", "hi", "<|im_end|>"]
-    >>> turns_in([Cell(one, (0,), one.encode(), 0, special=one[0] == "<") for one in texts])
-    [(0, 'user')]
-    """
+    """First cell and role of each turn, in order; empty for what is no conversation."""
     found: list[tuple[int, str]] = []
     for place, cell in enumerate(cells):
         if not cell.special:

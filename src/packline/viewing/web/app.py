@@ -1,9 +1,7 @@
 """The site: addresses, the header of every page, and the handling of errors.
 
-    GET /document/7 ── Guard ── endpoint ── View ── pages.document ── Page ── html.render_file ── response
-
-Pages are made in threads of the server's pool. An error of packline becomes a page with the problem
-and its remedy; any other error is logged and becomes a page without its details.
+An error of packline becomes a page with the problem and its remedy; any other is logged and becomes a page
+without its details.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Selections of documents for pages: filtered, sorted and packed in bounded time, and nothing written.
 
-A filter by columns and a sort read columns of all documents. Both are limited to stores where that takes
-less than about a second, once: results are kept for the next pages. Of larger stores a page shows what to
-run instead.
+Results are kept for the next pages. Of stores that would take longer than about a second, a page shows what
+to run instead.
 """
 
 from __future__ import annotations

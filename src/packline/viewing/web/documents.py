@@ -1,10 +1,4 @@
-"""Documents as a table with all their columns: chosen by split, source and condition, sorted by any column.
-
-    /documents?where=score >= 3&sort=tokens&desc=1     heads sort and show distributions
-
-The choice (`where`, `unique`, `exclude`) means what it means for `packline info --seq-len` and for training,
-and the pages of rows take the same.
-"""
+"""Documents as a table with all their columns: chosen by split, source and condition, sorted by any column."""
 
 from __future__ import annotations
 

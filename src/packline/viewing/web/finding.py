@@ -1,9 +1,6 @@
-"""Page of a search: hits of a text or of token ids, or the documents with an id, of a file, by a condition.
-
-    /search?q=function&by=text&after=1048576
+"""Page of a search: hits of a text or of token ids; other searches lead to the table of documents.
 
 Each page covers a part of the store; a small script requests the next ones until there is a page of hits.
-Documents are looked up in the table of documents.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Pages about a store, overview and sources, and what pages of lists share.
-
-Each function turns a `View` into a `Page`, in time that does not depend on the number of documents: totals
-are sums over shards.
-"""
+"""The overview of a store, and what pages of lists share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Pages about rows and batches: a list of rows, one row, the rows of a training step.
-
-Rows are located by arithmetic, so a row or a step far into a run costs as much as the first.
-"""
+"""Pages about rows and batches: a list of rows, one row, the rows of a training step."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Pages of a run: its stages on a line, the shares of its sources, and the batch of any step and rank.
-
-    packline serve run.toml  ──  /run?step=1200&ranks=8&rank=3
-
-A run is described by its schedule, which is closed form: a page reads the rows that it shows and nothing
-else, however long the run is.
-"""
+"""Pages of a run: its stages on a line, the shares of its sources, and the batch of any step and rank."""
 
 from __future__ import annotations
 

@@ -1,21 +1,14 @@
 """Find texts and token ids in a store of any size, page by page.
 
-    find_tokens(store, [1820, 262], Part(after=0))      -> places, and where to continue
-    TextSearch.find(store, b"text", Part(after=0))
-
 A search proceeds through the store from `after` and stops when it has enough hits or its time is up; the next
-page continues there. A page therefore takes the same time on any store, and a whole search as long as reading
-the tokens once: 2 G tokens per second from memory, or 200 to 300 MB of text per second.
+page continues there. A whole search takes as long as reading the tokens once: 2 G tokens per second from
+memory, or 200 to 300 MB of text per second.
 
-Texts are found by the bytes of tokens rather than by ids:
-
-    tokens of a block ──gather──> bytes ──find──> places in bytes ──> document, first token, bytes into it
-
-A text is therefore found wherever it is: at the beginning of a token, inside one, and across several, even
-if they split a character. Every place counts, overlapping ones included. Control tokens are not text: a byte
-that never occurs in UTF-8 replaces them, so a match never spans one. Nor does it span the end of a document.
-Whatever a tokenizer does not keep (case, accents, white space, characters that it does not know) is not in a
-store and cannot be found. `TextSearch.spell` converts a text to the way such a tokenizer writes it.
+Texts are found by the bytes of tokens, so wherever they are: at the beginning of a token, inside one, and
+across several, even if they split a character. Every place counts, overlapping ones included. Control tokens
+are not text: a byte that never occurs in UTF-8 replaces them. Whatever a tokenizer does not keep (case,
+accents, white space, characters that it does not know) is not in a store and cannot be found;
+`TextSearch.spell` converts a text to the way such a tokenizer writes it.
 """
 
 from __future__ import annotations

@@ -1,19 +1,11 @@
-"""Listen on a port and serve the site until it is interrupted.
-
-The socket is opened first, so that a port in use is reported at once; port 0 selects a free one. Requests are
-not logged; errors go to standard error.
-
-Access to the viewer's pages, and what a page may do: checked before anything else.
+"""Listen on a port, serve the site until it is interrupted, and decide who may read it.
 
     Host          must name this machine, so that another site's script cannot reach it under that site's name
-                  (DNS rebinding)
+                  (DNS rebinding); Starlette's TrustedHostMiddleware takes names only, and no address
     method        GET and HEAD only: there is nothing to change
     token         required if others can reach the port: once as ?token=..., then as a cookie
     headers       a content security policy that allows the viewer's own style and script, and nothing inline
                   or from elsewhere; no frames, no sniffing, no referrer
-
-Starlette's TrustedHostMiddleware takes a list of names; here any address of the machine is valid, since
-addresses cannot be rebound, and two Host headers are refused.
 
 Limits: connections are not encrypted. On a network that others can monitor, use a tunnel (`ssh -L`).
 """
@@ -71,11 +63,7 @@ class Listening:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach a server on this host.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-    (True, True, False)
-    """
+    """Return True if only this machine can reach a server on this host."""
     if host == "localhost":
         return True
     try:
@@ -94,13 +82,7 @@ def check_installed() -> None:
 
 
 def listen(host: str = "127.0.0.1", port: int = PORT, *, names: tuple[str, ...] = ()) -> Listening:
-    """Open the port.
-
-    >>> listening = listen(port=0)
-    >>> listening.token is None and listening.url.startswith("http://127.0.0.1:")
-    True
-    >>> listening.socket.close()
-    """
+    """Open the port."""
     if not 0 <= port < 65536:
         raise RecipeError(f"port is {port}: expected 0 to 65535")
     host = host.strip("[]")
@@ -185,11 +167,7 @@ Refuse = Callable[[int, str, str], str]
 
 
 def host_name(header: str) -> str | None:
-    """Name or address in a Host header, in lower case; None if the header is invalid.
-
-    >>> host_name("LocalHost:8080"), host_name("[::1]:80"), host_name("a b")
-    ('localhost', '::1', None)
-    """
+    """Name or address in a Host header, in lower case; None if the header is invalid."""
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?", header)
     return None if found is None else (found[1] or found[2]).lower().rstrip(".")
 

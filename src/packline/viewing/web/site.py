@@ -1,14 +1,8 @@
-"""The content of the viewer: the stores and tokenizers named when it was started, and no others.
+"""The content of the viewer: the stores, runs and tokenizers named when it was started, and no others.
 
-    Site ── stores: ServedStore ── store, rows by their settings, lengths
-         └─ tokenizers: SiteTokenizer ── a name, a vocabulary, encoding: as a build, or with control tokens
-
-A page is a function of a `View`: one of the stores and the parameters of the address. Parameters are
-checked: numbers within bounds, choices from a list; invalid input raises an error with the valid values. Work
-that takes a pass over a whole store (lengths) starts in a thread when the viewer starts, and pages show the
-result once it is complete.
-
-A run that is served: its loader, its stores, and the steps that use a document.
+A page is a function of a `View`: one of the stores and the parameters of the address, which are checked. Work
+that takes a pass over a whole store starts in a thread when the viewer starts, and pages show the result once
+it is complete.
 """
 
 from __future__ import annotations
@@ -98,9 +92,6 @@ def number(
     Args:
         default: value if the parameter is missing or empty.
         most: largest valid number; None: unlimited.
-
-    >>> number({"row": "12,345"}, "row", 0), number({}, "row", 7)
-    (12345, 7)
     """
     given = re.sub(r"[\s,_]", "", params.get(name, ""))
     if not given:
@@ -116,11 +107,7 @@ def number(
 
 
 def choice(params: Mapping[str, str], name: str, known: Sequence[str], default: str) -> str:
-    """Parse one of several words.
-
-    >>> choice({"packing": "pad"}, "packing", ("concat", "pad"), "concat")
-    'pad'
-    """
+    """Parse one of several words."""
     given = params.get(name, "") or default
     if given not in known:
         raise RecipeError(f"{name} is {given[:40]!r}: expected one of {', '.join(known)}")

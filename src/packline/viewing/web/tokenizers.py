@@ -1,11 +1,4 @@
-"""A text as several tokenizers split it, live as one types.
-
-    /compare/tokenizers?text=...&t0=1&t2=1&special=text
-
-The tokenizers are those of the stores and those named when the viewer was started; an address selects them by
-number. A small script requests the page of the text while one types, and shows its result; without it the
-form does the same.
-"""
+"""A text as several tokenizers split it, live as one types; without a script the form does the same."""
 
 from __future__ import annotations
 
