@@ -59,9 +59,7 @@ class Suspicious(msgspec.Struct, frozen=True):
     reason: str
     rule: str
     count: int
-    """Number of such documents."""
     documents: list[Suspect]
-    """The worst of them."""
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):

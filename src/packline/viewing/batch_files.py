@@ -42,7 +42,6 @@ class BatchFile:
     """A batch read from a file."""
 
     name: str
-    """File name, as given by the caller."""
     tensors: dict[str, np.ndarray]
     """Tensors of the file among `input`, `target` and `attention_mask`; integers `[B, L]`."""
     lengths: np.ndarray | None
@@ -243,7 +242,6 @@ class TensorSummary(msgspec.Struct, frozen=True):
     real_tokens: int
     padding_tokens: int
     token_bytes: int
-    """Bytes per token."""
 
 
 def summarize(batch: BatchFile, tensor: str) -> TensorSummary:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packline.store.reader import StoreReader, shard_labels
-from packline.viewing.page import Table
+from packline.viewing.page import Table, table_of
 from packline.viewing.text import percent, visible
 
 if TYPE_CHECKING:
@@ -31,11 +31,9 @@ if TYPE_CHECKING:
 MOST_DOCUMENTS = 1 << 20
 MOST_SHARDS = 256
 MOST_VALUES = 1000
-"""Different values of a column that are counted."""
 SHOWN_VALUES = 5
 SHOWN_SOURCES = 3
 LONGEST_VALUE = 60
-"""Characters of a value in a line."""
 
 
 def value_text(value: Any, most: int | None = None) -> str:
@@ -71,14 +69,11 @@ class ColumnCounts:
     documents: int = 0
     nulls: int = 0
     lowest: Any = None
-    """Smallest number or time."""
     highest: Any = None
     mean: float | None = None
-    """Mean of the numbers."""
     values: dict[Any, int] | None = field(default_factory=dict)
     """Documents by value; None for more than `MOST_VALUES` different ones."""
     first: Any = None
-    """The first value."""
     sampled: bool = False
     """True if some documents of its sources were left out."""
 
@@ -213,27 +208,16 @@ def column_table(store: StoreReader, counts: Sequence[ColumnCounts]) -> list[Tab
     if not counts:
         return []
     several = len(store.manifest.sources) > 1
-    rows = tuple(
-        (
-            one.name,
-            one.type,
-            _some(one.sources),
-            f"{one.documents:,}",
-            f"{one.nulls:,}" if one.nulls else "none",
-            one.described,
-        )
-        for one in counts
+    table = table_of(
+        "Columns, of a sample of the documents" if any(one.sampled for one in counts) else "Columns",
+        ("column", "l", [one.name for one in counts]),
+        ("type", "l", [one.type for one in counts]),
+        ("sources", "l", [_some(one.sources) if several else "" for one in counts]),
+        ("documents", "r", [f"{one.documents:,}" for one in counts]),
+        ("null", "r", [f"{one.nulls:,}" if one.nulls else "none" for one in counts]),
+        ("values", "l", [one.described for one in counts]),
     )
-    head = ("column", "type", "sources", "documents", "null", "values")
-    keep = [name != "sources" or several for name in head]
-    return [
-        Table(
-            "Columns, of a sample of the documents" if any(one.sampled for one in counts) else "Columns",
-            tuple(name for name, there in zip(head, keep, strict=True) if there),
-            tuple(tuple(value for value, there in zip(row, keep, strict=True) if there) for row in rows),
-            "".join(side for side, there in zip("lllrrl", keep, strict=True) if there),
-        )
-    ]
+    return [table]
 
 
 MOST_COUNTED = 1 << 18
@@ -242,7 +226,6 @@ SKEWED = 20
 """Ratio of the largest number to the median from which a scale of powers of two is used."""
 TOP_VALUES = 3
 EACH_ONCE = "each value once"
-"""Description of a column without repeated values."""
 OF_A_SAMPLE = ", of a sample"
 """End of the description where documents were left out."""
 LONGEST_NAME = 16
@@ -253,9 +236,7 @@ class ColumnBars:
     """Distribution of one column."""
 
     counts: tuple[int, ...]
-    """Documents in each class."""
     described: str
-    """The distribution in words."""
     top: tuple[tuple[Any, str], ...] = ()
     """The most frequent of few values, and their shares."""
 

@@ -18,6 +18,7 @@ from packline.viewing.page import (
     Table,
     Value,
     bar_cells,
+    table_of,
 )
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards
 from packline.viewing.summaries import RATE, ledger_table
@@ -122,29 +123,17 @@ def store_warnings(store: StoreReader) -> tuple[str, ...]:
 
 
 def group_table(groups: Sequence[Group], link: Callable[[Group], str] | None = None) -> Table:
-    labels = any(group.label is not None for group in groups)
-    texts = any(group.text_bytes for group in groups)
-    tokens = sum(group.tokens for group in groups) or 1
-    head = ("split", "source", "label", "documents", "tokens", "share", "tokens per document", RATE)
-    keep = [labels or name != "label" for name in head[:-1]] + [texts]
-    rows = [
-        (
-            group.split,
-            Link(group.source, link(group)) if link else group.source,
-            group.label or "",
-            f"{group.documents:,}",
-            f"{group.tokens:,}",
-            percent(group.tokens / tokens),
-            f"{group.tokens / group.documents:,.0f}" if group.documents else "",
-            f"{group.text_bytes / max(group.tokens, 1):.2f}",
-        )
-        for group in groups
-    ]
-    return Table(
+    whole = sum(group.tokens for group in groups) or 1
+    return table_of(
         "By split and source",
-        tuple(name for name, there in zip(head, keep, strict=True) if there),
-        tuple(tuple(value for value, there in zip(row, keep, strict=True) if there) for row in rows),
-        "".join(side for side, there in zip("lllrrrrr", keep, strict=True) if there),
+        ("split", "l", [one.split for one in groups]),
+        ("source", "l", [Link(one.source, link(one)) if link else one.source for one in groups]),
+        ("label", "l", [one.label or "" for one in groups]),
+        ("documents", "r", [f"{one.documents:,}" for one in groups]),
+        ("tokens", "r", [f"{one.tokens:,}" for one in groups]),
+        ("share", "r", [percent(one.tokens / whole) for one in groups]),
+        ("tokens per document", "r", [f"{one.tokens / max(one.documents, 1):,.0f}" for one in groups]),
+        (RATE, "r", [f"{one.text_bytes / max(one.tokens, 1):.2f}" * (one.text_bytes > 0) for one in groups]),
     )
 
 
@@ -158,17 +147,13 @@ def source_tables(groups: Sequence[Group]) -> list[Block]:
 
 def _summed(noun: str, named: Sequence[tuple[str, Group]]) -> Table:
     sums: dict[str, list[int]] = {}
-    for name, group in named:
-        counts = sums.setdefault(name, [0, 0, 0, 0])
-        held = group.tokens if group.split != "train" else 0
-        for place, count in enumerate((group.tokens, group.documents, held, group.text_bytes)):
-            counts[place] += count
+    for name, one in named:
+        counts = (one.tokens, one.documents, one.tokens * (one.split != "train"), one.text_bytes)
+        sums[name] = list(map(sum, zip(sums.get(name, [0] * 4), counts, strict=True)))
     ordered = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
     shown, rest = ordered[:LARGEST_SOURCES], ordered[LARGEST_SOURCES:]
     if rest:
-        shown.append(
-            (f"{len(rest):,} more", [sum(column) for column in zip(*(row for _, row in rest), strict=True)])
-        )
+        shown.append((f"{len(rest):,} more", list(map(sum, zip(*(row for _, row in rest), strict=True)))))
     whole = sum(group.tokens for _, group in named) or 1
     top = max((counts[0] for _, counts in shown), default=0) or 1
     rows = tuple(
@@ -215,26 +200,21 @@ def length_table(lengths: DocumentLengths) -> Table:
 
 def packing_tables(prices: Sequence[PackingStats]) -> list[Block]:
     found: list[Block] = []
+    count = "{:,}".format
     for length in dict.fromkeys(price.seq_len for price in prices):
         shown = [price for price in prices if price.seq_len == length]
-        columns = [
-            bar_cells(tuple((price.counts.rows, f"{price.counts.rows:,}") for price in shown)),
-            *(
-                bar_cells(tuple((share, percent(share)) for share in shares))
-                for shares in zip(
-                    *((price.padding, price.lost, price.split, price.shared) for price in shown), strict=True
-                )
-            ),
+        untrained = [price.untrained_rows or 0 for price in shown]
+        costs: list[tuple[str, Callable[[float], str], Sequence[float]]] = [
+            ("rows", count, [price.counts.rows for price in shown]),
+            ("padding", percent, [price.padding for price in shown]),
+            ("tokens lost", percent, [price.lost for price in shown]),
+            ("documents split", percent, [price.split for price in shown]),
+            ("rows shared", percent, [price.shared for price in shown]),
+            *([("rows untrained", count, untrained)] if any(untrained) else []),
         ]
-        head = ["packing", "rows", "padding", "tokens lost", "documents split", "rows shared"]
-        if any(untrained := [price.untrained_rows or 0 for price in shown]):
-            columns.append(bar_cells(tuple((count, f"{count:,}") for count in untrained)))
-            head.append("rows untrained")
-        rows = tuple(
-            (price.name, *bars) for price, bars in zip(shown, zip(*columns, strict=True), strict=True)
-        )
-        title = f"Packings in rows of {length:,} tokens"
-        found.append(Table(title, tuple(head), rows, "l" + "r" * len(columns)))
+        bars = [(name, "r", bar_cells(tuple((one, says(one)) for one in all))) for name, says, all in costs]
+        names = ("packing", "l", [price.name for price in shown])
+        found.append(table_of(f"Packings in rows of {length:,} tokens", names, *bars))
     return found
 
 
@@ -329,23 +309,19 @@ def finding_blocks(analysis: Analysis) -> list[Block]:
 
 def token_tables(analysis: Analysis) -> list[Block]:
     """Tables of special tokens, the most used tokens, and some that are never used."""
+    special, used, text = analysis.special, analysis.most_used, max(analysis.text_tokens, 1)
+    inside = [one.count - analysis.boundary.get(one.id, 0) for one in special]
     blocks: list[Block] = []
-    if analysis.special:
-        rows = tuple(
-            (f"{one.id:,}", one.text, f"{one.count:,}", f"{one.count - analysis.boundary.get(one.id, 0):,}")
-            for one in analysis.special
-        )
-        blocks.append(Table("Special tokens", ("id", "token", "count", "inside documents"), rows, "rlrr"))
-    rows = tuple(
-        (
-            f"{one.id:,}",
-            marked_spaces(one),
-            f"{one.count:,}",
-            percent(one.count / max(analysis.text_tokens, 1)),
-        )
-        for one in analysis.most_used
-    )
-    blocks.append(Table("Most used tokens", ("id", "token", "count", "share"), rows, "rlrr"))
+    for caption, tokens, column in (
+        ("Special tokens", special, ("inside documents", "r", [f"{count:,}" for count in inside])),
+        ("Most used tokens", used, ("share", "r", [percent(one.count / text) for one in used])),
+    ):
+        if tokens:
+            texts = [one.text if tokens is special else marked_spaces(one) for one in tokens]
+            ids, counts = [f"{one.id:,}" for one in tokens], [f"{one.count:,}" for one in tokens]
+            blocks.append(
+                table_of(caption, ("id", "r", ids), ("token", "l", texts), ("count", "r", counts), column)
+            )
     if analysis.never_used:
         some = " ".join(marked_spaces(one) for one in analysis.never_used_first)
         more = " …" if analysis.never_used > len(analysis.never_used_first) else ""

@@ -3,8 +3,7 @@
     document ── xxh3-128 of its tokens ──> (hash, number) 24 bytes ──> files by the first bits of the hash
     a file ── sort by hash ──> equal neighbours ──> groups
 
-Boundary tokens are ignored. A file of two million records is sorted in 100 MB, whatever the size of the store.
-Near duplicates, and documents within documents, are not found.
+Boundary tokens are ignored. Near duplicates are not found. A file of two million records is sorted in 100 MB.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ DOCUMENTS_A_FILE = 1 << 21
 WAITING = 1 << 20
 """Records buffered before they are written, if there are several files."""
 SHOWN = 4
-"""Documents named per group."""
 RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<i8")])
 
 
@@ -34,7 +32,6 @@ class DuplicateGroup(msgspec.Struct, frozen=True):
     tokens: int
     """Tokens of each document, boundary tokens included."""
     documents: list[int]
-    """Numbers of the first few documents."""
 
 
 class Duplicates(msgspec.Struct, frozen=True):
@@ -44,7 +41,6 @@ class Duplicates(msgspec.Struct, frozen=True):
     documents: int
     """Duplicate documents, not counting the first of each group."""
     tokens: int
-    """Tokens of the duplicate documents."""
     across_splits: int
     """Groups whose documents are in several splits."""
     largest: list[DuplicateGroup]

@@ -45,7 +45,6 @@ SHORT = 48
 JOINED_MOST = 3
 """Most places of marks of their own below a letter."""
 TICKS_MOST = 6
-"""Most ticks below a character."""
 MOODS = {"good": "Good", "warning": "Warning", "bad": "Problem"}
 PLACE_HINT = "name a file in an existing folder that is writable"
 

@@ -80,15 +80,12 @@ class ColumnHead:
 
     text: str
     href: str = ""
-    """Address of the table sorted by this column."""
     order: Literal["", "ascending", "descending"] = ""
     """Order of the rows, if they are sorted by this column."""
     bars: tuple[float, ...] = ()
     """Heights of the bars of the distribution, 0 to 1."""
     described: str = ""
-    """The distribution in words."""
     values: tuple[Link, ...] = ()
-    """Links to the rows with a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +109,11 @@ class Table:
         return [one if isinstance(one, str) else one.text for one in self.head]
 
 
-def table_of(
-    caption: str, columns: Sequence[tuple[str, str, Sequence[Value]]], part: str = "", least: int = 0
-) -> Table:
-    """Table of columns, each a heading, its alignment and its values; columns without any text are left out."""
-    kept = [one for place, one in enumerate(columns) if place < least or any(map(value_shown, one[2]))]
+def table_of(caption: str, *columns: tuple[str, str, Sequence[Value]]) -> Table:
+    """Table of columns, each a heading, its alignment and its values; columns of empty texts are left out."""
+    kept = [one for one in columns if not one[2] or any(one[2])]
     rows = tuple(zip(*(values for _, _, values in kept), strict=True))
-    return Table(caption, tuple(name for name, _, _ in kept), rows, "".join(one[1] for one in kept), part)
+    return Table(caption, tuple(one[0] for one in kept), rows, "".join(one[1] for one in kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +178,6 @@ class Links:
     """Navigation links, such as to the next page; a plain text is an unavailable one or the current page."""
 
     label: str
-    """Description for screen readers."""
     links: tuple[str | Link, ...]
 
 
@@ -196,7 +190,6 @@ class FormField:
     value: str = ""
     kind: Literal["text", "number", "area", "choice", "hidden", "range", "check"] = "text"
     choices: tuple[tuple[str, str], ...] = ()
-    """Values and labels of a choice."""
     hint: str = ""
     """Example of a value, shown while the field is empty."""
     most: int = 0
@@ -208,6 +201,14 @@ class FormField:
     def is_set(self) -> bool:
         """True if the value is not the default: the first choice, nothing, or 0."""
         return self.value not in ((self.choices[0][0],) if self.choices else ("", "0"))
+
+
+def choice_field(
+    name: str, label: str, value: str, known: Sequence[str | tuple[str, str]], *, minor: bool = False
+) -> FormField:
+    """Field to choose one of several values, each with its label if it has another one."""
+    choices = tuple((one, one) if isinstance(one, str) else one for one in known)
+    return FormField(name, label, value, "choice", choices, minor=minor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +228,9 @@ class Timeline:
     """Parts of a whole in a line, with a mark."""
 
     described: str
-    """The line in words."""
     parts: tuple[tuple[str, float, bool], ...]
     """Name of each part, its share of the whole, and True if the mark is in it."""
     at: float
-    """Place of the mark, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +266,6 @@ class Page(Notebook):
     blocks: tuple[Block, ...]
     warnings: tuple[str, ...] = ()
     summary: str = ""
-    """Line below the title."""
 
     def __str__(self) -> str:
         """The page as plain text."""

@@ -42,15 +42,12 @@ from packline.viewing.text import percent, plural, short_name, size
 from packline.viewing.tokens import row_strip
 
 LARGEST = 950_000
-"""Maximum size of the file, in bytes."""
 ROWS = 3
 ROW_TOKENS = 512
 SEQ_LEN = 2048
 TOP = 12
 SAMPLED_SOURCES = 24
-"""Sources that are sampled, the largest first."""
 DOCUMENTS = 64
-"""Documents sampled per source, at most."""
 SAMPLE_BYTES = 192 << 10
 """Bytes of text sampled per source; the document that reaches this size is the last."""
 MOST_TOKENS = 8192

@@ -26,7 +26,6 @@ from packline.viewing.tally import BLOCK_TOKENS, Counter, TokenTally
 
 LONGEST_COUNTED = 1 << 20
 BLOCK = 1 << 20
-"""Documents counted at a time."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -38,7 +37,6 @@ class Group(msgspec.Struct, frozen=True):
     documents: int
     tokens: int
     text_bytes: int
-    """Bytes of text; 0 if they were not counted."""
     shards: int
 
 
@@ -136,10 +134,8 @@ class CountSettings(Opening, msgspec.Struct, frozen=True):
     store: str
     special: list[int]
     folder: str
-    """Folder of the hash files."""
     files: int
     cache: CacheSettings | None = None
-    """Cache of a remote store."""
 
     def open(self) -> RangeCounter:
         return RangeCounter(self)

@@ -89,7 +89,7 @@ def screen(
 def judge_document(
     body: np.ndarray, special: np.ndarray, reasons: Sequence[str] = tuple(REASONS)
 ) -> dict[str, float]:
-    """Count one document exactly: its share of tokens for each reason that applies, or the tokens of a run."""
+    """Count one document exactly: its share for each reason that applies, or the tokens of a run."""
     body = body[:LONGEST]
     found: dict[str, float] = {}
     if "repetition" in reasons and len(body) >= SHORTEST:

@@ -25,7 +25,6 @@ BLOCK_TOKENS = 1 << 20
 COUNTED_TOKENS = 1 << 18
 """Tokens counted at a time: `bincount` makes 64-bit numbers of them, which stay in the cache."""
 KEPT = 100
-"""Documents of each kind kept by number."""
 CLASSES_AN_OCTAVE = 32
 LOWEST, HIGHEST = -6, 14
 """Octaves: from 1/64 byte per token to 16,384; rates beyond count in the outermost class."""
@@ -55,7 +54,6 @@ class TokenTally(msgspec.Struct):
     rates: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
     """Documents by class of bytes per token."""
     found: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(REASONS, 0))
-    """Documents by reason."""
     suspects: dict[str, list[Suspect]] = msgspec.field(
         default_factory=lambda: {name: [] for name in (*REASONS, "few", "many")}
     )
@@ -188,7 +186,6 @@ class Rates(msgspec.Struct, frozen=True):
     high: float
     """Upper limit; documents at or above it have many bytes per token."""
     few: int
-    """Number of documents below `low`."""
     many: int
 
 

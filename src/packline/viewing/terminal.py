@@ -46,7 +46,6 @@ MOODS = {"plain": "", "good": "good", "warning": "warning", "bad": "bad"}
 LONGEST_BAR, SHORTEST_BAR = 40, 8
 UNBOUNDED = sys.maxsize // 2
 MARKED = "┄"
-"""Character for the marked part of a bar."""
 COLORS = 5
 GUTTER = 9
 NARROWEST = 16

@@ -1,4 +1,4 @@
-"""Pages that show tokens: a document, a row, a step, a batch file, lists of documents; values in notebooks."""
+"""Pages that show tokens: a document, a row, a step, a batch file, a list; values in notebooks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from packline.viewing.tokens import (
     document_strip,
     row_strip,
 )
-from packline.viewing.turns import ROLE_CELLS, turns_in, with_turns
+from packline.viewing.turns import ROLE_CELLS, turns_in, with_loss_links, with_turns
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
@@ -98,12 +98,17 @@ def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
 
 def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None = None) -> Page:
     index = range(len(rows))[index]
-    strip = row_strip(rows, index, caption="", most=most, href=href)
-    return Page(
-        f"Row {index:,} of {len(rows):,}",
-        (Panel("facts", ((KeyValues(row_facts(rows, index)),), (strip,))),),
-        summary=f"rows of {plural(rows.seq_len, 'token')} over {rows.store.place}",
-    )
+    summary = f"rows of {plural(rows.seq_len, 'token')} over {rows.store.place}"
+    shown = row_panel(rows, index, most, href)
+    return Page(f"Row {index:,} of {len(rows):,}", (shown,), summary=summary)
+
+
+def row_panel(
+    rows: AnyRows, index: int, most: int, href: Href | None, facts: tuple[tuple[str, str], ...] = ()
+) -> Panel:
+    """Facts and tokens of a row, with links to its turns in the loss."""
+    strip, learned = with_loss_links(row_strip(rows, index, caption="", most=most, href=href))
+    return Panel("facts", ((KeyValues((*row_facts(rows, index), *facts)),), (*learned, strip)))
 
 
 def row_facts(rows: AnyRows, index: int) -> tuple[tuple[str, str], ...]:
@@ -320,15 +325,12 @@ def _(row: Row) -> Page:
 
 
 LISTED = 25
-"""Documents in a list."""
 BEGINNING = 64
 """Most tokens that are shown of each document; a character of rare scripts takes up to four."""
 SHOWN_CHARACTERS = 60
 SHOWN_COLUMNS = 3
-"""Carried columns in a list."""
 CHAT_COLUMNS = ("turns", "in the loss")
 NUMBERS = frozenset({"tokens", "text_bytes", "position", *CHAT_COLUMNS})
-"""Columns that are aligned at the right."""
 
 
 def documents_page(selection: Selection, *, first: int = 0, most: int = LISTED) -> Page:

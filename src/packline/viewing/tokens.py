@@ -6,8 +6,8 @@
 
 A cell is one token, or several tokens that only together form a character: it continues while its last
 character is incomplete. Bytes that are not UTF-8, such as half a character at the edge of a row, are shown as
-`\\xNN` and do not affect neighbouring cells. A cell costs about 2.5 microseconds. The vocabulary of a store is
-read once per process, because a tokenizer of 150,000 tokens takes half a second and 20 MB.
+`\\xNN` and do not affect neighbouring cells. A cell costs about 2.5 microseconds. The vocabulary of a store
+is read once per process, because a tokenizer of 150,000 tokens takes half a second and 20 MB.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ from packline.viewing.text import JOINERS, MARKS_MOST, visible
 from packline.viewing.turns import with_turns
 
 MOST = 2048
-"""Maximum number of tokens in a strip."""
 LONGEST_VALUE = 40
-"""Characters of the value of a carried column in the origin of a document."""
 LOSS = {1: True, 0: False, -1: None}
 
 AnyRows: TypeAlias = Rows | RowSource

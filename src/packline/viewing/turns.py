@@ -24,7 +24,6 @@ WITH_ROLE = re.compile(
 MISTRAL = {"[INST]": "user", "[/INST]": "assistant", "[SYSTEM_PROMPT]": "system", "[TOOL_RESULTS]": "tool"}
 ROLE = re.compile(r"\s*([A-Za-z][\w .-]{0,30}?)\s*(?:\n|$)")
 ROLE_CELLS = 8
-"""Most tokens of a role."""
 UNKNOWN = "before the first turn"
 MOST_LINKS = 8
 """Most turns of a page that have links."""

@@ -56,7 +56,6 @@ NAVIGATION = (
 )
 JUMPS = ("document", "row", "step", "token")
 SWITCHED = ("/documents", "/rows", "/batch", "/search")
-"""Pages that the switch to another store stays on."""
 KEPT = ("seq_len", "packing", "split", "where", "unique", "exclude", "batch_size", "seed", "world_size")
 """Parameters kept by a jump to a row or a step."""
 WAIT = 1.0

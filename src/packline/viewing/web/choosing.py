@@ -21,7 +21,6 @@ from packline.store.reader import StoreReader
 from packline.viewing.columns import ColumnBars, measure_columns
 
 HELD = 16
-"""Results of each kind that are kept."""
 FILTERED_MOST = 1 << 23
 """Maximum documents of a store that a page filters."""
 SORTED_MOST = 1 << 22

@@ -27,9 +27,7 @@ from packline.viewing.web.search import Hit, Part
 from packline.viewing.web.site import View, choice, number, uses_of
 
 PAGE_TOKENS = 1024
-"""Tokens of a document per page."""
 BEFORE = 64
-"""Tokens shown before the token that an address names."""
 MOST_MARKED = 10_000
 """Maximum hits of a search in a document that are counted."""
 LONGEST_SHOWN = 24

@@ -27,6 +27,7 @@ from packline.viewing.page import (
     Note,
     Page,
     Table,
+    choice_field,
 )
 from packline.viewing.text import cut, plural
 from packline.viewing.token_pages import CHAT_COLUMNS, document_table, has_loss
@@ -62,23 +63,14 @@ def choice_fields(view: View, *, minor: bool = True) -> tuple[FormField, ...]:
         minor: True to show the condition on request, as the others.
     """
     params, lists = view.params, view.site.exclusions
-    equal = (("", "keep all"), ("1", "keep the first"))
+    equal, where = (("", "keep all"), ("1", "keep the first")), params.get("where", "")
     fields = [
-        FormField(
-            "where",
-            "Condition on columns",
-            params.get("where", ""),
-            "text",
-            hint="tokens >= 100",
-            minor=minor,
-        ),
-        FormField("unique", "Equal texts", params.get("unique", ""), "choice", equal, minor=True),
+        FormField("where", "Condition on columns", where, hint="tokens >= 100", minor=minor),
+        choice_field("unique", "Equal texts", params.get("unique", ""), equal, minor=True),
     ]
     if lists:
-        names = (("", "nothing"), *((name, name) for name in lists))
-        fields.append(
-            FormField("exclude", "Leave out", params.get("exclude", ""), "choice", names, minor=True)
-        )
+        given = params.get("exclude", "")
+        fields.append(choice_field("exclude", "Leave out", given, (("", "nothing"), *lists), minor=True))
     return tuple(fields)
 
 
@@ -91,7 +83,6 @@ class DocumentList:
     order: np.ndarray | None
     """Places of the selection, sorted; None: in the order of the store."""
     params: Params
-    """Parameters of other addresses of the same list."""
 
     def __len__(self) -> int:
         return len(self.selection)
@@ -127,9 +118,7 @@ def document_list(view: View) -> DocumentList:
 def documents_table(view: View) -> Page:
     params = view.params
     fields = (
-        FormField(
-            name, name.capitalize(), params.get(name) or ALL, "choice", tuple((one, one) for one in known)
-        )
+        choice_field(name, name.capitalize(), params.get(name) or ALL, known)
         for name, known in (("source", (ALL, *view.opened.sources)), ("split", (ALL, *view.opened.splits)))
     )
     form = Form(

@@ -13,7 +13,19 @@ from functools import partial
 
 from packline.errors import RecipeError
 from packline.store.lookup import column_names
-from packline.viewing.page import Block, Form, FormField, Link, Links, Note, Page, Panel, Table, Value
+from packline.viewing.page import (
+    Block,
+    Form,
+    FormField,
+    Link,
+    Links,
+    Note,
+    Page,
+    Panel,
+    Table,
+    Value,
+    choice_field,
+)
 from packline.viewing.text import duration, plural, whole_characters
 from packline.viewing.token_pages import SHOWN_CHARACTERS, plain_bytes
 from packline.viewing.web.pages import store_field
@@ -24,7 +36,6 @@ from packline.where.grammar import canonical_where
 OF_TOKENS = (("text", "text"), ("ids", "token ids"))
 SEARCHES = (*OF_TOKENS, ("id", "document id"), ("file", "file"), ("where", "condition on columns"))
 AROUND = 12
-"""Tokens before and after a hit."""
 LONGEST_QUERY = 2000
 
 
@@ -47,7 +58,7 @@ def search_page(view: View) -> Page:
         "/search",
         (
             FormField("q", "Search for", query, "text"),
-            FormField("by", "as", by, "choice", SEARCHES),
+            choice_field("by", "as", by, SEARCHES),
             *store_field(view),
         ),
         "Search",

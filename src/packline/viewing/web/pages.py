@@ -17,7 +17,6 @@ from packline.viewing.text import plural
 from packline.viewing.web.site import View, number
 
 PAGE_ITEMS = 25
-"""Items of a list per page."""
 ALL = "all"
 
 

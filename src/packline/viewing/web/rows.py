@@ -24,13 +24,12 @@ from packline.viewing.page import (
     Links,
     Note,
     Page,
-    Panel,
     Table,
+    choice_field,
 )
 from packline.viewing.text import plural
-from packline.viewing.token_pages import beginning, row_facts
+from packline.viewing.token_pages import beginning, row_panel
 from packline.viewing.tokens import row_strip
-from packline.viewing.turns import with_loss_links
 from packline.viewing.web.choosing import open_rows
 from packline.viewing.web.documents import Params, choice_fields, chosen_documents
 from packline.viewing.web.pages import (
@@ -45,9 +44,7 @@ from packline.viewing.web.site import InvalidForm, View, choice, number
 
 TOKENS_OF_ROW = 2048
 TOKENS_IN_BATCH = 192
-"""Tokens shown of each row of a batch."""
 ROWS_OF_BATCH = 6
-"""Rows of a batch per page."""
 
 
 def settings_of(view: View) -> tuple[Rows, Params]:
@@ -75,16 +72,11 @@ def form_fields(view: View) -> tuple[FormField, ...]:
     splits = (*view.opened.splits, *(("all",) if len(view.opened.splits) > 1 else ()))
     split = view.params.get("split") or (splits[0] if splits else "train")
     default = str(default_seq_len(view, split) or "")
+    packings = [(one, one.replace("_", " ")) for one in PACKINGS]
     return (
         FormField("seq_len", "Tokens per row", view.params.get("seq_len") or default, "number"),
-        FormField(
-            "packing",
-            "Packing",
-            view.params.get("packing") or "concat",
-            "choice",
-            tuple((one, one.replace("_", " ")) for one in PACKINGS),
-        ),
-        FormField("split", "Split", split, "choice", tuple((one, one) for one in splits), minor=True),
+        choice_field("packing", "Packing", view.params.get("packing") or "concat", packings),
+        choice_field("split", "Split", split, splits, minor=True),
         *choice_fields(view),
         *store_field(view),
     )
@@ -141,7 +133,6 @@ def row(view: View, wanted: int) -> Page:
         raise IndexError(
             f"row {wanted:,}: expected 0 to {len(found) - 1:,}, the rows of {found.seq_len:,} tokens"
         )
-    strip = row_strip(found, wanted, caption="", most=TOKENS_OF_ROW, href=view.document)
     every = Link("all rows", view.href("/rows", page=wanted // PAGE_ITEMS or None, **params))
     beside = neighbors(
         "Neighbors",
@@ -151,15 +142,10 @@ def row(view: View, wanted: int) -> Page:
         ("‹ row before", every, "next row ›"),
     )
     split = view.params.get("split") or view.opened.splits[0]
-    facts: tuple[tuple[str, str], ...] = (
-        *row_facts(found, wanted),
-        ("packing", found.packing.replace("_", " ")),
-        ("split", split),
-    )
-    strip, learned = with_loss_links(strip)
-    blocks = (beside, Panel("facts", ((KeyValues(facts),), (*learned, strip))))
+    facts = (("packing", found.packing.replace("_", " ")), ("split", split))
+    shown = row_panel(found, wanted, TOKENS_OF_ROW, view.document, facts)
     summary = f"one of {plural(len(found), 'row')} of {found.seq_len:,} tokens"
-    return Page(f"Row {wanted:,}", blocks, summary=summary)
+    return Page(f"Row {wanted:,}", (beside, shown), summary=summary)
 
 
 def batch(view: View) -> Page:

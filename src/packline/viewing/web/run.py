@@ -14,15 +14,13 @@ from packline.viewing.page import (
     KeyValues,
     Link,
     Page,
-    Panel,
     Table,
     Timeline,
     Value,
+    choice_field,
 )
 from packline.viewing.text import percent, plural, scaled
-from packline.viewing.token_pages import row_facts
-from packline.viewing.tokens import row_strip
-from packline.viewing.turns import with_loss_links
+from packline.viewing.token_pages import row_panel
 from packline.viewing.web.documents import Params
 from packline.viewing.web.pages import neighbors
 from packline.viewing.web.rows import ROWS_OF_BATCH, TOKENS_OF_ROW, batch_blocks, view_of
@@ -36,7 +34,7 @@ def run_page(view: View) -> Page:
     names = tuple((str(place), one.name) for place, one in enumerate(runs))
     chosen_run = int(choice(params, "run", [value for value, _ in names], "0"))
     loader = runs[chosen_run].loader
-    several = (FormField("run", "Run", str(chosen_run), "choice", names),) if len(runs) > 1 else ()
+    several = (choice_field("run", "Run", str(chosen_run), names),) if len(runs) > 1 else ()
     form = Form(
         "Which step",
         "/run",
@@ -120,7 +118,6 @@ def _row(
     taken = loader.rows_of_step(step)
     rows = stage.mixture.rows[int(taken.sources[index])]
     row = int(taken.rows[index])
-    strip = row_strip(rows, row, caption="", most=TOKENS_OF_ROW, href=view_of(view, rows).document)
     share = stage.batch_size // ranks
 
     batch = Link("the batch", address("/run", **chosen, step=step, page=index // ROWS_OF_BATCH or None))
@@ -134,13 +131,13 @@ def _row(
     facts = (
         ("source", source_name(rows)),
         ("row", f"{row:,} of {len(rows):,}"),
-        *row_facts(rows, row),
         ("epoch", f"{int(taken.epochs[index])}"),
         ("rank", f"{index // share}"),
     )
-    strip, learned = with_loss_links(strip)
-    blocks = (ways, Panel("facts", ((KeyValues(facts),), (*learned, strip))))
-    return Page(f"Step {step:,}, slot {index:,}", blocks, summary=f"row {row:,} of {source_name(rows)}")
+    shown = row_panel(rows, row, TOKENS_OF_ROW, view_of(view, rows).document, facts)
+    return Page(
+        f"Step {step:,}, slot {index:,}", (ways, shown), summary=f"row {row:,} of {source_name(rows)}"
+    )
 
 
 def _sources(loader: Loader, stage: ScheduledStage, step: int) -> Table:

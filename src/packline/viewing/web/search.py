@@ -33,15 +33,11 @@ if TYPE_CHECKING:
 BUDGET = 0.3
 """Seconds of searching per page."""
 BLOCK = 1 << 18
-"""Tokens searched between two checks of the time."""
 MOST_HITS = 20
-"""Maximum hits per page."""
 MOST_OF_DOCUMENT = 2
 """Maximum hits per page in one document; the others are counted."""
 MOST_IDS = 512
-"""Maximum tokens of a search pattern."""
 TEXT_BLOCK = 1 << 17
-"""Tokens searched between two checks of the time."""
 NO_TEXT = b"\xff"
 """Byte in place of tokens that are not text; it never occurs in UTF-8."""
 
@@ -54,7 +50,6 @@ class Hit:
     start: int
     """First token, counted within the document."""
     length: int
-    """Number of tokens."""
     skip: int = 0
     """Bytes of the first token before the text found."""
     more: int = 0
@@ -81,9 +76,7 @@ class Part:
     until: int | None = None
     """Token to end at; None: the end of the store."""
     most: int = MOST_HITS
-    """Maximum hits."""
     each: int = MOST_OF_DOCUMENT
-    """Maximum hits in one document."""
     budget: float = BUDGET
     """Seconds; one block is searched however long it takes."""
 

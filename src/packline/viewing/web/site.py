@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 
 USES = 3
-"""Uses of a document that its page names."""
 
 
 class ServedRun(NamedTuple):

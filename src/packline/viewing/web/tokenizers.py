@@ -23,6 +23,7 @@ from packline.viewing.page import (
     Panel,
     Table,
     TokenStrip,
+    choice_field,
 )
 from packline.viewing.text import plural
 from packline.viewing.token_pages import plain_bytes
@@ -35,7 +36,6 @@ SPECIAL = (("text", "are text, as in a build"), ("control", "are control tokens"
 """Meaning of a name such as `<|endoftext|>` in the text."""
 SHOWN_TOKENS = 512
 TOKENS_OF_DOCUMENT = 400
-"""Tokens of a document whose text is compared, at most."""
 CHOSEN = 3
 """Tokenizers that are compared if the address names none."""
 SAMPLES = (
@@ -76,7 +76,7 @@ def tokenizers(view: View) -> Page:
         (
             FormField("text", f"Text, at most {LONGEST_TEXT:,} characters", text, "area"),
             *checks,
-            FormField("special", "Names of control tokens", special, "choice", SPECIAL),
+            choice_field("special", "Names of control tokens", special, SPECIAL),
             *store_field(view),
         ),
         "Compare",
