@@ -15,11 +15,10 @@ import itertools
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -49,16 +48,14 @@ MOODS = {"good": "Good", "warning": "Warning", "bad": "Problem"}
 PLACE_HINT = "name a file in an existing folder that is writable"
 
 
-@dataclass(frozen=True, slots=True)
-class Assets:
+class Assets(NamedTuple):
     """Addresses of the style and script of a page of the viewer."""
 
     style: str
     script: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(NamedTuple):
     """Blocks below a heading of level 2, or before the first; headings of level 3 with their anchors."""
 
     title: str

@@ -107,7 +107,7 @@ def test_both_stores_are_served_and_a_document_names_its_steps(client: TestClien
         ("/run?ranks=3", "divides"),
         ("/run?ranks=2&rank=2", "0 to 1"),
         ("/run?row=9", "0 to 3"),
-        ("/run?run=1", "expected one of"),
+        ("/run?run=one", "expected one of"),
     ],
 )
 def test_what_a_run_has_not_is_answered(client: TestClient, path: str, expected: str) -> None:

@@ -252,9 +252,9 @@ def header(view: View, path: str) -> Markup:
         kept.append(("store", str(view.number)))
     kind = "row" if path.startswith("/row") else "step" if path in ("/batch", "/run") else "document"
     stores, runs = enumerate(view.site.stores), enumerate(view.site.runs)
-    run = number(view.params, "run", 0) if path == "/run" else -1
+    run = view.params.get("run") or "0"
     if path == "/run":
-        kept = [("run", f"{run}"), *kept]
+        kept = [("run", run), *kept]
     found: Markup = macro("viewer_header")(
         view.opened.name,
         view.href("/"),
@@ -264,7 +264,7 @@ def header(view: View, path: str) -> Markup:
         kept,
         [
             *((f"{place}", one.name, path != "/run" and place == view.number) for place, one in stores),
-            *((f"run-{place}", one.name, path == "/run" and place == run) for place, one in runs),
+            *((f"run-{place}", one.name, path == "/run" and f"{place}" == run) for place, one in runs),
         ],
         _section(path) if _section(path) in SWITCHED else "/",
     )

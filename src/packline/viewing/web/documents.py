@@ -1,4 +1,4 @@
-"""Documents as a table with all their columns: chosen by split, source and condition, sorted by any column."""
+"""Documents as a table with all columns: chosen by split, source and condition, sorted by any column."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ accents, white space, characters that it does not know) is not in a store and ca
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -83,12 +84,18 @@ class Part:
 
 def find_tokens(store: StoreReader, ids: Sequence[int], part: Part = Part()) -> Found:
     """Find a token sequence within documents, in the order of the store."""
-    wanted, most_id = np.array(ids, np.int64), int(np.iinfo(store.dtype).max)
-    if not 0 < len(ids) <= MOST_IDS or int(wanted.min()) < 0 or int(wanted.max()) > most_id:
+    most, size = int(np.iinfo(store.dtype).max), store.dtype.itemsize
+    if not 0 < len(ids) <= MOST_IDS or min(ids) < 0 or max(ids) > most:
         return Found((), None, 1.0)
+    wanted = np.array(ids, store.dtype).tobytes()
 
     def places(shard: Shard, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        return ((at, 0, len(ids)) for at in _in_block(shard.tokens, wanted, start, stop))
+        data = shard.tokens[start : stop + len(ids) - 1].tobytes()
+        at = data.find(wanted)
+        while at >= 0:
+            if at % size == 0:
+                yield start + at // size, 0, len(ids)
+            at = data.find(wanted, at + 1)
 
     return _find(store, places, lambda start, skip, length, size: start + length <= size, BLOCK, part)
 
@@ -115,7 +122,7 @@ def _find(
         while position < min(last, total):
             stop = min(position - first + block, min(last, total) - first)
             for token, skip, length in places(shard, position - first, stop):
-                inner = document_at(shard, token)
+                inner = bisect_right(range(len(shard)), token * shard.itemsize, key=shard.offset_of) - 1
                 document = int(store.firsts[number]) + inner
                 start = token - int(shard.places(slice(inner, inner + 1))[0])
                 if not is_hit(start, skip, length, int(shard.lengths[inner])):
@@ -134,43 +141,13 @@ def _find(
     return page(total)
 
 
-def _in_block(tokens: np.ndarray, ids: np.ndarray, start: int, stop: int) -> list[int]:
-    """Places from `start` to `stop` where these ids begin; they may end after `stop`."""
-    rarest = int(ids.argmax())  # merges come late in a vocabulary, so a large id is probably rare
-    stop = min(stop, len(tokens) - len(ids) + 1)
-    if stop <= start:
-        return []
-    places = start + np.flatnonzero(tokens[start + rarest : stop + rarest] == ids[rarest])
-    for place, one in enumerate(ids.tolist()):
-        if place != rarest:
-            places = places[tokens[places + place] == one]
-    return places.tolist()
-
-
-def document_at(shard: Shard, place: int) -> int:
-    """Document of a shard that contains a token, found in the memory-mapped index without copying."""
-    low, high = 0, len(shard)
-    byte = place * shard.itemsize
-    while high - low > 1:
-        middle = (low + high) // 2
-        if shard.offset_of(middle) <= byte:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
 class TextSearch:
     """Search for texts, with data computed once from a store's tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, encoder: tokenizers.Tokenizer) -> None:
         control = set(tokenizer.special_tokens.values())
-        self._tokens = TokenText.of_tokens(
-            [
-                NO_TEXT if number in control or not data else data
-                for number, data in enumerate(vocabulary.data)
-            ]
-        )
+        texts = (NO_TEXT if at in control or not data else data for at, data in enumerate(vocabulary.data))
+        self._tokens = TokenText.of_tokens(list(texts))
         self._encoder = encoder
         self.kept = keeps_text(tokenizer)
         """True if the tokenizer keeps texts unchanged."""
@@ -185,15 +162,13 @@ class TextSearch:
         inner = self._tokens.gather(ids)[0].tobytes().strip(b" ")
         if NO_TEXT in inner:  # unknown as a whole, but part of a longer word may be known
             normal = encoder.normalizer.normalize_str(text) if encoder.normalizer else text
-            pieces = [normal] if encoder.pre_tokenizer is None else self._words(normal)
+            words = encoder.pre_tokenizer
+            pieces = [normal] if words is None else [one for one, _ in words.pre_tokenize_str(normal)]
             inner = (" " if self._spaced else "").join(pieces).replace("▁", " ").encode().strip(b" ")
         if not inner or inner == raw.strip(b" "):
             return raw
         # Keep spaces at the ends as typed: many tokenizers add one before a text, others strip them.
         return b" " * raw.startswith(b" ") + inner + b" " * raw.endswith(b" ")
-
-    def _words(self, text: str) -> list[str]:
-        return [piece for piece, _ in self._encoder.pre_tokenizer.pre_tokenize_str(text)]
 
     def find(self, store: StoreReader, wanted: bytes, part: Part = Part()) -> Found:
         """Find a text within documents, in the order of the store.
