@@ -33,9 +33,6 @@ def convert(values: Any, kind: type[T], where: str = "", *, hint: str = "", stri
         hint: hint of errors that have none of their own.
         strict: False: numbers may be text.
 
-    Raises:
-        RecipeError: an unknown or missing setting, a wrong type, a value out of its limits.
-
     >>> class Row(msgspec.Struct):
     ...     seq_len: int
     >>> convert({"seq_len": True}, Row, "run.toml")

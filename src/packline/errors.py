@@ -111,9 +111,6 @@ class InputError(PacklineError, OSError):
 def refuse_name(path: str) -> None:
     """Refuse a path that is not UTF-8, which provenance and manifest could not contain.
 
-    Raises:
-        InputError: the name is not UTF-8; the message shows its bytes.
-
     >>> refuse_name("caf\\udce9.txt")
     Traceback (most recent call last):
     packline.errors.InputError: a name is not UTF-8: b'caf\\xe9.txt'

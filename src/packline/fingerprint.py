@@ -127,9 +127,6 @@ def seal(value: Sealed) -> bytes:
 def unseal(data: bytes, kind: type[S]) -> S:
     """Read a sealed Struct.
 
-    Raises:
-        NotWhole: the bytes are not those that `seal` returned.
-
     >>> class Facts(msgspec.Struct):
     ...     rows: int
     ...     checksum: str = ""

@@ -42,9 +42,6 @@ class Permutation:
         size: number of indices, 1 to 2**62.
         key: any integers; different keys give different bijections.
 
-    Raises:
-        RecipeError: a size out of bounds.
-
     >>> shuffled = Permutation(5, 42)
     >>> sorted(shuffled(np.arange(5)).tolist())
     [0, 1, 2, 3, 4]
@@ -70,19 +67,11 @@ class Permutation:
             self._rounds.append((word(odd), word(add), word(undo)))
 
     def __call__(self, indices: np.ndarray) -> np.ndarray:
-        """Images of indices, int64 of the same shape.
-
-        Raises:
-            IndexError: an index outside the range.
-        """
+        """Images of indices, int64 of the same shape."""
         return self._map(indices, self._scramble)
 
     def invert(self, images: np.ndarray) -> np.ndarray:
-        """Indices with these images, int64 of the same shape.
-
-        Raises:
-            IndexError: an image outside the range.
-        """
+        """Indices with these images, int64 of the same shape."""
         return self._map(images, self._unscramble)
 
     def _map(self, indices: np.ndarray, step: Callable[[np.ndarray], None]) -> np.ndarray:

@@ -94,9 +94,6 @@ def read_number(name: str, value: int | float | str) -> int:
         name: name of the setting; it determines the meaning of k, as in `read_quantities`.
         value: number or text.
 
-    Raises:
-        RecipeError: not a whole number.
-
     >>> read_number("tokens", "2M"), read_number("batch_tokens", "2M"), read_number("tokens", 2e9)
     (2000000, 2097152, 2000000000)
     """
@@ -118,9 +115,6 @@ def read_quantities(table: Mapping[str, Any], kind: type[msgspec.Struct], where:
 
     Args:
         where: place of the table, for messages.
-
-    Raises:
-        RecipeError: a text that is not a number.
 
     >>> class Stage(msgspec.Struct):
     ...     seq_len: int

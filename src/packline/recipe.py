@@ -166,9 +166,6 @@ def load_recipe(path: str | Path) -> tuple[Recipe, RunOptions]:
 
     Relative inputs are relative to the recipe's folder. Settings for reading the store (`weight`, `tokens`,
     `max_epochs`; see `load_shares`) are checked but not part of the recipe: no byte depends on them.
-
-    Raises:
-        RecipeError: not TOML, an unknown or missing field, a wrong type; with the location.
     """
     recipe, options, _ = _load(path)
     return recipe, options
@@ -195,12 +192,7 @@ ELSEWHERE = {
 
 
 def load_shares(path: str | Path) -> list[Share]:
-    """Read the shares of a recipe's sources, in their order.
-
-    Raises:
-        RecipeError: any error of `load_recipe`; weights for some sources but not all, or weights and
-            budgets together.
-    """
+    """Read the shares of a recipe's sources, in their order."""
     return _load(path)[2]
 
 
@@ -275,9 +267,6 @@ def placed(recipe: Recipe, folder: Path) -> RecipeOfFile:
 
 def check_recipe(recipe: Recipe) -> Recipe:
     """Refuse values that no build can use; return the recipe, with tuples for lists and strings for paths.
-
-    Raises:
-        RecipeError: a field of the wrong type, or a value that no build can use.
 
     >>> check_recipe(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t", val_fraction=2.0))
     Traceback (most recent call last):
@@ -354,9 +343,6 @@ NOT_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf
 def _check_charset(source: Source, where: str) -> None:
     """Refuse an encoding that is unknown, or in which documents cannot be cut at bytes.
 
-    Raises:
-        RecipeError: names the setting.
-
     >>> _check_charset(Source(inputs=("a",), charset="latin-1"), "a")
     >>> _check_charset(Source(inputs=("a",), charset="latin-one"), "a")
     Traceback (most recent call last):
@@ -403,9 +389,6 @@ def parse_columns(columns: Sequence[str], where: str) -> list[tuple[str, ColumnT
     Args:
         columns: as in the recipe.
         where: the source, for messages.
-
-    Raises:
-        RecipeError: a name that is no field or belongs to packline, an unknown type, a name given twice.
 
     >>> parse_columns(["url", "score: float"], "web")
     [('url', None), ('score', 'float')]

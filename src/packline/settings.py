@@ -154,11 +154,7 @@ class ExportKeywords(TextKeywords, RowKeywords, total=False):
 
 
 def is_recipe(path: str | Path) -> bool:
-    """True if a TOML file is a recipe: it has sources, where a run file has stages.
-
-    Raises:
-        RecipeError: the file cannot be read.
-    """
+    """True if a TOML file is a recipe: it has sources, where a run file has stages."""
     return is_toml(path) and kind_of(path) != "run file"
 
 
@@ -167,11 +163,7 @@ def make_recipe(
     tokenizer: str | Path | None,
     settings: Mapping[str, Any],
 ) -> tuple[Recipe, RunOptions]:
-    """Recipe and run options from arguments; or from a recipe, or a file with one, with arguments on top.
-
-    Raises:
-        RecipeError: an unknown setting, a missing tokenizer, a wrong type.
-    """
+    """Recipe and run options from arguments; or from a recipe, or a file with one, with arguments on top."""
     given = {name: value for name, value in settings.items() if value is not None}
     memory = given.pop("memory", None)
     if memory is not None:

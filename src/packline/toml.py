@@ -22,22 +22,14 @@ def is_toml(path: str | Path) -> bool:
 
 
 def kind_of(path: str | Path) -> Kind | None:
-    """Kind of a local TOML file, by its tables; None for anything else.
-
-    Raises:
-        RecipeError: the file cannot be read, or is not TOML.
-    """
+    """Kind of a local TOML file, by its tables; None for anything else."""
     if not (is_toml(path) and Path(path).is_file()):
         return None
     return _kind(read_toml(Path(path), "recipe or run file"))
 
 
 def refuse_toml(path: str | Path, expected: str) -> None:
-    """Refuse a recipe or a run file where something else is expected.
-
-    Raises:
-        RecipeError: the path is one, or TOML that cannot be read.
-    """
+    """Refuse a recipe or a run file where something else is expected."""
     if kind := kind_of(path):
         raise RecipeError(f"{path} is a {kind}: expected {expected}", hint=kind_hint(path, kind))
 
@@ -61,10 +53,6 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
     Args:
         path: path of the file.
         what: kind of file, for error messages.
-
-    Raises:
-        RecipeError: the file cannot be read, or is not TOML (with the line), or is a recipe in place of a run
-            file, or the other way round.
 
     >>> read_toml(Path("missing.toml"), "recipe")
     Traceback (most recent call last):
@@ -112,9 +100,6 @@ def read_table(
         where: file and table, for messages.
         more: further known settings.
         elsewhere: settings that belong to other tables, by what to say of them.
-
-    Raises:
-        RecipeError: an unknown setting, with the most similar known one; a text that is no number.
     """
     if not isinstance(table, dict):
         return table

@@ -129,11 +129,7 @@ def foreign(path: Path, reading: Reading) -> bool:
 
 
 def read_foreign(target: str, reading: Reading, priced: bool, top: int, on_progress: OnProgress) -> Analysis:
-    """Analyze a data set of another project.
-
-    Raises:
-        RecipeError: no tokenizer is given, or settings that apply to a store only.
-    """
+    """Analyze a data set of another project."""
     if priced:
         raise RecipeError(
             f"--seq-len is for a store; {target} is not a store", hint="packline import turns it into one"

@@ -194,11 +194,7 @@ class PlaceArguments:
     ] = False
 
     def place(self) -> On:
-        """Place of the job.
-
-        Raises:
-            RecipeError: a slice that does not exist, or a slice of a cluster.
-        """
+        """Place of the job."""
         if self.slice is None and not self.join:
             return place_of(self.on)
         if self.on == "ray":
@@ -209,11 +205,7 @@ class PlaceArguments:
 
 
 def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunOptions]:
-    """Recipe for a command line.
-
-    Raises:
-        RecipeError: settings are invalid.
-    """
+    """Recipe for a command line."""
     if not inputs:
         raise RecipeError("no inputs", hint="name files, folders or URIs of text, or one recipe (.toml)")
     given = settings.given()
@@ -293,9 +285,6 @@ class DocumentArguments(make_options((ExportChoice,), {CHOICE: OF_DOCUMENTS})): 
         Args:
             store: folder of the store.
             rows: True: with the run file's settings of rows.
-
-        Raises:
-            RecipeError: the run file does not read the store, or reads it in several ways.
         """
         given = self.given()
         run = given.pop("run", None)
@@ -310,9 +299,6 @@ class DocumentArguments(make_options((ExportChoice,), {CHOICE: OF_DOCUMENTS})): 
 
 def options_of(words: list[str] | None) -> dict[str, Any]:
     """Options of a format from `name=value` words.
-
-    Raises:
-        RecipeError: a word has no `=`.
 
     >>> options_of(["files=single", "shard_tokens=1_000"])
     {'files': 'single', 'shard_tokens': '1_000'}

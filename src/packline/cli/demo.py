@@ -148,11 +148,7 @@ class Corpus(NamedTuple):
 
 
 def prepare_folder(folder: Path) -> None:
-    """Create the demo's folder, or empty that of an earlier demo.
-
-    Raises:
-        StoreError: the path holds something else.
-    """
+    """Create the demo's folder, or empty that of an earlier demo."""
     if folder.exists() and not (folder / MARK).exists() and (folder.is_file() or any(folder.iterdir())):
         found = "is a file" if folder.is_file() else f"is not empty, and has no {MARK}"
         raise StoreError(f"{folder} {found}: expected a folder of the demo", hint="choose another --out")

@@ -124,11 +124,7 @@ def _store_of(
     on: On,
     of_text: dict[str, Any],
 ) -> str:
-    """Store or run to export; for text, a store that is built next to the output.
-
-    Raises:
-        InputError: no input is given, or several that are not text.
-    """
+    """Store or run to export; for text, a store that is built next to the output."""
     if tokenizer is None and len(sources) == 1 and not is_recipe(sources[0]):
         return sources[0]
     if not sources:

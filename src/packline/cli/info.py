@@ -255,12 +255,7 @@ def _in_words(value: Any) -> str:
 
 
 def write_plan(selection: Selection, seq_len: int, pack_window: int | None) -> dict[str, Any]:
-    """Write the plan of best_fit, or check every byte of an existing one.
-
-    Raises:
-        CorruptStore: the existing plan is damaged.
-        StoreError: the plan cannot be written.
-    """
+    """Write the plan of best_fit, or check every byte of an existing one."""
     from packline.packing.best_fit import BestFit, planned_folder
 
     there = planned_folder(selection, seq_len, pack_window) is not None

@@ -276,12 +276,7 @@ def styled(pieces: Line) -> Text:
 
 
 def _write_result(text: str) -> None:
-    """Write one line to standard output.
-
-    Raises:
-        BrokenPipeError: the reader has closed it.
-        OutputError: it is closed or not writable.
-    """
+    """Write one line to standard output."""
     hint = "the files that the command made are complete; only its printed result is missing"
     if sys.stdout is None:
         raise OutputError("cannot write to standard output: it is closed", hint=hint)

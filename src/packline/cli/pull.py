@@ -36,7 +36,6 @@ def pull(
 
     From the hub the revision is resolved to a commit, and the folder is made in
     one step. Prints the commit: a run that names it reads the same bytes for ever.
-    With HF_HUB_OFFLINE only the cache of the hub's client is used.
 
     Examples:
 

@@ -184,9 +184,6 @@ def read_template(given: str) -> str:
     """The name of a template unchanged, or the text of a template file.
 
     A name takes precedence over a file of that name, which can be given as ./NAME.
-
-    Raises:
-        RecipeError: it is neither a name nor a readable file.
     """
     if given in TEMPLATES:
         return given

@@ -165,11 +165,7 @@ def _check(wanted: TraceTarget) -> None:
 
 
 def write_steps(target: str, wanted: TraceTarget, rows: RowArguments) -> int:
-    """Write the list of all documents of some steps.
-
-    Raises:
-        RecipeError: not two steps of the run, or a list that is not Parquet.
-    """
+    """Write the list of all documents of some steps."""
     from packline.loading.trace import trace as trace_run
 
     assert wanted.steps is not None and wanted.write is not None
@@ -223,12 +219,7 @@ def show_documents(loader: Loader, target: str, wanted: TraceTarget) -> int:
 
 
 def find_documents(loader: Loader, wanted: TraceTarget) -> list[tuple[StoreReader, int]]:
-    """Documents named on the command line, each with its store.
-
-    Raises:
-        StoreError: none matches; the error lists close matches.
-        RecipeError: a number is given alone, but there are several stores.
-    """
+    """Documents named on the command line, each with its store."""
     from packline.loading.trace import stores_of
 
     stores = stores_of(loader, wanted.store)

@@ -126,11 +126,7 @@ def view(
 
 
 def check_batch(wanted: ViewTarget, shown: Shown, batch: BatchFileOptions, given: dict[str, Any]) -> None:
-    """Refuse options that apply to stores only.
-
-    Raises:
-        RecipeError: such an option is given.
-    """
+    """Refuse options that apply to stores only."""
     of_store = [name for name in ("document", "step", "rank") if getattr(wanted, name) is not None]
     of_store += [*given, *["first"] * bool(shown.first), *["world_size"] * (wanted.world_size != 1)]
     if of_store:

@@ -2,9 +2,8 @@
 
     revision ──> commit ──> files ── checked ── OUT/.packline/pull/COMMIT ──> their names in OUT ──> record
 
-The hub's client fetches the files, continues partial ones, and has the cache for `HF_HUB_OFFLINE`. They are
-compared with the checksums of the manifest or, where there is none, of the hub, before any of them is in OUT
-(`publication`). The commit is recorded in OUT, in a hidden file.
+The files are compared with the checksums of the manifest or, where there is none, of the hub, before any of
+them is in OUT. The commit is recorded in OUT, in a hidden file.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -24,7 +23,7 @@ import msgspec
 from packline.errors import CorruptStore, HubError, StoreError, refuse_unknown_names
 from packline.hub.pushable import CARD, PULLED, RECORDS, Kind, pushable_kind, read_pushable
 from packline.hub.repository import DOWNLOADS, Repository, parse_repository, same_bytes, with_patience
-from packline.storage.hub_inputs import address, hub_errors, local_name
+from packline.storage.hub_inputs import address, local_name
 from packline.storage.inputs import is_hidden
 from packline.storage.local import LocalFolder
 from packline.storage.publication import WORK, Publication
@@ -34,7 +33,7 @@ from packline.store.shard_check import check_file
 from packline.store.tables import INPUTS, SHARDS, UNITS
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfUri, RepoFile
+    from huggingface_hub import HfUri
 
 TABLES = (SHARDS, INPUTS, UNITS)
 PULLING = f"{WORK}/pull"
@@ -78,7 +77,7 @@ def pull(source: str, out: str | Path) -> Pulled:
 
     Raises:
         HubError: no such repository or revision, no access, no connection; a file whose name cannot be kept;
-            or with `HF_HUB_OFFLINE`, a file that the cache of the hub's client does not have.
+            or with `HF_HUB_OFFLINE`, a folder that was not pulled.
         CorruptStore: a file arrives damaged twice, or is missing in the repository.
         StoreError: `out` is something else.
         RecipeError: `source` is no address of a repository.
@@ -92,12 +91,8 @@ def pull(source: str, out: str | Path) -> Pulled:
     started = time.perf_counter()
     place, folder = parse_repository(source), Path(out)
     found = pulled_from(folder)
-    if not constants.HF_HUB_OFFLINE:
-        commit = Repository(place).head()
-    elif found is not None and place.revision in (None, found.commit):
-        commit = found.commit
-    else:
-        commit = _cached(place).name
+    is_enough = found is not None and place.revision in (None, found.commit)
+    commit = found.commit if found and is_enough and constants.HF_HUB_OFFLINE else Repository(place).head()
     place = replace(place, revision=commit)
     made = _already(place, folder) or _Pull(place, folder).run()
     return msgspec.structs.replace(made, seconds=time.perf_counter() - started)
@@ -147,45 +142,25 @@ def _already(place: HfUri, folder: Path) -> Pulled | None:
     )
 
 
-def _cached(place: HfUri) -> Path:
-    """Folder of a revision in the cache of the hub's client, named by the commit; files may be absent."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import IncompleteSnapshotError
-
-    record = RECORDS["tokenizer" if place.type == "model" else "store"]
-    with hub_errors(f"{record} of {address(place)}"):
-        try:
-            where = {"repo_type": place.type, "revision": place.revision}
-            return Path(snapshot_download(place.id, **where, local_files_only=True))
-        except IncompleteSnapshotError as error:
-            return Path(error.snapshot_path)
-
-
 class _Pull:
     """One pull of a commit into a folder that is absent."""
 
     def __init__(self, place: HfUri, out: Path) -> None:
-        from huggingface_hub import constants
-
         self.repository, self.out, self.commit = Repository(place), out, place.revision or ""
         self.files = out / PULLING / self.commit
-        self.cached = _cached(place) if constants.HF_HUB_OFFLINE else None
-        """Folder that files are copied from in offline mode."""
-        self.tree: Mapping[str, RepoFile] = {}
-        """Facts of the files by path; empty in offline mode."""
+        self.tree = with_patience(lambda: self.repository.tree(self.commit))
         self.entries: dict[str, FileEntry] = {}
         """Sizes and checksums by name, where something lists them."""
 
     def run(self) -> Pulled:
-        if self.cached is not None:
-            there = {str(path.relative_to(self.cached)) for path in self.cached.rglob("*") if path.is_file()}
-        else:
-            self.tree = with_patience(lambda: self.repository.tree(self.commit))
-            there = set(self.tree)
-        paths = [path for path in sorted(there) if not (path == CARD or is_hidden(path))]
+        paths = [path for path in sorted(self.tree) if not (path == CARD or is_hidden(path))]
         kind = pushable_kind(paths)
         if kind is None:
-            raise self._nothing(paths)
+            raise HubError(
+                f"{self.repository} has nothing that packline reads: expected one of"
+                f" {', '.join(RECORDS.values())}, found {', '.join(paths[:3]) or 'no files'}",
+                hint="an unfinished push has no such file yet: push again, or name an earlier commit",
+            )
         names = {local_name(path) if kind == "store" else path: path for path in paths}
         for name, path in names.items():  # some have their final names already
             if (self.out / name).exists() and not (self.files / path).exists():
@@ -211,21 +186,8 @@ class _Pull:
             fetched_files=len(paths) - len(had),
         )
 
-    def _nothing(self, paths: list[str]) -> HubError:
-        return HubError(
-            f"{self.repository} has nothing that packline reads: expected one of"
-            f" {', '.join(RECORDS.values())}, found {', '.join(paths[:3]) or 'no files'}",
-            hint="an unfinished push has no such file yet: push again, or name an earlier commit",
-        )
-
     def _refuse_absent(self, wanted: Collection[str], there: Collection[str], kind: Kind) -> None:
-        absent = sorted(set(wanted) - set(there))
-        if absent and self.cached is not None:
-            raise HubError(
-                f"HF_HUB_OFFLINE is set, and {absent[0]} of {self.repository} is not in the hub's cache",
-                hint="unset HF_HUB_OFFLINE, or pull once with a connection",
-            )
-        if absent:
+        if absent := sorted(set(wanted) - set(there)):
             raise CorruptStore(
                 f"{self.repository} lacks {absent[0]}, which its {RECORDS[kind]} names",
                 hint="push it again from the folder that has it",
@@ -233,25 +195,17 @@ class _Pull:
 
     def _bring(self, paths: list[str]) -> None:
         """Fetch files that are not here, and check them; those that arrive damaged once more."""
-        if self.cached is not None:
-            for path in paths:
-                (self.files / path).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(self.cached / path, self.files / path)
-        else:
-            few = paths if len(paths) <= len(TABLES) + 1 else None  # patterns are slow for many files
-            with_patience(lambda: self.repository.download(self.files, few, HIDDEN))
-        for path in self._damaged(paths):
-            if self.cached is None:
-                with_patience(partial(self.repository.download_again, self.files, path))
+        few = paths if len(paths) <= len(TABLES) + 1 else None  # patterns are slow for many files
+        with_patience(lambda: self.repository.download(self.files, few, HIDDEN))
+        with ThreadPoolExecutor(DOWNLOADS) as pool:
+            problems = list(pool.map(self._problem, paths))
+        for path in (path for path, problem in zip(paths, problems, strict=True) if problem):
+            with_patience(partial(self.repository.download_again, self.files, path))
             if problem := self._problem(path):
                 raise CorruptStore(
                     f"{path} of {self.repository} arrived damaged twice: {problem}",
                     hint="run the same command again; if it stays so, push it again from a sound folder",
                 )
-
-    def _damaged(self, paths: list[str]) -> list[str]:
-        with ThreadPoolExecutor(DOWNLOADS) as pool:
-            return [path for path, found in zip(paths, pool.map(self._problem, paths), strict=True) if found]
 
     def _problem(self, path: str) -> str:
         """Difference from the bytes that the manifest names or, without an entry, the hub; empty if none."""
@@ -260,7 +214,7 @@ class _Pull:
             findings = Findings()
             check_file(StoreFiles(self.files), FileEntry(path, entry.bytes, entry.checksum), findings)
             return "; ".join(map(str, findings.problems))
-        if self.cached is not None or same_bytes(self.files / path, self.tree[path]):
+        if same_bytes(self.files / path, self.tree[path]):
             return ""
         file = self.tree[path]
         checksum = f"git's {file.blob_id}" if file.lfs is None else f"sha256 {file.lfs.sha256}"

@@ -136,11 +136,6 @@ def pushable_kind(names: Iterable[str]) -> Kind | None:
 def read_pushable(folder: str | Path) -> Pushable:
     """Recognise a folder and list its files; sizes are compared with its manifest or record.
 
-    Raises:
-        StoreNotFound: nothing that can be pushed, or an unfinished store.
-        CorruptStore: a file is missing or has another size.
-        StoreError: an input of the recipe contains a credential, or there are too many files.
-
     >>> import tempfile
     >>> read_pushable(tempfile.mkdtemp())
     Traceback (most recent call last):

@@ -33,9 +33,6 @@ WAITS = (1.0, 2.0, 4.0, 8.0)
 def parse_repository(text: str) -> HfUri:
     """Parse the address of a repository.
 
-    Raises:
-        RecipeError: not an address of a dataset or model repository; `hint` shows the form.
-
     >>> parse_repository("hf://datasets/org/tokens@v1").revision
     'v1'
     """
@@ -67,11 +64,7 @@ class Repository:
         return replace(self.place, revision=None).to_url(self.api.endpoint)
 
     def require_token(self) -> None:
-        """Refuse to write without a token, or in offline mode.
-
-        Raises:
-            HubError: with what to do.
-        """
+        """Refuse to write without a token, or in offline mode."""
         from huggingface_hub import constants, get_token
 
         if constants.HF_HUB_OFFLINE:
@@ -138,12 +131,7 @@ class Repository:
     def commit(
         self, operations: Sequence[CommitOperationAdd | CommitOperationDelete], message: str, parent: str
     ) -> str:
-        """Upload and commit; return the new commit.
-
-        Raises:
-            HubBusy: the branch no longer ends with `parent`; or it may succeed later, or have succeeded.
-            HubError: it cannot succeed.
-        """
+        """Upload and commit; return the new commit."""
         with hub_errors(str(self)):
             made = self.api.create_commit(
                 **self._where,
