@@ -278,21 +278,14 @@ def exporting_table(results: Results) -> str:
         *busy_note(
             (run.busy_cores for run in results.exporting), "exports", "so rates are low, ratios imprecise"
         ),
-        "| export of a store, whole command | tokens | written | seconds | MB/s |",
-        "|---|---:|---:|---:|---:|",
+        "| export of a store, whole command | tokens | written | seconds |",
+        "|---|---:|---:|---:|",
     ]
     for name in dict.fromkeys(run.contender for run in results.exporting):
         size = max(run.store_bytes for run in results.exporting if run.contender == name)
         runs = [run for run in results.exporting if (run.contender, run.store_bytes) == (name, size)]
         seconds = spread_of(run.wall_seconds for run in runs)
-        copied = all(run.copy_seconds for run in runs)
-        cells = [
-            name,
-            show_size(size),
-            show_size(runs[0].output_bytes),
-            show_seconds(seconds),
-            f"{spread_of(run.rate for run in runs).median:.0f}" if copied else "linked",
-        ]
+        cells = [name, show_size(size), show_size(runs[0].output_bytes), show_seconds(seconds)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
