@@ -104,7 +104,7 @@ def test_a_lost_receipt_is_one_problem_and_not_a_wrong_sum_as_well(store: Store)
     assert [line.partition(":")[0] for line in said.splitlines()] == ["receipts/made-000000.json"]
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(REJECTS, st.data())
 def test_entries_and_raw_bytes_of_rejects_agree_or_the_difference_is_found(
     rejects: list[tuple[str, bytes, int]], data: st.DataObject

@@ -71,7 +71,7 @@ def by_hand(
     return said
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(store_shapes(), st.data())
 def test_a_changed_token_is_found_as_by_a_plain_loop(shape: StoreShape, data: st.DataObject) -> None:
     with shape.opened() as store:
@@ -96,7 +96,7 @@ def test_a_changed_token_is_found_as_by_a_plain_loop(shape: StoreShape, data: st
         assert in_blocks == counts and bool(parts) == bool(said)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(store_shapes(), BLOCKS)
 def test_a_clean_shard_is_counted_whatever_the_blocks(shape: StoreShape, block: int) -> None:
     with shape.opened() as store:
@@ -122,7 +122,7 @@ def test_a_wrong_begin_is_found(tmp_path: Path) -> None:
     ]
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(st.lists(st.sampled_from([0, 1, 1, 2, 255]), min_size=9, max_size=9), st.sampled_from([2, 4, 1 << 20]))
 def test_a_loss_mask_holds_zeros_and_ones(mask: list[int], block: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -80,7 +80,7 @@ INPUTS = st.lists(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(shards(), INPUTS, units(), st.integers(0, 6))
 def test_rows_come_back(
     shards: list[tuple[str, str, ShardEntry]], inputs: list[InputEntry], units: list[UnitEntry], cut: int
@@ -103,7 +103,7 @@ def test_rows_come_back(
             read[len(read)]
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(store_shapes())
 def test_a_store_read_and_written_again_is_the_same(shape: StoreShape) -> None:
     with shape.opened() as store:
@@ -111,7 +111,7 @@ def test_a_store_read_and_written_again_is_the_same(shape: StoreShape) -> None:
             assert (store.path / name).read_bytes() == data
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(store_shapes())
 def test_counts_in_bulk_are_those_of_the_entries(shape: StoreShape) -> None:
     with shape.opened() as store:

@@ -87,7 +87,7 @@ def test_slices_of_a_clean_store_are_clean_and_read_everything_of_a_unit_once(wh
     assert verify(whole, slice=(0, 1)) == everything
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_a_flipped_byte_of_a_shard_is_found_by_the_slice_that_has_it(
     whole: Path, data: st.DataObject
