@@ -140,24 +140,19 @@ def store_error(error: BaseException, place: str, scheme: str, action: str) -> S
     """Error for a failed request."""
     reason, status = reason_of(error), status_of(error)
     start = f"cannot {action} {place}"
-    if is_missing_bucket(error):
-        return StoreError(
-            f"{start}: there is no such bucket or container",
-            hint="create it, or check its name and the endpoint",
-        )
-    if type(error).__name__ == "NotSupportedError" and action == "read":
-        return StoreError(
-            f"{start}: its server does not support ranges", hint="download the file, and give its path"
-        )
-    if INSTANCE in str(error):
-        return StoreError(f"{start}: no credentials were found", hint=ACCESS[scheme])
-    if is_refused(error):
-        return StoreError(f"{start}: access refused: {reason}", hint=ACCESS[scheme])
-    if not (status or is_conflict(error) or _SENT.search(str(error))):
-        return StoreError(f"{start}: {reason}", hint=ACCESS[scheme])
     hint = "run the same command again: finished work is kept"
-    if not (status or is_conflict(error)):
-        hint = f"check the network and the endpoint, then {hint}"
+    if is_missing_bucket(error):
+        reason = "there is no such bucket or container"
+        hint = "create it, or check its name and the endpoint"
+    elif type(error).__name__ == "NotSupportedError" and action == "read":
+        reason, hint = "its server does not support ranges", "download the file, and give its path"
+    elif INSTANCE in str(error):
+        reason, hint = "no credentials were found", ACCESS[scheme]
+    elif is_refused(error):
+        reason, hint = f"access refused: {reason}", ACCESS[scheme]
+    elif not (status or is_conflict(error)):
+        sent = _SENT.search(str(error))
+        hint = f"check the network and the endpoint, then {hint}" if sent else ACCESS[scheme]
     return StoreError(f"{start}: {reason}", hint=hint)
 
 

@@ -366,17 +366,14 @@ def _tokenizer_facts(manifest: Manifest) -> dict[str, Any]:
 
 def changes_of(one: dict[str, Any], other: dict[str, Any]) -> list[Change]:
     """Settings by name that have another value."""
-    return [
-        Change(name, one.get(name), other.get(name))
-        for name in dict.fromkeys([*one, *other])
-        if one.get(name) != other.get(name) and not _of_one_source(name, one, other)
-    ]
-
-
-def _of_one_source(name: str, one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """True for a setting of a source that only one store has, which `sources` reports once."""
-    source, between, _ = name.rpartition(": ")
-    return bool(between) and not all(source in facts.get("sources", ()) for facts in (one, other))
+    changes = []
+    for name in dict.fromkeys([*one, *other]):
+        source, between, _ = name.rpartition(": ")
+        # Of a source that only one store has, `sources` reports it once.
+        alone = between and not all(source in facts.get("sources", ()) for facts in (one, other))
+        if one.get(name) != other.get(name) and not alone:
+            changes.append(Change(name, one.get(name), other.get(name)))
+    return changes
 
 
 def _input_changes(one: InputRows, other: InputRows, equal_sources: Sequence[str]) -> list[InputChange]:
@@ -385,24 +382,15 @@ def _input_changes(one: InputRows, other: InputRows, equal_sources: Sequence[str
     The checksum of an input depends on how it was cut into units, which other files decide too. So one of the
     same size has not changed if all documents of its source are equal.
     """
-    mine, theirs = (_inputs(rows) for rows in (one, other))
+    mine, theirs = ({(one.source, one.name): one for one in rows} for rows in (one, other))
     changes = []
     for key in dict.fromkeys([*mine, *theirs]):
         before, after = mine.get(key), theirs.get(key)
-        if before == after:
-            continue
-        kind = "added" if before is None else "removed" if after is None else "changed"
-        sizes = None if before is None else before[0], None if after is None else after[0]
-        if key[0] in equal_sources and sizes[0] == sizes[1]:
-            continue
-        changes.append(InputChange(kind, *key, sizes))
+        sizes = before.bytes if before else None, after.bytes if after else None
+        if before != after and not (key[0] in equal_sources and sizes[0] == sizes[1]):
+            kind = "added" if before is None else "removed" if after is None else "changed"
+            changes.append(InputChange(kind, *key, sizes))
     return changes
-
-
-def _inputs(rows: InputRows) -> dict[tuple[str, str], tuple[int, str, str]]:
-    keys = zip(rows.names("source"), rows.names("name"), strict=True)
-    facts = zip(rows.numbers("bytes").tolist(), rows.names("checksum"), rows.names("text"), strict=True)
-    return dict(zip(keys, facts, strict=True))
 
 
 def _tokens_by_split(manifest: Manifest) -> dict[str, dict[str, int]]:

@@ -190,9 +190,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def to_json(value: Any) -> bytes:
     """JSON form: indented, keys in the order of the fields; a manifest with its own checksum."""
-    if isinstance(value, Manifest):
-        return seal(msgspec.structs.replace(value, **dict.fromkeys(TABLES, msgspec.UNSET)))
-    return json_form(value)
+    if not isinstance(value, Manifest):
+        return json_form(value)
+    return seal(msgspec.structs.replace(value, **dict.fromkeys(TABLES, msgspec.UNSET)))
 
 
 def manifest_files(manifest: Manifest) -> dict[str, bytes]:
@@ -222,17 +222,9 @@ def with_tables(manifest: Manifest, **tables: TableRows[Any]) -> Manifest:
 
 def tokenizer_entry(tokenizer: Tokenizer, boundary: Boundary, round_trip: str = "") -> TokenizerEntry:
     """Entry of a tokenizer; without its round trip as long as that is not measured."""
-    return TokenizerEntry(
-        name=tokenizer.name,
-        kind=tokenizer.kind,
-        fingerprint=tokenizer.fingerprint,
-        vocab_size=tokenizer.vocab_size,
-        eod_id=boundary.eod_id,
-        eod=boundary.eod,
-        bos_id=boundary.bos_id,
-        bos=boundary.bos,
-        round_trip=round_trip,
-    )
+    facts = (tokenizer.name, tokenizer.kind, tokenizer.fingerprint, tokenizer.vocab_size)
+    edges = (boundary.eod_id, boundary.eod, boundary.bos_id, boundary.bos)
+    return TokenizerEntry(*facts, *edges, round_trip)
 
 
 def assemble(
@@ -251,16 +243,15 @@ def assemble(
     """Manifest of a store whose units have these receipts."""
     sources = {name: Ledger() for name in source_names(recipe)}
     waiting, files = iter(receipts), iter(receipt_files)
-    shards, units = [ShardRows.from_entries(())], [UnitRows.from_entries(())]
+    shards: list[ShardRows] = []
+    units: list[UnitRows] = []
     while part := list(islice(waiting, MADE)):  # few receipts are values at the same time
         for receipt in part:
             sources[receipt.source] += receipt.ledger
         shards.append(ShardRows.from_entries((r.unit, r.source, shard) for r in part for shard in r.shards))
-        units.append(
-            UnitRows.from_entries(_unit_entries([(r.unit, r.source, r.rejects) for r in part], files))
-        )
-    ends = [(f"{name}{STREAM}", receipt.source, ()) for name, receipt in (streams or {}).items()]
-    units.append(UnitRows.from_entries(_unit_entries(ends, files)))
+        units.append(UnitRows.from_entries(_unit_entry(r.unit, r.source, r.rejects, files) for r in part))
+    ends = ((f"{name}{STREAM}", receipt.source) for name, receipt in (streams or {}).items())
+    units.append(UnitRows.from_entries(_unit_entry(*end, (), files) for end in ends))
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         packline=__version__,
@@ -283,14 +274,13 @@ def assemble(
     )
 
 
-def _unit_entries(
-    units: Iterable[tuple[str, str, tuple[FileEntry, ...]]], files: Iterator[FileEntry]
-) -> Iterator[UnitEntry]:
-    """Entries of units or streams, each with the next file."""
-    for unit, source, rejects in units:
-        entry = next(files)
-        assert entry.name == f"{RECEIPTS}/{unit}.json", (entry.name, unit)
-        yield UnitEntry(unit, source, entry, rejects)
+def _unit_entry(
+    unit: str, source: str, rejects: tuple[FileEntry, ...], files: Iterator[FileEntry]
+) -> UnitEntry:
+    """Entry of a unit or a stream, with the next file."""
+    entry = next(files)
+    assert entry.name == f"{RECEIPTS}/{unit}.json", (entry.name, unit)
+    return UnitEntry(unit, source, entry, rejects)
 
 
 def join_checksums(checksums: Sequence[str]) -> str:
@@ -318,32 +308,25 @@ def splits_of(recipe: Recipe) -> list[Split]:
 
 def split_warnings(manifest: Manifest) -> list[str]:
     """One line for each split that differs from the recipe: empty, or another number of documents."""
-    recipe = manifest.recipe
-    there = {split for split, count in manifest.shards.by_split("documents").items() if count}
+    recipe, there = manifest.recipe, manifest.shards.by_split("documents")
     fractions = {"val": recipe.val_fraction, "test": recipe.test_fraction or 0.0}
     lines = []
     for split in splits_of(recipe):
-        if split == "val" and recipe.val_documents:
-            lines += _other_number(manifest, recipe.val_documents)
-        elif split not in there:
+        found = there.get(split, 0)
+        if split == "val" and (expected := recipe.val_documents):
+            given = [source.split for source in recipe.sources]
+            for entry in manifest.imported:  # conversations
+                given += [source.get("split") for source in entry.options.get("sources", ())]
+            if found != expected and not any(given):  # no whole source is in it
+                lines.append(
+                    f"the split val has {found:,} documents instead of {expected:,}: equal texts are in one "
+                    "split, and the next text is there so often that it would be more"
+                )
+        elif not found:
             share = fractions.get(split, 0.0)
             of = f": {split}_fraction is {share:g} of {manifest.documents:,} documents" if share else ""
             lines.append(f"the split {split} has no documents{of}")
     return lines
-
-
-def _other_number(manifest: Manifest, expected: int) -> list[str]:
-    """A line if val has another number of documents than requested, unless it contains a whole source."""
-    found = manifest.shards.by_split("documents").get("val", 0)
-    given = [source.split for source in manifest.recipe.sources]
-    for entry in manifest.imported:  # conversations
-        given += [source.get("split") for source in entry.options.get("sources", ())]
-    if found == expected or any(given):
-        return []
-    return [
-        f"the split val has {found:,} documents instead of {expected:,}: equal texts are in one split, and "
-        "the next text is there so often that it would be more"
-    ]
 
 
 def refuse_empty(place: Path | str, manifest: Manifest) -> None:

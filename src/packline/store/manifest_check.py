@@ -110,9 +110,8 @@ def _wrong_rows(one: str, many: str, rows: TableRows[Any], manifest: Manifest, t
             name, expected = (column.filter(differs)[0].as_py() for column in (table["name"], named))
             yield "name of a shard", f"its split and its unit, {expected!r}", repr(name)
     sums = {many: f"number of {many}"}
-    if many == "shards":
-        sums |= {name: f"{name} of {one}, in all" for name in ("documents", "tokens")}
-    elif many == "units":
+    sums |= {name: f"{name} of {one}, in all" for name in ("documents", "tokens") if name in rows.columns}
+    if many == "units":
         sums["bytes"] = "bytes of all files"
     for name, what in sums.items():
         if (found := getattr(totals, name)) != (expected := getattr(manifest.totals, name)):

@@ -94,20 +94,19 @@ class Findings:
 
     def add(self, file: str, what: str, expected: object = "", found: object = "") -> None:
         """Record a problem."""
-        self._keep(Problem(file, what, _shown(expected), _shown(found)))
+        self._keep([Problem(file, what, _shown(expected), _shown(found))])
 
-    def _keep(self, problem: Problem) -> None:
-        if len(self.problems) < MOST:
-            self.problems.append(problem)
-        else:
-            self.not_listed += 1
+    def _keep(self, problems: list[Problem]) -> None:
+        self.problems += problems
+        self.not_listed += max(len(self.problems) - MOST, 0)
+        del self.problems[MOST:]
 
     def compare(self, file: str, what: str, expected: object, found: object) -> bool:
         """Record a problem unless the two are equal; return True if they are."""
-        equal = bool(expected == found)
-        if not equal:
-            self.add(file, what, expected, found)
-        return equal
+        if equal := bool(expected == found):
+            return equal
+        self.add(file, what, expected, found)
+        return False
 
     def read(self, size: int) -> None:
         """Count bytes that were read."""
@@ -117,8 +116,7 @@ class Findings:
 
     def include(self, other: Findings, prefix: str = "") -> None:
         """Add what was found by another one, as if it had been found here; file names get a prefix."""
-        for problem in other.problems:
-            self._keep(msgspec.structs.replace(problem, file=prefix + problem.file))
+        self._keep([msgspec.structs.replace(one, file=prefix + one.file) for one in other.problems])
         self.not_listed += other.not_listed
         self.files += other.files
         self.documents += other.documents

@@ -225,15 +225,11 @@ class Shard:
 
     def _numbers(self, ending: str, *, whole: bool) -> Any:
         """Numbers of `NAME.bin` or `NAME.loss`, one per token; None where the shard has no such file."""
-        dtype, holds = self._dtype, f"{self.entry.tokens:,} tokens"
-        if ending == "loss":
-            if not self.has_loss:
-                return None
-            dtype, holds = np.dtype(np.uint8), "one per token"
+        if ending == "loss" and not self.has_loss:
+            return None
+        dtype = np.dtype(np.uint8) if ending == "loss" else self._dtype
+        holds = f"{self.entry.tokens:,} tokens"
         return self.files.numbers(self.file(ending), dtype, self.entry.tokens, holds, whole=whole)
-
-    def _open_documents(self) -> dict[str, Any]:
-        return {"_documents": self.open_provenance()}
 
     lengths: np.ndarray = opened(_open_index, MAPS)
     """int32 `[D]`: tokens per document."""
@@ -254,7 +250,7 @@ class Shard:
         lambda self: {"loss_ranges": self._numbers("loss", whole=False)}, MAPS
     )
     """The same, as `token_ranges`."""
-    _documents: ProvenanceFile = opened(_open_documents, TABLES)
+    _documents: ProvenanceFile = opened(lambda self: {"_documents": self.open_provenance()}, TABLES)
 
 
 @lru_cache(maxsize=16)

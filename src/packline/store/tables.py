@@ -32,13 +32,7 @@ TOKENIZER = "tokenizer"
 ROW_GROUP = 1 << 16
 BLOCK = 1 << 10
 """Rows that are made into values at a time when a table is read from beginning to end."""
-SHARD_FILES = {
-    "bin": ".bin",
-    "idx": ".idx",
-    "docs": ".docs.parquet",
-    "loss": ".loss",
-    "sums": ".sums",
-}
+SHARD_FILES = {"bin": ".bin", "idx": ".idx", "docs": ".docs.parquet", "loss": ".loss", "sums": ".sums"}
 """Files of a shard, in order: the name of their columns, and the end of their names."""
 UNIT_FILES = {
     "receipt": (f"{RECEIPTS}/", ".json"),
@@ -229,10 +223,9 @@ class ShardRows(TableRows[ShardEntry]):
     """The shards of a store, in the order of its documents."""
 
     file = SHARDS
-    columns: ClassVar = dict.fromkeys(("name", "unit", "source", "split"), str) | {
-        "documents": int,
-        "tokens": int,
-    }
+    columns: ClassVar = dict.fromkeys(("name", "unit", "source", "split"), str) | dict.fromkeys(
+        ("documents", "tokens"), int
+    )
     files: ClassVar = {kind: ("", ending) for kind, ending in SHARD_FILES.items()}
 
     @classmethod

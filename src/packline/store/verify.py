@@ -56,11 +56,9 @@ def check_kept_tokenizer(store: StoreFiles, manifest: Manifest, findings: Findin
     findings.compare(name, f"id of EOD {entry.eod}", entry.eod_id, boundary.eod_id)
     findings.compare(name, f"id of BOS {entry.bos}", entry.bos_id, boundary.bos_id)
     findings.compare(MANIFEST, "dtype", dtype_for(tokenizer.vocab_size).name, manifest.dtype)
-    for role, asked, token, number in (
-        ("eod", manifest.recipe.eod, entry.eod, entry.eod_id),
-        ("bos", manifest.recipe.bos, entry.bos, entry.bos_id),
-    ):
-        if asked is not None and asked not in (token, number):
+    for role in ("eod", "bos"):
+        asked, token = getattr(manifest.recipe, role), getattr(entry, role)
+        if asked is not None and asked not in (token, getattr(entry, f"{role}_id")):
             findings.add(MANIFEST, f"{role} of the recipe and of the tokenizer", asked, token)
     return tokenizer
 
@@ -150,23 +148,17 @@ def _unit_check(
     entry, recipe = manifest.tokenizer, manifest.recipe
     imported, splits = manifest.imported_sources, splits_of(recipe)
     control = () if tokenizer is None or recipe.special_tokens == "parse" else control_ids(tokenizer)
-    rules = TokenRules(
-        np.dtype(manifest.dtype).newbyteorder("<"),
-        entry.vocab_size,
-        entry.eod_id,
-        entry.bos_id,
-        tuple(number for number in control if 0 <= number < entry.vocab_size),
-    )
+    dtype, size = np.dtype(manifest.dtype).newbyteorder("<"), entry.vocab_size
+    control = tuple(number for number in control if 0 <= number < size)
+    rules = TokenRules(dtype, size, entry.eod_id, entry.bos_id, control)
     # Imported documents may be in any split, may be empty, and may have control tokens anywhere.
     imported_rules = replace(rules, control_ids=(), least_text_bytes=0)
-    inputs: dict[str, set[str]] = {}
+    inputs: dict[str, set[str]] = {name: set() for name in source_names(recipe)}
     for source, name in zip(manifest.inputs.names("source"), manifest.inputs.names("name"), strict=True):
-        inputs.setdefault(source, set()).add(name)
+        inputs[source].add(name)
     origins = {
-        name: ShardOrigin(
-            name, source.label, inputs.get(name, set()), tuple(parse_columns(source.columns or (), name))
-        )
-        for name, source in zip(source_names(recipe), recipe.sources, strict=True)
+        name: ShardOrigin(name, one.label, inputs[name], tuple(parse_columns(one.columns or (), name)))
+        for name, one in zip(inputs, recipe.sources, strict=True)
     }
 
     def check(unit: StoreUnit, findings: Findings) -> list[str]:
