@@ -255,74 +255,49 @@ class Ranks(msgspec.Struct, frozen=True):
 
 def ranks_of(tokenizer: Tokenizer) -> Ranks:
     """Ranks of a byte-level BPE, for which tiktoken gives the same ids."""
+
+    def check(holds: bool, why: str) -> None:
+        if not holds:
+            raise TokenizerError(
+                f"{tokenizer.name} has no equal encoding of tiktoken: {why}",
+                hint="packline tokenizer train makes one that has: --pattern nanochat --specials nanochat",
+            )
+
     whole = msgspec.json.decode(tokenizer.json)
-    pattern = _pattern(tokenizer, whole)
-    _check_model(tokenizer, whole)
-    added = {token["content"]: token for token in whole.get("added_tokens") or ()}
-    if other := next((text for text, token in added.items() if not token["special"]), None):
-        raise _refused(
-            tokenizer, f"the added token {other!r} is not special, and tiktoken has no such tokens"
-        )
+    model, added = whole["model"], {token["content"]: token for token in whole.get("added_tokens") or ()}
+    other = any(
+        model.get(name) for name in ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")
+    )
+    bpe = model.get("type", "BPE") == "BPE" and "merges" in model and not other
+    check(bpe, "it is not a byte-level BPE")
+    check(whole.get("normalizer") is None, "it normalizes text, which tiktoken does not")
+    *splits, level = steps_of(whole.get("pre_tokenizer"), "pretokenizers") or [{}]
+    plain = all(level.get(name) == value for name, value in LEVEL.items())
+    alone = len(splits) <= 1 and level.get("use_regex", True) != bool(splits)
+    check(plain and alone, "its pre-tokenizer is not one regular expression and a byte level")
+    expression = SPLIT_50K
+    for split in splits:
+        expression = split.get("pattern", {}).get("Regex") or ""
+        isolated = split.get("behavior") == "Isolated" and not split.get("invert")
+        check(isolated and bool(expression), "its pre-tokenizer does not isolate matches of an expression")
+    check(not REPEATED.search(expression), "its regular expression has `}+`, which is read differently")
+    check(all(token["special"] for token in added.values()), "an added token is not special")
+
     spelled = {
         piece: number
-        for piece, number in whole["model"]["vocab"].items()
+        for piece, number in model["vocab"].items()
         if piece not in added and not piece.startswith(UNUSED)
     }
-    if odd := next((piece for piece in spelled if not LETTERS_ONLY.fullmatch(piece)), None):
-        raise _refused(tokenizer, f"the token {odd!r} is not spelled in bytes")
+    check(LETTERS_ONLY.fullmatch("".join(spelled)) is not None, "a token is not spelled in bytes")
     ranks = {_of_letters(piece): number for piece, number in spelled.items()}
-    if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
-        raise _refused(tokenizer, f"{len(missing)} single bytes are no tokens, the first is {missing[0]}")
-    _check_merges(tokenizer, whole["model"], spelled)
-    return Ranks(pattern, ranks, {text: token["id"] for text, token in added.items()})
-
-
-def _pattern(tokenizer: Tokenizer, whole: dict[str, Any]) -> str:
-    """Regular expression of the pre-tokenizer."""
-    pre = whole.get("pre_tokenizer") or {}
-    steps = pre["pretokenizers"] if pre.get("type") == "Sequence" else [pre]
-    *splits, level = steps
-    plain = all(level.get(name) == value for name, value in LEVEL.items())
-    if plain and not splits and level.get("use_regex", True):
-        return SPLIT_50K
-    if not plain or level.get("use_regex", True) or len(splits) != 1:
-        raise _refused(tokenizer, "its pre-tokenizer is not one regular expression and a byte level")
-    (split,) = splits
-    expression = split.get("pattern", {}).get("Regex")
-    isolated = split.get("behavior") == "Isolated" and not split.get("invert")
-    if split.get("type") != "Split" or not isolated or expression is None:
-        raise _refused(tokenizer, "its pre-tokenizer does not isolate the matches of a regular expression")
-    if REPEATED.search(expression):
-        raise _refused(tokenizer, "its regular expression has `}+`, which the two engines read differently")
-    return str(expression)
-
-
-def _check_model(tokenizer: Tokenizer, whole: dict[str, Any]) -> None:
-    model = whole["model"]
-    if model.get("type", "BPE") != "BPE" or "merges" not in model or model.get("byte_fallback"):
-        raise _refused(tokenizer, "it is not a byte-level BPE")
-    if whole.get("normalizer") is not None:
-        raise _refused(tokenizer, "it normalizes text, which tiktoken does not")
-    for name in ("continuing_subword_prefix", "end_of_word_suffix"):
-        if model.get(name):
-            raise _refused(tokenizer, f"it has {name} {model[name]!r}")
-
-
-def _check_merges(tokenizer: Tokenizer, model: dict[str, Any], spelled: dict[str, int]) -> None:
-    """Refuse merges that ranks alone do not make, in their order."""
+    check(all(bytes([byte]) in ranks for byte in range(256)), "some single bytes are no tokens")
     merges = {left + right: (left, right) for left, right in merge_pairs(model["merges"])}
     numbers = [spelled.get(piece, -1) for piece in merges]
-    if len(merges) != len(model["merges"]) or numbers != sorted(set(numbers)) or -1 in numbers:
-        raise _refused(tokenizer, "the ids of its tokens do not rise in the order of its merges")
-    whole_words = bool(model.get("ignore_merges"))
+    ordered = len(merges) == len(model["merges"]) and numbers == sorted(set(numbers)) and -1 not in numbers
+    check(ordered, "the ids of its tokens do not rise in the order of its merges")
     for piece in spelled:
         made = last_pair(piece, spelled) if len(piece) > 1 else None
-        if made != merges.get(piece) or (made is None and len(piece) > 1 and not whole_words):
-            raise _refused(tokenizer, f"ranks alone do not make the token {piece!r} by its merge")
-
-
-def _refused(tokenizer: Tokenizer, why: str) -> TokenizerError:
-    return TokenizerError(
-        f"{tokenizer.name} has no equal encoding of tiktoken: {why}",
-        hint="packline tokenizer train makes one that has: --pattern nanochat --specials nanochat",
-    )
+        whole_word = made is None and len(piece) > 1 and not model.get("ignore_merges")
+        why = f"ranks alone do not make the token {piece!r} by its merge"
+        check(made == merges.get(piece) and not whole_word, why)
+    return Ranks(expression, ranks, {text: token["id"] for text, token in added.items()})
