@@ -18,7 +18,7 @@ from tests.encoders.tokenizer_fuzzer import FAST, Report, try_variant
 
 from packline.encoders import EngineName
 from packline.encoders.encoder import Encoder
-from packline.encoders.engines import ENGINES, MARKS, load_engine, load_engines
+from packline.encoders.engines import ENGINES, load_engine, load_engines
 from packline.encoders.features import SPLITS, Encodable, tokenizer_features, unsupported
 from packline.encoders.parity import Reference, try_engines
 from packline.encoders.sentencepiece import read_model
@@ -244,11 +244,3 @@ def test_pieces_reach_across_runs_of_spaces_that_became_one_letter(tmp_path: Pat
     encoder = Encoder(load_tokenizer(str(save(contents, tmp_path / "tokenizer.json"))))
     assert encoder.choose(lambda: ["a b"]).names == ["tokenizers"]
     assert encoder.encode(["a  a  b"], audit=[])[0].tolist() == [2, 4, 3]
-
-
-def test_beginnings_of_characters_are_of_whole_characters_or_of_blocks() -> None:
-    for mark in MARKS:
-        assert mark[0] >= 0xC0 and len(mark) >= 2
-        full = mark + b"\x80" * (4 if mark[0] >= 0xF0 else 3 if mark[0] >= 0xE0 else 2)
-        width = 4 if mark[0] >= 0xF0 else 3 if mark[0] >= 0xE0 else 2
-        assert len(full[:width].decode("utf-8")) == 1

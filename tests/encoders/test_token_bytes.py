@@ -92,15 +92,6 @@ def test_letters_are_bytes_together_and_one_by_one() -> None:
         assert token_bytes(make(model, {"type": "ByteLevel"}, {}, size)) == expected[:size]
 
 
-def test_wordpiece_has_a_space_before_all_but_the_first_word() -> None:
-    vocab = {"the": 0, "##re": 1, "is": 2}
-    tokenizer = make(
-        {"type": "WordPiece", "vocab": vocab, "unk_token": "is"}, {"type": "WordPiece", "prefix": "##"}, {}, 3
-    )
-    assert token_bytes(tokenizer) == [b" the", b"re", b" is"]
-    assert TextBytes(tokenizer).of(np.array([0, 1, 2]), np.array([0, 3])).tolist() == [len("there is")]
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=6), st.integers(0, 1))
 def test_documents_of_any_length_are_summed_each_by_itself(bodies: list[list[int]], bos: int) -> None:

@@ -108,11 +108,6 @@ def test_data_without_a_text_is_refused(tmp_path: Path) -> None:
         survey(str(path))
 
 
-@pytest.mark.parametrize("text", ['a "b" \\ c', "\n\t\x00\x1f\x7f\x85", "日本 é \U0001f600", "'''\"\"\""])
-def test_a_string_is_written_as_toml_reads_it(text: str) -> None:
-    assert tomllib.loads(f"x = {quoted(text)}") == {"x": text}
-
-
 def write_sources(folder: Path, sizes: dict[str, int], **shares: Any) -> Path:
     """A recipe with a source each, of so many documents."""
     lines = []

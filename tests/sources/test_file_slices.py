@@ -7,8 +7,6 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,21 +82,6 @@ def test_a_truncated_file_ends_with_a_slice_that_names_the_problem(tmp_path: Pat
     assert [reject.reason for reject in last.rejects] == ["truncated_stream"]
     texts = [text for one in (*whole, last) for text in one.texts]
     assert texts == [str(number) for number in range(len(texts))] and 1000 < len(texts) < 4000
-
-
-def test_slices_of_parquet_hold_each_row_once_and_its_number(tmp_path: Path) -> None:
-    texts = [f"text {number} " * (number % 7) for number in range(400)]
-    path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"text": texts, "other": texts}), path, row_group_size=150)
-    source = source_of(path)
-    ends = set()
-    for size in (1, 1 << 30):
-        with mock.patch("packline.sources.parquet.CUT_BYTES", 1000):
-            found, end = sliced(source, size)
-        ends.add(end.checksum)
-        rows = [place for number in range(end.slices) for place in found[number].places()]
-        assert rows == list(range(400))
-    assert len(ends) == 1  # the checksum is of the rows, not of the cuts
 
 
 @pytest.mark.parametrize("documents", ["file", "line", "separator"])

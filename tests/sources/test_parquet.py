@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from tests.sources.reading import bytes_as_strings, files_of, read_file, read_sliced, source_of
 
 from packline.errors import InputError
-from packline.jobs.cut_inputs import plan_units
-from packline.recipe import Recipe
 
 TEXTS = ["plain", "", "naïve 漢字", "nul \x00 inside", "x" * 3000, "last"]
 
@@ -223,25 +221,6 @@ def test_rows_before_the_damage_within_a_group_are_kept(
     )
     assert read_sliced(source, 10_000)[0].texts == read.texts
     assert lost or any(reject.reason == "invalid_utf8" for reject in read.rejects)
-
-
-def test_a_huge_row_group_is_cut_into_slices_and_small_ones_into_spans(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("packline.jobs.cut_inputs.UNIT_BYTES", ())
-    monkeypatch.setattr("packline.jobs.cut_inputs.LARGEST_UNIT", 10_000)
-    monkeypatch.setattr("packline.jobs.cut_inputs.LARGEST_SLICE", 10_000)
-    texts = [f"{number:05d}" * 20 for number in range(1000)]
-    one = source_of(write(tmp_path / "one.parquet", {"text": texts}, use_dictionary=False))
-    many = source_of(write(tmp_path / "many.parquet", {"text": texts}, rows=50, use_dictionary=False))
-    (stream,) = plan_units(Recipe(sources=(one,), tokenizer="none"), files_of(one))
-    assert stream.slice_bytes
-    units = plan_units(Recipe(sources=(many,), tokenizer="none"), files_of(many))
-    assert len(units) > 5 and not any(unit.slice_bytes for unit in units)
-    monkeypatch.setattr("packline.sources.parquet.CUT_BYTES", 2000)
-    read, slices = read_sliced(one, 10_000)
-    assert slices > 5
-    assert read.texts == texts == read_file(many, cuts=[3, 9]).texts
 
 
 def test_a_file_without_its_end_is_refused_before_any_work(tmp_path: Path) -> None:

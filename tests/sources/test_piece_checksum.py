@@ -78,4 +78,5 @@ def test_of_parquet(tmp_path: Path, settings: dict[str, Any]) -> None:
     (file,) = find_files(Recipe(sources=(source,), tokenizer="none"))
     *_, end = read_slices(file, source, slice_bytes=99, max_document_bytes=999, wanted=lambda number: False)
     assert isinstance(end, FileEnd) and stream_checksum(file, source, 999) == end.checksum
+    assert end.slices == 5  # one of each row group
     assert piece_checksum(file, source, Span(0, 1, 3), 999) != end.checksum

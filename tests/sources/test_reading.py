@@ -245,17 +245,6 @@ def test_what_cannot_work_is_refused_before_any_work(tmp_path: Path, tokenizer_j
     )
 
 
-def test_a_store_without_any_of_it_says_nothing_of_it(tmp_path: Path, tokenizer_json: Path) -> None:
-    """No new field in any file of a store whose recipe uses none: its bytes are those of before."""
-    path = write(tmp_path / "a.jsonl", [{"text": "one"}])
-    build(tmp_path / "out", path, tokenizer_json)
-    data = (tmp_path / "out/manifest.json").read_bytes()
-    data += (tmp_path / "out/receipts/a-000000.json").read_bytes()
-    for word in (b"template", b"where", b"test_fraction", b"filtered", b"weight", b"columns"):
-        assert word not in data
-    assert b'"split"' not in data.partition(b'"tokenizer":')[0]
-
-
 def test_an_exported_test_split_comes_back(tmp_path: Path, tokenizer_json: Path) -> None:
     from packline.formats.import_ import ImportRequest, run_import
 
