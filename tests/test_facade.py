@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import packline
 from packline import testing
-from packline.errors import PacklineError, RecipeError
+from packline.errors import PacklineError
 from packline.packing.options import RowOptions
 from packline.packing.rows import Rows
 from packline.store.reader import StoreReader
@@ -118,22 +118,3 @@ def test_values_show_what_they_are(tmp_path: Path, tokenizer_json: Path) -> None
     (shard,) = store.shards
     name, tokens = shard.entry.name, len(store.documents[0])
     assert repr(shard) == f"<Shard {name}: 1 documents, {tokens} tokens, train>"
-
-
-def test_public_functions_verify_and_trace(tmp_path: Path) -> None:
-    store = packline.open(make_store(tmp_path / "store", [[3, 4, 2], [9, 1]]).path)
-    assert packline.verify(store.path) == store.verify()
-    loader = packline.Loader(store.rows(4), batch_size=1)
-    steps = {use.step for document in range(len(store)) for use in packline.trace(loader, document=document)}
-    assert steps == set(range(len(loader)))
-    for step in steps:
-        (row,) = packline.trace(loader, step).rows
-        for span in row.spans:
-            uses = packline.trace(loader, document=span.document, store=store.path)
-            assert (step, span.column) in [(use.step, use.column) for use in uses]
-    for wrong in ({}, {"step": 0, "document": 0}):
-        with pytest.raises(RecipeError, match="expected a step, or a document"):
-            packline.trace(loader, **wrong)
-    with pytest.raises(RecipeError, match="the run does not read"):
-        packline.trace(loader, document=0, store=tmp_path / "other")
-    assert issubclass(packline.errors.StoreNotFound, packline.PacklineError)

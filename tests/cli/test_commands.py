@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.cli.command import result, run, run_alone
 
@@ -64,12 +66,6 @@ def test_help_of_commands_within_a_command_has_command_lines_that_are_true(group
     assert {name for name, _ in lines} == set(known)
     for name, line in lines:
         assert set(re.findall(r"--[a-z][\w-]*", line)) <= known[name]
-
-
-def test_the_list_of_commands_has_all_of_them_with_what_they_do() -> None:
-    done = run("--help")
-    listed = dict(re.findall(r"│ (\w+) +(\S.*?) +│", done.stdout))
-    assert {name: listed.get(name) for name in SUMMARIES} == SUMMARIES
 
 
 def test_a_build_without_a_terminal_writes_plain_lines(
@@ -179,22 +175,6 @@ def test_a_source_that_gave_no_documents_is_said_with_the_reason(
     assert "source kept gave" not in done.stdout
 
 
-def test_plan_says_what_build_does_and_writes_nothing(
-    tmp_path: Path, corpus: Path, tokenizer_json: Path
-) -> None:
-    before = sorted(tmp_path.rglob("*"))
-    done = run("build", "--dry-run", corpus, "--tokenizer", tokenizer_json, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert sorted(tmp_path.rglob("*")) == before
-    found = result(done)
-    built = run("build", corpus, "--tokenizer", tokenizer_json, "--out", tmp_path / "out", "--json")
-    assert found["tokens"] == result(built)["tokens"]  # the sample is all of it
-    assert found["documents"] == len(TEXTS)
-    page = run("build", "--dry-run", corpus, "--tokenizer", tokenizer_json)
-    assert page.returncode == 0 and "\x1b" not in page.stdout
-    assert re.search(r"^ +\S+ +1 +\d+ B +4 ", page.stdout, re.MULTILINE)
-
-
 def test_status_and_verify_of_a_finished_store(store: Path) -> None:
     found = result(run("status", store, "--json"))
     assert (found["state"], found["units_done"], found["documents"]) == ("finished", 1, len(TEXTS))
@@ -213,21 +193,6 @@ def test_verify_ends_with_1_and_names_the_file_that_is_damaged(store: Path) -> N
     assert done.returncode == 1
     assert "problem: train-corpus-000000.bin" in done.stdout
     assert result(run("verify", store, "--json"))["problems"][0]["file"] == "train-corpus-000000.bin"
-
-
-def test_info_counts_what_is_there(store: Path) -> None:
-    done = run("info", store, "--json", "--documents", "3")
-    facts = result(done)
-    assert done.stdout.isascii()
-    opened = packline.open(store)
-    lengths = sorted(len(tokens) for tokens in opened.documents)
-    assert facts["lengths"]["shortest"] == lengths[0]
-    assert facts["lengths"]["longest"] == lengths[-1]
-    assert facts["lengths"]["mean"] == pytest.approx(sum(lengths) / len(lengths))
-    assert sum(facts["lengths"]["histogram"]) == len(TEXTS)
-    assert [group["documents"] for group in facts["groups"]] == [len(TEXTS)]
-    assert [document["text"] for document in facts["first_documents"]] == TEXTS[:3]
-    assert [document["id"] for document in facts["first_documents"]] == ["n0", "n1", "n2"]
 
 
 def test_settings_reach_the_recipe(tmp_path: Path, tokenizer_json: Path) -> None:
@@ -251,3 +216,13 @@ def test_a_tokenizer_beside_its_recipe_is_shown_by_its_name(
     (tmp_path / "recipe.toml").write_text(recipe, "utf-8")
     done = run("build", "recipe.toml", "--out", "out", cwd=tmp_path)
     assert re.search(r"^ +tokenizer +tokenizer\.json, 4,096 tokens", done.stderr, re.MULTILINE), done.stderr
+
+
+def test_info_prints_what_python_gets(store: Path) -> None:
+    printed = result(run("info", store, "--json", "--documents", "2"))
+    values = msgspec.to_builtins(packline.info(store, documents=2))
+    values["groups"] = [{k: v for k, v in group.items() if k != "text_bytes"} for group in values["groups"]]
+    assert printed == json.loads(json.dumps({"command": "info", "exit_code": 0, **values}))
+    assert [one["text"] for one in printed["first_documents"]] == TEXTS[:2]
+    assert printed["lengths"]["longest"] == max(map(len, packline.open(store).documents))
+    assert str(packline.view(store, document=1, tokens=2)).startswith("  Document 1 of ")

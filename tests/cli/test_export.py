@@ -25,7 +25,6 @@ from packline.formats.baked import BakedRows
 from packline.formats.export import ExportPlanned
 from packline.formats.types import NotPreserved
 from packline.jobs.events import Progress, UnitDone
-from packline.store.reader import shard_labels
 
 BAKE = ("export", "--to", "baked")
 
@@ -64,16 +63,6 @@ def test_json_is_one_object(store: Store, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "train.bin").stat().st_size == 2 * found["tokens"]
 
 
-def test_options_of_the_format(store: Store, tmp_path: Path) -> None:
-    words = ["--seq-len", "16", "--split", "train", "--set", "file_rows=10"]
-    done = run(*BAKE, store.path, *words, "--out", "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert len(list((tmp_path / "out").glob("rows-*.bin"))) == -(-len(store.rows(16)) // 10)
-    done = run(*BAKE, store.path, "--seq-len", "16", "--set", "file_rows", "--out", "no", cwd=tmp_path)
-    assert done.returncode == 2 and "--set file_rows: expected name=value" in done.stderr
-    assert done.stderr.count("\n") == 2 and not (tmp_path / "no").exists()
-
-
 def test_baked_rows_are_those_of_the_loader(store: Store, tmp_path: Path) -> None:
     words = ["--seq-len", "16", "--packing", "best_fit", "--seed", "4", "--batch-size", "3", "--epochs", "2"]
     done = run(*BAKE, store.path, *words, "--min-tokens", "4", "--out", "rows", "--json", cwd=tmp_path)
@@ -89,18 +78,6 @@ def test_baked_rows_are_those_of_the_loader(store: Store, tmp_path: Path) -> Non
         batch = loader.batch(step)
         baked = rows.read(np.arange(3 * step, 3 * step + 3))
         assert all(np.array_equal(batch[name], baked[name]) for name in batch)
-
-
-def test_a_choice_of_documents_reaches_the_rows(store: Store, tmp_path: Path) -> None:
-    source = shard_labels(store)[0].source
-    words = ["--seq-len", "16", "--source", source, "--max-tokens", "20", "--split", "all", "--in-order"]
-    done = run(*BAKE, store.path, *words, "--shuffle-documents", "5", "--out", "rows", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = store.rows(16, sources=[source], max_tokens=20, split="all", shuffle_documents=5)
-    baked = BakedRows(tmp_path / "rows")
-    every = np.arange(len(rows))
-    assert len(baked) == len(rows) < len(store.rows(16, split="all"))
-    assert np.array_equal(baked.read(every)["tokens"], rows.read(every)["tokens"])
 
 
 def test_a_run_file_and_its_stages(store: Store, tmp_path: Path) -> None:

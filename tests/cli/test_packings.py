@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from packline.packing.selection import Selection
 from packline.testing import make_store
 
 WEB, BOOKS, VAL = [5, 9, 3, 3, 8, 30, 1] * 4, [41, 17, 2], [6, 6]
-NAMES = ["concat", "best_fit", "pad, truncate", "pad, split", "pad, drop"]
 
 
 @pytest.fixture(scope="module")
@@ -56,30 +54,6 @@ def test_the_numbers_are_those_of_packing_by_hand(store: Path, words: list[str],
         assert found["lost_share"] == (counts.dropped_tokens + counts.truncated_tokens) / counts.tokens
         assert found["split_share"] == counts.split_documents / counts.documents
     assert not (store / "plans").exists()
-
-
-def test_the_table_says_the_same_within_80_columns(store: Path) -> None:
-    done = run("info", store.name, "--seq-len", "10", cwd=store.parent, COLUMNS="80")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert all(len(line) <= 80 for line in lines)
-    head = next(place for place, line in enumerate(lines) if line.startswith("  packing"))
-    expected = by_hand.prices(WEB + BOOKS, 10)
-    for line, name in zip(lines[head + 1 :], NAMES, strict=False):
-        counts = expected[name]
-        found = re.fullmatch(r"  (\w+(?:, \w+)?) +([\d,]+) +([\d.]+)% +([\d.]+)% +([\d.]+)% +([\d.]+)%", line)
-        assert found is not None, line
-        lost = (counts.dropped_tokens + counts.truncated_tokens) / counts.tokens
-        shares = [counts.padding_tokens / (counts.rows * 10), lost]
-        shares.append(counts.split_documents / counts.documents)
-        shared = counts.rows_with_several_documents / counts.rows
-        shares.append(float(found[6]) / 100 if name == "best_fit" else shared)
-        assert found[1] == name and int(found[2].replace(",", "")) == counts.rows
-        assert [float(found[place]) for place in (3, 4, 5, 6)] == pytest.approx(
-            [100 * share for share in shares], abs=0.051
-        )
-    ends = {line.rindex("%") for line in lines[head + 1 : head + 6]}
-    assert len(ends) == 1
 
 
 def test_the_last_lines_name_the_cheapest(store: Path) -> None:

@@ -112,12 +112,6 @@ def test_what_somebody_writes_is_kept(hub: LoopbackHub, store: Store) -> None:
     assert text.count("## Ledger") == 1
 
 
-def test_making_a_card_again_changes_nothing(store: Store) -> None:
-    publication = read_pushable(store.path)
-    card = make_card(publication, PLACE)
-    assert make_card(publication, PLACE, card) == card
-
-
 @given(st.text())
 @settings(max_examples=50)
 def test_any_earlier_card_is_accepted(text: str) -> None:

@@ -18,16 +18,10 @@ from packline.evals.making import EvalsSettings, make_core
 from packline.hub.pull import pull
 from packline.hub.push import push
 from packline.recipe import Recipe, Source
-from packline.testing import make_store
 from packline.vocabulary.trained_folder import train_folder
 
 ONLINE = "import os; os.environ['HF_HUB_OFFLINE'] = '0'\n"
 """Peers are offline otherwise; the loopback hub is named by their environment."""
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return make_store(tmp_path / "store", [[5, 1, 9], [4], [7, 2]], splits=["train", "val", "train"]).path
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +67,8 @@ answer = [
     opened = packline.open(store)
     documents = [document.tolist() for document in opened.documents]
     assert rows == {"train": [[*documents[:3], *documents[4:]]], "validation": [[documents[3]]]}
-    assert origins["train"][0] == [5, 1, 9, 7, 2] and origins["validation"][0] == [4]
-    assert set(origins["train"][1]) == {"000000.jsonl", "000002.jsonl"}
+    assert origins["train"][0] == [50, 10, 90, 700, 200, 31] and origins["validation"][0] == [40]
+    assert set(origins["train"][1]) == {"000000.jsonl", "000002.jsonl", "000003.jsonl"}
 
 
 def test_a_tokenizer_loads_where_it_is_used(hub: LoopbackHub, tokenizer_folder: Path, tmp_path: Path) -> None:

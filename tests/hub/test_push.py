@@ -38,18 +38,6 @@ def of_store(files: dict[str, bytes]) -> dict[str, bytes]:
     return {local_name(path): data for path, data in kept.items()}
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    lengths = [[5, 1, 9], [4], [7, 2], [3, 3]]
-    made = make_store(
-        tmp_path / "store",
-        lengths,
-        splits=["train", "val", "train", "train"],
-        sources=["web", "web", "books", "books"],
-    )
-    return made.path
-
-
 def test_all_files_are_there_and_the_manifest_came_last(hub: LoopbackHub, store: Path) -> None:
     pushed = push(store, PLACE)
     assert of_store(hub.files(NAME)) == content(store)
@@ -188,12 +176,6 @@ def test_an_unfinished_store_is_refused(hub: LoopbackHub, store: Path) -> None:
     with pytest.raises(StoreNotFound):
         push(store, PLACE)
     assert not hub.requests
-
-
-def test_a_branch_is_made(hub: LoopbackHub, store: Path) -> None:
-    push(store, f"{PLACE}@next")
-    repository = hub.repository(NAME)
-    assert MANIFEST in repository.find("next").files and MANIFEST not in repository.find("main").files
 
 
 def test_credentials_in_a_recipe_are_refused(hub: LoopbackHub, store: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from tools.check_wheel import dead_links
-from tools.lowest import lowest
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
@@ -35,13 +34,3 @@ def test_the_first_command_installs_packline() -> None:
     for page in ("README.md", "docs/quickstart.md"):
         commands = re.findall(r"^\$ (.*)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
         assert commands[0].startswith("pip install packline")
-
-
-def test_every_requirement_has_a_lower_bound_and_the_tests_run_at_or_above_it() -> None:
-    pins = dict(
-        re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
-    )
-    for one in lowest(CONFIG["project"]["dependencies"]):
-        name, _, version = one.partition("==")
-        numbers = [[int(part) for part in each.split(".")] for each in (version, pins[name])]
-        assert numbers[0] <= numbers[1]

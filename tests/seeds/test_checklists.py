@@ -13,14 +13,11 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from tests.cli.command import environment, result, run, run_alone
 from tests.seeds.workspace import make_workspace, write_lines
 
@@ -123,42 +120,6 @@ def test_a_kill_leaves_no_half_batch_and_the_next_run_finishes(tmp_path: Path) -
             assert batch.read_bytes() == (tmp_path / "whole" / batch.name).read_bytes()
         assert not packline.export(store, out=out, **NPZ).nothing_to_do
         assert files(out) == files(tmp_path / "whole")
-
-
-def test_a_second_run_writes_nothing(tmp_path: Path) -> None:
-    """S0.6"""
-    store, out = make_store(tmp_path / "store", [[3, 17, 16, 1] * 6]), tmp_path / "out"
-    packline.export(store, out=out, **NPZ)
-    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
-    assert packline.export(store, out=out, **NPZ).nothing_to_do
-    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
-
-
-# --------------------------------------------------------------------------------- S1: texts joined and cut
-
-
-def chunks_of(texts: list[list[int]], length: int) -> list[list[int]]:
-    """What the notes ask for: joined with an end behind each, cut, a last one kept if half full."""
-    joined = list(chain.from_iterable(texts))
-    cut = [joined[at : at + length] for at in range(0, len(joined), length)]
-    return [one for one in cut if len(one) >= 0.5 * length]
-
-
-@settings(max_examples=30)
-@given(st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(2, 32), st.integers(1, 50))
-@example([200] * 20, 32, 20)
-def test_texts_are_joined_as_one_stream_whatever_the_batches(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], seq_len: int, group: int
-) -> None:
-    """S1.2, S1.3, and the answer of the notes: chunks depend on tokens, not on how texts are grouped."""
-    store = make_store(tmp_path_factory.mktemp("joined") / "store", [lengths])
-    texts = [tokens.tolist() for tokens in store.documents]
-    seq_len = max(2, min(seq_len, sum(lengths)))
-    whole = chunks_of(texts, seq_len)
-    rows: Any = store.rows(seq_len, packing="concat", min_tail_fraction=0.5)
-    assert [row.tokens[: len(chunk)].tolist() for row, chunk in zip(rows, whole, strict=True)] == whole
-    groups = [texts[at : at + group] for at in range(0, len(texts), group)]
-    assert abs(len(rows) - sum(len(chunks_of(one, seq_len)) for one in groups)) <= len(groups)
 
 
 # ------------------------------------------------------------------------------------ S2: .pt, token by token
