@@ -9,11 +9,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-WEB    := tests/viewing/browser
 AZURITE := tests/storage/azurite
 PIP    := -m pip --disable-pip-version-check --no-input -qq install
-INSTALL := $(BIN)/python $(PIP) -c constraints.txt
-PEERS  := $(VENV)-peers/bin/python $(PIP)
+# Environments are filled by uv, which takes a tenth of pip's time; torch by pip, which finds builds that uv does not.
+UV     := $(BIN)/uv pip install -q --compile-bytecode --python
+INSTALL := $(UV) $(BIN)/python -c constraints.txt
 PYTEST := tools/in-memory.sh $(BIN)/python -m pytest -n auto --dist worksteal --durations=25 --durations-min=10
 
 .DEFAULT_GOAL := help
@@ -66,17 +66,18 @@ bench-quick: $(VENV)/.dev ## compare the speed of the working tree with WITH=COM
 
 peers: $(VENV)/.torch $(VENV)-peers/.done ## install torch, and .venv-peers with the projects that tests compare with
 
-browser: $(VENV)/.browser ## install Chromium and axe-core, with which tests look at the pages
+browser: ## install Chromium and fonts, with which tests look at the pages
+	@tools/install-browser.sh
 
 azurite: $(VENV)/.azurite ## install the Azure server of the tests (npm, 365 MB)
 
 slurm: ## install Slurm, with which tests run the array script, where that is possible
 	@tools/install-slurm.sh
 
-pictures: $(VENV)/.browser ## take the pictures of docs/pictures from pages of the demo's store
+pictures: browser $(VENV)/.dev ## take the pictures of docs/pictures from pages of the demo's store
 	@$(BIN)/python -m tools.pictures
 
-screenshots: $(VENV)/.browser ## take pictures of every page of the viewer in many scripts, and judge them
+screenshots: browser $(VENV)/.dev ## take pictures of every page of the viewer in many scripts, and judge them
 	@$(BIN)/python -m tools.screenshots
 
 package: $(VENV)-package/.done ## build wheel and sdist into dist, and try both in a clean environment
@@ -89,14 +90,14 @@ package: $(VENV)-package/.done ## build wheel and sdist into dist, and try both 
 
 lowest: $(VENV)-lowest/.done ## try packline with the lowest versions it allows, and beside transformers 4.51
 	@tools/smoke.sh $(VENV)-lowest/bin
-	@$(VENV)-lowest/bin/python $(PIP) --dry-run . numpy==2.2.6 transformers==4.51.3 datasets==3.6.0
+	@$(UV) $(VENV)-lowest/bin/python --dry-run . numpy==2.2.6 transformers==4.51.3 datasets==3.6.0
 	@echo "packline: the lowest versions work, and transformers 4.51, datasets 3.6 and numpy 2.2 fit"
 
 lock: ## resolve the newest versions into constraints.txt
 	@$(PYTHON) tools/lock.py
 
 clean: ## remove the environments and all caches
-	rm -rf $(VENV) $(VENV)-peers $(VENV)-package $(VENV)-lowest $(WEB)/node_modules $(AZURITE)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-package $(VENV)-lowest $(AZURITE)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # ------------------------------------------------------------------------------------ environment
 
@@ -113,10 +114,11 @@ $(VENV)/.made:
 	  echo "Name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "packline: making $(VENV) with $$($(PYTHON) --version)"
 	$(call make-environment,$(VENV))
+	@$(BIN)/python $(PIP) -c constraints.txt uv
 	@touch $@
 
 $(VENV)/.base: $(VENV)/.made pyproject.toml constraints.txt
-	@echo "packline: installing packline (a minute or two the first time)"
+	@echo "packline: installing packline (half a minute the first time)"
 	@$(INSTALL) -e .
 	@touch $@
 
@@ -133,28 +135,22 @@ $(VENV)/.docs: $(VENV)/.dev
 # What packline.torch is tested with. It loads in the tests' own process, so it is here and not with the peers.
 $(VENV)/.torch: $(VENV)/.dev
 	@echo "packline: installing torch (large)"
-	@$(INSTALL) torch
+	@$(BIN)/python $(PIP) -c constraints.txt torch
 	@$(INSTALL) torchdata
 	@touch $@
 
 # A clean environment: packline's requirements as pip chooses them today, and the backend that builds.
-$(VENV)-package/.done: pyproject.toml
+$(VENV)-package/.done: pyproject.toml | $(VENV)/.made
 	@echo "packline: making $(VENV)-package"
 	$(call make-environment,$(VENV)-package)
-	@$(VENV)-package/bin/python $(PIP) . $$(sed -n '/^requires = /{s/^requires = //;s/[]",[]//g;p}' pyproject.toml)
+	@$(UV) $(VENV)-package/bin/python . $$(sed -n '/^requires = /{s/^requires = //;s/[]",[]//g;p}' pyproject.toml)
 	@touch $@
 
-$(VENV)-lowest/.done: pyproject.toml tools/lowest.py $(shell find src -name '*.py')
+$(VENV)-lowest/.done: pyproject.toml tools/lowest.py $(shell find src -name '*.py') | $(VENV)/.made
 	@echo "packline: making $(VENV)-lowest with the lowest versions that packline allows"
 	$(call make-environment,$(VENV)-lowest)
 	@mkdir -p build && $(VENV)-lowest/bin/python tools/lowest.py > build/lowest.txt
-	@$(VENV)-lowest/bin/python $(PIP) -c build/lowest.txt . transformers==4.51.3
-	@touch $@
-
-# Chromium and npm are the system's; axe-core, which judges how well a page can be read aloud, is npm's.
-$(VENV)/.browser: $(WEB)/package-lock.json | $(VENV)/.dev
-	@tools/install-browser.sh
-	@npm --prefix $(WEB) ci --silent --no-audit --no-fund
+	@$(UV) $(VENV)-lowest/bin/python -c build/lowest.txt . transformers==4.51.3
 	@touch $@
 
 $(VENV)/.azurite: $(AZURITE)/package.json | $(VENV)/.dev
@@ -165,7 +161,7 @@ $(VENV)/.azurite: $(AZURITE)/package.json | $(VENV)/.dev
 $(VENV)-peers/.done: peers.txt | $(VENV)/.made
 	@echo "packline: making $(VENV)-peers with the projects that packline is compared with"
 	$(call make-environment,$(VENV)-peers)
-	@$(PEERS) $$(grep '^torch==' peers.txt)
-	@$(PEERS) $$(sed '/# alone/d; s/#.*//' peers.txt)
-	@$(PEERS) --no-deps $$(sed -n 's/ *# alone$$//p' peers.txt)
+	@$(VENV)-peers/bin/python $(PIP) $$(grep '^torch==' peers.txt)
+	@$(UV) $(VENV)-peers/bin/python $$(sed '/# alone/d; s/#.*//' peers.txt)
+	@$(UV) $(VENV)-peers/bin/python --no-deps $$(sed -n 's/ *# alone$$//p' peers.txt)
 	@touch $@

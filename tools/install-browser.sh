@@ -1,13 +1,11 @@
 #!/usr/bin/env bash
-# Install Chromium, npm and fonts where they are missing, as root or by sudo, with apt-get (Debian, Ubuntu).
+# Install Chromium and fonts where they are missing, as root or by sudo, with apt-get (Debian, Ubuntu).
 # Elsewhere it says what is missing: tests of the pages skip without Chromium, and without the fonts of a
 # script its letters are boxes on the pictures.
 set -euo pipefail
 
 missing=()
-for program in chromium npm; do
-  command -v "$program" >/dev/null || missing+=("$program")
-done
+command -v chromium >/dev/null || missing+=(chromium)
 if command -v fc-list >/dev/null; then
   for needed in hi:fonts-noto-core zh:fonts-noto-cjk und-zsye:fonts-noto-color-emoji; do
     [ -n "$(fc-list ":lang=${needed%%:*}")" ] || missing+=("${needed#*:}")

@@ -4,7 +4,7 @@
 
 Every page is opened in both schemes at 400 and 1,280 pixels. The pictures go to `build/screenshots`, to be
 looked at; what axe-core finds, of any impact, and what reaches beyond the window is printed, and the exit
-code is then 1. Needs Chromium, axe-core and fonts, which `make browser` installs. Takes some minutes.
+code is then 1. Needs Chromium and fonts, which `make browser` installs. Takes some minutes.
 
     python -m tools.screenshots
 """

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+import axe_playwright_python
 import pytest
 from tests.cli.command import environment
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[3]
 SCREENSHOTS = ROOT / "build" / "screenshots"
-AXE = Path(__file__).parent / "node_modules" / "axe-core" / "axe.min.js"
+AXE = Path(axe_playwright_python.__file__).with_name("axe.min.js")
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
 PAGES = (
     "/",
@@ -303,8 +304,6 @@ def axe(
     page: Page, rules: Sequence[str] = RULES, *, impacts: Sequence[str] | None = ("serious", "critical")
 ) -> list[str]:
     """Findings of axe-core, each as rule, number and first place; of these impacts, or of any if None."""
-    if not AXE.exists():
-        pytest.skip("no axe-core: `make browser` installs it")
     page.evaluate(AXE.read_text("utf-8"))
     found = page.evaluate(
         "rules => axe.run(document, {runOnly: {type: 'tag', values: rules}, resultTypes: ['violations']})",
