@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 AZURITE := tests/storage/azurite
 PIP    := -m pip --disable-pip-version-check --no-input -qq install
 # Environments are filled by uv, which takes a tenth of pip's time; torch by pip, which finds builds that uv does not.
-UV     := $(BIN)/uv pip install -q --compile-bytecode --python
+UV     := $(BIN)/uv pip install -q --system-certs --compile-bytecode --python
 INSTALL := $(UV) $(BIN)/python -c constraints.txt
 PYTEST := tools/in-memory.sh $(BIN)/python -m pytest -n auto --dist worksteal --durations=25 --durations-min=10
 
