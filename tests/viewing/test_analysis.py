@@ -152,15 +152,6 @@ def test_a_dead_worker_is_an_error(large: Store, tmp_path: Path, monkeypatch: py
     assert error.value.hint == "use fewer workers if memory ran out"
 
 
-def test_an_id_outside_the_vocabulary_is_an_error_with_its_place(tmp_path: Path) -> None:
-    for dtype, wrong in (("uint16", 1000), ("int32", -3)):
-        store = store_of(tmp_path / dtype, [[[1, 2], [3]], [[4, wrong, 5]]], dtype=dtype, vocab_size=V)
-        with pytest.raises(CorruptStore) as error:
-            analyze(store, workers=0)
-        where = f"{store.path / store.manifest.shards[1].name}.bin: document 2, token 1"
-        assert error.value.message == f"{where}: expected an id below 1,000, found {wrong:,}"
-
-
 def test_a_damaged_shard_is_an_error(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s", [[[1, 2], [3]], [[4]]])
     name = store.manifest.shards[0].name
@@ -174,14 +165,6 @@ def test_a_damaged_shard_is_an_error(tmp_path: Path) -> None:
         analyze(relist(store.path), workers=0)
     table.write_bytes(whole)
     relist(store.path)
-    index = tmp_path / "s" / f"{name}.idx"
-    data = bytearray(index.read_bytes())
-    data[34:38] = (1).to_bytes(4, "little")  # the length of the first document
-    index.write_bytes(data)
-    with pytest.raises(CorruptStore, match=r"\.idx: expected the checksum"):
-        analyze(Store(tmp_path / "s"), workers=0)
-    with pytest.raises(CorruptStore, match="lengths agree with its offsets"):
-        analyze(relist(store.path), workers=0)
     (tmp_path / "s" / f"{name}.bin").write_bytes(b"12")
     with pytest.raises(CorruptStore, match="expected 10 bytes"):
         analyze(tmp_path / "s")

@@ -98,12 +98,6 @@ def test_targets_as_chuk_mlx_shifts_them() -> None:
     assert alone.real["target"].sum(axis=1).tolist() == [2, 4]
 
 
-def test_a_mask_may_be_of_any_shape_such_as_padding_on_the_left() -> None:
-    mask = np.array([[0, 0, 1, 1]])
-    batch = BatchFile("b", {"input": np.array([[0, 0, 5, 6]]), "attention_mask": mask}, None, 0)
-    assert batch.real["input"].tolist() == [[False, False, True, True]]
-
-
 @pytest.mark.parametrize("packing", ["best_fit", "pad"])
 def test_batches_that_packline_writes_are_counted_right(
     tmp_path: Path,

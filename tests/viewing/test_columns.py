@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -17,10 +15,9 @@ from hypothesis import strategies as st
 
 import packline
 from packline.cli.main import main
-from packline.errors import RecipeError
 from packline.facade import Store
 from packline.recipe import Recipe, Source
-from packline.store.lookup import column_names, matching
+from packline.store.lookup import column_names
 from packline.viewing import columns as columns_module
 from packline.viewing.columns import ColumnCounts, count_columns, value_text
 
@@ -88,39 +85,6 @@ def built(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path) -> Sto
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("packline.store.writer.ROW_GROUP", 7)
         return packline.build(recipe, out=folder / "out", workers=0)
-
-
-def find_where(store: Store, where: str) -> list[int]:
-    """Numbers of the documents that meet a condition."""
-    return [first + row for first, mask in matching(store, where) for row in np.flatnonzero(mask).tolist()]
-
-
-CONDITIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "score >= 3": lambda one: one.get("score", -1) >= 3,
-    "score is None": lambda one: "score" not in one,
-    "score == 2 and url.startswith('https://a')": lambda one: (
-        one.get("score") == 2 and one["url"].startswith("https://a")
-    ),
-    "id == 'd3'": lambda one: one["id"] == "d3",
-    "source == 'b'": lambda one: "score" not in one,
-    "score > 9": lambda one: False,
-}
-
-
-@pytest.mark.parametrize("where", CONDITIONS)
-def test_documents_are_found_by_a_condition(built: Store, where: str) -> None:
-    documents = records(40) + [{name: one[name] for name in ("id", "text")} for one in records(10)]
-    expected = [number for number, one in enumerate(documents) if CONDITIONS[where](one)]
-    assert find_where(built, where) == expected
-
-
-@pytest.mark.parametrize(
-    ("where", "message"),
-    [("scor > 1", "no column 'scor'"), ("score > 'a'", "column score is int64"), ("score >", "expected")],
-)
-def test_conditions_that_mean_nothing_are_refused(built: Store, where: str, message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        find_where(built, where)
 
 
 def test_pages_show_columns(built: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -59,15 +59,6 @@ def test_groups_are_those_of_a_dictionary(
     assert all(one.tokens == len(bodies[one.documents[0]]) + 2 for one in found.largest)
 
 
-def test_boundary_tokens_are_no_part_of_a_text_and_lengths_are(tmp_path: Path) -> None:
-    writer = HashFiles(tmp_path, 1, 0)
-    tokens = np.array([5, 5, 0, 5, 5, 0, 5, 0], np.uint16)
-    writer.add(0, tokens, np.array([0, 3, 6]), np.array([2, 5, 7]))
-    writer.flush()
-    found = find_duplicates(tmp_path, 1, lambda one: one + 10, lambda one: one * 0, 5)
-    assert (found.groups, found.documents, found.tokens) == (1, 1, 10)
-
-
 def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = HashFiles(tmp_path, 1, 0)
     writer.add(0, np.array([5, 0], np.uint16), np.array([0]), np.array([1]))

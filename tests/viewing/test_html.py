@@ -10,11 +10,12 @@ import unicodedata
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from tests.viewing.parsed import Parsed
 from tests.viewing.strips import HOSTILE, a_page, a_strip, acts, any_text, byte_strips
 
 from packline.viewing.html import (
-    Assets,
+    LEAST_BAR,
     macro,
     render_file,
     render_fragment,
@@ -23,6 +24,7 @@ from packline.viewing.html import (
     style,
 )
 from packline.viewing.page import (
+    Bar,
     Cell,
     DocumentOrigin,
     Heading,
@@ -30,6 +32,7 @@ from packline.viewing.page import (
     Link,
     Note,
     Page,
+    Table,
     TokenStrip,
 )
 from packline.viewing.text import MARKS_MOST, visible
@@ -145,17 +148,6 @@ def test_a_file_loads_and_runs_nothing_and_its_policy_says_so() -> None:
     assert all((link or "")[1:] in names for link in links)
 
 
-def test_the_viewers_pages_load_its_own_style_and_script_and_have_none_inside() -> None:
-    text = render_file(
-        Page("page", ()), assets=Assets("/static/style.css", "/static/viewer.js"), header="<nav>"
-    )
-    parsed = Parsed(text)
-    assert ("link", {"rel": "stylesheet", "href": "/static/style.css"}) in parsed.tags
-    assert ("script", {"src": "/static/viewer.js", "defer": None}) in parsed.tags
-    assert "style" not in {tag for tag, _ in parsed.tags}
-    assert [data for path, data in parsed.data if path[-1:] == ("header",)] == ["<nav>"]
-
-
 def test_headings_of_one_name_have_places_of_their_own() -> None:
     page = Page("page", (Heading("Main"), Heading("a b"), Heading("a b"), Heading("日本"), Heading("!")))
     names = [attributes["id"] for tag, attributes in Parsed(render_fragment(page)).tags if tag == "h2"]
@@ -190,6 +182,16 @@ def test_a_notebook_gets_style_that_touches_nothing_else() -> None:
     assert len(selectors) > 50
     for selector in (one.strip() for group in selectors for one in re.split(r",(?![^(]*\))", group)):
         assert re.match(r"(body|:is\([^)]*\) )?\.packline", selector), selector
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_bars_are_as_long_as_their_values(share: float, part: float) -> None:
+    text = render_fragment(Page("page", (Table("", (), (("name", Bar("7", share, part)),), "lr"),)))
+    bars = Parsed(text).all("rect")
+    widths = {(one["class"] or "").split()[0]: float((one["width"] or "").rstrip("%")) for one in bars}
+    whole = max(100 * share, LEAST_BAR) if share else 0.0
+    assert sum(widths.values()) == pytest.approx(whole, abs=0.002)
+    assert widths.get("part", 0.0) == pytest.approx(whole * part, abs=0.002)
 
 
 @pytest.mark.parametrize(

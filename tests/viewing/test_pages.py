@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.store.stores import build_store, relist
+from tests.store.stores import build_store
 from tests.viewing.parsed import text_of
 
 from packline.errors import StoreError
@@ -86,27 +86,6 @@ def test_a_document_shows_where_it_is_from_and_links_where_there_are_pages(store
     assert facts["id"] == store.provenance(len(store.documents) - 1).id
     with pytest.raises(StoreError, match="has no document 80"):
         document_page(store, 80)
-
-
-def test_a_loss_mask_marks_what_is_not_learned(store: Store, tmp_path: Path) -> None:
-    import shutil
-
-    shutil.copytree(store.path, tmp_path / "masked")
-    masked = Store(tmp_path / "masked")
-    for shard in masked.shards:
-        mask = (np.arange(shard.entry.tokens) % 3 != 0).astype(np.uint8)
-        mask.tofile(tmp_path / "masked" / f"{shard.entry.name}.loss")
-    masked = relist(tmp_path / "masked")
-    place = 0
-    for number in range(5):
-        tokens = masked.documents[number]
-        wanted = np.arange(place, place + len(tokens)) % 3 != 0
-        offset = 0
-        for cell in document_strip(masked, number).cells:
-            assert cell.loss == bool(wanted[offset : offset + len(cell.ids)].all())
-            offset += len(cell.ids)
-        place += len(tokens)
-    assert all(cell.loss is None for cell in document_strip(store, 0).cells)
 
 
 def test_notebooks_show_stores_rows_and_loaders(store: Store) -> None:

@@ -117,21 +117,6 @@ def test_a_batch_is_the_loaders(client: TestClient, store: Store, ranks: int, ra
         assert ids_shown(found) == expected.tolist()
 
 
-def test_lists_go_through_everything_once(client: TestClient, store: Store) -> None:
-    for source, split in (("", ""), ("made", "val"), ("", "train")):
-        numbers: list[int] = []
-        for place in range(99):
-            answer = client.get(f"/documents?page={place}&source={source}&split={split}")
-            if answer.status_code == 400:
-                break
-            links = [one["href"] or "" for one in Parsed(answer.text).all("a")]
-            numbers += [
-                int(urlsplit(one).path.split("/")[2]) for one in links if one.startswith("/document/")
-            ]
-        splits = [store.provenance(one).split for one in range(len(store.documents))]
-        assert numbers == [one for one, found in enumerate(splits) if not split or found == split]
-
-
 def test_text_that_is_searched_for_is_found(client: TestClient, store: Store) -> None:
     wanted = store.documents[8][2:5].tolist()
     found = page(client, f"/search?by=ids&q={'+'.join(map(str, wanted))}")
@@ -223,12 +208,6 @@ def test_a_typed_text_is_encoded_as_a_build_does_it(tmp_path: Path, tokenizer_js
     assert ids_shown(found).count(eod) == 1
     assert "are control tokens" in found.of("option")
     assert client.get("/compare/tokenizers?text=a&special=maybe").status_code == 400
-
-
-def test_the_text_of_a_document_is_compared(store: Store, tokenizer_json: Path) -> None:
-    found = page(client_of([store], [str(tokenizer_json)]), "/compare/tokenizers?document=8")
-    assert found.of("textarea").strip("\n")
-    page(client_of([store]), "/compare/tokenizers?document=8")
 
 
 def test_what_is_not_learned_is_marked(tmp_path: Path) -> None:
